@@ -5,7 +5,7 @@ nothing, such as parsing YAML or drawing, runs in a thread.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -37,8 +37,8 @@ from alignup.serve.exposition import CONTENT_TYPE
 from alignup.serve.metrics import Metrics
 from alignup.serve.openapi import openapi_document
 from alignup.serve.request_body import ReadPod, receive_pod
-from alignup.serve.responses import RETRY_LATER, SVG, TEXT, ProblemError, json_response, plain_response
-from alignup.serve.routes import operations_by_path
+from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
+from alignup.serve.routes import OPERATIONS, Operation
 from alignup.serve.streaming import EVENT_STREAM, ByteStream, close_log, event_stream, log_response
 
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
@@ -82,19 +82,16 @@ def build_app(
     """
     description = openapi_document(version=dependencies.version, with_token=token is not None)
     api = _Api(dependencies, limits or RequestLimits(), stopping=stopping or asyncio.Event(), description=description)
-    handlers = api.handlers()
-    routes = [
-        Route(path, ApiEndpoint({method: (one, handlers[one.id]) for method, one in methods.items()}, token=token))
-        for path, methods in operations_by_path().items()
-    ]
+    handlers, by_path = api.handlers(), defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
+    for one in OPERATIONS:
+        by_path[one.path][one.method] = one, handlers[one.id]
+    routes = [Route(path, ApiEndpoint(methods, token=token)) for path, methods in by_path.items()]
     app = Starlette(routes=routes, exception_handlers={404: not_found, Exception: internal_error})
     app.router.redirect_slashes = False
     return app
 
 
 class _Api:
-    """The handlers of all operations."""
-
     def __init__(
         self,
         dependencies: Dependencies,
@@ -114,7 +111,6 @@ class _Api:
         self._tasks: set[asyncio.Future[Any]] = set()  #: running jobs, with or without a waiting client
 
     def handlers(self) -> Mapping[str, Handler]:
-        """Return operation ID → handler."""
         return {
             "listPods": self.list_pods,
             "admitPod": self.admit_pod,
@@ -172,7 +168,7 @@ class _Api:
             raise ProblemError(404, str(error.args[0]) if error.args else "There is no such log.") from error
         if request.method == "HEAD":
             await close_log(log)
-            return plain_response("", media_type=TEXT)
+            return Response(media_type=TEXT, headers=HEADERS)
         # A log that does not follow must not look complete when it is cut off.
         stopping = self._stopping if query.follow else None
         return self._counted(log_response(log, read_timeout=self._limits.read_seconds, stopping=stopping))
@@ -197,11 +193,11 @@ class _Api:
     async def get_picture(self, _request: Request, _parameters: ParameterValues) -> Response:
         host = self._service.host
         drawn = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
-        return plain_response(drawn.encode("utf-8", "replace"), media_type=SVG, headers=_SVG_POLICY)
+        return Response(drawn.encode("utf-8", "replace"), media_type=SVG, headers=HEADERS | _SVG_POLICY)
 
     async def stream_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
         if request.method == "HEAD":
-            return plain_response("", media_type=EVENT_STREAM)
+            return Response(media_type=EVENT_STREAM, headers=HEADERS)
         self._check_streams(EVENT_STREAM, self._limits.streams, "event streams")
         return self._counted(
             event_stream(
@@ -213,7 +209,7 @@ class _Api:
         )
 
     async def is_alive(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return plain_response("ok\n", media_type=TEXT)
+        return Response("ok\n", media_type=TEXT, headers=HEADERS)
 
     async def is_ready(self, _request: Request, _parameters: ParameterValues) -> Response:
         problems = self._service.problems()
@@ -223,7 +219,7 @@ class _Api:
         return json_response(ReadyDocument())
 
     async def get_metrics(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return plain_response(self._metrics.text(), media_type=CONTENT_TYPE)
+        return Response(self._metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS)
 
     async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
         return json_response(self._description)

@@ -19,17 +19,13 @@ from alignup.schema.api import (
 
 class AgentBackend(Protocol):
     @property
-    def host(self) -> Host:
-        """The machine, the settings and the current ledger."""
-        ...
+    def host(self) -> Host: ...
 
     def problems(self) -> tuple[str, ...]:
         """Return why pods cannot be decided on now, each with a remedy; empty if they can."""
         ...
 
-    def notes(self) -> tuple[str, ...]:
-        """Return problems with manifest files."""
-        ...
+    def notes(self) -> tuple[str, ...]: ...
 
     def pod_views(self) -> Sequence[PodView]:
         """Return every known pod: admitted pods first, in admission order."""

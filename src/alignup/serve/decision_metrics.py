@@ -6,7 +6,7 @@ the ledger before the decision.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from alignup.align.admit import NO_AFFINITY
@@ -14,7 +14,6 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision, Outcome
 from alignup.align.errors import ProviderError
-from alignup.align.hint import Hint
 from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryProvider, pinned_containers
 from alignup.align.settings import Policy, Scope
@@ -95,7 +94,6 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
 
 
 def reason_label(reason: str) -> str:
-    """Return the value of the ``reason`` label."""
     if reason in _REASONS:
         return reason
     return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"
@@ -203,7 +201,8 @@ def _allocated(decision: Decision, progress: _Progress, provider: CpuProvider) -
         return
     if decision.before is None:
         return
-    ledger, affinity = decision.before.cpus, _affinities(decision)
+    ledger = decision.before.cpus
+    affinity = {step.container: step.hint for step in decision.steps}  # under ``None``: of the whole pod
     if progress.pod_level:
         if progress.pod_attempted(name) and progress.by != name:
             ledger = provider.allocate(ledger, pod, None, affinity=affinity.get(None, NO_AFFINITY))
@@ -213,11 +212,6 @@ def _allocated(decision: Decision, progress: _Progress, provider: CpuProvider) -
         hint = affinity.get(one.name, affinity.get(None, NO_AFFINITY))
         ledger = provider.allocate(ledger, pod, one, affinity=hint)
         yield ledger.holds(pod.uid, one.name) or 0
-
-
-def _affinities(decision: Decision) -> Mapping[str | None, Hint]:
-    """Return container → affinity; the key ``None`` is the whole pod."""
-    return {step.container: step.hint for step in decision.steps}
 
 
 def _memory(progress: _Progress, provider: MemoryProvider) -> Counter[SeriesKey]:

@@ -1,10 +1,10 @@
-"""Gauges of the use of each NUMA node, read from the ledger on every scrape.
+"""The use of each NUMA node, and the containers that the agent runs, read on every scrape.
 
 CPUs and memory appear only under a static policy: without one, nothing is allocated exclusively.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
@@ -14,7 +14,10 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.devices import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.workload import Pod
+from alignup.schema.run_status import PodRunStatus
 
+RESTARTS = "alignup_container_restarts_total"
 UNPLACED = "none"  #: the ``node`` label of devices without NUMA affinity
 
 
@@ -86,3 +89,18 @@ def _devices(ledger: DeviceLedger) -> Metric:
         for (node, state), count in sorted(found.items()):
             family.add_metric([node, resource, state], count)
     return family
+
+
+def container_families(runs: Iterable[tuple[Pod, PodRunStatus]]) -> Iterator[Metric]:
+    restarts = Metric(RESTARTS, "Container restarts.", "counter")
+    found = Counter({"waiting": 0, "running": 0, "ended": 0})
+    for pod, run in runs:
+        for one in run.containers:
+            found[one.state] += 1
+            labels = {"namespace": pod.namespace, "pod": pod.name, "container": one.name}
+            restarts.add_sample(RESTARTS, labels, one.restarts)
+    states = GaugeMetricFamily("alignup_containers", "Containers, by state.", labels=["state"])
+    for state, count in found.items():
+        states.add_metric([state], count)
+    yield states
+    yield restarts

@@ -4,7 +4,7 @@ Counters derive from decisions (``serve.decision_metrics``). Gauges are read fro
 kubelet adds and subtracts some of them, and they drift (``docs/why/differences.md``).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
@@ -13,8 +13,8 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.decision import Decision, Outcome
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.serve import container_metrics, decision_metrics, ledger_metrics
-from alignup.serve.container_metrics import RunSource
+from alignup.schema.run_status import PodRunStatus
+from alignup.serve import decision_metrics, ledger_metrics
 from alignup.serve.exposition import CallbackCollector, Counters, render
 
 DURATION = "kubelet_topology_manager_admission_duration_ms"
@@ -49,12 +49,11 @@ class Metrics:
         self._counters.add(decision_metrics.decision_counts(decision, pod=pod, host=self._host()))
         self._durations.observe(int(seconds * 1000))
 
-    def show_containers(self, runs: RunSource) -> None:
+    def show_containers(self, runs: Callable[[], Iterable[tuple[Pod, PodRunStatus]]]) -> None:
         """Add metrics of the containers that the agent runs."""
-        self.registry.register(CallbackCollector(lambda: container_metrics.container_families(runs())))
+        self.registry.register(CallbackCollector(lambda: ledger_metrics.container_families(runs())))
 
     def text(self) -> bytes:
-        """Render all metrics in the text format."""
         return render(self.registry)
 
     def _gauges(self) -> Iterator[Metric]:

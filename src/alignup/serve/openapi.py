@@ -5,8 +5,8 @@ from typing import Any
 from alignup.schema import codec
 from alignup.schema.api import ManifestDocument, ProblemDocument, RejectionProblemDocument
 from alignup.serve.request_body import MEDIA_TYPES
-from alignup.serve.responses import PROBLEM
-from alignup.serve.routes import OPERATIONS, Operation, Parameter, SuccessResponse
+from alignup.serve.responses import JSON, PROBLEM
+from alignup.serve.routes import OPERATIONS, Operation
 
 _TOKEN = "token"  # noqa: S105 - the name of the security scheme
 _BAD_REQUEST = "A parameter is unknown, repeated or invalid, or the document cannot be parsed."
@@ -40,41 +40,37 @@ def _operation(one: Operation, *, with_token: bool) -> dict[str, Any]:
     secured = with_token and not one.unauthenticated
     if secured:
         problems[401] = _UNAUTHORIZED
-    responses = {str(status): _success(response) for status, response in one.responses.items()}
-    responses |= {str(status): _problem(status, description) for status, description in problems.items()}
+    responses = {}
+    for status, response in one.responses.items():
+        schema = {"type": "object" if response.media_type == JSON else "string"}
+        if response.document is not None:
+            schema = _ref(response.document)
+        responses[status] = {"description": response.summary, "content": {response.media_type: {"schema": schema}}}
+    for status, description in problems.items():
+        schema = _ref(RejectionProblemDocument if status == 409 else ProblemDocument)
+        responses[status] = {"description": description, "content": {PROBLEM: {"schema": schema}}}
     found: dict[str, Any] = {
         "operationId": one.id,
         "summary": one.summary,
-        "parameters": [_parameter(parameter) for parameter in one.parameters],
-        "responses": dict(sorted(responses.items())),
+        "parameters": [
+            {
+                "name": parameter.name,
+                "in": "path" if parameter.in_path else "query",
+                "description": parameter.summary,
+                "required": parameter.in_path,
+                "schema": parameter.schema(),
+            }
+            for parameter in one.parameters
+        ],
+        "responses": {str(status): responses[status] for status in sorted(responses)},
         "security": [{_TOKEN: []}] if secured else [],
     }
     if one.description:
         found["description"] = one.description
     if one.takes_pod:
-        schema = {"schema": _ref(ManifestDocument)}
-        found["requestBody"] = {"required": True, "content": dict.fromkeys(MEDIA_TYPES, schema)}
+        manifest = {"schema": _ref(ManifestDocument)}
+        found["requestBody"] = {"required": True, "content": dict.fromkeys(MEDIA_TYPES, manifest)}
     return found
-
-
-def _parameter(one: Parameter) -> dict[str, Any]:
-    return {
-        "name": one.name,
-        "in": "path" if one.in_path else "query",
-        "description": one.summary,
-        "required": one.in_path,
-        "schema": one.schema(),
-    }
-
-
-def _success(response: SuccessResponse) -> dict[str, Any]:
-    schema = {"type": response.json_type} if response.document is None else _ref(response.document)
-    return {"description": response.summary, "content": {response.media_type: {"schema": schema}}}
-
-
-def _problem(status: int, description: str) -> dict[str, Any]:
-    document = RejectionProblemDocument if status == 409 else ProblemDocument
-    return {"description": description, "content": {PROBLEM: {"schema": _ref(document)}}}
 
 
 def _ref(document: type) -> dict[str, str]:

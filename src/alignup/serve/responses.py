@@ -67,7 +67,3 @@ def json_response(
 ) -> Response:
     content = codec.encode(document) + b"\n"
     return Response(content, status_code=status, media_type=media_type, headers={**HEADERS, **(headers or {})})
-
-
-def plain_response(content: str | bytes, *, media_type: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(content, media_type=media_type, headers={**HEADERS, **(headers or {})})

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any
 
 from alignup.align.decision import Outcome
@@ -35,8 +34,6 @@ class ParameterType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A path or query parameter."""
-
     name: str
     summary: str
     type: ParameterType = ParameterType.STRING
@@ -47,7 +44,6 @@ class Parameter:
     default: int | bool | None = None
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of the values."""
         found: dict[str, Any] = {"type": str(self.type)}
         if self.choices:
             found["enum"] = list(self.choices)
@@ -80,10 +76,6 @@ class SuccessResponse:
     summary: str
     document: type | None = None  #: ``None``: text, or JSON described elsewhere
     media_type: str = JSON
-
-    @property
-    def json_type(self) -> str:
-        return "object" if self.media_type == JSON else "string"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,11 +268,3 @@ OPERATIONS = (
         responses={200: SuccessResponse("The document.")},
     ),
 )
-
-
-def operations_by_path() -> Mapping[str, Mapping[str, Operation]]:
-    """Return path → method → operation."""
-    found: dict[str, dict[str, Operation]] = {}
-    for one in OPERATIONS:
-        found.setdefault(one.path, {})[one.method] = one
-    return MappingProxyType(found)

@@ -88,14 +88,14 @@ class _Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn itself
         super().connection_made(transport)
-        self._start_timer()
+        self.timer = self.loop.call_later(self.head_timeout, self._time_out)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if not self._between_requests():
             self._stop_timer()
         elif self.timer is None:
-            self._start_timer()
+            self.timer = self.loop.call_later(self.head_timeout, self._time_out)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
@@ -103,9 +103,6 @@ class _Protocol(H11Protocol):
 
     def _between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
-
-    def _start_timer(self) -> None:
-        self.timer = self.loop.call_later(self.head_timeout, self._time_out)
 
     def _stop_timer(self) -> None:
         if self.timer is not None:
