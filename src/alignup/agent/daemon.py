@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,8 @@ from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
+from alignup.align.workload import validation
+from alignup.kube.manifests import Accept
 from alignup.schema.api import NotReadyError
 from alignup.schema.machines import machine_to_document
 from alignup.serve import app, sockets
@@ -116,13 +118,19 @@ async def _main(
         stack.push_async_callback(asyncio.to_thread, queue.close)
         with suppress(NotReadyError):  # /readyz reports the reason, and the next release retries the waiting pods
             await queue.run(Transaction.retry_waiting)
-        allocator = await stack.enter_async_context(_serve_plugins(options, queue, core.metrics, log=log))
+        from alignup.agent.devices.plugin_wiring import serve_plugins  # noqa: PLC0415 - gRPC is slow to import
+
+        directory = options.plugins or options.root / PLUGIN_DIR
+        pod_resources = options.pod_resources_socket or options.root / POD_RESOURCES_DIR / POD_RESOURCES_SOCKET
+        allocator = await stack.enter_async_context(
+            serve_plugins(queue, directory=directory, pod_resources=pod_resources, metrics=core.metrics, log=log)
+        )
         runner = await stack.enter_async_context(_run_pods(options, core, allocator, log=log))
         watcher = None
         if options.manifests is not None and not recovered.problems:
-            watcher = ManifestWatcher(
-                _manifest_dir(options, options.manifests), queue, log=log, terminates=runner is not None
-            )
+            accept, keep = _accepted_pods(options)
+            manifests = ManifestDir(options.manifests, accept=accept, keep=keep)
+            watcher = ManifestWatcher(manifests, queue, log=log, terminates=runner is not None)
         service = AgentService(queue, allocator, core.history, core.event_bus, runner, watcher)
         if runner is not None:
             core.metrics.show_containers(
@@ -163,26 +171,14 @@ def _build_core(
     return _Core(queue, history, event_bus, metrics, dispatcher)
 
 
-def _serve_plugins(
-    options: DaemonOptions, queue: AdmissionQueue, metrics: Metrics, *, log: FilteringBoundLogger
-) -> AbstractAsyncContextManager[DeviceAllocator]:
-    from alignup.agent.devices.plugin_wiring import serve_plugins  # noqa: PLC0415 - gRPC is slow to import
-
-    directory = options.plugins or options.root / PLUGIN_DIR
-    pod_resources = options.pod_resources_socket or options.root / POD_RESOURCES_DIR / POD_RESOURCES_SOCKET
-    return serve_plugins(queue, directory=directory, pod_resources=pod_resources, metrics=metrics, log=log)
-
-
 @asynccontextmanager
 async def _run_pods(
     options: DaemonOptions, core: _Core, allocator: DeviceAllocator, *, log: FilteringBoundLogger
 ) -> "AsyncIterator[PodRunner | None]":
     """Run the containers of the admitted pods; a read-only agent leaves them as they are."""
-    if options.containers is None:
-        yield None
-        return
-    if core.queue.read_only:
-        log.warning("runtime", detail="the agent is read-only, so containers are neither started nor stopped")
+    if options.containers is None or core.queue.read_only:
+        if options.containers is not None:
+            log.warning("runtime", detail="the agent is read-only, so containers are neither started nor stopped")
         yield None
         return
     from alignup.agent.pods.wiring import run_pods  # noqa: PLC0415 - CRI is slow to import
@@ -200,10 +196,11 @@ async def _run_pods(
         yield runner
 
 
-def _manifest_dir(options: DaemonOptions, manifests: Path) -> ManifestDir:
+def _accepted_pods(options: DaemonOptions) -> tuple[Accept, bool]:
+    """Return which pods the agent accepts, and whether they carry their manifests because it runs them."""
     if options.containers is None:
-        return ManifestDir(manifests)
-    return ManifestDir(manifests, accept=accept_runnable(options.containers.allowed), keep=True)
+        return validation.accept, False
+    return accept_runnable(options.containers.allowed), True
 
 
 def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
@@ -212,9 +209,8 @@ def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(
-        signal.SIGHUP, lambda: log.info("SIGHUP is ignored: restart the agent to change its settings")
-    )
+    ignored = "SIGHUP is ignored: restart the agent to change its settings"
+    loop.add_signal_handler(signal.SIGHUP, log.info, ignored)
     return stop
 
 
@@ -222,12 +218,10 @@ def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
 async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[None]:
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     stopping = asyncio.Event()
-    reader = partial(read_pod)
-    if options.containers is not None:
-        reader = partial(read_pod, accept=accept_runnable(options.containers.allowed), keep=True)
+    accept, keep = _accepted_pods(options)
     dependencies = Dependencies(
         service=service,
-        read_pod=reader,
+        read_pod=partial(read_pod, accept=accept, keep=keep),
         machine_document=machine_to_document,
         metrics=metrics,
         version=__version__,
@@ -256,22 +250,20 @@ async def _background_tasks(
     watcher: ManifestWatcher | None, queue: AdmissionQueue, notifier: Notifier
 ) -> AsyncIterator[None]:
     """Watch manifests, and notify systemd's watchdog."""
+
+    async def notify_watchdog(interval: float) -> None:
+        while queue.alive:
+            notifier.send(sd_notify.WATCHDOG)
+            await asyncio.sleep(interval)
+
     tasks = []
     if watcher is not None:
         tasks.append(asyncio.ensure_future(watcher.run()))
     if notifier.watchdog is not None:
-        tasks.append(asyncio.ensure_future(_notify_watchdog(queue, notifier, interval=notifier.watchdog / 3)))
+        tasks.append(asyncio.ensure_future(notify_watchdog(notifier.watchdog / 3)))
     try:
         yield
     finally:
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
-
-
-async def _notify_watchdog(queue: AdmissionQueue, notifier: Notifier, *, interval: float) -> None:
-    while queue.alive:
-        notifier.send(sd_notify.WATCHDOG)
-        await asyncio.sleep(interval)
+        await asyncio.gather(*tasks, return_exceptions=True)

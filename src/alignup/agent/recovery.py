@@ -29,9 +29,9 @@ from alignup.schema.checkpoints import (
 )
 from alignup.schema.decisions import from_document
 from alignup.schema.ledgers.restore import restore_ledger
-from alignup.schema.pods import PodDocument, read_pod
+from alignup.schema.pods import read_pod
 from alignup.schema.run_status import PodGrants
-from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
+from alignup.state.checkpoint import CheckpointStore
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
 _ADVICE = "restore the machine or the configuration, or start with --recover drop-misfits to release only these pods"
@@ -78,7 +78,12 @@ def recover(
     """Restore the state on an idle *host*; without a checkpoint, the *imported* state or an empty one."""
     empty = AgentState(host=host, idle_ledger=host.ledger, waiting=options.waiting, wait_enabled=options.wait_enabled)
     try:
-        loaded = _load(store, options)
+        try:
+            loaded = store.load()
+        except CheckpointError:  # the previous one only if this one is damaged, so the option can stay set
+            if RecoveryMode.PREVIOUS not in options.modes:
+                raise
+            loaded = store.load(previous=True)
     except CheckpointError as error:
         return RecoveryResult(state=empty, problems=(str(error),))
     if loaded is None:
@@ -91,28 +96,13 @@ def recover(
             for what in document.settings.differences(settings_fingerprint(host.settings))
         ),
     )
-    found = _rebuild(document, _without_plugins(empty, document.plugins), options=options, now=now)
+    plugins = frozenset(document.plugins)  # their devices are unknown until they reconnect
+    unplugged = _with_ledger(host, device_state.without_resources(host.ledger, plugins))
+    found = _rebuild(document, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
     finished, lost = _finished(document.finished)
     found = replace(found, state=replace(found.state, finished=finished), notes=(*found.notes, *lost))
     unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files are ignored",)
     return replace(found, notes=(*loaded.notes, *unused, *changes, *found.notes))
-
-
-def _load(store: CheckpointStore, options: RecoveryOptions) -> LoadedCheckpoint | None:
-    """Load the checkpoint; the previous one only if this one is damaged, so the option can stay set."""
-    try:
-        return store.load()
-    except CheckpointError:
-        if RecoveryMode.PREVIOUS not in options.modes:
-            raise
-        return store.load(previous=True)
-
-
-def _without_plugins(empty: AgentState, served: Iterable[str]) -> AgentState:
-    """Return *empty* without the devices of plugins, which are unknown until the plugins reconnect."""
-    plugins = frozenset(served)
-    host = _with_ledger(empty.host, device_state.without_resources(empty.host.ledger, plugins))
-    return replace(empty, host=host, plugins=plugins)
 
 
 def _rebuild(
@@ -173,7 +163,7 @@ def _restore(
         admitted[uid] = replace(record, grants=one.grants, termination=_termination(one.termination))
     pods, overtakes, dropped = {}, {}, []
     for each in waiting:
-        pod = _read_pod(each.pod, each.manifest)
+        pod = _with_manifest(read_pod(each.pod), each.manifest)
         try:
             pods[pod.uid] = _record(pod, host, since=each.since, source=each.source)
         except (PodError, WorkLimitError) as error:  # under changed settings
@@ -192,7 +182,7 @@ def _finished(documents: Iterable[object]) -> tuple[dict[str, FinishedPod], list
     for document in documents:
         try:
             one = codec.convert(document, FinishedPodDocument)
-            pod = _read_pod(one.pod, one.manifest)
+            pod = _with_manifest(read_pod(one.pod), one.manifest)
             record = PodRecord(
                 pod=pod,
                 since=one.since,
@@ -204,10 +194,6 @@ def _finished(documents: Iterable[object]) -> tuple[dict[str, FinishedPod], list
         except (AlignError, KeyError, TypeError, ValueError) as error:
             lost.append(f"a finished pod is forgotten because it cannot be read: {error}")
     return found, lost
-
-
-def _read_pod(document: PodDocument, manifest: str | None) -> Pod:
-    return _with_manifest(read_pod(document), manifest)
 
 
 def _with_manifest(pod: Pod, manifest: str | None) -> Pod:

@@ -8,7 +8,7 @@ its preferences, the plugin is asked a limited number of times, and then the pod
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -23,6 +23,9 @@ from alignup.align.workload import Pod, demand
 from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
 from alignup.schema.run_status import PodGrants
 
+if TYPE_CHECKING:
+    from alignup.plugins.manager import DevicePluginManager
+
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
 INITIAL_BACKOFF, MAX_BACKOFF = 0.5, 30.0  #: seconds before a pod is retried; the delay doubles with each failure
 
@@ -31,26 +34,10 @@ _STOPPING = "the agent is stopping; start it again"
 _Answers = dict[PreferenceRequest, tuple[str, ...] | str]
 
 
-class DeviceGrant(Protocol):
-    """The response of a plugin's Allocate."""
-
-    def to_document(self) -> dict[str, Any]: ...
-
-
-class DevicePlugins(Protocol):
-    """Calls device plugins, each call with a timeout; raises ``PluginError``."""
-
-    async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]: ...
-
-    async def allocate(self, resource: str, ids: Sequence[str]) -> DeviceGrant: ...
-
-    async def pre_start(self, resource: str, ids: Sequence[str]) -> None: ...
-
-
 class DeviceAllocator:
     """Runs in the event loop it is created in, until it is closed."""
 
-    def __init__(self, queue: AdmissionQueue, plugins: DevicePlugins, *, log: FilteringBoundLogger) -> None:
+    def __init__(self, queue: AdmissionQueue, plugins: "DevicePluginManager", *, log: FilteringBoundLogger) -> None:
         self._queue = queue
         self._plugins = plugins
         self._log = log
@@ -106,12 +93,13 @@ class DeviceAllocator:
 
     def _start_all(self, pending: Sequence[PendingAdmission]) -> None:
         """Start tasks that no client waits for; called by the queue's thread."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._start_each, tuple(pending))
 
-    def _start_each(self, pending: Iterable[PendingAdmission]) -> None:
-        for one in pending:
-            self._start(one).add_done_callback(self._log_bug)
+        def start() -> None:
+            for one in pending:
+                self._start(one).add_done_callback(self._log_bug)
+
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(start)
 
     def _start(self, pending: PendingAdmission) -> asyncio.Task[AdmissionResult]:
         if self._closed:
@@ -174,16 +162,16 @@ class DeviceAllocator:
             step = await self._queue.run(Transaction.apply_preferences, step, answers, last=rounds <= 0)
         return step
 
-    async def _preferences(self, requests: Iterable[PreferenceRequest]) -> _Answers:
+    async def _preferences(self, requests: Sequence[PreferenceRequest]) -> _Answers:
         """Ask all plugins at once; the answer of a plugin that fails is the error message."""
-        requests = tuple(requests)
-        return dict(zip(requests, await asyncio.gather(*map(self._preferred, requests)), strict=True))
 
-    async def _preferred(self, request: PreferenceRequest) -> tuple[str, ...] | str:
-        try:
-            return await self._plugins.preferred(request)
-        except PluginError as error:
-            return str(error)
+        async def preferred(request: PreferenceRequest) -> tuple[str, ...] | str:
+            try:
+                return await self._plugins.preferred(request)
+            except PluginError as error:
+                return str(error)
+
+        return dict(zip(requests, await asyncio.gather(*map(preferred, requests)), strict=True))
 
     async def _allocate_all(self, requests: Iterable[RequestedDevices]) -> PodGrants:
         """Call all plugins concurrently, each for one container after the other."""

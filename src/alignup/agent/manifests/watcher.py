@@ -46,7 +46,6 @@ class ManifestWatcher:
         return (*self._directory.problems, *self._reasons.values(), *filter(None, (self._queue_problem,)))
 
     async def run(self) -> None:
-        """Scan forever."""
         while True:
             try:
                 await self.scan_once()
@@ -65,7 +64,9 @@ class ManifestWatcher:
         added = tuple(one for one in changes.added if self._rejected.get(one.pod.uid) != one.pod)
         if self._terminates:
             await self._terminate(removed)
-            removed, added = (), tuple(one for one in added if not self._is_occupied(one.pod))
+            # A pod whose uid or name a terminating pod still has is added later.
+            occupied = {key for one in self._queue.state.all_records() if one.termination for key in _keys(one.pod)}
+            removed, added = (), tuple(one for one in added if occupied.isdisjoint(_keys(one.pod)))
         if removed or added:
             await self._replace(removed, added)
 
@@ -78,13 +79,6 @@ class ManifestWatcher:
                     await self._queue.run(Transaction.terminate, uid)
         except (NotReadyError, BusyError) as error:
             self._set_queue_problem(str(error))
-
-    def _is_occupied(self, pod: Pod) -> bool:
-        """Whether a terminating pod still has the uid or the name of *pod*."""
-        return any(
-            record.termination and (record.pod.uid == pod.uid or _name(record.pod) == _name(pod))
-            for record in self._queue.state.all_records()
-        )
 
     async def _replace(self, removed: tuple[str, ...], added: tuple[ManifestPod, ...]) -> None:
         """Pass changes to the queue; the next scan retries what it does not accept."""
@@ -127,5 +121,5 @@ def _reason(pod: Pod, result: AdmissionResult | Exception) -> str:
     return f"{name}: another pod has its uid"
 
 
-def _name(pod: Pod) -> tuple[str, str]:
-    return pod.namespace, pod.name
+def _keys(pod: Pod) -> set[str | tuple[str, str]]:
+    return {pod.uid, (pod.namespace, pod.name)}
