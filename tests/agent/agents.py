@@ -47,17 +47,17 @@ class Agent:
     http: httpx2.Client
 
     def get(self, path: str) -> Document:
-        answer = self.http.get(path)
-        assert answer.status_code == 200, answer.text
-        found: Document = answer.json()
+        response = self.http.get(path)
+        assert response.status_code == 200, response.text
+        found: Document = response.json()
         return found
 
     def pods(self) -> dict[str, Document]:
         """Every pod that is known, by uid."""
         return {one["uid"]: one for one in self.get("/v1/pods")["pods"]}
 
-    def admit(self, uid: str, **asked: str) -> httpx2.Response:
-        return self.http.post("/v1/pods", json=pod(uid, **asked))
+    def admit(self, uid: str, **requests: str) -> httpx2.Response:
+        return self.http.post("/v1/pods", json=pod(uid, **requests))
 
     def release(self, uid: str) -> httpx2.Response:
         return self.http.delete(f"/v1/pods/{uid}")
@@ -88,13 +88,14 @@ class Agent:
         if self.process.exitcode is None:
             self.send(signal.SIGABRT)
             self.process.join()
-            raise AssertionError(f"it does not end; it said: {self.log_file.read_text()[-8000:]}")
+            raise AssertionError(f"it does not end: {self.log_file.read_text()[-8000:]}")
         return self.process.exitcode
 
 
-def pod(uid: str, *, namespace: str = "default", **asked: str) -> Document:
+def pod(uid: str, *, namespace: str = "default", **requests: str) -> Document:
     """A Guaranteed pod with one container; default: 1 CPU and 1 GiB. Add other requests like ``gpu="1"``."""
-    limits = {"cpu": "1", "memory": "1Gi"} | {"example.com/gpu" if key == "gpu" else key: n for key, n in asked.items()}
+    named = {"example.com/gpu" if key == "gpu" else key: amount for key, amount in requests.items()}
+    limits = {"cpu": "1", "memory": "1Gi"} | named
     container = {"name": "app", "image": "example.com/app", "resources": {"limits": limits}}
     return {
         "apiVersion": "v1",
@@ -129,22 +130,22 @@ def start(
     largest: int | None = None,
 ) -> Agent:
     """Start an agent in the environment *env*; *largest* limits the size of its files."""
-    given = arguments(root, *options, machine=machine, devices=devices, config=config)
-    return start_with(given, root, env=env, largest=largest)
+    command = arguments(root, *options, machine=machine, devices=devices, config=config)
+    return start_with(command, root, env=env, largest=largest)
 
 
 def start_with(
-    given: Sequence[str], root: Path, *, env: Mapping[str, str] | None = None, largest: int | None = None
+    command: Sequence[str], root: Path, *, env: Mapping[str, str] | None = None, largest: int | None = None
 ) -> Agent:
     """Start an agent with these arguments."""
     log = root.with_name(f"{root.name}.log")
-    begin = log.stat().st_size if log.exists() else 0
-    process = forked(_serve, given, log, dict(env or {}), largest)
+    log_start = log.stat().st_size if log.exists() else 0
+    process = forked(_serve, command, log, dict(env or {}), largest)
     http = httpx2.Client(
         transport=httpx2.HTTPTransport(uds=str(root / "agent.sock")), base_url="http://agent", timeout=30
     )
     agent = Agent(process, root, log, http)
-    wait_for(lambda: _listens(agent, begin), what=lambda: f"the agent to listen; it said: {log.read_text()[-2000:]}")
+    wait_for(lambda: _listens(agent, log_start), what=lambda: f"the agent to listen: {log.read_text()[-2000:]}")
     return agent
 
 
@@ -158,15 +159,15 @@ def running(root: Path, *options: str | Path, **how: Any) -> Iterator[Agent]:
         agent.stop()
 
 
-def wait_for(true: Callable[[], bool], *, what: Callable[[], str] = lambda: "it", seconds: float = 20.0) -> None:
+def wait_for(condition: Callable[[], bool], *, what: Callable[[], str] = lambda: "it", seconds: float = 20.0) -> None:
     """Wait for a condition."""
     end = time.monotonic() + seconds
-    while not true():
+    while not condition():
         assert time.monotonic() < end, f"waited {seconds} seconds for {what()}"
         time.sleep(0.01)
 
 
-def _serve(given: Sequence[str], log: Path, env: Mapping[str, str], largest: int | None) -> None:
+def _serve(command: Sequence[str], log: Path, env: Mapping[str, str], largest: int | None) -> None:
     """Run the agent in a forked process."""
     stream = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.dup2(stream, 2)
@@ -176,11 +177,11 @@ def _serve(given: Sequence[str], log: Path, env: Mapping[str, str], largest: int
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         sys.dont_write_bytecode = True  # a truncated compiled module would break later imports
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
-    sys.exit(entry.run(list(given)))
+    sys.exit(entry.run(list(command)))
 
 
-def _listens(agent: Agent, begin: int) -> bool:
+def _listens(agent: Agent, log_start: int) -> bool:
     """Whether the log says so; connecting in a loop would leave sockets behind."""
-    said = agent.log_file.read_bytes()[begin:] if agent.log_file.exists() else b""
-    assert agent.process.is_alive(), f"it ended: {said.decode()}"
-    return b'"event": "listening"' in said
+    output = agent.log_file.read_bytes()[log_start:] if agent.log_file.exists() else b""
+    assert agent.process.is_alive(), f"it ended: {output.decode()}"
+    return b'"event": "listening"' in output

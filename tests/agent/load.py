@@ -32,12 +32,12 @@ class UnixConnection(HTTPConnection):
         self.sock.settimeout(self.timeout)
         self.sock.connect(self._path)
 
-    def ask(self, method: str, path: str, document: object = None) -> tuple[int, Any]:
+    def send_json(self, method: str, path: str, document: object = None) -> tuple[int, Any]:
         """Status and document of the answer."""
         body = None if document is None else json.dumps(document)
         self.request(method, path, body, {"Content-Type": "application/json"})
-        answer = self.getresponse()
-        return answer.status, json.loads(answer.read())
+        response = self.getresponse()
+        return response.status, json.loads(response.read())
 
 
 @dataclass
@@ -58,40 +58,40 @@ class Client:
     def work(self, path: Path) -> None:
         """Go on until the agent is killed."""
         try:
-            with closing(UnixConnection(path)) as line:
+            with closing(UnixConnection(path)) as connection:
                 while True:
-                    self._step(line)
+                    self._step(connection)
         except BROKEN:
             return
 
-    def _step(self, line: UnixConnection) -> None:
+    def _step(self, connection: UnixConnection) -> None:
         mine = [*self.has, *self.waits]
         if mine and (len(mine) > 4 or self.random.random() < 0.4):
-            self._release(line, self.random.choice(mine))
+            self._release(connection, self.random.choice(mine))
         else:
-            self._admit(line)
+            self._admit(connection)
 
-    def _admit(self, line: UnixConnection) -> None:
+    def _admit(self, connection: UnixConnection) -> None:
         self.sent += 1
         uid = self.open = f"{self.name}-{self.sent}"
-        asked = {"cpu": self.random.choice(self.cpus), "memory": "64Mi"}
+        request = {"cpu": self.random.choice(self.cpus), "memory": "64Mi"}
         if self.random.random() < self.gpus:
-            asked["gpu"] = "1"
-        status, answer = line.ask("POST", "/v1/pods", pod(uid, **asked))
+            request["gpu"] = "1"
+        status, response = connection.send_json("POST", "/v1/pods", pod(uid, **request))
         if status == 201:
-            self.has[uid] = answer["decision"]["placements"]
+            self.has[uid] = response["decision"]["placements"]
             self.with_devices += "device" in self.has[uid][0]["given"]
         elif status == 202:
             self.waits.add(uid)
         else:
-            assert status == 409, answer
+            assert status == 409, response
             self.gone.add(uid)
         self.open = ""
 
-    def _release(self, line: UnixConnection, uid: str) -> None:
+    def _release(self, connection: UnixConnection, uid: str) -> None:
         self.open = uid
-        status, answer = line.ask("DELETE", f"/v1/pods/{uid}")
-        assert status == 200, answer
+        status, response = connection.send_json("DELETE", f"/v1/pods/{uid}")
+        assert status == 200, response
         self.has.pop(uid, None)
         self.waits.discard(uid)
         self.gone.add(uid)
@@ -137,43 +137,43 @@ def check_nothing_twice(pods: dict[str, Document]) -> None:
 
 def kill_again_and_again(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:
     """Kill an agent under load at random moments and check it after each; return the number of responses."""
-    chance = random.Random(seed)
-    crowd = [Client(f"client{number}", random.Random(seed + number)) for number in range(clients)]
+    rng = random.Random(seed)
+    workers = [Client(f"client{number}", random.Random(seed + number)) for number in range(clients)]
     for _ in range(rounds):
         agent = start(root, "--on-misfit", "wait", "--patience", "4")
-        _look(agent, crowd)
-        threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in crowd]
+        _check_agent(agent, workers)
+        threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in workers]
         for thread in threads:
             thread.start()
-        _wait_for_more(crowd, chance.randint(7, 14))
-        time.sleep(chance.uniform(0, 0.02))
+        _wait_for_more(workers, rng.randint(7, 14))
+        time.sleep(rng.uniform(0, 0.02))
         agent.kill()
         for thread in threads:
             thread.join(30)
             assert not thread.is_alive()
     agent = start(root, "--on-misfit", "wait", "--patience", "4")
-    _look(agent, crowd)
+    _check_agent(agent, workers)
     for uid in agent.pods():
         assert agent.release(uid).status_code == 200
     assert agent.pods() == {}
     assert agent.admit("whole", cpu="4").status_code == 201
     agent.stop()
-    return sum(client.sent for client in crowd)
+    return sum(client.sent for client in workers)
 
 
-def _wait_for_more(crowd: list[Client], pods: int) -> None:
+def _wait_for_more(workers: list[Client], pods: int) -> None:
     """Wait until the clients have submitted this many more pods."""
-    enough = sum(client.sent for client in crowd) + pods
+    enough = sum(client.sent for client in workers) + pods
     deadline = time.monotonic() + 30
-    while sum(client.sent for client in crowd) < enough:
+    while sum(client.sent for client in workers) < enough:
         assert time.monotonic() < deadline, "nothing is answered any more"
         time.sleep(0.001)
 
 
 def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:
     """Kill an agent and its GPU plugin in turn, under load; return the number of pods with a GPU."""
-    chance = random.Random(seed)
-    crowd = [
+    rng = random.Random(seed)
+    workers = [
         Client(f"client{number}", random.Random(seed + number), gpus=0.6, cpus=("1", "100m"))
         for number in range(clients)
     ]
@@ -182,23 +182,23 @@ def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) ->
         for _ in range(rounds):
             agent = start(root, "--on-misfit", "wait", "--patience", "4", devices="")
             plugin_rig.wait_for_devices(agent)
-            _look(agent, crowd)
-            threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in crowd]
+            _check_agent(agent, workers)
+            threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in workers]
             for thread in threads:
                 thread.start()
-            time.sleep(chance.uniform(0.05, 0.3))
+            time.sleep(rng.uniform(0.05, 0.3))
             plugin.kill()
             plugin.wait()
-            time.sleep(chance.uniform(0.0, 0.1))
+            time.sleep(rng.uniform(0.0, 0.1))
             plugin = plugin_rig.spawn(root / "device-plugins", "--preferred", "highest")
-            time.sleep(chance.uniform(0.0, 0.9))
+            time.sleep(rng.uniform(0.0, 0.9))
             agent.kill()
             for thread in threads:
                 thread.join(30)
                 assert not thread.is_alive()
         agent = start(root, "--on-misfit", "wait", "--patience", "4", devices="")
         plugin_rig.wait_for_devices(agent)
-        _look(agent, crowd)
+        _check_agent(agent, workers)
         check_granted(agent.pods())
         for uid in agent.pods():
             assert agent.release(uid).status_code == 200
@@ -208,7 +208,7 @@ def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) ->
     finally:
         plugin.kill()
         plugin.wait()
-    return sum(client.with_devices for client in crowd)
+    return sum(client.with_devices for client in workers)
 
 
 def check_granted(pods: dict[str, Document]) -> None:
@@ -220,11 +220,11 @@ def check_granted(pods: dict[str, Document]) -> None:
                 assert given["envs"] == {"GPU_DEVICES": ids}, f"{uid} was given something else"
 
 
-def _look(agent: Agent, crowd: list[Client]) -> None:
+def _check_agent(agent: Agent, workers: list[Client]) -> None:
     assert agent.ready(), agent.http.get("/readyz").text
     pods = agent.pods()
     check_nothing_twice(pods)
-    for client in crowd:
+    for client in workers:
         client.check(pods)
 
 
@@ -236,51 +236,50 @@ def memory_of(agent: Agent) -> int:
 
 def come_and_go(agent: Agent, count: int, *, at_once: int = 5) -> None:
     """Admit and release *count* pods, a few at a time."""
-    with closing(UnixConnection(agent.root / "agent.sock")) as line:
+    with closing(UnixConnection(agent.root / "agent.sock")) as connection:
         for number in range(count + at_once):
             if number < count:
-                status, answer = line.ask("POST", "/v1/pods", pod(f"pod-{number}", cpu="1", memory="64Mi"))
-                assert status == 201, answer
+                document = pod(f"pod-{number}", cpu="1", memory="64Mi")
+                status, response = connection.send_json("POST", "/v1/pods", document)
+                assert status == 201, response
             if number >= at_once:
-                assert line.ask("DELETE", f"/v1/pods/pod-{number - at_once}")[0] == 200
+                assert connection.send_json("DELETE", f"/v1/pods/pod-{number - at_once}")[0] == 200
 
 
 def nonsense(agent: Agent, count: int, *, seed: int) -> None:
     """Send *count* malformed requests, each on a new connection."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(count):
         with socket(AF_UNIX, SOCK_STREAM) as caller:
             caller.settimeout(0.05)
             caller.connect(str(agent.root / "agent.sock"))
             try:
-                caller.sendall(_rubbish(chance))
-                if chance.random() < 0.7:
+                caller.sendall(_rubbish(rng))
+                if rng.random() < 0.7:
                     caller.recv(4096)
             except OSError:  # the server may close the connection
                 continue
 
 
-def _rubbish(chance: random.Random) -> bytes:
+def _rubbish(rng: random.Random) -> bytes:
     """Random bytes, truncated requests, wrong lengths, deep and invalid documents."""
-    body = chance.choice(
+    body = rng.choice(
         (
             b"",
             b"[" * 5_000,
             b'{"a":' * 2_000,
-            chance.randbytes(200),
-            json.dumps(pod("x"))[: chance.randrange(1, 200)].encode(),
-            json.dumps({**pod("x"), "spec": chance.choice((None, [], {"containers": "none"}, 5))}).encode(),
-            json.dumps(pod("x", cpu=chance.choice(("-1", "1e999", "many", "\x00")))).encode(),
+            rng.randbytes(200),
+            json.dumps(pod("x"))[: rng.randrange(1, 200)].encode(),
+            json.dumps({**pod("x"), "spec": rng.choice((None, [], {"containers": "none"}, 5))}).encode(),
+            json.dumps(pod("x", cpu=rng.choice(("-1", "1e999", "many", "\x00")))).encode(),
             b"a: &a [*a]\n",
         )
     )
-    length = len(body) + chance.choice((0, 0, 0, -1, 7))
-    kind = chance.choice(("application/json", "application/yaml", "text/html", ""))
-    verb = chance.choice(("POST", "POST", "POST", "PATCH", "BREW", "GET"))
-    head = (
-        f"{verb} /v1/pods{chance.choice(('', '?dryRun=maybe', '/%ff%00'))} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
-    )
-    asked = f"{head}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n".encode() + body
-    return chance.choice(
-        (asked, asked, asked, chance.randbytes(300), asked[:40], b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 9_000)
+    length = len(body) + rng.choice((0, 0, 0, -1, 7))
+    kind = rng.choice(("application/json", "application/yaml", "text/html", ""))
+    verb = rng.choice(("POST", "POST", "POST", "PATCH", "BREW", "GET"))
+    head = f"{verb} /v1/pods{rng.choice(('', '?dryRun=maybe', '/%ff%00'))} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
+    request = f"{head}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n".encode() + body
+    return rng.choice(
+        (request, request, request, rng.randbytes(300), request[:40], b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 9_000)
     )

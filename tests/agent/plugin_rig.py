@@ -72,10 +72,10 @@ class PluginRig:
         count: int | None = None,
     ) -> AsyncIterator[Plugin]:
         """A plugin whose devices can be had, *count* of them."""
-        async with Plugin(resource, devices, directory=self.directory, preference=preference) as made:
-            wanted = len(made.devices) if count is None else count
-            await until(lambda: self.healthy(resource) == wanted)
-            yield made
+        async with Plugin(resource, devices, directory=self.directory, preference=preference) as plugin:
+            expected = len(plugin.devices) if count is None else count
+            await until(lambda: self.healthy(resource) == expected)
+            yield plugin
 
 
 @asynccontextmanager
@@ -104,22 +104,22 @@ async def start_rig(
         await asyncio.to_thread(queue.close)
 
 
-async def until(true: Callable[[], bool], *, seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
     """Wait for a condition."""
     async with asyncio.timeout(seconds):
-        while not true():  # noqa: ASYNC110 - there is no event to wait for
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.005)
 
 
 @contextmanager
 def process(directory: Path, *options: str, resource: str = GPU, devices: str = DEVICES) -> Iterator[Any]:
     """A plugin process, killed at the end."""
-    made = spawn(directory, *options, resource=resource, devices=devices)
+    plugin = spawn(directory, *options, resource=resource, devices=devices)
     try:
-        yield made
+        yield plugin
     finally:
-        made.kill()
-        made.communicate()
+        plugin.kill()
+        plugin.communicate()
 
 
 def spawn(directory: Path, *options: str, resource: str = GPU, devices: str = DEVICES) -> "subprocess.Popen[str]":

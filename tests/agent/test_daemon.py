@@ -166,13 +166,13 @@ def test_systemd_is_notified_of_readiness_liveness_and_shutdown(tmp_path):
         received.settimeout(20)
         env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "300000"}
         with running(tmp_path / "root", env=env) as agent:
-            said = [received.recv(1000).decode() for _ in range(4)]
+            messages = [received.recv(1000).decode() for _ in range(4)]
             agent.stop()
-            while "STOPPING=1" not in said:
-                said.append(received.recv(1000).decode())
+            while "STOPPING=1" not in messages:
+                messages.append(received.recv(1000).decode())
 
-    assert sum(one.startswith("READY=1\nSTATUS=0 pods") for one in said) == 1
-    assert said.count("WATCHDOG=1") >= 2
+    assert sum(one.startswith("READY=1\nSTATUS=0 pods") for one in messages) == 1
+    assert messages.count("WATCHDOG=1") >= 2
 
 
 def test_tcp_requires_a_token(tmp_path):

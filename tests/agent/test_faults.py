@@ -20,7 +20,7 @@ from tests.agent.agents import CONFIG, pod, running, wait_for
 from tests.agent.load import come_and_go, kill_again_and_again, memory_of, nonsense
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import host
-from tests.align.hosts import pod as made
+from tests.align.hosts import pod as small_pod
 
 ROOMY = {**CONFIG, "maxPods": 1000}
 
@@ -117,7 +117,7 @@ def test_a_client_that_disconnects_early_does_no_harm(tmp_path):
 def test_every_flipped_bit_and_every_truncation_is_detected(tmp_path_factory, data):
     directory = tmp_path_factory.mktemp("root")
     transaction = Transaction(empty_state(), clock())
-    transaction.admit(made("a", gpu="1"))
+    transaction.admit(small_pod("a", gpu="1"))
     Checkpointer(CheckpointStore(directory), transaction.state().host)(transaction.state())
     whole = (directory / NAME).read_bytes()
     place = data.draw(st.integers(0, len(whole) - 1))
@@ -140,7 +140,7 @@ def test_a_clock_that_jumps_does_not_change_the_order(tmp_path_factory, times):
     history = History(directory)
     for number in range(5):
         transaction = Transaction(now, clocked)
-        transaction.admit(made(f"p{number}", cpu="4"))
+        transaction.admit(small_pod(f"p{number}", cpu="4"))
         for event in transaction.events:
             assert event.decision is not None
             assert history.add(decision_document(event.decision), time=event.time).problem == ""

@@ -18,9 +18,9 @@ def events(*, readable: bool) -> str:
     transaction.admit(pod("b", cpu="9"))
     transaction.release("a")
     out = io.StringIO()
-    made = log.make_logger(out, readable=readable)
+    logger = log.make_logger(out, readable=readable)
     for event in transaction.events:
-        log.log_event(made, event)
+        log.log_event(logger, event)
     return out.getvalue()
 
 

@@ -65,10 +65,10 @@ async def test_a_pod_gets_its_plugins_preferred_devices_and_grants(directory):
     async with start_rig(directory) as rig, rig.plugin(preference=Preference.HIGHEST) as plugin:
         admission = await rig.admit(pod("a", gpu="1"))
 
-        (asked,) = plugin.requests("GetPreferredAllocation")
+        (request,) = plugin.requests("GetPreferredAllocation")
         (allocated,) = plugin.requests("Allocate")
         grant = admission.pod_view.grants["app"][GPU]
-        assert list(asked.container_requests[0].available_deviceIDs) == ["gpu-0", "gpu-1"]
+        assert list(request.container_requests[0].available_deviceIDs) == ["gpu-0", "gpu-1"]
         assert list(allocated.container_requests[0].devices_ids) == ["gpu-1"]
         assert rig.devices("a") == {GPU: ("gpu-1",)}
         assert grant["envs"] == {"GPU_DEVICES": "gpu-1"}
@@ -185,11 +185,11 @@ async def test_submitting_a_pending_pod_again_waits_for_it(directory):
 async def test_a_pending_pod_can_be_released(directory):
     async with start_rig(directory) as rig, rig.plugin() as plugin:
         plugin.inject("Allocate", Fault(delay=0.2))
-        asked = asyncio.create_task(rig.admit(pod("a", gpu="1")))
+        request = asyncio.create_task(rig.admit(pod("a", gpu="1")))
         await until(lambda: "a" in rig.queue.state.pending)
 
         gone: Any = await rig.queue.run(Transaction.release, "a")
-        admission = await asked
+        admission = await request
 
         assert gone.pod.uid == "a"
         assert (admission.pod_view, admission.decision.rejection.reason) == (None, "Released")
@@ -208,8 +208,8 @@ async def test_devices_are_allocated_container_by_container_in_order(directory):
     async with start_rig(directory) as rig, rig.plugin(preference=Preference.HIGHEST) as plugin:
         admission = await rig.admit(both)
 
-        asked = [list(one.container_requests[0].devices_ids) for one in plugin.requests("Allocate")]
-        assert asked == [["gpu-1"], ["gpu-1"], ["gpu-0"]]
+        request = [list(one.container_requests[0].devices_ids) for one in plugin.requests("Allocate")]
+        assert request == [["gpu-1"], ["gpu-1"], ["gpu-0"]]
         assert list(admission.pod_view.grants) == ["first", "app", "second"]
 
 
@@ -287,9 +287,9 @@ async def test_a_plugin_that_dies_before_allocate_leaves_nothing(directory):
     async with start_rig(directory) as rig:
         async with rig.plugin() as plugin:
             plugin.inject("Allocate", Fault(hang=True))
-            asked = asyncio.create_task(rig.admit(pod("a", gpu="1")))
+            request = asyncio.create_task(rig.admit(pod("a", gpu="1")))
             await until(lambda: bool(plugin.requests("Allocate")))
-        admission = await asked
+        admission = await request
         await until(lambda: rig.healthy() == 0)
 
         assert admission.decision.rejection.reason == "UnexpectedAdmissionError"
@@ -386,7 +386,7 @@ async def test_a_pending_pod_is_not_on_disk(directory):
     async with saving as rig, rig.plugin() as plugin:
         await rig.admit(pod("kept", cpu="1", gpu="1"))
         plugin.inject("Allocate", Fault(hang=True))
-        asked = asyncio.create_task(rig.admit(pod("half", cpu="1", gpu="1")))
+        request = asyncio.create_task(rig.admit(pod("half", cpu="1", gpu="1")))
         await until(lambda: "half" in rig.queue.state.pending)
         await rig.admit(pod("plain", cpu="1"))
 
@@ -401,7 +401,7 @@ async def test_a_pending_pod_is_not_on_disk(directory):
         assert again.state.host.ledger.devices.inventories[GPU].healthy == 0
         await rig.allocator.close()
         with pytest.raises(NotReadyError):
-            await asked
+            await request
 
 
 async def test_pre_start_is_called_if_the_plugin_requires_it(directory):
@@ -423,16 +423,16 @@ async def test_pre_start_is_called_if_the_plugin_requires_it(directory):
 
 async def test_preferences_for_changed_devices_are_requested_again_a_limited_number_of_times(directory):
     class Fickle:
-        """Whenever a plugin is asked, the devices there are change."""
+        """Changes the devices whenever a plugin is asked."""
 
         def __init__(self, rig, plugin):
-            self.asked = 0
+            self.calls = 0
             self._here, self._plugin = rig, plugin
 
         async def preferred(self, ask: PreferenceRequest):
-            self.asked += 1
-            self._plugin.set_devices(f"{2 + self.asked % 2}@0")
-            await until(lambda: self._here.healthy() == 2 + self.asked % 2)
+            self.calls += 1
+            self._plugin.set_devices(f"{2 + self.calls % 2}@0")
+            await until(lambda: self._here.healthy() == 2 + self.calls % 2)
             return ask.available[-1:]
 
         async def allocate(self, resource, ids):
@@ -445,7 +445,7 @@ async def test_preferences_for_changed_devices_are_requested_again_a_limited_num
         admission = await rig.admit(pod("a", cpu="1", gpu="1"))
 
         assert admission.decision.admitted
-        assert 1 < fickle.asked < 10
+        assert 1 < fickle.calls < 10
 
 
 def test_an_agent_with_plugins_as_processes(tmp_path):

@@ -50,14 +50,14 @@ def events():
 
 @pytest.fixture
 def queue(disk, events):
-    made = AdmissionQueue(empty_state(wait_enabled=True), disk, clock=clock(), dispatch=events.extend)
-    wait_until_ready(made)
+    started = AdmissionQueue(empty_state(wait_enabled=True), disk, clock=clock(), dispatch=events.extend)
+    wait_until_ready(started)
     disk.written.clear()
-    yield made
+    yield started
     disk.full = False
     disk.unblocked.set()
-    made.close()
-    assert not made.alive
+    started.close()
+    assert not started.alive
 
 
 def run(*jobs):
@@ -106,15 +106,15 @@ def test_jobs_that_change_nothing_are_not_saved(queue, disk):
 def test_nothing_is_answered_or_dispatched_before_it_is_saved(queue, disk, events):
     async def impatient():
         disk.unblocked.clear()
-        asked = asyncio.ensure_future(queue.run(Transaction.admit, pod("a")))
+        jobs = asyncio.ensure_future(queue.run(Transaction.admit, pod("a")))
         await asyncio.sleep(0.05)
-        seen = asked.done(), queue.state.pod_views(), list(events)
+        before_save = jobs.done(), queue.state.pod_views(), list(events)
         disk.unblocked.set()
-        return seen, await asked
+        return before_save, await jobs
 
-    seen, admission = asyncio.run(impatient())
+    before_save, admission = asyncio.run(impatient())
 
-    assert seen == (False, (), [])
+    assert before_save == (False, (), [])
     assert admission.pod_view.status is AdmissionStatus.ADMITTED
 
 
@@ -191,11 +191,11 @@ def test_all_jobs_of_a_failed_batch_fail(queue, disk):
 def test_a_dry_run_does_not_wait_and_changes_nothing(queue, disk):
     async def beside():
         disk.unblocked.clear()
-        asked = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="4")))
+        jobs = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="4")))
         await asyncio.sleep(0.05)
         tried = queue.transaction().decide(pod("b", cpu="4"))
         disk.unblocked.set()
-        await asked
+        await jobs
         return tried, queue.transaction().decide(pod("b", cpu="4"))
 
     before, after = asyncio.run(beside())
@@ -208,15 +208,15 @@ def test_a_dry_run_does_not_wait_and_changes_nothing(queue, disk):
 def test_a_full_queue_raises_busy(queue, disk):
     async def flood():
         disk.unblocked.clear()
-        asked = [asyncio.ensure_future(queue.run(Transaction.release, "a")) for _ in range(3)]
-        asked += [asyncio.ensure_future(queue.run(Transaction.admit, pod("a")))]
+        jobs = [asyncio.ensure_future(queue.run(Transaction.release, "a")) for _ in range(3)]
+        jobs += [asyncio.ensure_future(queue.run(Transaction.admit, pod("a")))]
         await asyncio.sleep(0.05)
-        asked += [
+        jobs += [
             asyncio.ensure_future(queue.run(Transaction.release, "unknown")) for _ in range(queue_module.MAX_JOBS + 5)
         ]
         await asyncio.sleep(0.1)
         disk.unblocked.set()
-        return await asyncio.gather(*asked, return_exceptions=True)
+        return await asyncio.gather(*jobs, return_exceptions=True)
 
     answers = asyncio.run(flood())
 
@@ -263,11 +263,11 @@ def test_close_finishes_the_jobs_in_the_queue(disk):
 
     async def close():
         disk.unblocked.clear()
-        asked = [asyncio.ensure_future(closing.run(Transaction.admit, pod(uid, cpu="1"))) for uid in "ab"]
+        jobs = [asyncio.ensure_future(closing.run(Transaction.admit, pod(uid, cpu="1"))) for uid in "ab"]
         await asyncio.sleep(0.05)
         disk.unblocked.set()
         await asyncio.to_thread(closing.close)
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*jobs)
 
     admissions = asyncio.run(close())
 

@@ -129,7 +129,7 @@ NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         pytest.param({"shape": "pack:2 numa:1 core:3 pu:1"}, "no longer exist on this machine", id="CPUs are gone"),
         pytest.param({"shape": "pack:1 numa:1 core:8 pu:1"}, "NUMA node 1", id="a node is gone"),
@@ -137,13 +137,13 @@ NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
         pytest.param({"memory": False}, "does not allocate memory now", id="another policy for memory"),
     ],
 )
-def test_a_pod_that_cannot_be_restored_makes_the_agent_read_only(tmp_path, changed, said):
+def test_a_pod_that_cannot_be_restored_makes_the_agent_read_only(tmp_path, changed, message):
     save_after(tmp_path, pod("a", cpu="3"), pod("b", cpu="4"))
     stored = (tmp_path / NAME).read_bytes()
 
     recovered = recover_from(tmp_path, host(**changed))
 
-    assert any(said in problem for problem in recovered.problems)
+    assert any(message in problem for problem in recovered.problems)
     assert all("--recover drop-misfits" in problem for problem in recovered.problems)
     assert (tmp_path / NAME).read_bytes() == stored
 

@@ -18,10 +18,10 @@ def submit(document, allowed=NOTHING):
 
 
 def test_a_runnable_pod_carries_its_manifest():
-    taken = submit(pod("web"))
+    accepted = submit(pod("web"))
 
-    assert json.loads(taken.manifest.text)["spec"]["containers"][0]["image"] == "example.com/app"
-    assert not is_self_run(taken)
+    assert json.loads(accepted.manifest.text)["spec"]["containers"][0]["image"] == "example.com/app"
+    assert not is_self_run(accepted)
 
 
 def test_a_self_run_pod_needs_no_image():
@@ -29,26 +29,26 @@ def test_a_self_run_pod_needs_no_image():
     del document["spec"]["containers"][0]["image"]
     document["metadata"]["annotations"] = {SELF_RUN_ANNOTATION: "true"}
 
-    taken = submit(document)
+    accepted = submit(document)
 
-    assert is_self_run(taken)
-    assert taken.manifest is None
+    assert is_self_run(accepted)
+    assert accepted.manifest is None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         pytest.param({"spec": {"hostNetwork": True}}, "--allow host-network", id="the host's network"),
         pytest.param({"metadata": {"uid": "../up"}}, "metadata.uid", id="a uid that leads elsewhere"),
         pytest.param({"metadata": {"uid": "a" * 64}}, "metadata.uid", id="a uid that is too long"),
     ],
 )
-def test_what_is_not_allowed_is_rejected_with_its_field(change, said):
+def test_what_is_not_allowed_is_rejected_with_its_field(change, message):
     document = pod("web")
     for part, fields in change.items():
         document[part] |= fields
 
-    with pytest.raises(PodError, match=said):
+    with pytest.raises(PodError, match=message):
         submit(document)
 
 

@@ -42,8 +42,8 @@ def submit(transaction, wanted) -> AdmissionResult:
     return answer
 
 
-def admits(uid, *, source="api", **asked):
-    return lambda transaction: transaction.admit(pod(uid, **asked), source=source)
+def admits(uid, *, source="api", **requests):
+    return lambda transaction: transaction.admit(pod(uid, **requests), source=source)
 
 
 def releases(uid):

@@ -30,9 +30,9 @@ DONE = PodRunStatus(
 )
 
 
-def runnable(uid, *, image="a", label="x", **asked):
+def runnable(uid, *, image="a", label="x", **requests):
     manifest = {"metadata": {"name": uid, "labels": {"l": label}}, "spec": {"containers": [{"image": image}]}}
-    return replace(pod(uid, **asked), manifest=PodManifest(json.dumps(manifest)))
+    return replace(pod(uid, **requests), manifest=PodManifest(json.dumps(manifest)))
 
 
 def ends(uid, grace=None):

@@ -16,10 +16,10 @@ def record(uid: str) -> PodRecord:
 
 
 def wait_queue(*uids: str, max_overtakes: int | None = 2, capacity: int = 5) -> WaitQueue:
-    made = WaitQueue(max_overtakes=max_overtakes, capacity=capacity)
+    result = WaitQueue(max_overtakes=max_overtakes, capacity=capacity)
     for uid in uids:
-        made = made.added(record(uid))
-    return made
+        result = result.added(record(uid))
+    return result
 
 
 def test_positions_follow_arrival_order():

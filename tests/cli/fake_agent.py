@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from alignup.schema.run_status import PodRunStatus
-from tests.serve.fake_backend import Agent, manifest
+from tests.serve.fake_backend import FakeBackend, manifest
 from tests.serve.real_server import on_unix
 
 Result = TypeVar("Result")
@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 class FakeAgent:
     """A fake agent that serves its API on a Unix socket."""
 
-    agent: Agent
+    agent: FakeBackend
     loop: asyncio.AbstractEventLoop
     address: str
 
@@ -27,7 +27,7 @@ class FakeAgent:
     def env(self) -> dict[str, str]:
         return {"ALIGNUP_AGENT": self.address}
 
-    def call(self, function: Callable[[Agent], Result]) -> Result:
+    def call(self, function: Callable[[FakeBackend], Result]) -> Result:
         """Call *function* in the thread that serves the agent."""
 
         async def call() -> Result:
@@ -57,7 +57,7 @@ def serve_fake_agent(directory: Path) -> Iterator[FakeAgent]:
     stop: list[asyncio.Event] = []
 
     async def serve() -> None:
-        agent = Agent(patient=True)
+        agent = FakeBackend(wait_enabled=True)
         stop.append(asyncio.Event())
         async with on_unix(agent, path):
             served.append(FakeAgent(agent, asyncio.get_running_loop(), f"unix:{path}"))

@@ -41,7 +41,7 @@ from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
 
 GPU = "example.com/gpu"
-BEGIN = 1_800_000_000.0
+START = 1_800_000_000.0
 
 
 def host(
@@ -84,7 +84,7 @@ def read(body: bytes) -> Pod:
 
 def running(name="app", *, cpus=0, nodes=0, **fields) -> ContainerRunStatus:
     """A container that runs on the bit sets *cpus* and *nodes*."""
-    defaults: dict[str, Any] = {"kind": "app", "state": "running", "ready": True, "started": timestamp(BEGIN)}
+    defaults: dict[str, Any] = {"kind": "app", "state": "running", "ready": True, "started": timestamp(START)}
     return ContainerRunStatus(name=name, cpus=bits.show(cpus), nodes=bits.show(nodes), **defaults | fields)
 
 
@@ -126,19 +126,19 @@ class FakeLog:
             self.readers -= 1
 
 
-class Agent:
-    """Decides at once, keeps everything; pods in *patient* wait when they do not fit.
+class FakeBackend:
+    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait.
 
     A pod has a run status only after a call of ``run``; a release then starts its termination.
     """
 
-    def __init__(self, of: Host | None = None, *, patient=False) -> None:
+    def __init__(self, of: Host | None = None, *, wait_enabled=False) -> None:
         self.host = of or host()
-        self.patient = patient
+        self.wait_enabled = wait_enabled
         self.wrong: tuple[str, ...] = ()
         self.fails: Exception | None = None
         self.slow = 0.0
-        self.clock = itertools.count(int(BEGIN))
+        self.clock = itertools.count(int(START))
         self.feed = EventBus(now=lambda: float(next(self.clock)), capacity=4)
         self.known: dict[str, PodView] = {}
         self.kept: list[StoredDecision] = []
@@ -176,21 +176,21 @@ class Agent:
         self.kept.append(StoredDecision(id=len(self.kept) + 1, time=next(self.clock), document=to_document(decision)))
         if decision.admitted and not decision.kept:
             self.host.apply(decision)
-        waits = not decision.admitted and self.patient
-        self.feed.publish("waiting" if waits else str(decision.outcome), {"uid": pod.uid})
-        if not decision.admitted and not waits:
+        is_waiting = not decision.admitted and self.wait_enabled
+        self.feed.publish("waiting" if is_waiting else str(decision.outcome), {"uid": pod.uid})
+        if not decision.admitted and not is_waiting:
             return AdmissionResult(decision, None)
-        return AdmissionResult(decision, self.note(pod, decision, waits=waits))
+        return AdmissionResult(decision, self.note(pod, decision, is_waiting=is_waiting))
 
     async def admit_document(self, document: dict[str, Any]) -> AdmissionResult:
         return await self.admit(read(as_json(document)))
 
-    def note(self, pod: Pod, decision: Decision, *, waits: bool) -> PodView:
-        position = len(self.waiting) + 1 if waits else None
+    def note(self, pod: Pod, decision: Decision, *, is_waiting: bool) -> PodView:
+        position = len(self.waiting) + 1 if is_waiting else None
         before = self.known.get(pod.uid)
         self.known[pod.uid] = PodView(
             pod=pod,
-            status=AdmissionStatus.WAITING if waits else AdmissionStatus.ADMITTED,
+            status=AdmissionStatus.WAITING if is_waiting else AdmissionStatus.ADMITTED,
             since=next(self.clock),
             source="api",
             decision=decision,
@@ -258,11 +258,11 @@ def machine_document(machine):
 
 
 def app_of(agent, **options):
-    behind = Dependencies(
+    dependencies = Dependencies(
         service=agent, read_pod=read, machine_document=machine_document, metrics=agent.metrics, version="1.2.3"
     )
     limits = RequestLimits(**{key: options.pop(key) for key in tuple(options) if hasattr(RequestLimits, key)})
-    return build_app(behind, limits=limits, **options)
+    return build_app(dependencies, limits=limits, **options)
 
 
 @asynccontextmanager

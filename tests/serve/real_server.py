@@ -16,8 +16,8 @@ async def on_unix(agent, path, *, limits=None, **options):
     """Serve the API at *path*; yield the event that ends streams."""
     stopping = asyncio.Event()
     app = app_of(agent, stopping=stopping, **options)
-    with sockets.unix_socket(path) as made:
-        async with sockets.serve_app(app, made, stopping=stopping, limits=limits or ServerLimits(end=2)):
+    with sockets.unix_socket(path) as listener:
+        async with sockets.serve_app(app, listener, stopping=stopping, limits=limits or ServerLimits(end=2)):
             yield stopping
 
 
@@ -25,7 +25,7 @@ def client_at(path, **options):
     return httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path)), base_url="http://agent", **options)
 
 
-async def say(path, *parts, pause=0.0):
+async def send_raw(path, *parts, pause=0.0):
     """Send raw bytes and return the response; ``None`` if the server closed the connection without one."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
@@ -43,5 +43,5 @@ async def say(path, *parts, pause=0.0):
 
 def stale_socket(path):
     """A stale socket."""
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))

@@ -9,7 +9,7 @@ import pytest
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
 from alignup.schema.api import BusyError, NotReadyError
-from tests.serve.fake_backend import GPU, Agent, as_json, as_yaml, client_of, host, manifest
+from tests.serve.fake_backend import GPU, FakeBackend, as_json, as_yaml, client_of, host, manifest
 
 pytestmark = pytest.mark.anyio
 
@@ -33,43 +33,43 @@ async def described(client, response, *, path=None):
 
 
 @pytest.mark.parametrize(
-    ("policy", "patient", "sent", "status", "outcome"),
+    ("policy", "wait_enabled", "sent", "status", "outcome"),
     [
         pytest.param(Policy.SINGLE_NUMA_NODE, False, SMALL, 201, "admitted", id="a pod that fits is admitted"),
         pytest.param(Policy.SINGLE_NUMA_NODE, True, LARGE, 202, "waiting", id="a pod that does not fit waits"),
         pytest.param(Policy.NONE, False, manifest("idle"), 201, "admitted", id="a pod without requests is admitted"),
     ],
 )
-async def test_a_pod_is_admitted_or_waits(policy, patient, sent, status, outcome):
-    agent = Agent(host(policy), patient=patient)
+async def test_a_pod_is_admitted_or_waits(policy, wait_enabled, sent, status, outcome):
+    agent = FakeBackend(host(policy), wait_enabled=wait_enabled)
     async with client_of(agent) as client:
-        answer = await client.post("/v1/pods", json=sent)
+        response = await client.post("/v1/pods", json=sent)
 
-        said = await described(client, answer)
-        assert answer.status_code == status
-        assert (said["outcome"], said["dryRun"]) == (outcome, False)
-        found = await client.get(answer.headers["location"])
-        assert (await described(client, found, path="/v1/pods/{uid}"))["uid"] == said["pod"]["uid"]
+        document = await described(client, response)
+        assert response.status_code == status
+        assert (document["outcome"], document["dryRun"]) == (outcome, False)
+        found = await client.get(response.headers["location"])
+        assert (await described(client, found, path="/v1/pods/{uid}"))["uid"] == document["pod"]["uid"]
         listed = await described(client, await client.get("/v1/pods"))
         assert [pod["status"] for pod in listed["pods"]] == [outcome]
 
 
 async def test_a_rejected_pod_is_a_conflict_with_the_reason():
-    async with client_of(Agent()) as client:
-        answer = await client.post("/v1/pods", json=LARGE)
+    async with client_of(FakeBackend()) as client:
+        response = await client.post("/v1/pods", json=LARGE)
 
-        said = await described(client, answer)
-        assert answer.status_code == 409
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert said["reason"] == "TopologyAffinityError"
-        assert said["message"] == "Resources cannot be allocated with Topology locality"
-        assert said["decision"]["rejection"]["reason"] == said["reason"]
-        assert any(sentence.startswith("12 CPUs: too large") for sentence in said["story"])
+        document = await described(client, response)
+        assert response.status_code == 409
+        assert response.headers["content-type"] == "application/problem+json"
+        assert document["reason"] == "TopologyAffinityError"
+        assert document["message"] == "Resources cannot be allocated with Topology locality"
+        assert document["decision"]["rejection"]["reason"] == document["reason"]
+        assert any(sentence.startswith("12 CPUs: too large") for sentence in document["story"])
         assert (await client.get("/v1/pods")).json()["pods"] == []
 
 
 async def test_an_admitted_pod_is_kept():
-    async with client_of(Agent()) as client:
+    async with client_of(FakeBackend()) as client:
         first = await client.post("/v1/pods", json=SMALL)
 
         again = await client.post("/v1/pods", json=SMALL)
@@ -80,31 +80,31 @@ async def test_an_admitted_pod_is_kept():
 
 @pytest.mark.parametrize("sent", [SMALL, LARGE], ids=["one that fits", "one that does not"])
 async def test_a_dry_run_changes_nothing(sent):
-    agent = Agent()
+    agent = FakeBackend()
     async with client_of(agent) as client:
         before = agent.host.ledger, (await client.get("/metrics")).text
 
-        answer = await client.post("/v1/pods?dryRun=true", json=sent)
+        response = await client.post("/v1/pods?dryRun=true", json=sent)
 
-        said = await described(client, answer)
-        assert (answer.status_code, said["dryRun"], said["pod"]) == (200, True, None)
-        assert said["outcome"] == ("admitted" if sent is SMALL else "rejected")
+        document = await described(client, response)
+        assert (response.status_code, document["dryRun"], document["pod"]) == (200, True, None)
+        assert document["outcome"] == ("admitted" if sent is SMALL else "rejected")
         assert (agent.host.ledger, (await client.get("/metrics")).text) == before
         assert not agent.kept
         assert not agent.known
 
 
 async def test_a_released_pod_is_gone():
-    agent = Agent()
+    agent = FakeBackend()
     idle = agent.host.ledger
     async with client_of(agent) as client:
         await client.post("/v1/pods", json=SMALL)
 
-        answer = await client.delete("/v1/pods/default-small")
+        response = await client.delete("/v1/pods/default-small")
 
-        said = await described(client, answer, path="/v1/pods/{uid}")
-        assert answer.status_code == 200
-        assert said["pod"]["placements"][0]["given"]["cpu"] == {"cpu": "2-3"}
+        document = await described(client, response, path="/v1/pods/{uid}")
+        assert response.status_code == 200
+        assert document["pod"]["placements"][0]["given"]["cpu"] == {"cpu": "2-3"}
         assert agent.host.ledger.cpus.shared == idle.cpus.shared
         again = await client.delete("/v1/pods/default-small")
         assert again.status_code == 404
@@ -135,13 +135,13 @@ async def test_a_released_pod_is_gone():
     ],
 )
 async def test_invalid_documents_are_rejected_with_their_fields(body, headers, status, field):
-    async with client_of(Agent(), body_bytes=2048 if status == 413 else 1 << 20) as client:
-        answer = await client.post("/v1/pods", content=body, headers=headers)
+    async with client_of(FakeBackend(), body_bytes=2048 if status == 413 else 1 << 20) as client:
+        response = await client.post("/v1/pods", content=body, headers=headers)
 
-        said = await described(client, answer)
-        assert answer.status_code == status
+        document = await described(client, response)
+        assert response.status_code == status
         if field is not None:
-            assert field in [error["field"] for error in said["errors"]]
+            assert field in [error["field"] for error in document["errors"]]
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["with a length", "in pieces"])
@@ -150,7 +150,7 @@ async def test_the_size_of_a_body_is_limited(declared):
         for _ in range(size // 256):
             yield b" " * 256
 
-    async with client_of(Agent(), body_bytes=1024) as client:
+    async with client_of(FakeBackend(), body_bytes=1024) as client:
         statuses = [
             (await client.post("/v1/pods", content=b" " * size if declared else pieces(size), headers=JSON)).status_code
             for size in (1024, 1280)
@@ -165,12 +165,12 @@ async def test_a_body_that_does_not_arrive_times_out():
             yield b" "
             await asyncio.sleep(0.02)
 
-    async with client_of(Agent(), body_seconds=0.1) as client:
-        answer = await client.post("/v1/pods", content=drops(), headers=JSON)
+    async with client_of(FakeBackend(), body_seconds=0.1) as client:
+        response = await client.post("/v1/pods", content=drops(), headers=JSON)
 
-        assert answer.status_code == 408
-        assert answer.headers["connection"] == "close"
-        await described(client, answer)
+        assert response.status_code == 408
+        assert response.headers["connection"] == "close"
+        await described(client, response)
 
 
 @pytest.mark.parametrize(
@@ -188,26 +188,26 @@ async def test_a_body_that_does_not_arrive_times_out():
     ],
 )
 async def test_invalid_parameters_are_rejected_by_name(query, fields):
-    async with client_of(Agent()) as client:
-        answer = await client.get(f"/v1/decisions?{query}")
+    async with client_of(FakeBackend()) as client:
+        response = await client.get(f"/v1/decisions?{query}")
 
-        said = await described(client, answer)
-        assert answer.status_code == 400
-        assert sorted(error["field"] for error in said["errors"]) == sorted(fields)
+        document = await described(client, response)
+        assert response.status_code == 400
+        assert sorted(error["field"] for error in document["errors"]) == sorted(fields)
 
 
 @pytest.mark.parametrize("path", ["/v1/pods", "/v1/machine", "/v1/picture.svg", "/readyz", "/metrics", "/openapi.json"])
 async def test_paths_without_parameters_reject_any(path):
-    async with client_of(Agent()) as client:
-        answer = await client.get(f"{path}?verbose=1")
+    async with client_of(FakeBackend()) as client:
+        response = await client.get(f"{path}?verbose=1")
 
-        assert answer.status_code == 400
-        problem = await described(client, answer)
+        assert response.status_code == 400
+        problem = await described(client, response)
         assert problem["errors"] == [{"field": "verbose", "what": "is not a parameter of this path"}]
 
 
 async def test_the_history_has_pages():
-    agent = Agent()
+    agent = FakeBackend()
     async with client_of(agent) as client:
         for number in range(5):
             await client.post("/v1/pods", json=manifest(f"p{number}", cpu="2" if number % 2 else "12", memory="1Gi"))
@@ -223,7 +223,7 @@ async def test_the_history_has_pages():
 
 
 async def test_a_stored_decision_has_a_story():
-    agent = Agent()
+    agent = FakeBackend()
     async with client_of(agent) as client:
         await client.post("/v1/pods", json=LARGE)
 
@@ -248,45 +248,45 @@ async def test_a_stored_decision_has_a_story():
     ],
 )
 async def test_errors_of_the_backend_become_problems(error, status, retry):
-    agent = Agent()
+    agent = FakeBackend()
     agent.fails = error
     async with client_of(agent) as client:
-        answer = await client.post("/v1/pods", json=SMALL)
+        response = await client.post("/v1/pods", json=SMALL)
 
-        assert (answer.status_code, answer.headers.get("retry-after")) == (status, retry)
-        assert answer.headers["content-type"] == "application/problem+json"
-        assert "secret" not in answer.text
+        assert (response.status_code, response.headers.get("retry-after")) == (status, retry)
+        assert response.headers["content-type"] == "application/problem+json"
+        assert "secret" not in response.text
         if status != 500:
-            assert str(error) in (await described(client, answer))["detail"]
+            assert str(error) in (await described(client, response))["detail"]
 
 
 async def test_a_slow_decision_continues_after_the_timeout():
-    agent = Agent()
+    agent = FakeBackend()
     agent.slow = 0.2
     async with client_of(agent, answer_seconds=0.05) as client:
-        answer = await client.post("/v1/pods", json=SMALL)
+        response = await client.post("/v1/pods", json=SMALL)
         await asyncio.sleep(0.3)
 
-        assert answer.status_code == 504
-        await described(client, answer)
+        assert response.status_code == 504
+        await described(client, response)
         assert (await client.get("/v1/pods/default-small")).status_code == 200
 
 
 async def test_readiness_has_a_reason():
-    agent = Agent()
+    agent = FakeBackend()
     async with client_of(agent) as client:
         assert await described(client, await client.get("/readyz")) == {"ready": True}
 
         agent.wrong = ("the state directory is not writable\nrun: chown",)
 
-        answer = await client.get("/readyz")
-        assert answer.status_code == 503
-        assert [error["what"] for error in (await described(client, answer))["errors"]] == list(agent.wrong)
+        response = await client.get("/readyz")
+        assert response.status_code == 503
+        assert [error["what"] for error in (await described(client, response))["errors"]] == list(agent.wrong)
         assert (await client.get("/healthz?why=because")).text == "ok\n"
 
 
 async def test_the_machine_and_its_picture():
-    agent = Agent()
+    agent = FakeBackend()
     async with client_of(agent) as client:
         await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi", gpu="1"))
 
@@ -310,18 +310,18 @@ async def test_the_machine_and_its_picture():
     ],
 )
 async def test_an_unsupported_method_gets_the_supported_ones(method, path, allow):
-    async with client_of(Agent()) as client:
+    async with client_of(FakeBackend()) as client:
         rejected = await client.request(method, path)
-        asked = await client.options(path)
+        response = await client.options(path)
 
         assert (rejected.status_code, rejected.headers["allow"]) == (405, allow)
         assert rejected.json()["status"] == 405
-        assert (asked.status_code, asked.headers["allow"], asked.content) == (204, allow, b"")
+        assert (response.status_code, response.headers["allow"], response.content) == (204, allow, b"")
 
 
 @pytest.mark.parametrize("path", ["/v1/pods", "/v1/picture.svg", "/healthz", "/v1/events", "/v1/pods/unknown"])
 async def test_head_is_get_without_a_body(path):
-    async with client_of(Agent()) as client:
+    async with client_of(FakeBackend()) as client:
         head = await client.head(path)
 
         assert head.content == b""
@@ -337,10 +337,10 @@ async def test_head_is_get_without_a_body(path):
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/pods/", "/v1/pods/a/b", "//v1/pods", "/v1/PODS"])
 async def test_other_paths_are_not_found(path):
-    async with client_of(Agent()) as client:
-        answer = await client.get(path)
+    async with client_of(FakeBackend()) as client:
+        response = await client.get(path)
 
-        assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json")
+        assert (response.status_code, response.headers["content-type"]) == (404, "application/problem+json")
 
 
 @pytest.mark.parametrize(
@@ -356,11 +356,11 @@ async def test_other_paths_are_not_found(path):
     ],
 )
 async def test_a_token_is_required(headers, status):
-    async with client_of(Agent(), token=b"token") as client:
+    async with client_of(FakeBackend(), token=b"token") as client:
         answers = [await client.get(path, headers=headers) for path in ("/v1/pods", "/metrics", "/openapi.json")]
         alive = await client.get("/healthz", headers=headers)
 
-        assert {answer.status_code for answer in answers} == {status}
+        assert {response.status_code for response in answers} == {status}
         assert alive.status_code == 200
         if status == 401:
             assert answers[0].headers["www-authenticate"] == "Bearer"

@@ -7,7 +7,7 @@ import pytest
 from alignup.schema.api import AdmissionStatus, OrphanSandbox, RuntimeInfo, RuntimeStatus
 from alignup.schema.run_status import ContainerRunStatus, timestamp
 from alignup.serve.metrics import Metrics
-from tests.serve.fake_backend import BEGIN, Agent, client_of, host, manifest, run_of, running
+from tests.serve.fake_backend import START, FakeBackend, client_of, host, manifest, run_of, running
 from tests.serve.test_app import described
 from tests.serve.test_decision_metrics import TWO
 from tests.serve.test_metrics import read
@@ -18,8 +18,8 @@ CRASHED = ContainerRunStatus(
     name="app",
     kind="app",
     state="ended",
-    started=timestamp(BEGIN),
-    ended=timestamp(BEGIN + 1),
+    started=timestamp(START),
+    ended=timestamp(START + 1),
     exit_code=137,
     reason="OOMKilled",
     message="it took too much",
@@ -32,7 +32,7 @@ WAITS = ContainerRunStatus(
 @pytest.fixture
 async def agent():
     """One pod."""
-    agent = Agent()
+    agent = FakeBackend()
     await agent.admit_document(manifest("web", cpu="1", memory="1Gi"))
     return agent
 
@@ -95,13 +95,13 @@ async def test_a_pod_that_ran_to_completion_is_finished(agent):
 async def test_a_running_pod_terminates_before_it_is_released(agent, query, grace):
     agent.run(WEB, run_of())
     async with client_of(agent) as client:
-        answer = await client.delete(f"{POD}{query}")
-        said = await described(client, answer, path="/v1/pods/{uid}")
+        response = await client.delete(f"{POD}{query}")
+        document = await described(client, response, path="/v1/pods/{uid}")
         still = await client.get(POD)
         agent.gone(WEB)
         gone = await client.get(POD)
 
-    assert (answer.status_code, said["pod"]["run"]["ending"], agent.graces) == (202, True, [grace])
+    assert (response.status_code, document["pod"]["run"]["ending"], agent.graces) == (202, True, [grace])
     assert (still.status_code, gone.status_code) == (200, 404)
 
 
@@ -109,11 +109,11 @@ async def test_a_running_pod_terminates_before_it_is_released(agent, query, grac
 @pytest.mark.parametrize("grace", ["-1", "1.5", "soon", str(1 << 31)])
 async def test_an_invalid_grace_period_is_rejected(agent, grace):
     async with client_of(agent) as client:
-        answer = await client.delete(f"{POD}?grace={grace}")
+        response = await client.delete(f"{POD}?grace={grace}")
 
-        assert answer.status_code == 400
-        said = await described(client, answer, path="/v1/pods/{uid}")
-        assert [error["field"] for error in said["errors"]] == ["grace"]
+        assert response.status_code == 400
+        document = await described(client, response, path="/v1/pods/{uid}")
+        assert [error["field"] for error in document["errors"]] == ["grace"]
     assert WEB in agent.known
 
 

@@ -34,14 +34,14 @@ def rejected(reason):
 
 
 def container(name, restartable=False, **amounts):
-    asked = {GPU if key == "gpu" else key: Quantity.parse(text) for key, text in amounts.items()}
-    return Container(name, Resources(asked, asked), restartable=restartable)
+    quantities = {GPU if key == "gpu" else key: Quantity.parse(text) for key, text in amounts.items()}
+    return Container(name, Resources(quantities, quantities), restartable=restartable)
 
 
 def pod(*containers, init=(), **whole):
-    asked = {key: Quantity.parse(text) for key, text in whole.items()}
-    made = Pod(name="p", uid="p", containers=containers, init=tuple(init), resources=Resources(asked, asked))
-    return accept(made)
+    quantities = {key: Quantity.parse(text) for key, text in whole.items()}
+    resources = Resources(quantities, quantities)
+    return accept(Pod(name="p", uid="p", containers=containers, init=tuple(init), resources=resources))
 
 
 TWO = pod(container("a", cpu="2", memory="1Gi"), container("b", cpu="2", memory="1Gi"))

@@ -12,8 +12,8 @@ from alignup.serve.event_bus import MISSED, EventBus
 pytestmark = pytest.mark.anyio
 
 
-def feed(room=3):
-    return EventBus(now=itertools.count(100).__next__, capacity=room)
+def new_bus(capacity=3):
+    return EventBus(now=itertools.count(100).__next__, capacity=capacity)
 
 
 async def take(events, count):
@@ -22,11 +22,11 @@ async def take(events, count):
 
 
 async def test_all_subscribers_get_events_from_now_on():
-    made = feed()
-    made.publish("early", {})
-    async with made.subscribe() as one, made.subscribe() as other:
-        made.publish("admitted", {"uid": "a"})
-        made.publish("released", {"uid": "a"})
+    bus = new_bus()
+    bus.publish("early", {})
+    async with bus.subscribe() as one, bus.subscribe() as other:
+        bus.publish("admitted", {"uid": "a"})
+        bus.publish("released", {"uid": "a"})
 
         received, also_received = await take(one, 2), await take(other, 2)
 
@@ -38,34 +38,34 @@ async def test_all_subscribers_get_events_from_now_on():
 
 
 async def test_a_waiting_subscriber_wakes_up():
-    made = feed()
-    async with made.subscribe() as events:
+    bus = new_bus()
+    async with bus.subscribe() as events:
         waiting = asyncio.ensure_future(take(events, 1))
         await asyncio.sleep(0)
 
-        made.publish("admitted", {})
+        bus.publish("admitted", {})
 
         assert [event.kind for event in await waiting] == ["admitted"]
 
 
 async def test_a_closed_subscription_is_removed():
-    made = feed()
-    async with made.subscribe():
+    bus = new_bus()
+    async with bus.subscribe():
         pass
 
-    assert made.subscribers == 0
+    assert bus.subscribers == 0
 
 
-@given(steps=st.lists(st.one_of(st.just("read"), st.integers(1, 8)), max_size=12), room=st.integers(1, 4))
-def test_every_event_is_delivered_or_counted_as_missed(steps, room):
+@given(steps=st.lists(st.one_of(st.just("read"), st.integers(1, 8)), max_size=12), capacity=st.integers(1, 4))
+def test_every_event_is_delivered_or_counted_as_missed(steps, capacity):
     """At any pace, IDs increase, no event is delivered twice, and the missed ones add up."""
 
     async def listen():
-        made = feed(room)
+        bus = new_bus(capacity)
         received: list[int] = []
         missed = published = next_read = 0
-        async with made.subscribe() as events:
-            for step in [*steps, *["read"] * (room + 1)]:
+        async with bus.subscribe() as events:
+            for step in [*steps, *["read"] * (capacity + 1)]:
                 if step == "read" and (published > len(received) + missed):
                     (event,) = await take(events, 1)
                     assert event.id > next_read
@@ -75,7 +75,7 @@ def test_every_event_is_delivered_or_counted_as_missed(steps, room):
                 elif step != "read":
                     for _ in range(step):
                         published += 1
-                        made.publish("something", {})
+                        bus.publish("something", {})
         assert received == sorted(set(received))
         assert len(received) + missed == published
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from alignup.serve.server import ServerLimits
-from tests.serve.fake_backend import Agent, manifest
-from tests.serve.real_server import client_at, on_unix, say
+from tests.serve.fake_backend import FakeBackend, manifest
+from tests.serve.real_server import client_at, on_unix, send_raw
 
 pytestmark = pytest.mark.anyio
 
@@ -74,13 +74,13 @@ def malformed(chance):
 
 async def test_the_server_survives_a_thousand_malformed_requests(tmp_path, caplog):
     path = tmp_path / "api.sock"
-    agent = Agent()
+    agent = FakeBackend()
     chance = random.Random(8)
     limits = ServerLimits(head=0.15, idle=1, end=1, connections=4 * AT_A_TIME)
     sizes = []
     async with on_unix(agent, path, limits=limits, body_seconds=0.15):
         for _ in range(ROUNDS):
-            answers = await asyncio.gather(*(say(path, *malformed(chance)) for _ in range(AT_A_TIME)))
+            answers = await asyncio.gather(*(send_raw(path, *malformed(chance)) for _ in range(AT_A_TIME)))
 
             assert not any(answer.startswith(b"HTTP/1.1 5") for answer in answers)
             async with client_at(path) as client:  # a new client, because the old connection may be closed as idle

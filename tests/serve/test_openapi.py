@@ -6,7 +6,7 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 
 from alignup.serve.routes import OPERATIONS
-from tests.serve.fake_backend import Agent, app_of
+from tests.serve.fake_backend import FakeBackend, app_of
 
 EXAMPLES = 20
 
@@ -14,7 +14,7 @@ EXAMPLES = 20
 ACCEPTED = ["2xx", "404", "409", "422"]
 CONFIG = schemathesis.Config.from_dict({"checks": {"positive_data_acceptance": {"expected-statuses": ACCEPTED}}})
 
-schema = schemathesis.openapi.from_asgi("/openapi.json", app_of(Agent()), config=CONFIG)
+schema = schemathesis.openapi.from_asgi("/openapi.json", app_of(FakeBackend()), config=CONFIG)
 
 
 # A stream of events has no end, and is tried elsewhere.

@@ -15,8 +15,8 @@ import pytest
 from alignup.align.errors import ListenError
 from alignup.serve import sockets
 from alignup.serve.server import ServerLimits
-from tests.serve.fake_backend import Agent, app_of, manifest
-from tests.serve.real_server import client_at, on_unix, say, stale_socket
+from tests.serve.fake_backend import FakeBackend, app_of, manifest
+from tests.serve.real_server import client_at, on_unix, send_raw, stale_socket
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ SMALL = manifest("small", cpu="2", memory="1Gi")
 
 async def test_all_operations_over_a_unix_socket(tmp_path):
     path = tmp_path / "api.sock"
-    agent = Agent()
+    agent = FakeBackend()
     async with on_unix(agent, path), client_at(path) as client:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert (await client.get("/readyz")).status_code == 200
@@ -43,7 +43,7 @@ async def test_all_operations_over_a_unix_socket(tmp_path):
 
 async def test_events_are_streamed_as_they_happen(tmp_path):
     path = tmp_path / "api.sock"
-    agent = Agent()
+    agent = FakeBackend()
     async with on_unix(agent, path, heartbeat_seconds=0.05), client_at(path) as client:
         async with client.stream("GET", "/v1/events", headers={"last-event-id": "7"}) as stream:
             lines = stream.aiter_lines()
@@ -51,19 +51,19 @@ async def test_events_are_streamed_as_they_happen(tmp_path):
             assert await anext(lines) == ": events from now on"
             await client.post("/v1/pods", json=SMALL)
 
-            said = [await anext(lines) for _ in range(5)]
+            received = [await anext(lines) for _ in range(5)]
             beats = [await anext(lines) for _ in range(2)]
 
-        assert said[:4] == ["retry: 5000", "", "id: 1", "event: admitted"]
-        assert said[4].startswith('data: {"id":1,"time":"2027-01-15T08:00:0')
-        assert said[4].endswith('"kind":"admitted","detail":{"uid":"default-small"}}')
+        assert received[:4] == ["retry: 5000", "", "id: 1", "event: admitted"]
+        assert received[4].startswith('data: {"id":1,"time":"2027-01-15T08:00:0')
+        assert received[4].endswith('"kind":"admitted","detail":{"uid":"default-small"}}')
         assert beats == ["", ": still here"]
         await until(lambda: not agent.feed.subscribers)
 
 
 async def test_a_slow_reader_gets_the_number_of_missed_events(tmp_path):
     path = tmp_path / "api.sock"
-    agent = Agent()
+    agent = FakeBackend()
     async with on_unix(agent, path), client_at(path) as client, client.stream("GET", "/v1/events") as stream:
         lines = stream.aiter_lines()
         assert await anext(lines) == ": events from now on"
@@ -79,7 +79,7 @@ async def test_a_slow_reader_gets_the_number_of_missed_events(tmp_path):
 
 async def test_a_vanished_client_is_detected(tmp_path):
     path = tmp_path / "api.sock"
-    agent = Agent()
+    agent = FakeBackend()
     async with on_unix(agent, path):
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -93,7 +93,7 @@ async def test_a_vanished_client_is_detected(tmp_path):
 
 async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
     path = tmp_path / "api.sock"
-    agent = Agent()
+    agent = FakeBackend()
     async with on_unix(agent, path, read_seconds=0.1, heartbeat_seconds=0.01, limits=ServerLimits(end=1)):
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.connect(str(path))
@@ -105,7 +105,7 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
 
 async def test_the_number_of_event_streams_is_limited(tmp_path):
     path = tmp_path / "api.sock"
-    async with on_unix(Agent(), path, streams=1), client_at(path) as client:
+    async with on_unix(FakeBackend(), path, streams=1), client_at(path) as client:
         async with client.stream("GET", "/v1/events") as first:
             assert await anext(first.aiter_lines())
             rejected = await client.get("/v1/events")
@@ -115,7 +115,7 @@ async def test_the_number_of_event_streams_is_limited(tmp_path):
 
 async def test_shutdown_finishes_requests_and_ends_streams(tmp_path):
     path = tmp_path / "api.sock"
-    agent = Agent()
+    agent = FakeBackend()
     agent.slow = 0.4
     async with client_at(path) as client:
         async with on_unix(agent, path, limits=ServerLimits(end=5)):
@@ -134,7 +134,7 @@ async def test_shutdown_finishes_requests_and_ends_streams(tmp_path):
 
 async def test_shutdown_does_not_wait_forever(tmp_path):
     path = tmp_path / "api.sock"
-    agent = Agent()
+    agent = FakeBackend()
     agent.slow = 30
     async with client_at(path, timeout=20) as client:
         async with on_unix(agent, path, limits=ServerLimits(end=0.2)):
@@ -148,7 +148,7 @@ async def test_shutdown_does_not_wait_forever(tmp_path):
 
 async def test_the_server_handles_no_signals(tmp_path):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    async with on_unix(Agent(), tmp_path / "api.sock"):
+    async with on_unix(FakeBackend(), tmp_path / "api.sock"):
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
 
 
@@ -163,10 +163,10 @@ async def test_the_server_handles_no_signals(tmp_path):
 )
 async def test_an_incomplete_request_times_out(tmp_path, parts):
     path = tmp_path / "api.sock"
-    async with on_unix(Agent(), path, limits=ServerLimits(head=0.2, idle=1, end=1)):
+    async with on_unix(FakeBackend(), path, limits=ServerLimits(head=0.2, idle=1, end=1)):
         started = time.monotonic()
 
-        await say(path, *parts, pause=0.02)
+        await send_raw(path, *parts, pause=0.02)
 
         assert time.monotonic() - started < 1.5
 
@@ -174,13 +174,13 @@ async def test_an_incomplete_request_times_out(tmp_path, parts):
 async def test_a_stale_socket_is_replaced(tmp_path):
     path = tmp_path / "api.sock"
     stale_socket(path)
-    async with on_unix(Agent(), path), client_at(path) as client:
+    async with on_unix(FakeBackend(), path), client_at(path) as client:
         assert (await client.get("/healthz")).text == "ok\n"
 
 
 async def test_a_socket_in_use_is_not_replaced(tmp_path):
     path = tmp_path / "api.sock"
-    async with on_unix(Agent(), path), client_at(path) as client:
+    async with on_unix(FakeBackend(), path), client_at(path) as client:
         with pytest.raises(ListenError, match="another process listens at"), sockets.unix_socket(path):
             pass
 
@@ -279,11 +279,11 @@ def test_a_directory_that_cannot_be_created_is_an_error(tmp_path):
 
 async def test_a_tcp_address_requires_the_token(tmp_path):
     stopping = asyncio.Event()
-    app = app_of(Agent(), stopping=stopping, token=b"secret")
-    with sockets.tcp_socket(0) as made:
-        host, port = made.getsockname()
+    app = app_of(FakeBackend(), stopping=stopping, token=b"secret")
+    with sockets.tcp_socket(0) as listener:
+        host, port = listener.getsockname()
         async with (
-            sockets.serve_app(app, made, stopping=stopping, limits=ServerLimits(end=1)),
+            sockets.serve_app(app, listener, stopping=stopping, limits=ServerLimits(end=1)),
             httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client,
         ):
             rejected = await client.get("/v1/pods")

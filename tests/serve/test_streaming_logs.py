@@ -6,7 +6,7 @@ import pytest
 
 from alignup.schema.api import NotReadyError
 from alignup.serve.server import ServerLimits
-from tests.serve.fake_backend import Agent, FakeLog, client_of, manifest, run_of, running
+from tests.serve.fake_backend import FakeBackend, FakeLog, client_of, manifest, run_of, running
 from tests.serve.real_server import client_at, on_unix
 from tests.serve.test_app import described
 from tests.serve.test_sockets import until
@@ -21,7 +21,7 @@ BINARY = b"\xff\x00\x1b[2J\n"
 @pytest.fixture
 async def agent():
     """A pod with two containers; the second has restarted."""
-    agent = Agent()
+    agent = FakeBackend()
     await agent.admit_document(manifest("web", cpu="1", memory="1Gi"))
     agent.run(WEB, run_of(running("setup", kind="init", state="ended"), running("app"), running("side", restarts=1)))
     agent.printed[WEB, "setup", False] = FakeLog(b"ready\n")
@@ -44,17 +44,17 @@ async def agent():
 )
 async def test_the_requested_part_is_sent(agent, query, text):
     async with client_of(agent) as client:
-        answer = await client.get(f"{LOGS}{query}")
+        response = await client.get(f"{LOGS}{query}")
 
     stamp = b"2027-01-15T08:00:00Z "
-    assert answer.status_code == 200
-    assert answer.headers["content-type"] == "text/plain; charset=utf-8"
-    assert answer.headers["x-content-type-options"] == "nosniff"
-    assert answer.content == (text % (stamp, stamp, BINARY) if b"%s" in text else text)
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/plain; charset=utf-8"
+    assert response.headers["x-content-type-options"] == "nosniff"
+    assert response.content == (text % (stamp, stamp, BINARY) if b"%s" in text else text)
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "message"),
     [
         pytest.param("/v1/pods/unknown/logs", 404, "no pod has the uid unknown", id="no such pod"),
         pytest.param(f"{LOGS}?container=x", 404, "pod default-web has no container x", id="no such container"),
@@ -64,29 +64,29 @@ async def test_the_requested_part_is_sent(agent, query, text):
         pytest.param(f"{LOGS}?container=", 400, "container: must be a text", id="an empty name"),
     ],
 )
-async def test_missing_logs_and_invalid_parameters_are_reported(agent, path, status, said):
+async def test_missing_logs_and_invalid_parameters_are_reported(agent, path, status, message):
     async with client_of(agent) as client:
-        answer = await client.get(path)
+        response = await client.get(path)
 
-        assert answer.status_code == status
-        assert said in (await described(client, answer, path="/v1/pods/{uid}/logs"))["detail"]
+        assert response.status_code == status
+        assert message in (await described(client, response, path="/v1/pods/{uid}/logs"))["detail"]
 
 
 async def test_a_log_that_cannot_be_read_now_is_unavailable(agent):
-    agent.fails = NotReadyError("the runtime does not answer")
+    agent.fails = NotReadyError("the runtime does not response")
     async with client_of(agent) as client:
-        answer = await client.get(LOGS)
+        response = await client.get(LOGS)
 
-        assert answer.status_code == 503
-        await described(client, answer, path="/v1/pods/{uid}/logs")
+        assert response.status_code == 503
+        await described(client, response, path="/v1/pods/{uid}/logs")
 
 
 async def test_head_does_not_wait_for_the_end(agent):
     agent.printed[WEB, "app", False].over = False
     async with client_of(agent) as client:
-        answer = await client.head(f"{LOGS}?follow=true")
+        response = await client.head(f"{LOGS}?follow=true")
 
-    assert (answer.status_code, answer.content) == (200, b"")
+    assert (response.status_code, response.content) == (200, b"")
 
 
 async def test_a_followed_log_is_streamed_until_the_container_ends(agent, tmp_path):

@@ -26,11 +26,11 @@ def put(directory, file, *pods):
     aside.rename(directory / file)
 
 
-def written(name, **asked):
+def written(name, **requests):
     """A manifest without a uid."""
-    made = document(name, **asked)
-    del made["metadata"]["uid"]
-    return made
+    found = document(name, **requests)
+    del found["metadata"]["uid"]
+    return found
 
 
 class WatcherRig:
@@ -73,14 +73,14 @@ class WatcherRig:
 
 @pytest.fixture
 def start_rig(tmp_path):
-    made = []
+    found = []
 
     def make(**options):
-        made.append(WatcherRig(tmp_path, **options))
-        return made[-1]
+        found.append(WatcherRig(tmp_path, **options))
+        return found[-1]
 
     yield make
-    for one in made:
+    for one in found:
         one.queue.close()
 
 
