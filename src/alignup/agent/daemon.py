@@ -204,7 +204,6 @@ def _accepted_pods(options: DaemonOptions) -> tuple[Accept, bool]:
 
 
 def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
-    """Return an event that SIGTERM and SIGINT set."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -234,7 +233,6 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
 
 @contextmanager
 def _socket(address: Address, *, token: bytes | None) -> Iterator[socket.socket]:
-    """Yield the listening socket; TCP requires a token."""
     if not isinstance(address, TcpAddress):
         with sockets.unix_socket(address.path) as listener:
             yield listener
@@ -249,7 +247,6 @@ def _socket(address: Address, *, token: bytes | None) -> Iterator[socket.socket]
 async def _background_tasks(
     watcher: ManifestWatcher | None, queue: AdmissionQueue, notifier: Notifier
 ) -> AsyncIterator[None]:
-    """Watch manifests, and notify systemd's watchdog."""
 
     async def notify_watchdog(interval: float) -> None:
         while queue.alive:

@@ -47,7 +47,6 @@ def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:
 
 
 def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]:
-    """Return uid → the grants in a kubelet's state directory."""
     from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415 - gRPC is slow to import
 
     found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}

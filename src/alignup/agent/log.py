@@ -54,7 +54,6 @@ def _time_first(_logger: object, _method: str, fields: EventDict) -> EventDict:
 
 @contextmanager
 def relay_logging(log: FilteringBoundLogger) -> Iterator[None]:
-    """Pass warnings and errors of Python's logging on to *log*."""
     relay = _Relay(log)
     logging.getLogger().addHandler(relay)
     try:

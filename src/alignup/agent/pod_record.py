@@ -50,8 +50,6 @@ class PodRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishedPod:
-    """A pod that ran to completion and holds no resources."""
-
     record: PodRecord
     run: PodRunStatus
 

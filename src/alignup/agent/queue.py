@@ -162,7 +162,6 @@ class AdmissionQueue:
         self._dispatch_events()
 
     def _process(self, jobs: Iterable[_Job]) -> None:
-        """Run jobs, checkpoint the result, and answer."""
         state, batch = self._run_all(job for job in jobs if job.future.set_running_or_notify_cancel())
         if any(transaction.durable for _, transaction, _ in batch) and not self._write(state):
             for job, transaction, _ in batch:

@@ -54,8 +54,6 @@ class RecoveryOptions:
 
 @dataclass(frozen=True, slots=True)
 class ImportedState:
-    """The state of a kubelet."""
-
     ledger: Ledger
     grants: Mapping[str, PodGrants] = field(default_factory=dict)  #: by uid
 
@@ -108,7 +106,6 @@ def recover(
 def _rebuild(
     document: CheckpointDocument, empty: AgentState, *, options: RecoveryOptions, now: float
 ) -> RecoveryResult:
-    """Return the state that the checkpoint describes, as far as the host still allows it."""
     pods, ledger, misfits = _restorable(document, empty.host)
     if ledger is None:
         return RecoveryResult(state=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))

@@ -43,5 +43,4 @@ class Notifier:
 
 
 def status_line(text: str) -> str:
-    """Format a line for ``systemctl status``."""
     return f"STATUS={' '.join(text.split())}"

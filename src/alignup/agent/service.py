@@ -57,7 +57,6 @@ class AgentService:
 
     @property
     def host(self) -> Host:
-        """The machine with all devices, the settings and the current ledger."""
         return device_state.with_announced_devices(self.queue.settled_host)
 
     def problems(self) -> tuple[str, ...]:

@@ -67,7 +67,6 @@ class AgentState:
     finished: Mapping[str, FinishedPod] = field(default_factory=dict)  #: by uid, in completion order
 
     def settled_host(self) -> Host:
-        """Return the host without pending pods."""
         if not self.pending:
             return self.host
         host = copy(self.host)
@@ -91,7 +90,6 @@ class AgentState:
         return None
 
     def pod_views(self) -> tuple[PodView, ...]:
-        """Return all pods: admitted, waiting, finished."""
         waiting = enumerate(self.waiting.pods.values(), start=1)
         return (
             *(pod_view(record, AdmissionStatus.ADMITTED) for record in self.admitted.values()),

@@ -117,20 +117,17 @@ class Transaction:
         return self._record(pending, AdmissionStatus.ADMITTED, grants=grants)
 
     def fail(self, pending: PendingAdmission, error: ProviderError) -> AdmissionResult:
-        """Reject a pod, or let it wait and back off, because a device plugin failed."""
         decision = pending_admission.rejected_by_plugin(pending.decision, error)
         if not self._unreserve(pending):
             return AdmissionResult(pending_admission.released_while_pending(decision), None)
         return self._reject_pending(pending, decision)
 
     def undo(self, pending: PendingAdmission) -> None:
-        """Release the resources of a pending pod; a waiting pod backs off."""
         self.always = True
         if self._unreserve(pending) and pending.pod.uid in self._waiting.pods:
             self._backing_off.add(pending.pod.uid)
 
     def end_backoff(self, uid: str) -> bool:
-        """Retry the waiting pods; return whether the pod is still waiting."""
         self._changed = self._changed or uid in self._backing_off
         self._backing_off.discard(uid)
         self.retry_waiting()
@@ -238,7 +235,6 @@ class Transaction:
         self.retry_waiting()
 
     def plugin_stopped(self, resource: str) -> None:
-        """Stop allocating the devices of a plugin until it reconnects."""
         devices = self._host.ledger.devices
         if resource in devices.inventories:
             self._update_devices(resource, devices.stop(resource))
@@ -385,7 +381,6 @@ class Transaction:
         return AdmissionResult(decided.decision, pod_view(record, status, position=position))
 
     def _wait_or_reject(self, decided: PendingAdmission) -> AdmissionResult:
-        """Let a rejected pod wait if waiting is enabled and the pod fits the empty host."""
         may_wait = self._before.wait_enabled or decided.source != API_SOURCE
         if may_wait and self._before.fits_empty_host(decided.pod):
             return self._record(decided, AdmissionStatus.WAITING)

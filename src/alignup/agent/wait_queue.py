@@ -29,7 +29,6 @@ class WaitQueue:
         return self.updated(record)
 
     def updated(self, record: PodRecord) -> Self:
-        """Replace the record of a waiting pod."""
         return replace(self, pods={**self.pods, record.pod.uid: record})
 
     def without(self, uid: str) -> Self:

@@ -140,7 +140,6 @@ class _Progress:
         return (*self.served, self.failed) if self.failed and self._reached(provider) else self.served
 
     def pod_attempted(self, provider: str) -> bool:
-        """Whether *provider* tried to allocate the pod-level resources."""
         return not self.rejected or self._reached(provider)
 
     def _reached(self, provider: str) -> bool:
@@ -215,7 +214,6 @@ def _allocated(decision: Decision, progress: _Progress, provider: CpuProvider) -
 
 
 def _memory(progress: _Progress, provider: MemoryProvider) -> Counter[SeriesKey]:
-    """Count requests for pinned memory."""
     name = provider.name
     failed = progress.by == name
     found = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})

@@ -37,7 +37,6 @@ class EventBus:
 
     @asynccontextmanager
     async def subscribe(self) -> AsyncIterator[AsyncIterator[PublishedEvent]]:
-        """Yield the events from now on."""
         subscriber = _Subscriber(self._capacity)
         self._subscribers.add(subscriber)
         try:

@@ -50,7 +50,6 @@ class Metrics:
         self._durations.observe(int(seconds * 1000))
 
     def show_containers(self, runs: Callable[[], Iterable[tuple[Pod, PodRunStatus]]]) -> None:
-        """Add metrics of the containers that the agent runs."""
         self.registry.register(CallbackCollector(lambda: ledger_metrics.container_families(runs())))
 
     def text(self) -> bytes:

@@ -49,7 +49,6 @@ BackendError = (PodError, WorkLimitError, BusyError, NotReadyError, FileError)
 
 
 def backend_problem(error: Exception) -> ProblemError:
-    """Return the problem for one of ``BackendError``."""
     match error:
         case PodError():
             return ProblemError(422, f"Invalid pod: {error}", errors=error.problems)

@@ -17,11 +17,9 @@ _MAX_HEAD = 64 << 10  #: bytes of the request line and headers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """Timeouts in seconds, and the number of connections."""
-
-    head: float = 10.0  #: to receive the request line and headers
-    idle: int = 30  #: before an idle connection is closed
-    end: float = 10.0  #: to finish running requests at shutdown
+    head: float = 10.0  #: seconds to receive the request line and headers
+    idle: int = 30  #: seconds before an idle connection is closed
+    end: float = 10.0  #: seconds to finish running requests at shutdown
     connections: int = 512
 
 
@@ -53,7 +51,6 @@ class ApiServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signal handling to the process."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -28,12 +28,12 @@ _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  #: b64token of RFC 6750
 @contextmanager
 def unix_socket(path: Path) -> Iterator[socket.socket]:
     """Yield a listening socket at *path*; remove it afterwards, unless another process replaced it."""
-    made = _bound_at(path)
+    listener = _bound_at(path)
     try:
         own = path.lstat()
-        yield made
+        yield listener
     finally:
-        made.close()
+        listener.close()
         with suppress(FileNotFoundError):
             left = path.lstat()
             if (left.st_dev, left.st_ino) == (own.st_dev, own.st_ino):
@@ -45,23 +45,24 @@ def tcp_socket(port: int, host: str = "127.0.0.1") -> Iterator[socket.socket]:
     """Yield a socket bound to an address; port 0 selects a free port."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        made = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
     except OSError as error:
         raise ListenError(f"cannot listen on {host} port {port}: {error}") from error
-    with made:
+    with listener:
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind(address)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
         except OSError as error:
             what = f"cannot listen on {host} port {port}: {error.strerror}"
             raise ListenError(f"{what}\nchoose another port, or stop the process that uses it") from error
-        yield made
+        yield listener
 
 
 def read_token(path: Path) -> bytes:
     """Read the token from a file; ``ListenError`` if others can read or change it, or if it is not a token."""
     try:
-        with open(path, "rb", opener=_open_nonblocking) as file:
+        # Opening a pipe without a writer must not block.
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise ListenError(f"the token file {path} is not a regular file")
@@ -99,33 +100,20 @@ async def serve_app(
         await server.end(task)
 
 
-def _open_nonblocking(path: str, flags: int) -> int:
-    """Open a file; do not block on a pipe without a writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def _bound_at(path: Path) -> socket.socket:
-    """Return a listening socket that appears at *path* atomically."""
     parent = path.parent
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _locked(parent):
+        handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # only one process at a time binds in the directory
             _check_free(path)
             with tempfile.TemporaryDirectory(prefix=".", dir=parent) as private:
                 return _bind_and_move(Path(private) / "s", path)
+        finally:
+            os.close(handle)
     except OSError as error:
         raise ListenError(f"cannot create a socket at {path}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of *directory*, so that only one process at a time binds in it."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _check_free(path: Path) -> None:
@@ -148,17 +136,16 @@ def _check_free(path: Path) -> None:
 
 
 def _bind_and_move(first: Path, path: Path) -> socket.socket:
-    """Bind a socket at *first*, restrict its mode, and move it to *path*."""
     for one in (first, path):
         if len(os.fsencode(one)) > _MAX_PATH:
             raise ListenError(f"{path} is too long for a socket: {len(os.fsencode(one))} bytes, at most {_MAX_PATH}")
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        made.bind(os.fspath(first))
+        listener.bind(os.fspath(first))
         first.chmod(0o600)
-        made.listen()
+        listener.listen()
         first.replace(path)
     except OSError:
-        made.close()
+        listener.close()
         raise
-    return made
+    return listener

@@ -56,7 +56,6 @@ class ByteStream:
     async def _send_chunks(
         self, chunks: AsyncIterator[bytes], send: Send, *, until: frozenset[asyncio.Future[Any]]
     ) -> None:
-        """Send chunks until there are no more, or one of *until* is done."""
 
         async def write(chunk: bytes) -> None:
             async with asyncio.timeout(self.read_timeout):
@@ -86,7 +85,6 @@ class ByteStream:
 
 
 def log_response(log: AsyncIterator[bytes], *, read_timeout: float, stopping: asyncio.Event | None) -> ByteStream:
-    """Stream *log* unchanged, until it ends or *stopping* is set."""
 
     @asynccontextmanager
     async def chunks() -> AsyncIterator[AsyncIterator[bytes]]:

@@ -74,7 +74,7 @@ def test_an_invalid_edit_leaves_the_pod_as_it_was(tmp_path):
     now = settled(folder)
 
     assert now.pods == before.pods
-    assert not plan_changes(now, records(before))
+    assert plan_changes(now, records(before)) == ((), ())
 
 
 def test_an_unreadable_file_is_reported_once(tmp_path):
@@ -96,7 +96,7 @@ def test_pods_of_an_unreadable_file_stay_after_a_restart(tmp_path):
 
     now = ManifestDir(tmp_path).scan()
 
-    assert not plan_changes(now, records(before))
+    assert plan_changes(now, records(before)) == ((), ())
 
 
 def test_an_unreadable_directory_changes_nothing(tmp_path):
@@ -109,7 +109,7 @@ def test_an_unreadable_directory_changes_nothing(tmp_path):
 
     assert now.failed
     assert "its pods stay as they are" in now.notes[0]
-    assert not plan_changes(now, records(before))
+    assert plan_changes(now, records(before)) == ((), ())
     assert folder.scan().notes == ()
 
 
@@ -131,10 +131,10 @@ def test_a_removed_file_releases_its_pods(tmp_path):
     before = settled(folder)
     (tmp_path / "web.yaml").unlink()
 
-    change = plan_changes(settled(folder), records(before))
+    removed, added = plan_changes(settled(folder), records(before))
 
-    assert change.removed == (before.pods[0].pod.uid,)
-    assert change.added == ()
+    assert removed == (before.pods[0].pod.uid,)
+    assert added == ()
 
 
 @pytest.mark.parametrize("uid", ["", "fixed"])
@@ -144,11 +144,11 @@ def test_an_edited_pod_replaces_the_previous_one(tmp_path, uid):
     before = settled(folder)
     write(tmp_path, "web.yaml", cpu="4", uid=uid)
 
-    change = plan_changes(settled(folder), records(before))
+    removed, added = plan_changes(settled(folder), records(before))
 
-    assert change.removed == (before.pods[0].pod.uid,)
-    assert [one.pod.containers[0].resources.whole_cpus for one in change.added] == [4]
-    assert (change.added[0].pod.uid == before.pods[0].pod.uid) is bool(uid)
+    assert removed == (before.pods[0].pod.uid,)
+    assert [one.pod.containers[0].resources.whole_cpus for one in added] == [4]
+    assert (added[0].pod.uid == before.pods[0].pod.uid) is bool(uid)
 
 
 def test_an_edited_comment_changes_nothing(tmp_path):
@@ -157,7 +157,7 @@ def test_an_edited_comment_changes_nothing(tmp_path):
     before = settled(folder)
     write(tmp_path, "web.yaml", comment="# hello\n")
 
-    assert not plan_changes(settled(folder), records(before))
+    assert plan_changes(settled(folder), records(before)) == ((), ())
 
 
 def test_pods_are_the_same_after_a_restart(tmp_path):
@@ -190,10 +190,10 @@ def test_pods_from_the_api_are_ignored(tmp_path):
     scan = ManifestDir(tmp_path).scan()
     sent = PodRecord(pod=scan.pods[0].pod, since=0.0, source="api", decision=ANY_DECISION)
 
-    change = plan_changes(scan, [sent])
+    removed, added = plan_changes(scan, [sent])
 
-    assert change.removed == ()
-    assert change.added == scan.pods
+    assert removed == ()
+    assert added == scan.pods
 
 
 def test_every_replica_of_a_deployment_is_a_pod(tmp_path):
@@ -213,11 +213,11 @@ spec:
     before = settled(folder)
     (tmp_path / "web.yaml").write_text(deployment.replace("replicas: 3", "replicas: 2"))
 
-    change = plan_changes(settled(folder), records(before))
+    removed, added = plan_changes(settled(folder), records(before))
 
     assert names(before) == ["web-0", "web-1", "web-2"]
-    assert change.removed == (before.pods[2].pod.uid,)
-    assert change.added == ()
+    assert removed == (before.pods[2].pod.uid,)
+    assert added == ()
 
 
 def test_a_pipe_is_ignored(tmp_path):

@@ -191,7 +191,6 @@ class DeviceAllocator:
         return grants
 
     async def _allocate(self, requests: Iterable[RequestedDevices]) -> list[tuple[RequestedDevices, Mapping[str, Any]]]:
-        """Call one plugin; :class:`PluginRejectedError` if it fails."""
         found: list[tuple[RequestedDevices, Mapping[str, Any]]] = []
         for request in requests:
             try:
@@ -202,7 +201,6 @@ class DeviceAllocator:
         return found
 
     async def _undo(self, pending: PendingAdmission) -> None:
-        """Release the resources of a pod, and retry the waiting pods."""
         while True:
             try:
                 await self._queue.run(Transaction.undo, pending)
@@ -216,7 +214,6 @@ class DeviceAllocator:
             await self._queue.run(Transaction.retry_waiting)
 
     def _back_off(self, uid: str) -> None:
-        """Retry a waiting pod after a delay."""
         if self._closed or uid in self._backoffs:
             return
         failures = self._failures[uid] = self._failures.get(uid, 0) + 1

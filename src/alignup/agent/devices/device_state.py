@@ -13,15 +13,12 @@ from alignup.align.workload import Pod, demand, names
 
 @dataclass(frozen=True, slots=True)
 class RequestedDevices:
-    """Devices that a plugin must allocate for a container."""
-
     container: str
     resource: str
     ids: tuple[str, ...]
 
 
 def without_resources(ledger: Ledger, resources: Collection[str]) -> Ledger:
-    """Return an idle *ledger* without the devices of *resources*."""
     idle = ledger.devices
     known = replace(
         idle,
@@ -74,7 +71,6 @@ def lacks_healthy_devices(host: Host, pod: Pod) -> bool:
 
 
 def with_announced_devices(host: Host) -> Host:
-    """Return the host with the devices of all registered plugins in its machine."""
     announced = tuple(
         device
         for _, inventory in sorted(host.ledger.devices.inventories.items())

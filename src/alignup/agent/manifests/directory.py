@@ -37,15 +37,6 @@ class DirScan:
     notes: tuple[str, ...] = ()  #: new problems
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestChanges:
-    removed: tuple[str, ...] = ()  #: uids
-    added: tuple[ManifestPod, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.removed or self.added)
-
-
 @dataclass(slots=True)
 class ManifestDir:
     directory: Path
@@ -57,7 +48,6 @@ class ManifestDir:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The problems of the last scan."""
         return tuple(self._problems.values())
 
     def scan(self) -> DirScan:
@@ -126,7 +116,6 @@ class ManifestDir:
                     problems[f"{path} {uid}"] = f"{path}: a pod of {owner} has the same uid {uid}"
 
     def _new(self, problems: dict[str, str]) -> tuple[str, ...]:
-        """Return the problems that the last scan did not have."""
         new = tuple(text for key, text in problems.items() if self._problems.get(key) != text)
         self._problems = problems
         return new
@@ -139,10 +128,10 @@ class _File:
     problem: str = ""
 
 
-def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> ManifestChanges:
-    """Compare the directory with the pods that the agent knows."""
+def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> tuple[tuple[str, ...], tuple[ManifestPod, ...]]:
+    """Return the uids of removed pods, and the added pods."""
     if scan.failed:
-        return ManifestChanges()
+        return (), ()
     known = [record for record in records if record.source != API_SOURCE]
     by_uid = {record.pod.uid: record for record in known}
     by_name = {(record.source, record.pod.namespace, record.pod.name): record for record in known}
@@ -160,7 +149,7 @@ def plan_changes(scan: DirScan, records: Iterable[PodRecord]) -> ManifestChanges
     removed = [
         record.pod.uid for record in known if record.pod.uid not in unchanged and record.source not in scan.unknown
     ]
-    return ManifestChanges(tuple(removed), tuple(added))
+    return tuple(removed), tuple(added)
 
 
 def _list_files(directory: Path) -> Iterator[tuple[str, Signature]]:

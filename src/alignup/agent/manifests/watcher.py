@@ -42,7 +42,6 @@ class ManifestWatcher:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is wrong with the manifests now."""
         return (*self._directory.problems, *self._reasons.values(), *filter(None, (self._queue_problem,)))
 
     async def run(self) -> None:
@@ -59,9 +58,8 @@ class ManifestWatcher:
             self._log.warning("manifest", detail=note)
         uids = {one.pod.uid for one in scan.pods}
         self._reasons = {uid: why for uid, why in self._reasons.items() if uid in uids}
-        changes = plan_changes(scan, self._queue.state.all_records())
-        removed = changes.removed
-        added = tuple(one for one in changes.added if self._rejected.get(one.pod.uid) != one.pod)
+        removed, added = plan_changes(scan, self._queue.state.all_records())
+        added = tuple(one for one in added if self._rejected.get(one.pod.uid) != one.pod)
         if self._terminates:
             await self._terminate(removed)
             # A pod whose uid or name a terminating pod still has is added later.
@@ -71,7 +69,6 @@ class ManifestWatcher:
             await self._replace(removed, added)
 
     async def _terminate(self, removed: Iterable[str]) -> None:
-        """Terminate removed pods, each once."""
         terminating = {record.pod.uid for record in self._queue.state.all_records() if record.termination}
         try:
             for uid in removed:
@@ -106,7 +103,6 @@ class ManifestWatcher:
         return ""
 
     def _set_queue_problem(self, why: str) -> None:
-        """Log each new problem once."""
         if why and why != self._queue_problem:
             self._log.warning("manifest", detail=f"manifests cannot be applied now: {why}")
         self._queue_problem = why
