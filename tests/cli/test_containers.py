@@ -94,7 +94,7 @@ def test_a_pod_is_sent_with_its_own_manifest():
 )
 def test_release_waits_until_the_containers_are_gone(node, call, words, grace):
     node.admit("web", run_of())
-    timer = threading.Timer(0.4, lambda: node.call(lambda agent: agent.gone("default-web")))
+    timer = threading.Timer(0.4, lambda: node.call(lambda agent: agent.remove("default-web")))
     timer.start()
 
     run = call("release", "web", *words)
@@ -139,7 +139,7 @@ def test_release_does_not_wait_for_a_pod_that_runs_again(node, call):
 )
 def test_logs_print_the_output_of_a_container(node, call, words, text):
     node.admit("web", run_of(running("app"), running("side")))
-    node.agent.printed |= {LOG: FakeLog(b"one\n", b"two\n"), ("default-web", "side", True): FakeLog(b"alas\n")}
+    node.agent.container_logs |= {LOG: FakeLog(b"one\n", b"two\n"), ("default-web", "side", True): FakeLog(b"alas\n")}
 
     run = call("logs", "default/web", *words)
 
@@ -166,7 +166,7 @@ def test_a_missing_log_is_an_error(node, call, words, code, said):
 
 def test_ctrl_c_ends_following_a_log(node):
     node.admit("web", run_of())
-    log = node.agent.printed[LOG] = FakeLog(b"one\n", over=False)
+    log = node.agent.container_logs[LOG] = FakeLog(b"one\n", over=False)
 
     with start("logs", "web", "-f", env=node.env) as process:
         assert process.stdout is not None
@@ -186,7 +186,7 @@ def test_ctrl_c_ends_following_a_log(node):
 def test_the_examples_of_logs_work(node, call):
     node.admit("web", run_of())
     node.admit("trainer-0", run_of(running("train")))
-    node.agent.printed |= {LOG: FakeLog(b"one\n"), ("default-trainer-0", "train", False): FakeLog(b"two\n")}
+    node.agent.container_logs |= {LOG: FakeLog(b"one\n"), ("default-trainer-0", "train", False): FakeLog(b"two\n")}
 
     for example in examples_of(("logs",)):
         words = shlex.split(example.replace("ml/", "default/"))[1:]
@@ -203,9 +203,9 @@ def test_watch_prints_every_event(node, tmp_path):
     ]
     out = tmp_path / "out"
     with out.open("wb") as file, start("watch", env=node.env, stdout=file.fileno()) as process:
-        wait_for(lambda: node.agent.feed.subscribers == 1)
+        wait_for(lambda: node.agent.event_bus.subscribers == 1)
         for kind, detail in events:
-            node.call(lambda agent, kind=kind, detail=detail: agent.feed.publish(kind, detail))
+            node.call(lambda agent, kind=kind, detail=detail: agent.event_bus.publish(kind, detail))
         wait_for(lambda: out.read_bytes().count(b"\n") == len(events))
         process.kill()
 

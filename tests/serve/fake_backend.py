@@ -135,14 +135,16 @@ class FakeBackend:
     def __init__(self, of: Host | None = None, *, wait_enabled=False) -> None:
         self.host = of or host()
         self.wait_enabled = wait_enabled
-        self.wrong: tuple[str, ...] = ()
-        self.fails: Exception | None = None
-        self.slow = 0.0
+        self.not_ready: tuple[str, ...] = ()
+        self.error: Exception | None = None
+        self.delay = 0.0
         self.clock = itertools.count(int(START))
-        self.feed = EventBus(now=lambda: float(next(self.clock)), capacity=4)
+        self.event_bus = EventBus(now=lambda: float(next(self.clock)), capacity=4)
         self.known: dict[str, PodView] = {}
-        self.kept: list[StoredDecision] = []
-        self.printed: dict[tuple[str, str, bool], FakeLog] = {}  #: uid, container, whether before the last restart
+        self.stored: list[StoredDecision] = []
+        self.container_logs: dict[
+            tuple[str, str, bool], FakeLog
+        ] = {}  #: uid, container, whether before the last restart
         self.report = RuntimeStatus()
         self.graces: list[int | None] = []  #: grace periods of the releases
         self.metrics = Metrics(
@@ -154,7 +156,7 @@ class FakeBackend:
         return [one for one in self.known.values() if one.status is AdmissionStatus.WAITING]
 
     def problems(self) -> tuple[str, ...]:
-        return self.wrong
+        return self.not_ready
 
     def notes(self) -> tuple[str, ...]:
         return ("web.yaml cannot be used",)
@@ -166,26 +168,28 @@ class FakeBackend:
         return self.known.get(uid)
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
-        await asyncio.sleep(self.slow)
-        if self.fails:
-            raise self.fails
+        await asyncio.sleep(self.delay)
+        if self.error:
+            raise self.error
         decision = self.host.decide(pod)
         if dry_run:
             return AdmissionResult(decision, None)
         self.metrics.decided(decision, pod=pod, seconds=0.001)
-        self.kept.append(StoredDecision(id=len(self.kept) + 1, time=next(self.clock), document=to_document(decision)))
+        self.stored.append(
+            StoredDecision(id=len(self.stored) + 1, time=next(self.clock), document=to_document(decision))
+        )
         if decision.admitted and not decision.kept:
             self.host.apply(decision)
         is_waiting = not decision.admitted and self.wait_enabled
-        self.feed.publish("waiting" if is_waiting else str(decision.outcome), {"uid": pod.uid})
+        self.event_bus.publish("waiting" if is_waiting else str(decision.outcome), {"uid": pod.uid})
         if not decision.admitted and not is_waiting:
             return AdmissionResult(decision, None)
-        return AdmissionResult(decision, self.note(pod, decision, is_waiting=is_waiting))
+        return AdmissionResult(decision, self.remember(pod, decision, is_waiting=is_waiting))
 
     async def admit_document(self, document: dict[str, Any]) -> AdmissionResult:
         return await self.admit(read(as_json(document)))
 
-    def note(self, pod: Pod, decision: Decision, *, is_waiting: bool) -> PodView:
+    def remember(self, pod: Pod, decision: Decision, *, is_waiting: bool) -> PodView:
         position = len(self.waiting) + 1 if is_waiting else None
         before = self.known.get(pod.uid)
         self.known[pod.uid] = PodView(
@@ -200,37 +204,37 @@ class FakeBackend:
         return self.known[pod.uid]
 
     def run(self, uid: str, run: PodRunStatus) -> None:
-        """A pod is run so."""
+        """Set the run status of a pod."""
         self.known[uid] = replace(self.known[uid], run=run)
 
     async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
-        if self.fails:
-            raise self.fails
+        if self.error:
+            raise self.error
         self.graces.append(grace)
         known = self.known.get(uid)
         if known and known.run:
             self.run(uid, known.run.replace(ending=True))
             return self.known[uid]
-        return self.gone(uid)
+        return self.remove(uid)
 
-    def gone(self, uid: str) -> PodView | None:
-        """Nothing of a pod is left."""
+    def remove(self, uid: str) -> PodView | None:
+        """Remove a pod at once."""
         self.host.release(uid)
         entry = self.known.pop(uid, None)
         if entry:
-            self.feed.publish("released", {"uid": uid})
+            self.event_bus.publish("released", {"uid": uid})
         return entry
 
     async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
-        if self.fails:
-            raise self.fails
+        if self.error:
+            raise self.error
         if uid not in self.known:
             raise LookupError(f"no pod has the uid {uid}")
         run = self.known[uid].run or PodRunStatus(phase="Pending")
         name = query.container or next((one.name for one in run.containers if one.kind == "app"), "")
         if name not in {one.name for one in run.containers}:
             raise LookupError(f"pod {uid} has no container {name}")
-        found = self.printed.get((uid, name, query.previous))
+        found = self.container_logs.get((uid, name, query.previous))
         if found is None:
             raise LookupError(f"container {name} has no log")
         return found.read(query)
@@ -239,18 +243,18 @@ class FakeBackend:
         return self.report
 
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
-        if self.fails:
-            raise self.fails
-        found = [one for one in reversed(self.kept) if query.before is None or one.id < query.before]
+        if self.error:
+            raise self.error
+        found = [one for one in reversed(self.stored) if query.before is None or one.id < query.before]
         found = [one for one in found if query.outcome in {None, one.document["outcome"]}]
         found = [one for one in found if query.pod is None or query.pod in {*one.document["pod"].values()}]
         return found[: query.limit]
 
     async def decision(self, id_: int) -> StoredDecision | None:
-        return next((one for one in self.kept if one.id == id_), None)
+        return next((one for one in self.stored if one.id == id_), None)
 
     def events(self):
-        return self.feed.subscribe()
+        return self.event_bus.subscribe()
 
 
 def machine_document(machine):

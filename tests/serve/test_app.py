@@ -90,7 +90,7 @@ async def test_a_dry_run_changes_nothing(sent):
         assert (response.status_code, document["dryRun"], document["pod"]) == (200, True, None)
         assert document["outcome"] == ("admitted" if sent is SMALL else "rejected")
         assert (agent.host.ledger, (await client.get("/metrics")).text) == before
-        assert not agent.kept
+        assert not agent.stored
         assert not agent.known
 
 
@@ -249,7 +249,7 @@ async def test_a_stored_decision_has_a_story():
 )
 async def test_errors_of_the_backend_become_problems(error, status, retry):
     agent = FakeBackend()
-    agent.fails = error
+    agent.error = error
     async with client_of(agent) as client:
         response = await client.post("/v1/pods", json=SMALL)
 
@@ -262,7 +262,7 @@ async def test_errors_of_the_backend_become_problems(error, status, retry):
 
 async def test_a_slow_decision_continues_after_the_timeout():
     agent = FakeBackend()
-    agent.slow = 0.2
+    agent.delay = 0.2
     async with client_of(agent, answer_seconds=0.05) as client:
         response = await client.post("/v1/pods", json=SMALL)
         await asyncio.sleep(0.3)
@@ -277,11 +277,11 @@ async def test_readiness_has_a_reason():
     async with client_of(agent) as client:
         assert await described(client, await client.get("/readyz")) == {"ready": True}
 
-        agent.wrong = ("the state directory is not writable\nrun: chown",)
+        agent.not_ready = ("the state directory is not writable\nrun: chown",)
 
         response = await client.get("/readyz")
         assert response.status_code == 503
-        assert [error["what"] for error in (await described(client, response))["errors"]] == list(agent.wrong)
+        assert [error["what"] for error in (await described(client, response))["errors"]] == list(agent.not_ready)
         assert (await client.get("/healthz?why=because")).text == "ok\n"
 
 

@@ -98,7 +98,7 @@ async def test_a_running_pod_terminates_before_it_is_released(agent, query, grac
         response = await client.delete(f"{POD}{query}")
         document = await described(client, response, path="/v1/pods/{uid}")
         still = await client.get(POD)
-        agent.gone(WEB)
+        agent.remove(WEB)
         gone = await client.get(POD)
 
     assert (response.status_code, document["pod"]["run"]["ending"], agent.graces) == (202, True, [grace])

@@ -58,7 +58,7 @@ async def test_events_are_streamed_as_they_happen(tmp_path):
         assert received[4].startswith('data: {"id":1,"time":"2027-01-15T08:00:0')
         assert received[4].endswith('"kind":"admitted","detail":{"uid":"default-small"}}')
         assert beats == ["", ": still here"]
-        await until(lambda: not agent.feed.subscribers)
+        await until(lambda: not agent.event_bus.subscribers)
 
 
 async def test_a_slow_reader_gets_the_number_of_missed_events(tmp_path):
@@ -68,7 +68,7 @@ async def test_a_slow_reader_gets_the_number_of_missed_events(tmp_path):
         lines = stream.aiter_lines()
         assert await anext(lines) == ": events from now on"
         for number in range(10):
-            agent.feed.publish("tick", {"number": number})
+            agent.event_bus.publish("tick", {"number": number})
 
         kinds: list[str] = []
         while "event: tick" not in kinds[-1:]:
@@ -84,11 +84,11 @@ async def test_a_vanished_client_is_detected(tmp_path):
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
         await reader.readuntil(b"retry")
-        assert agent.feed.subscribers
+        assert agent.event_bus.subscribers
 
         writer.transport.abort()
 
-        await until(lambda: not agent.feed.subscribers)
+        await until(lambda: not agent.event_bus.subscribers)
 
 
 async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
@@ -98,9 +98,11 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.connect(str(path))
             deaf.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
-            await until(lambda: agent.feed.subscribers)
+            await until(lambda: agent.event_bus.subscribers)
 
-            await until(lambda: agent.feed.publish("big", {"text": "x" * 50_000}) and not agent.feed.subscribers)
+            await until(
+                lambda: agent.event_bus.publish("big", {"text": "x" * 50_000}) and not agent.event_bus.subscribers
+            )
 
 
 async def test_the_number_of_event_streams_is_limited(tmp_path):
@@ -116,12 +118,12 @@ async def test_the_number_of_event_streams_is_limited(tmp_path):
 async def test_shutdown_finishes_requests_and_ends_streams(tmp_path):
     path = tmp_path / "api.sock"
     agent = FakeBackend()
-    agent.slow = 0.4
+    agent.delay = 0.4
     async with client_at(path) as client:
         async with on_unix(agent, path, limits=ServerLimits(end=5)):
             stream = asyncio.ensure_future(client.get("/v1/events"))
             under_way = asyncio.ensure_future(client.post("/v1/pods", json=SMALL))
-            await until(lambda: agent.feed.subscribers)
+            await until(lambda: agent.event_bus.subscribers)
             await asyncio.sleep(0.1)
             started = time.monotonic()
 
@@ -135,7 +137,7 @@ async def test_shutdown_finishes_requests_and_ends_streams(tmp_path):
 async def test_shutdown_does_not_wait_forever(tmp_path):
     path = tmp_path / "api.sock"
     agent = FakeBackend()
-    agent.slow = 30
+    agent.delay = 30
     async with client_at(path, timeout=20) as client:
         async with on_unix(agent, path, limits=ServerLimits(end=0.2)):
             under_way = asyncio.ensure_future(client.post("/v1/pods", json=SMALL))

@@ -24,9 +24,9 @@ async def agent():
     agent = FakeBackend()
     await agent.admit_document(manifest("web", cpu="1", memory="1Gi"))
     agent.run(WEB, run_of(running("setup", kind="init", state="ended"), running("app"), running("side", restarts=1)))
-    agent.printed[WEB, "setup", False] = FakeLog(b"ready\n")
-    agent.printed[WEB, "app", False] = FakeLog(b"one\n", b"two\n", BINARY)
-    agent.printed[WEB, "side", True] = FakeLog(b"alas\n")
+    agent.container_logs[WEB, "setup", False] = FakeLog(b"ready\n")
+    agent.container_logs[WEB, "app", False] = FakeLog(b"one\n", b"two\n", BINARY)
+    agent.container_logs[WEB, "side", True] = FakeLog(b"alas\n")
     return agent
 
 
@@ -73,7 +73,7 @@ async def test_missing_logs_and_invalid_parameters_are_reported(agent, path, sta
 
 
 async def test_a_log_that_cannot_be_read_now_is_unavailable(agent):
-    agent.fails = NotReadyError("the runtime does not response")
+    agent.error = NotReadyError("the runtime does not respond")
     async with client_of(agent) as client:
         response = await client.get(LOGS)
 
@@ -82,7 +82,7 @@ async def test_a_log_that_cannot_be_read_now_is_unavailable(agent):
 
 
 async def test_head_does_not_wait_for_the_end(agent):
-    agent.printed[WEB, "app", False].over = False
+    agent.container_logs[WEB, "app", False].over = False
     async with client_of(agent) as client:
         response = await client.head(f"{LOGS}?follow=true")
 
@@ -90,7 +90,7 @@ async def test_head_does_not_wait_for_the_end(agent):
 
 
 async def test_a_followed_log_is_streamed_until_the_container_ends(agent, tmp_path):
-    log = agent.printed[WEB, "app", False] = FakeLog(b"one\n", over=False)
+    log = agent.container_logs[WEB, "app", False] = FakeLog(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path), client_at(path) as client:
         async with client.stream("GET", f"{LOGS}?follow=true") as stream:
@@ -106,7 +106,7 @@ async def test_a_followed_log_is_streamed_until_the_container_ends(agent, tmp_pa
 
 
 async def test_a_disconnected_client_closes_the_log(agent, tmp_path):
-    log = agent.printed[WEB, "app", False] = FakeLog(b"one\n", over=False)
+    log = agent.container_logs[WEB, "app", False] = FakeLog(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path):
         reader, writer = await asyncio.open_unix_connection(str(path))
@@ -120,7 +120,7 @@ async def test_a_disconnected_client_closes_the_log(agent, tmp_path):
 
 
 async def test_a_client_that_reads_nothing_is_disconnected(agent, tmp_path):
-    log = agent.printed[WEB, "app", False] = FakeLog(*[b"x" * 65536] * 1000)
+    log = agent.container_logs[WEB, "app", False] = FakeLog(*[b"x" * 65536] * 1000)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path, read_seconds=0.1):
         reader, writer = await asyncio.open_unix_connection(str(path), limit=1)
@@ -134,13 +134,13 @@ async def test_a_client_that_reads_nothing_is_disconnected(agent, tmp_path):
 
 
 async def test_the_number_of_log_streams_is_limited(agent, tmp_path):
-    agent.printed[WEB, "app", False] = FakeLog(b"one\n", over=False)
+    agent.container_logs[WEB, "app", False] = FakeLog(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with on_unix(agent, path, logs=1), client_at(path) as client:
         async with client.stream("GET", f"{LOGS}?follow=true") as stream:
             await anext(stream.aiter_lines())
             rejected = await client.get(LOGS)
-        await until(lambda: not agent.printed[WEB, "app", False].readers)
+        await until(lambda: not agent.container_logs[WEB, "app", False].readers)
         again = await client.get(LOGS)
 
     assert (rejected.status_code, rejected.headers["retry-after"]) == (429, "5")
@@ -148,7 +148,7 @@ async def test_the_number_of_log_streams_is_limited(agent, tmp_path):
 
 
 async def test_followed_logs_end_with_the_server(agent, tmp_path):
-    agent.printed[WEB, "app", False] = FakeLog(b"one\n", over=False)
+    agent.container_logs[WEB, "app", False] = FakeLog(b"one\n", over=False)
     path = tmp_path / "api.sock"
     async with (
         client_at(path) as client,
@@ -171,7 +171,7 @@ async def test_a_read_error_aborts_the_response(agent, tmp_path):
             yield b"one\n"
             raise OSError("the disk is gone")
 
-    agent.printed[WEB, "app", False] = Broken()
+    agent.container_logs[WEB, "app", False] = Broken()
     path = tmp_path / "api.sock"
     async with on_unix(agent, path), client_at(path) as client, client.stream("GET", LOGS) as stream:
         with pytest.raises(Exception, match="incomplete chunked read"):

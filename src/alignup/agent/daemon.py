@@ -6,8 +6,8 @@ import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -231,16 +231,12 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
             yield
 
 
-@contextmanager
-def _socket(address: Address, *, token: bytes | None) -> Iterator[socket.socket]:
+def _socket(address: Address, *, token: bytes | None) -> AbstractContextManager[socket.socket]:
     if not isinstance(address, TcpAddress):
-        with sockets.unix_socket(address.path) as listener:
-            yield listener
-        return
+        return sockets.unix_socket(address.path)
     if token is None:
         raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
-    with sockets.tcp_socket(address.port, address.host) as listener:
-        yield listener
+    return sockets.tcp_socket(address.port, address.host)
 
 
 @asynccontextmanager

@@ -68,10 +68,6 @@ def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDo
     )
 
 
-def stored_decision_document(stored: StoredDecision) -> StoredDecisionDocument:
-    return StoredDecisionDocument(id=stored.id, time=timestamp(stored.time), decision=cast("Any", stored.document))
-
-
 def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocument:
     """A decision that this version cannot read has no story."""
     try:
@@ -84,7 +80,11 @@ def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocume
 
 def decision_page(stored: Sequence[StoredDecision], *, limit: int) -> DecisionPageDocument:
     last = min(one.id for one in stored) if len(stored) == limit else None
-    return DecisionPageDocument(list(map(stored_decision_document, stored)), last)
+    decisions = [
+        StoredDecisionDocument(id=one.id, time=timestamp(one.time), decision=cast("Any", one.document))
+        for one in stored
+    ]
+    return DecisionPageDocument(decisions, last)
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:
