@@ -1,6 +1,4 @@
-"""The admission of a pod, in two phases: every provider gives hints, then all of them follow one choice.
-
-READ THIS FIRST. For each container (or once for the pod, depending on the scope):
+"""The admission of a pod, in two phases. READ THIS FIRST. For each container (or once for the pod, in pod scope):
 
 1. each provider gives hints: the sets of NUMA nodes its resources can go to (``provider.hints``)
 2. the policy merges them into one hint, and accepts it or rejects the pod (``policy.apply_policy``)
@@ -41,8 +39,6 @@ NO_AFFINITY = Hint(None, preferred=False)  #: the affinity without a merge
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRules:
-    """The rules for every admission on one host."""
-
     topology: TopologySettings
     nodes: NodeSet  #: of the machine
     distances: Distances | None = None  #: only with prefer-closest-numa-nodes
@@ -79,23 +75,16 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
             problems.append(Problem(f"metadata.annotations[{annotation}]", what))
     if problems:
         raise PodError(problems)
-    return (
-        Policy(pod.annotations.get(POLICY_ANNOTATION, policy)),
-        Scope(pod.annotations.get(SCOPE_ANNOTATION, scope)),
-    )
+    return (Policy(pod.annotations.get(POLICY_ANNOTATION, policy)), Scope(pod.annotations.get(SCOPE_ANNOTATION, scope)))
 
 
 class _RejectedError(Exception):
-    """The pod is rejected; ends the admission."""
-
     def __init__(self, rejection: Rejection) -> None:
         super().__init__(rejection.message)
         self.rejection = rejection
 
 
 class _Admission:
-    """One admission in progress."""
-
     def __init__(self, pod: Pod, ledger: Ledger, providers: Sequence[Provider[Any]], rules: AdmissionRules) -> None:
         self.pod, self.ledger, self.providers, self.rules = pod, ledger, providers, rules
         self.policy, self.scope = effective_policy(pod, rules)
@@ -107,7 +96,6 @@ class _Admission:
         self.as_whole = rules.pod_level and pod.has_pod_level_resources
 
     def align(self) -> None:
-        """Run both phases for all containers, or raise a rejection."""
         if self.policy is Policy.NONE:
             for container in self.pod.all_containers:
                 self.allocate(container, NO_AFFINITY)
@@ -171,7 +159,6 @@ class _Admission:
         return [ResourceHints(name, None, None, None, DONT_CARE)]
 
     def allocate(self, container: Container | None, affinity: Hint) -> None:
-        """Let every provider allocate its part."""
         if container is not None:
             self.hints[container.name] = affinity
         ledgers = self.ledgers
@@ -183,7 +170,6 @@ class _Admission:
                 raise _RejectedError(self._not_allocated(provider, container, error)) from error
 
     def check_fit(self) -> None:
-        """Reject the pod if it does not fit the host as a whole."""
         if self.rules.allocatable is None:
             return
         capacity: dict[str, int] = {}

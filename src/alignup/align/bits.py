@@ -23,7 +23,6 @@ _DECIMAL = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 def of(members: Iterable[int]) -> Bits:
-    """The set holding exactly *members*."""
     bits = 0
     for member in members:
         bits |= 1 << member
@@ -39,7 +38,6 @@ def members(bits: Bits) -> Iterator[int]:
 
 
 def union(sets: Iterable[Bits]) -> Bits:
-    """All members of all *sets*."""
     joined = 0
     for bits in sets:
         joined |= bits
@@ -62,7 +60,6 @@ def show(bits: Bits) -> str:
 
 
 def to_spans(bits: Bits) -> Spans:
-    """The runs of adjacent members."""
     found = []
     start = 0
     while bits:
@@ -109,17 +106,7 @@ def quote(text: str) -> str:
     return '"' + "".join(map(_escape, text)) + '"'
 
 
-_ESCAPES = {
-    '"': '\\"',
-    "\\": "\\\\",
-    "\a": "\\a",
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\v": "\\v",
-}
+_ESCAPES = {char: f"\\{letter}" for char, letter in zip('"\\\a\b\f\n\r\t\v', '"\\abfnrtv', strict=True)}
 
 
 def _escape(char: str) -> str:

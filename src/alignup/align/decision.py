@@ -24,8 +24,6 @@ from alignup.align.workload.names import CPU
 
 
 class Outcome(StrEnum):
-    """The result of an admission."""
-
     ADMITTED = "admitted"
     REJECTED = "rejected"
     ASKING = "asking"  #: a device plugin has to be asked first; see ``Decision.preference_requests``
@@ -53,14 +51,11 @@ _MAX_TESTED_SETS = 128
 
 
 class ShownHints(NamedTuple):
-    """The first few hints for a resource."""
-
     hints: tuple[Hint, ...]  #: in the kubelet's order; empty: it cannot be placed anywhere
     more: bool  #: whether there are more
 
 
 def shown_hints(resource: ResourceHints) -> ShownHints:
-    """The first hints for *resource*, for a document or a sentence."""
     hints = resource.hints
     if isinstance(hints, HintList):
         listed = () if hints == IMPOSSIBLE else tuple(hints)
@@ -78,8 +73,6 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
 
 @dataclass(frozen=True, slots=True)
 class MergeStep:
-    """One merge: its inputs, its result, and whether the policy accepted it."""
-
     container: str | None  #: ``None``: the pod as a whole
     resources: tuple[ResourceHints, ...]  #: in the order of the providers
     width: int  #: the target width
@@ -91,8 +84,6 @@ class MergeStep:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The allocation of one container."""
-
     container: str
     hint: Hint
     cpus: CpuSet | None = None  #: ``None``: the shared pool
@@ -111,7 +102,10 @@ class Placement:
             container,
             hint,
             None if cpus is None else bits.parse(cpus),
-            tuple(_parse_block(type_, text) for type_, text in memory.items()),
+            tuple(
+                Block(bits.parse(nodes), type_, bits.parse_integer(size))
+                for type_, (nodes, _, size) in ((type_, text.partition("=")) for type_, text in memory.items())
+            ),
             {resource: tuple(ids.split(",")) for resource, ids in devices.items()},
             others,
         )
@@ -126,11 +120,6 @@ class Placement:
         if self.memory:
             texts[MemoryProvider.name] = {block.type: f"{bits.show(block.nodes)}={block.size}" for block in self.memory}
         return texts | {provider: dict(own) for provider, own in self.others.items()}
-
-
-def _parse_block(type_: str, text: str) -> Block:
-    nodes, _, size = text.partition("=")
-    return Block(bits.parse(nodes), type_, bits.parse_integer(size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +150,6 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One admission."""
-
     uid: str
     name: str
     namespace: str

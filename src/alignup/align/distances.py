@@ -46,16 +46,13 @@ class Distances:
 
     @property
     def ids(self) -> tuple[int, ...]:
-        """The nodes, ascending."""
         return self._ids
 
     @property
     def matrix(self) -> tuple[tuple[int, ...], ...]:
-        """Rows and columns in the order of ``ids``."""
         return self._matrix
 
     def between(self, a: int, b: int) -> int:
-        """The distance from *a* to *b*."""
         return self._matrix[self._ids.index(a)][self._ids.index(b)]
 
     def both_ways(self, node: int) -> Mapping[int, int]:

@@ -1,26 +1,4 @@
-"""All errors of the package, as one tree.
-
-AlignError
-├── ParseError          a text (list, quantity, synthetic machine) is malformed
-│   ├── QuantityError   a Kubernetes quantity, with Kubernetes' own message
-│   └── DocumentError   a YAML or JSON text, with the line
-├── MachineError        contradictory facts about a machine
-├── SourceError         a file, directory, archive or text contains no readable machine
-├── PodError            a pod that the API server or the kubelet would reject, by field
-├── ManifestError       unreadable workload files, each problem with its location
-├── SettingsError       an option, gate or combination with which the kubelet would not start
-│   └── ConfigurationError   an invalid KubeletConfiguration file
-├── StateError          a stored assignment does not belong to this machine or these settings
-│   ├── RestoreError    resources that pods held are no longer available
-│   └── CheckpointError a checkpoint cannot be read or written
-├── FileError           a state file cannot be read or written
-├── EnforceError        a decision cannot be enforced on this machine
-│   └── CriError        a container runtime is unreachable or failed
-├── ListenError         a socket, address or token file is unusable
-├── PluginError         a device plugin is unreachable, gone, or failed
-├── TraceError          an unreadable trace of pods
-├── ProviderError       a provider cannot serve a request: the pod is rejected, with reason and message
-└── WorkLimitError      an exact result would take more work than allowed
+"""All errors of the package, as one tree below ``AlignError``.
 
 Outside ``align``, the rejection of a pod is a decision, not an exception.
 """

@@ -1,14 +1,8 @@
-"""The fit check: whether a host has enough resources for a pod, as totals.
+"""The fit check: whether a host has enough resources for a pod, as totals. The last step of an admission.
 
-This is the last step of an admission, after alignment. It compares totals only: millicores, bytes, counts and the
-number of pods. A host keeps one :class:`UsedResources` and updates it pod by pod, so the check does not depend on the
-number of running pods.
-
-Note that an extended resource unknown to the host rejects no pod, while a known one with capacity 0 does: Kubernetes
-leaves the former to the cluster's scheduler.
-
-The kubelet preempts other pods for a critical one. This package preempts none: such a pod is rejected like any other,
-with the kubelet's special message only if even preemption would not help.
+An extended resource unknown to the host rejects no pod, while a known one with capacity 0 does: Kubernetes leaves the
+former to the cluster's scheduler. The kubelet preempts other pods for a critical one. This package preempts none: such
+a pod is rejected like any other, with the kubelet's special message only if even preemption would not help.
 """
 
 from collections.abc import Iterable, Mapping
@@ -106,12 +100,10 @@ class InsufficientResource(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """The kubelet's reason."""
         return f"OutOf{self.resource}"
 
     @property
     def message(self) -> str:
-        """The kubelet's message."""
         numbers = f"requested: {self.requested}, used: {self.used}, capacity: {self.capacity}"
         return f"Node didn't have enough resource: {self.resource}, {numbers}"
 

@@ -1,15 +1,12 @@
 """A host: one machine under one configuration, with a ledger of everything allocated.
 
-    host = Host(machine, settings)
     decision = host.decide(pod)     # pure: changes nothing
     host.apply(decision)
-    host.release(pod.uid)
     decision = host.admit(pod)      # decide, and apply if admitted
+    host.release(pod.uid)
 
 Pods are expected as the API server passes them on (``align.workload.validation.accept``). A pod that would corrupt the
 ledger, by a missing uid, a duplicate container name or a negative amount, raises ``PodError``.
-
-The simulator, the command line, the agent and the scheduler service differ only in what they do with a decision.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +28,7 @@ from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySe
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.provider import Provider
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
-from alignup.align.workload import Amounts, Container, Pod, validation
+from alignup.align.workload import Amounts, Pod, validation
 from alignup.align.workload.names import CPU, MEMORY
 
 
@@ -97,7 +94,9 @@ class Host:
         self.memory = MemoryProvider(memory_settings, view.nodes, reserved)
         self.others = tuple(others)
         self.providers: tuple[Provider[Any], ...] = (self.devices, self.cpus, self.memory, *self.others)
-        _check_names(self.providers)
+        names = [one.name for one in self.providers]
+        if len(set(names)) < len(names):
+            raise AlignError(f"provider names must be unique: {', '.join(names)}")
         self.rules = AdmissionRules(
             topology=settings.topology,
             nodes=view.all_nodes,
@@ -109,7 +108,6 @@ class Host:
         self.ledger = self._complete(ledger or self.initial_ledger())
 
     def initial_ledger(self) -> Ledger:
-        """The ledger of the idle host."""
         return Ledger(
             cpus=self.cpus.initial_ledger(),
             memory=self.memory.initial_ledger(),
@@ -132,7 +130,6 @@ class Host:
         self.ledger = decision.after
 
     def admit(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
-        """Decide, and apply the decision if the pod is admitted."""
         decision = self.decide(pod, answers)
         if decision.admitted:
             self.apply(decision)
@@ -140,7 +137,12 @@ class Host:
 
     def start_container(self, uid: str, container: str) -> None:
         """Record that a container of an admitted pod starts, so the init containers before it have ended."""
-        pod, starting = self._find_container(uid, container)
+        if uid not in self.ledger.pods:
+            raise StateError(f"there is no pod {uid}")
+        pod = self.ledger.pods[uid].pod
+        starting = next((one for one in pod.all_containers if one.name == container), None)
+        if starting is None:
+            raise StateError(f"pod {uid} has no container {container}")
         ledgers = self.ledger.by_provider()
         self.ledger = self.ledger.with_providers(
             {one.name: one.start_container(ledgers[one.name], pod, starting) for one in self.providers}
@@ -172,15 +174,6 @@ class Host:
         new = {one.name: one.initial_ledger() for one in self.others if one.name not in ledger.others}
         return replace(ledger, others={**ledger.others, **new}) if new else ledger
 
-    def _find_container(self, uid: str, container: str) -> tuple[Pod, Container]:
-        if uid not in self.ledger.pods:
-            raise StateError(f"there is no pod {uid}")
-        pod = self.ledger.pods[uid].pod
-        for one in pod.all_containers:
-            if one.name == container:
-                return pod, one
-        raise StateError(f"pod {uid} has no container {container}")
-
 
 def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
     """The capacity of a host less its reservation; devices are counted elsewhere."""
@@ -189,7 +182,11 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
     for node in view.nodes:
         for pages in node.hugepages:
             huge[pages.resource] = huge.get(pages.resource, 0) + pages.bytes
-    memory = _memory(machine) - sum(huge.values())
+    memory = machine.memory
+    if memory is None:
+        known = [node.memory for node in machine.nodes if node.memory is not None]
+        memory = sum(known) if known else _UNLIMITED
+    memory -= sum(huge.values())
     reserved = settings.reservation
     left = {
         name: max(0, size - (reserved[name].value() if name in reserved else 0))
@@ -208,14 +205,6 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
 _UNLIMITED = (1 << 63) - 1  #: an unknown capacity rejects no pod; that of disks is always unknown
 
 
-def _memory(machine: Machine) -> int:
-    """The bytes of a machine: as reported, or the sum over its nodes."""
-    if machine.memory is not None:
-        return machine.memory
-    known = [node.memory for node in machine.nodes if node.memory is not None]
-    return sum(known) if known else _UNLIMITED
-
-
 @contextmanager
 def _errors_of(manager: str) -> Iterator[None]:
     """Add the name of the kubelet's manager to settings errors."""
@@ -227,7 +216,6 @@ def _errors_of(manager: str) -> Iterator[None]:
 
 
 def _check_pod(pod: Pod) -> None:
-    """Raise ``PodError`` with all validation problems for a pod that would corrupt the ledger."""
     containers = pod.all_containers
     valid = pod.uid and len({one.name for one in containers}) == len(containers) and _no_negative(pod.overhead)
     for resources in (pod.resources, *(one.resources for one in containers)):
@@ -250,9 +238,3 @@ def _check_nodes(view: KubeletView) -> None:
     unknown = [node.id for node in view.nodes if node.id < 0]
     if unknown:
         raise SettingsError(f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned")
-
-
-def _check_names(providers: Sequence[Provider[Any]]) -> None:
-    names = [one.name for one in providers]
-    if len(set(names)) < len(names):
-        raise AlignError(f"provider names must be unique: {', '.join(names)}")

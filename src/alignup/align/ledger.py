@@ -21,8 +21,6 @@ from alignup.align.workload.demand import FitRequest
 
 @dataclass(frozen=True, slots=True)
 class AdmittedPod:
-    """A pod that was admitted."""
-
     pod: Pod
     hints: Mapping[str, Hint]  #: container → the affinity its providers followed
     usage: FitRequest  #: its share of ``Ledger.used``
@@ -30,8 +28,6 @@ class AdmittedPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """Everything allocated on a host."""
-
     cpus: CpuLedger
     memory: MemoryLedger
     devices: DeviceLedger

@@ -1,12 +1,9 @@
 """A machine: sockets, NUMA nodes, cores, CPUs, caches, memory, huge pages, distances, devices.
 
-A :class:`Machine` is the hardware as its source describes it. Node ids are any numbers ≥ 0. Nodes may have no CPUs or
-no memory and may span sockets, and sockets may span nodes: no containment is assumed. ``Machine.kubelet_view()`` is the
-same machine as the kubelet numbers it (cores named after their lowest CPU, caches and totals as cAdvisor reports them).
-The providers use this view, so their results equal the kubelet's.
-
-A source of machines ends with ``Machine(...).checked()``, which rejects contradictory facts. Odd facts pass: real
-machines have CPUs in no node, threads of one core on two nodes, and sockets numbered -1.
+A :class:`Machine` is the hardware as its source describes it. Nodes may have no CPUs or no memory and may span sockets,
+and sockets may span nodes: no containment is assumed. ``Machine.kubelet_view()`` is the same machine as the kubelet
+numbers it, which the providers use. A source of machines ends with ``Machine(...).checked()``, which rejects
+contradictory facts. Odd facts pass: real machines have CPUs in no node, and sockets numbered -1.
 """
 
 from collections import Counter
@@ -24,8 +21,6 @@ from alignup.align.errors import MachineError
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """One hardware thread and its location."""
-
     id: int
     core: int  #: the same for all threads of a core, unique on the machine
     socket: int  #: the kernel's number; gaps and -1 (unknown) occur
@@ -35,8 +30,6 @@ class Cpu:
 
 @dataclass(frozen=True, slots=True)
 class HugePages:
-    """The huge pages of one size on one node."""
-
     size: int  #: bytes of one page
     count: int
 
@@ -46,7 +39,6 @@ class HugePages:
 
     @property
     def resource(self) -> str:
-        """The resource name."""
         return hugepages_resource(self.size)
 
 
@@ -70,8 +62,6 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device as a device plugin reports it."""
-
     resource: str
     id: str
     nodes: NodeSet | None  #: ``None``: no topology; an empty set: topology without nodes
@@ -143,7 +133,6 @@ class KubeletView:
 
     @lock_free_cached_property
     def all_cpus(self) -> CpuSet:
-        """Every CPU the kubelet sees."""
         return bits.of(cpu.id for cpu in self.cpus)
 
     @lock_free_cached_property
@@ -153,12 +142,10 @@ class KubeletView:
 
     @lock_free_cached_property
     def socket_cpus(self) -> dict[int, CpuSet]:
-        """Socket → its CPUs, ascending."""
         return _grouped((cpu.socket, cpu.id) for cpu in self.cpus)
 
     @lock_free_cached_property
     def core_cpus(self) -> dict[int, CpuSet]:
-        """Core → its CPUs, ascending."""
         return _grouped((cpu.core, cpu.id) for cpu in self.cpus)
 
     @lock_free_cached_property
@@ -182,12 +169,10 @@ class KubeletView:
 
     @property
     def cpus_per_socket(self) -> int:
-        """The average, rounded down."""
         return self.num_cpus // self.num_sockets if self.num_sockets else 0
 
     @property
     def cpus_per_cache(self) -> int:
-        """The average, rounded down."""
         return self.num_cpus // self.num_caches if self.num_caches else 0
 
     @property
@@ -202,8 +187,6 @@ class KubeletView:
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware as its source describes it."""
-
     cpus: tuple[Cpu, ...]
     nodes: tuple[NumaNode, ...]
     distances: Distances | None = None

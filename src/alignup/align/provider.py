@@ -24,7 +24,6 @@ class Need(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The free amount on the whole host."""
         return sum(self.free.values()) if self.free_total is None else self.free_total
 
 
@@ -36,9 +35,7 @@ class Provider(Protocol[ProviderLedger]):
         """Its name in decisions; unique on a host."""
         ...
 
-    def initial_ledger(self) -> ProviderLedger:
-        """The ledger of an idle host."""
-        ...
+    def initial_ledger(self) -> ProviderLedger: ...
 
     def hints(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Where the requested resources can go; ``None`` if the container requests none."""
@@ -59,9 +56,7 @@ class Provider(Protocol[ProviderLedger]):
         del pod, container
         return ledger
 
-    def release(self, ledger: ProviderLedger, uid: str) -> ProviderLedger:
-        """Release everything a pod holds."""
-        ...
+    def release(self, ledger: ProviderLedger, uid: str) -> ProviderLedger: ...
 
     def needs(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
         """Requested and free amounts by resource, for the decision."""

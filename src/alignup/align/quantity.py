@@ -1,12 +1,9 @@
 """Kubernetes quantities (``500m``, ``1.5Gi``, ``1e3``): parsed, printed, compared and added as Kubernetes does.
 
-A quantity is an integer times a power of ten; there are no floats. Kubernetes stores most amounts in a 64-bit integer
-and the rest in an arbitrary decimal, and the difference is visible: the decimal form is rounded away from zero to
-billionths when it is parsed, and is never accepted as a 64-bit integer.
-
-All operations are fast. A power of ten that is too large to be written out stays a power. Where Kubernetes would
-compute for hours, a :class:`QuantityError` is raised: for numbers of more than ``MAX_DIGITS`` digits, and for sums of
-amounts more than ``MAX_DIGITS`` digits apart.
+Kubernetes stores most amounts in a 64-bit integer and the rest in an arbitrary decimal, and the difference is visible:
+the decimal form is rounded away from zero to billionths when it is parsed, and is never accepted as a 64-bit integer.
+Where Kubernetes would compute for hours, a :class:`QuantityError` is raised: for numbers of more than ``MAX_DIGITS``
+digits, and for sums of amounts more than ``MAX_DIGITS`` digits apart.
 """
 
 import re
@@ -29,8 +26,6 @@ _MILLI = -3
 
 
 class QuantityFormat(StrEnum):
-    """The format in which an amount is printed."""
-
     DECIMAL_SI = "DecimalSI"
     BINARY_SI = "BinarySI"
     DECIMAL_EXPONENT = "DecimalExponent"
@@ -102,7 +97,6 @@ class Quantity:
 
     @property
     def sign(self) -> int:
-        """-1, 0 or 1."""
         return (self.unscaled > 0) - (self.unscaled < 0)
 
     def value(self) -> int:

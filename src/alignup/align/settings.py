@@ -14,8 +14,6 @@ from alignup.align.errors import ParseError, SettingsError
 
 
 class Policy(StrEnum):
-    """The policy of the topology manager."""
-
     NONE = "none"
     BEST_EFFORT = "best-effort"
     RESTRICTED = "restricted"
@@ -63,8 +61,6 @@ FEATURE_GATES: Mapping[str, FeatureGate] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class FeatureGates:
-    """The feature gates that are set; all others have their default."""
-
     changed: Mapping[str, bool] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
@@ -88,8 +84,6 @@ KUBELET_MAX_NODES = 8  #: the kubelet's default limit on the number of NUMA node
 
 @dataclass(frozen=True, slots=True)
 class TopologyOptions:
-    """The policy options of the topology manager."""
-
     prefer_closest: bool = False  #: of sets of one width, prefer the one whose nodes are closest together
     max_nodes: int = KUBELET_MAX_NODES  #: the largest number of NUMA nodes allowed
 
@@ -119,13 +113,7 @@ class TopologySettings:
 
     @classmethod
     def parse(
-        cls,
-        policy: str,
-        scope: str,
-        *,
-        options: Mapping[str, str],
-        gates: FeatureGates,
-        limit_nodes: bool = True,
+        cls, policy: str, scope: str, *, options: Mapping[str, str], gates: FeatureGates, limit_nodes: bool = True
     ) -> Self:
         """Parse the fields of a KubeletConfiguration with the kubelet's checks; policy none ignores the others."""
         if policy == Policy.NONE:

@@ -70,8 +70,6 @@ class _Attached:
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """One level of the tree; the machine itself is not a level."""
-
     token: str  #: the original text
     kind: str | None  #: ``None``: not given
     count: int  #: in each object of the previous level
@@ -91,7 +89,6 @@ class _Tree:
         return prod(level.count for level in self.levels[: depth + 1])
 
     def depth(self, kind: str) -> int | None:
-        """The depth of the outermost level of *kind*."""
         return next((depth for depth, level in enumerate(self.levels) if level.kind == kind), None)
 
     @property
@@ -99,7 +96,6 @@ class _Tree:
         return self.width(len(self.levels))
 
     def attached_nodes(self) -> list[tuple[int, _Attached]]:
-        """All attached nodes with their depth, the outermost first."""
         outside = [(-1, attached) for attached in self.attached]
         return outside + [(depth, one) for depth, level in enumerate(self.levels) for one in level.attached]
 

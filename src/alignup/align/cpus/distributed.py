@@ -62,19 +62,17 @@ class DistributedSelection:
             fewest=_ceil(count // self._group, self._groups_per_node),
             sockets=[self._touched(node) for node in order] if self._sockets else None,
         )
-        return self._apply(found, nodes) if found else self._packed.take(free, count)
-
-    def _touched(self, node: CpuSet) -> Bits:
-        """The sockets of a node, as a set of indexes."""
-        return sum(1 << index for index, socket in enumerate(self._sockets) if socket & node)
-
-    def _apply(self, plan: DistributionPlan, nodes: Sequence[CpuSet]) -> CpuSet:
+        if found is None:
+            return self._packed.take(free, count)
         taken = 0
-        for index in plan.nodes:
-            taken |= self._packed.take(nodes[index], plan.share)
-        for index in plan.extra:
+        for index in found.nodes:
+            taken |= self._packed.take(nodes[index], found.share)
+        for index in found.extra:
             taken |= self._packed.take(nodes[index] & ~taken, self._group)
         return taken
+
+    def _touched(self, node: CpuSet) -> Bits:
+        return sum(1 << index for index, socket in enumerate(self._sockets) if socket & node)
 
 
 def plan_distribution(
@@ -93,8 +91,6 @@ def plan_distribution(
 
 
 class _Search:
-    """The search among all combinations of *width* nodes."""
-
     def __init__(
         self, sizes: Sequence[int], count: int, *, group: int, width: int, sockets: Sequence[Bits] | None
     ) -> None:
@@ -117,7 +113,6 @@ class _Search:
         return bool(self._richest)
 
     def best(self) -> DistributionPlan:
-        """The first of the best combinations, as a plan."""
         best = min(self._richest, key=self._rank)
         if self._exact:
             best = self._first_best(best)
@@ -134,7 +129,10 @@ class _Search:
         kinds = [(self._sizes[index], self._sockets and self._sockets[index]) for index in self._able]
         for chosen in _first_of_each(kinds, self._width):
             indexes = tuple([self._able[index] for index in chosen])
-            if self._has_enough(indexes) and self._ideal(indexes) < bar and (rank := self._rank(indexes)) < bar:
+            if not self._has_enough(indexes) or self._rank(indexes, ideal=True) >= bar:
+                continue
+            rank = self._rank(indexes)
+            if rank < bar:
                 known, bar = indexes, rank
                 if rank == (False, 0):
                     break
@@ -166,15 +164,12 @@ class _Search:
         left = [self._sizes[index] - share for index in indexes]
         return _Remainder(left, self._groups - share // self._group * self._width, group=self._group)
 
-    def _rank(self, indexes: Indexes) -> tuple[bool, int]:
-        """The rank of a combination; smaller is better."""
+    def _rank(self, indexes: Indexes, *, ideal: bool = False) -> tuple[bool, int]:
+        """The rank of a combination, or a lower bound for it (*ideal*); smaller is better."""
         share, saved = self._even_part(indexes)
-        return self._crosses(indexes), self._score(saved + self._remainder(indexes, share).most(exact=self._exact))
-
-    def _ideal(self, indexes: Indexes) -> tuple[bool, int]:
-        """A lower bound for the rank of *indexes*."""
-        share, saved = self._even_part(indexes)
-        return self._crosses(indexes), self._score(saved + self._remainder(indexes, share).ideal())
+        remainder = self._remainder(indexes, share)
+        saved += remainder.ideal() if ideal else remainder.most(exact=self._exact)
+        return self._crosses(indexes), self._score(saved)
 
     def _crosses(self, indexes: Indexes) -> bool:
         """With sockets, whether the combination is on several."""

@@ -27,7 +27,6 @@ class CpuNodes:
         self._nodes_per_socket = view.num_nodes // max(view.num_sockets, 1)
 
     def touched(self, cpus: CpuSet) -> NodeSet:
-        """The nodes of *cpus*."""
         return bits.of(node for node, own in self._cpus.items() if own & cpus)
 
     def near(self, nodes: NodeSet) -> CpuSet:
@@ -36,7 +35,6 @@ class CpuNodes:
         return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
 
     def count(self, cpus: CpuSet) -> dict[int, int]:
-        """The number of *cpus* on each node."""
         return {node: (cpus & own).bit_count() for node, own in self._cpus.items()}
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:

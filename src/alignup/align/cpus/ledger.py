@@ -48,11 +48,9 @@ class CpuLedger:
         return self.shared if own is None else own
 
     def owned(self, uid: str) -> CpuSet:
-        """The CPUs of a pod and its containers."""
         return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
 
     def owned_by_others(self, uid: str) -> CpuSet:
-        """The CPUs of all other pods."""
         return bits.union(map(self.owned, {*self.held, *self.pod_held} - {uid}))
 
     def reusable_by(self, uid: str) -> CpuSet:

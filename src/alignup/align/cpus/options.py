@@ -13,8 +13,6 @@ from alignup.align.settings import FeatureGates, FeatureStage, Policy, parse_boo
 
 
 class CpuPolicy(StrEnum):
-    """The policy of the CPU manager."""
-
     NONE = "none"
     STATIC = "static"
 
@@ -99,7 +97,6 @@ class CpuSettings:
     explicit: CpuSet = 0  #: ``reservedSystemCPUs``; empty: not set
 
     def check_none(self) -> None:
-        """Raise if policy none has options."""
         if self.options:
             listed = " ".join(f"{name}:{value}" for name, value in sorted(self.options.items()))
             raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{listed}]")

@@ -11,21 +11,12 @@ machines, sometimes takes CPUs that are not free; here all of them must be free 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from alignup.align.bits import CpuSet
 from alignup.align.errors import ProviderError
 from alignup.align.machine import KubeletView
 
 TakeStep = Callable[[CpuSet, int], CpuSet]  #: takes at most this many of the free CPUs
-
-
-class CpuSelection(Protocol):
-    """A way to select CPUs."""
-
-    def take(self, free: CpuSet, count: int) -> CpuSet:
-        """Select exactly *count* of the *free* CPUs, or raise ``ProviderError``; none if *count* is not positive."""
-        ...
 
 
 class PackedSelection:
@@ -53,6 +44,7 @@ class PackedSelection:
         self._steps: tuple[TakeStep, ...] = (self._outer_groups, self._inner_groups, *cached, *last)
 
     def take(self, free: CpuSet, count: int) -> CpuSet:
+        """Select exactly *count* of the *free* CPUs, or raise ``ProviderError``; none if *count* is not positive."""
         if count <= 0:
             return 0
         left = free & self._all
@@ -69,11 +61,7 @@ class PackedSelection:
         return taken
 
     def nodes(self, free: CpuSet) -> list[CpuSet]:
-        """The NUMA nodes with *free* CPUs, in the order of selection."""
         return self._outer_order(free) if self._nodes_first else self._inner_order(free)
-
-    def _sockets(self, free: CpuSet) -> list[CpuSet]:
-        return self._inner_order(free) if self._nodes_first else self._outer_order(free)
 
     def _outer_order(self, free: CpuSet) -> list[CpuSet]:
         return _most_used_first(self._outer, within=free, free=free)
@@ -118,26 +106,23 @@ class PackedSelection:
 
     def _single_spread(self, free: CpuSet, need: int) -> CpuSet:
         taken = 0
-        for socket in self._sockets(free):
+        for socket in self._inner_order(free) if self._nodes_first else self._outer_order(free):
             taken |= lowest_cpus(socket & free & ~taken, need - taken.bit_count())
         return taken
 
     def _caches(self, free: CpuSet, need: int) -> CpuSet:
         """Whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
-        order = self._cache_order(free)
+        order = [
+            cache
+            for node in self.nodes(free)
+            for cache in _most_used_first(self._caches_of[node], within=node & free, free=free)
+        ]
         taken = _take_whole(order, free=free, need=need) if need >= self._cache_size else 0
         need -= taken.bit_count()
         free &= ~taken
         if not need:
             return taken
         return taken | next((found for cache in order if (found := self._inside(cache, free, need=need))), 0)
-
-    def _cache_order(self, free: CpuSet) -> list[CpuSet]:
-        return [
-            cache
-            for node in self.nodes(free)
-            for cache in _most_used_first(self._caches_of[node], within=node & free, free=free)
-        ]
 
     def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
         """Exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
@@ -151,7 +136,6 @@ class PackedSelection:
 
 
 def not_enough_error(free: CpuSet, count: int) -> ProviderError:
-    """The kubelet's error."""
     return ProviderError(
         f"not enough cpus available to satisfy request: requested={count}, available={free.bit_count()}"
     )

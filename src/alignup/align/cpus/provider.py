@@ -1,11 +1,7 @@
 """The CPU provider: exclusive CPUs for containers of Guaranteed pods that request whole CPUs.
 
-All CPUs are shared until a container owns some. The provider gives hints for the CPUs of a container (or a whole pod),
-allocates them once the topology manager has decided, and releases them. It has no state: each step takes a ledger and
-returns another one.
-
-Note that the CPUs of an ordinary init container are reusable by the containers that run after it, but only as long as
-its pod is the last one handled.
+The CPUs of an ordinary init container are reusable by the containers that run after it, but only as long as its pod is
+the last one handled.
 """
 
 from collections.abc import Mapping
@@ -20,7 +16,7 @@ from alignup.align.cpus.distributed import DistributedSelection
 from alignup.align.cpus.hints import NO_HINTS, CpuHints, CpuNodes
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
-from alignup.align.cpus.packed import CpuSelection, PackedSelection
+from alignup.align.cpus.packed import PackedSelection
 from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import Hint, HintsByResource
 from alignup.align.machine import KubeletView
@@ -30,16 +26,15 @@ from alignup.align.workload import Container, Pod
 from alignup.align.workload.demand import container_cpus, pod_cpus
 from alignup.align.workload.names import CPU
 
+CpuSelection = PackedSelection | DistributedSelection
+
 
 def create_selection(view: KubeletView, options: CpuOptions) -> CpuSelection:
-    """The way to select CPUs on this machine under these options."""
     if options.distribute_cpus_across_numa:
         group = view.cpus_per_core if options.full_pcpus_only else 1
         return DistributedSelection(view, group=max(group, 1), by_socket=options.align_by_socket)
     return PackedSelection(
-        view,
-        spread=options.distribute_cpus_across_cores,
-        by_cache=options.prefer_align_cpus_by_uncorecache,
+        view, spread=options.distribute_cpus_across_cores, by_cache=options.prefer_align_cpus_by_uncorecache
     )
 
 
@@ -66,8 +61,6 @@ def select_reserved_cpus(view: KubeletView, options: CpuOptions, *, count: int, 
 
 @dataclass(frozen=True, kw_only=True)
 class CpuProvider(Provider[CpuLedger]):
-    """The CPU manager of one machine under one configuration."""
-
     view: KubeletView
     policy: CpuPolicy
     options: CpuOptions = field(default_factory=CpuOptions)
@@ -117,7 +110,6 @@ class CpuProvider(Provider[CpuLedger]):
 
     @lock_free_cached_property
     def reserved_cores(self) -> CpuSet:
-        """All CPUs of cores with reserved CPUs."""
         return bits.union(core for core in self.view.core_cpus.values() if core & self.reserved)
 
     @lock_free_cached_property
@@ -148,7 +140,6 @@ class CpuProvider(Provider[CpuLedger]):
         )
 
     def exclusive_cpus(self, pod: Pod, container: Container | None = None) -> int:
-        """The number of exclusive CPUs for the container, or for the pod as a whole."""
         if self.policy is CpuPolicy.NONE or (pod.has_pod_level_resources and not self.pod_level):
             return 0
         if container is None:

@@ -38,11 +38,10 @@ def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
     if at_least == at_most or are_nested(weights):
         return at_most
     search = _Search(_undominated(touched), _charges(weights), source)
-    return next((count for count in range(at_least, at_most) if search.reaches(count, need)), at_most)
+    return next((count for count in range(at_least, at_most) if search.completes(search.choices, count, need)), at_most)
 
 
 def are_single_nodes(masks: Collection[NodeSet]) -> bool:
-    """Whether every set has one node."""
     for mask in masks:  # noqa: SIM110 - runs for every hint, and all() takes twice as long
         if mask & mask - 1:
             return False
@@ -115,20 +114,21 @@ def _undominated(touched: Mapping[int, Bits]) -> list[Bits]:
 
 
 class _Search:
-    """A search among all choices of nodes, the richest first."""
-
     def __init__(self, choices: list[Bits], charged: Sequence[Bits], source: str) -> None:
         self.choices = choices
         self.charged = charged
         self.source = source
         self.steps = 0
 
-    def reaches(self, count: int, need: int) -> bool:
-        return self._completes(self.choices, count, need)
-
-    def _completes(self, choices: list[Bits], left: int, missing: int) -> bool:
+    def completes(self, choices: list[Bits], left: int, missing: int) -> bool:
         """Whether *left* of *choices*, which contain only untouched units, touch the *missing* units."""
-        self._step()
+        self.steps += 1
+        if self.steps > WORK_LIMIT:
+            raise WorkLimitError(
+                f"cannot decide within {WORK_LIMIT} steps how few NUMA nodes touch enough devices of {self.source}: "
+                "its devices are on groups of nodes that overlap without being nested",
+                sources=(self.source,),
+            )
         gains = [units.bit_count() for units in choices]
         most = max(gains, default=0)
         if left == 1 or most >= missing:
@@ -140,7 +140,7 @@ class _Search:
             if sum(gain for gain, _ in ranked[place : place + left]) < missing:
                 return False
             rest = [fresh for _, other in ranked[place + 1 :] if (fresh := other & ~units)]
-            if self._completes(rest, left - 1, missing - gain):
+            if self.completes(rest, left - 1, missing - gain):
                 return True
         return False
 
@@ -152,12 +152,3 @@ class _Search:
             + sum(nlargest(left, [(units & charged).bit_count() for units in choices]))
             for charged in self.charged
         )
-
-    def _step(self) -> None:
-        self.steps += 1
-        if self.steps > WORK_LIMIT:
-            raise WorkLimitError(
-                f"cannot decide within {WORK_LIMIT} steps how few NUMA nodes touch enough devices of {self.source}: "
-                "its devices are on groups of nodes that overlap without being nested",
-                sources=(self.source,),
-            )

@@ -1,14 +1,9 @@
 """Hints for devices: the sets of NUMA nodes near which enough devices are free.
 
-A set serves a request if enough free devices have a node in it. Devices without nodes count for no set, although they
-may be allocated in the end. If every device has one node, the numbers per node add up
-(:class:`~alignup.align.hint.AmountFamily`); a device on several nodes counts once for a set
-(:class:`CoverageFamily`).
-
-Every set must touch all reusable devices. Each group of them therefore weighs more than all free devices together, so
-one sum shows both whether all of them are touched and whether enough devices are free.
-
-A set is preferred if it has as few nodes as the request needs when all devices are healthy and free.
+Devices without nodes count for no set, although they may be allocated in the end. Every set must touch all reusable
+devices. Each group of them therefore weighs more than all free devices together, so one sum shows both whether all of
+them are touched and whether enough devices are free. A set is preferred if it has as few nodes as the request needs
+when all devices are healthy and free.
 """
 
 from dataclasses import KW_ONLY, dataclass, field

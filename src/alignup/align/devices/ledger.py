@@ -1,10 +1,7 @@
-"""The device ledger: the devices that plugins report, and which container holds which.
+"""The device ledger: the devices that plugins report, and which container holds which; every change returns a new one.
 
-A ledger is immutable: every change returns a new one. Held devices are stored by id, since devices come, fail and go
-while pods hold them. Free devices are stored as a set of indexes into the inventory of their resource, so choosing
-devices takes a few operations on ints.
-
-Note that a resource stays known while a pod holds any of it, even if its plugin is long gone.
+Held devices are stored by id, since devices come, fail and go while pods hold them. Free devices are stored as a set of
+indexes into the inventory of their resource. A resource stays known while a pod holds any of it, even without plugin.
 """
 
 import re
@@ -78,7 +75,6 @@ class DeviceInventory:
         return cls(ordered, machine, preferred_allocation=preferred_allocation)
 
     def find(self, ids: Iterable[str]) -> DeviceSet:
-        """The devices of *ids* in the inventory."""
         indexes = self.indexes
         found = 0
         for id_ in ids:
@@ -87,7 +83,6 @@ class DeviceInventory:
         return found
 
     def names(self, devices: DeviceSet) -> tuple[str, ...]:
-        """The ids of *devices*, in natural order."""
         return tuple([self.devices[index].id for index in bits.members(devices)])
 
     def near(self, nodes: NodeSet) -> DeviceSet:
@@ -144,7 +139,6 @@ class DeviceLedger:
         return {name for name, own in self.inventories.items() if own.registered}.union(self.in_use)
 
     def holds(self, uid: str, container: str) -> DeviceIds:
-        """What a container holds, by resource."""
         return self.held.get(uid, {}).get(container, {})
 
     def owned(self, uid: str, resource: str) -> frozenset[str]:
@@ -173,7 +167,6 @@ class DeviceLedger:
         return counts
 
     def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> Self:
-        """Replace the devices of *resource* by those its plugin reports."""
         return self._with_inventory(
             resource, DeviceInventory.of(devices, machine=self.nodes, preferred_allocation=preferred_allocation)
         )
@@ -247,11 +240,7 @@ class DeviceLedger:
 
     def _with_inventory(self, resource: str, inventory: DeviceInventory) -> Self:
         free = inventory.healthy & ~inventory.find(self.in_use.get(resource, ()))
-        return replace(
-            self,
-            inventories={**self.inventories, resource: inventory},
-            free={**self.free, resource: free},
-        )
+        return replace(self, inventories={**self.inventories, resource: inventory}, free={**self.free, resource: free})
 
 
 @lru_cache(maxsize=4096)

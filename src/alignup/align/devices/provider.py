@@ -1,15 +1,11 @@
 """The device provider: devices of device plugins, such as GPUs and network cards.
 
-It gives hints for the devices of a container (or a whole pod), and allocates once the policy has chosen nodes. It has
-no state: each step takes a ledger and returns another one.
-
 A plugin can prefer certain combinations of its devices (GetPreferredAllocation). This module calls no plugin: if a
 preference is needed and not among the answers, allocation raises :class:`PreferencesNeededError` with the requests to
-send, and nothing is allocated. An answer is valid only for exactly the request it belongs to, so a late answer, given
-before the free devices changed, is never used by mistake.
+send, and nothing is allocated. An answer is valid only for exactly the request it belongs to.
 
-Note that devices near the chosen nodes come first, but others are allocated if they do not suffice: alignment depends
-on the hints alone. Where the kubelet chooses at random, the lowest device ids in natural order are taken.
+Devices near the chosen nodes come first, but others are allocated if they do not suffice: alignment depends on the
+hints alone. Where the kubelet chooses at random, the lowest device ids in natural order are taken.
 """
 
 from collections.abc import Collection, Mapping
@@ -29,8 +25,6 @@ from alignup.align.workload import Container, Pod, demand
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """The number of devices of one resource for one container."""
-
     uid: str
     container: str
     resource: str
@@ -77,8 +71,6 @@ class DevicesByAffinity(NamedTuple):
 
 @dataclass(frozen=True)
 class DeviceProvider(Provider[DeviceLedger]):
-    """The device manager of one machine."""
-
     nodes: NodeSet  #: the NUMA nodes of the machine
     devices: tuple[Device, ...] = ()  #: on the idle machine
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation

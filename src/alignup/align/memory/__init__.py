@@ -1,4 +1,1 @@
-"""The memory manager: the ledger (``ledger``), hints (``hints``, ``cover``), allocation (``provider``), reservations.
-
-``reserved_memory`` parses and proposes the memory reserved for the system.
-"""
+"""The memory manager: the ledger, hints (``hints``, ``cover``), allocation (``provider``), ``reserved_memory``."""

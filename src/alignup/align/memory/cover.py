@@ -164,7 +164,13 @@ class _Cover:
                 short = tuple(max(0, wanted - taken * own) for wanted, own in zip(missing, amounts, strict=False))
                 if completes(start + 1, left - taken, short):
                     return True
-            self._give_up(state, work_limit)
+            self.failed.add(state)
+            if len(self.failed) > work_limit:
+                raise WorkLimitError(
+                    f"cannot decide within {work_limit} steps whether {self.count} of {self.copies.total()} NUMA nodes "
+                    f"hold enough of {len(self.need)} kinds of memory",
+                    sources=("memory",),
+                )
             return False
 
         return completes(0, self.count, self.need)
@@ -176,15 +182,6 @@ class _Cover:
             amounts = [choice[kind] for choice, many in zip(choices, copies, strict=True) for _ in range(many)]
             tops.append([0, *accumulate(sorted(amounts, reverse=True)[: self.count])])
         return tops
-
-    def _give_up(self, state: tuple[int, ...], work_limit: int) -> None:
-        self.failed.add(state)
-        if len(self.failed) > work_limit:
-            raise WorkLimitError(
-                f"cannot decide within {work_limit} steps whether {self.count} of {self.copies.total()} NUMA nodes "
-                f"hold enough of {len(self.need)} kinds of memory",
-                sources=("memory",),
-            )
 
 
 def _weighed(weights: Sequence[int], amounts: Sequence[int]) -> int:

@@ -32,7 +32,6 @@ class MemoryTable(NamedTuple):
     free: int
 
     def take(self, size: int) -> "MemoryTable":
-        """The table with *size* more bytes reserved."""
         return MemoryTable(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
 
 
@@ -40,8 +39,6 @@ EMPTY_TABLE = MemoryTable(0, 0, 0, 0, 0)  #: for a type that a node does not lis
 
 
 class NodeMemory(NamedTuple):
-    """The memory of one NUMA node."""
-
     cells: NodeSet  #: its group, including itself
     assignments: int  #: the number of its blocks
     tables: Mapping[str, MemoryTable]  #: by type
@@ -89,11 +86,9 @@ class MemoryLedger:
         return self.held.get(pod, {}).get(container)
 
     def reusable_by(self, pod: str) -> Mapping[NodeSet, Sizes]:
-        """What *pod* may reuse: group → type → bytes."""
         return self.reusable if pod == self.last_pod else {}
 
     def free(self, nodes: NodeSet, type_: str) -> int:
-        """The free bytes of one type on *nodes*."""
         return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).free for node in bits.members(nodes)])
 
     def free_by_node(self, type_: str) -> dict[int, int]:

@@ -1,10 +1,7 @@
 """The memory provider: memory and huge pages of Guaranteed pods, on chosen NUMA nodes.
 
-It gives hints for the memory of a container (or a whole pod), and allocates once the policy has chosen nodes. It has no
-state: each step takes a ledger and returns another one.
-
-Note that init containers lend their memory to later containers, but only on exactly the same nodes. And a request that
-cannot be placed at all gets no hint, which counts as "anywhere"; it is rejected only at allocation.
+Init containers lend their memory to later containers, but only on exactly the same nodes. A request that cannot be
+placed at all gets no hint, which counts as "anywhere"; it is rejected only at allocation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,8 +21,6 @@ from alignup.align.workload import Container, Pod, QoS, demand
 
 
 class MemoryPolicy(StrEnum):
-    """The policy of the memory manager."""
-
     NONE = "None"
     STATIC = "Static"
 
@@ -41,8 +36,6 @@ class MemoryPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """The settings of the memory provider."""
-
     policy: MemoryPolicy = MemoryPolicy.NONE
     pod_level_managers: bool = False  #: whether pod-level resources are allocated as a whole; else they are ignored
     #: copy two defects of the kubelet: one node of a group is allocated alone (here the container joins the group), and
@@ -57,8 +50,6 @@ class MemorySettings:
 
 @dataclass(frozen=True)
 class MemoryProvider(Provider[MemoryLedger]):
-    """The memory manager of one machine under one configuration."""
-
     settings: MemorySettings = field(default_factory=MemorySettings)
     nodes: Sequence[NumaNode] = ()
     reserved: Mapping[int, Sizes] = field(default_factory=dict)  #: node → type → bytes reserved for the system

@@ -1,15 +1,10 @@
-"""Merging the hints of several resources into one set of NUMA nodes, without their product.
-
-The kubelet tries every combination of one hint per resource: 255³ of them on eight nodes. Two observations make that
-unnecessary (``docs/why/merging.md`` has the proof):
+"""Merging the hints of several resources into one set of NUMA nodes, without their product (``docs/why/merging.md``).
 
 * A combination is preferred only if every resource prefers the *same* set. So the preferred winner is the best set in
   the intersection of the preferred sets.
-* Otherwise no combination is preferred, so the winner is the best set, under one total order, that is the intersection
-  of some combination: sets as wide as the *target width* first, then narrower ones from wide to narrow, then wider
-  ones. The target width is the largest of the resources' smallest hints.
-
-Among sets of one width, the closest (with distances) and then the lowest node numbers win.
+* Otherwise the winner is the best set, under one total order, that is the intersection of some combination: sets as
+  wide as the *target width* (the largest of the resources' smallest hints) first, then narrower ones from wide to
+  narrow, then wider ones. Among sets of one width, the closest (with distances) and then the lowest node numbers win.
 """
 
 from collections.abc import Collection, Iterable, Sequence

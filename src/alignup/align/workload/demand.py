@@ -52,7 +52,7 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
 
 def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
     """The total requests of *pod*, optionally without pod-level resources or overhead."""
-    total = aggregate(pod, _requests)
+    total = aggregate(pod, lambda one: one.resources.requests)
     if pod_level:
         total |= pod_level_amounts(pod.resources.requests)
     if overhead:
@@ -62,7 +62,7 @@ def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict
 
 def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
     """The total limits of *pod*; overhead raises a limit but never creates one."""
-    total = aggregate(pod, _limits)
+    total = aggregate(pod, lambda one: one.resources.limits)
     if pod_level:
         total |= pod_level_amounts(pod.resources.limits)
     if overhead:
@@ -132,7 +132,7 @@ def pod_cpus(pod: Pod, *, pod_level_managers: bool = False) -> int:
         return 0
     if _is_whole(pod, managed=pod_level_managers):
         return pod.resources.whole_cpus
-    return aggregate(pod, _whole_cpus).get(CPU, 0)
+    return aggregate(pod, lambda one: {CPU: one.resources.whole_cpus}).get(CPU, 0)
 
 
 def container_memory(pod: Pod, container: Container, *, pod_level_managers: bool = False) -> Mapping[str, int]:
@@ -146,7 +146,7 @@ def pod_memory(pod: Pod, *, pod_level_managers: bool = False) -> dict[str, int]:
     """The requested bytes of a whole pod; like the kubelet, without types that only init containers request."""
     if _is_whole(pod, managed=pod_level_managers):
         return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
-    total = aggregate(pod, _container_bytes)
+    total = aggregate(pod, lambda one: _bytes(one.resources))
     named = {name for container in pod.containers for name in container.resources.requests}
     return {name: size for name, size in total.items() if name in named}
 
@@ -165,22 +165,6 @@ def pod_devices(pod: Pod, resources: Collection[str]) -> dict[str, int]:
 def _is_whole(pod: Pod, *, managed: bool) -> bool:
     """Whether pod-level resources are allocated as a whole."""
     return managed and pod.has_pod_level_resources
-
-
-def _requests(container: Container) -> Amounts:
-    return container.resources.requests
-
-
-def _limits(container: Container) -> Amounts:
-    return container.resources.limits
-
-
-def _whole_cpus(container: Container) -> dict[str, int]:
-    return {CPU: container.resources.whole_cpus}
-
-
-def _container_bytes(container: Container) -> Mapping[str, int]:
-    return _bytes(container.resources)
 
 
 def _bytes(resources: Resources) -> Mapping[str, int]:

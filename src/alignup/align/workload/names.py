@@ -65,7 +65,6 @@ def is_extended(name: str) -> bool:
 
 
 def is_overcommittable(name: str) -> bool:
-    """Whether limits may exceed requests."""
     return is_native(name) and not is_hugepages(name)
 
 
@@ -81,7 +80,6 @@ def is_scalar(name: str) -> bool:
 
 
 def is_pod_level(name: str) -> bool:
-    """Whether pod-level resources may contain it."""
     return name in {CPU, MEMORY} or is_hugepages(name)
 
 
@@ -98,7 +96,6 @@ def page_size(name: str) -> int | None:
 
 
 def label_problems(text: str) -> tuple[str, ...]:
-    """What is wrong with a DNS label, such as a container name or a namespace."""
     problems = []
     if len(text) > _LABEL_LENGTH:
         problems.append(f"must be no more than {_LABEL_LENGTH} characters")
@@ -108,7 +105,6 @@ def label_problems(text: str) -> tuple[str, ...]:
 
 
 def subdomain_problems(text: str) -> tuple[str, ...]:
-    """What is wrong with a DNS subdomain, such as a pod name."""
     problems = []
     if len(text) > _SUBDOMAIN_LENGTH:
         problems.append(f"must be no more than {_SUBDOMAIN_LENGTH} characters")
@@ -141,7 +137,6 @@ def qualified_problems(text: str) -> tuple[str, ...]:
 
 @_cached
 def container_resource_problems(name: str) -> tuple[str, ...]:
-    """What is wrong with a resource name of a container."""
     problems = _resource_problems(name)
     if "/" not in name:
         known = name in _COMPUTE or is_hugepages(name)
@@ -153,7 +148,6 @@ def container_resource_problems(name: str) -> tuple[str, ...]:
 
 @_cached
 def pod_resource_problems(name: str) -> tuple[str, ...]:
-    """What is wrong with a resource name of pod-level resources."""
     problems = _resource_problems(name)
     if problems or is_pod_level(name):
         return problems

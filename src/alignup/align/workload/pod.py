@@ -1,8 +1,6 @@
-"""Pods, containers, their resources, and the resulting QoS class.
+"""Pods, containers, their resources and QoS class, as parsed: ``validation`` applies defaults and checks.
 
-A missing list of amounts and an empty one mean the same, so both are an empty mapping. A pod here is only a parsed
-document: ``align.workload.validation`` applies the defaults and checks of the API server or the kubelet, and
-``align.workload.demand`` computes its requests.
+A missing list of amounts and an empty one mean the same, so both are an empty mapping.
 """
 
 from collections.abc import Mapping
@@ -30,8 +28,6 @@ class QoS(StrEnum):
 
 @dataclass(frozen=True)
 class Resources:
-    """The resources of one container, or of the pod as a whole."""
-
     requests: Amounts = field(default_factory=dict)
     limits: Amounts = field(default_factory=dict)
     claims: tuple[str, ...] = ()  #: names of the pod's resource claims

@@ -25,8 +25,6 @@ SOURCE_ANNOTATION = "kubernetes.io/config.source"
 
 
 class PodSource(StrEnum):
-    """Where the kubelet gets a pod from."""
-
     API = "api"
     STATIC = "static"
 
@@ -37,7 +35,17 @@ def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_p
     *host* becomes part of a static pod's name. *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting.
     """
     try:
-        return _accepted(apply_defaults(pod, source=source, fix_pod_level=fix_pod_level), source=source, host=host)
+        pod = apply_defaults(pod, source=source, fix_pod_level=fix_pod_level)
+        if source is PodSource.STATIC:
+            pod = _on_host(pod, host)
+        found = tuple(dict.fromkeys(validation_problems(pod)))
+        if found:
+            raise PodError(found)
+        if source is PodSource.STATIC:
+            return pod
+        # The API server stores rewritten amounts and the QoS class.
+        stored = _with_amounts(pod, lambda amount: amount if amount.text is not None else Quantity.parse(str(amount)))
+        return replace(stored, recorded_qos=stored.computed_qos)
     except QuantityError as error:
         raise PodError([Problem("spec", f"cannot add up the amounts: {error}")]) from error
 
@@ -58,8 +66,8 @@ def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level
 
 
 def validation_problems(pod: Pod) -> Iterator[Problem]:
-    """All problems of a pod with defaults, in the API server's order."""
-    yield from _metadata_problems(pod)
+    yield from _name_problems("metadata.name", pod.name, names.subdomain_problems)
+    yield from _name_problems("metadata.namespace", pod.namespace, names.label_problems)
     if not pod.containers:
         yield Problem("spec.containers", "Required value")
     taken: set[str] = set()
@@ -75,14 +83,6 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
     yield from _resource_problems("spec.overhead", Resources(limits=pod.overhead))
 
 
-def _accepted(filled: Pod, *, source: PodSource, host: str) -> Pod:
-    pod = _on_host(filled, host) if source is PodSource.STATIC else filled
-    found = tuple(dict.fromkeys(validation_problems(pod)))
-    if found:
-        raise PodError(found)
-    return _stored(pod) if source is PodSource.API else pod
-
-
 def _on_host(pod: Pod, host: str) -> Pod:
     """A static pod with the name and uid that its host gives it."""
     if not pod.name:
@@ -91,16 +91,6 @@ def _on_host(pod: Pod, host: str) -> Pod:
     # The same file on the same host is the same pod; any change makes a new one.
     uid = pod.uid or hashlib.sha256(repr((host, pod)).encode(errors="replace")).hexdigest()[:32]
     return replace(pod, name=name, uid=uid, annotations={**pod.annotations, SOURCE_ANNOTATION: "file"})
-
-
-def _stored(pod: Pod) -> Pod:
-    """*pod* as the API server stores it: with rewritten amounts and its QoS class."""
-    stored = _with_amounts(pod, _rewritten)
-    return replace(stored, recorded_qos=stored.computed_qos)
-
-
-def _rewritten(amount: Quantity) -> Quantity:
-    return amount if amount.text is not None else Quantity.parse(str(amount))
 
 
 def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
@@ -158,11 +148,6 @@ def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
     return replace(own, requests=requests, limits=limits)
 
 
-def _metadata_problems(pod: Pod) -> Iterator[Problem]:
-    yield from _name_problems("metadata.name", pod.name, names.subdomain_problems)
-    yield from _name_problems("metadata.namespace", pod.namespace, names.label_problems)
-
-
 def _name_problems(field: str, name: str, check: Callable[[str], Iterable[str]]) -> Iterator[Problem]:
     if not name:
         yield Problem(field, "Required value")
@@ -178,7 +163,6 @@ def _resource_problems(
     claims: tuple[str, ...] = (),
     name_problems: Callable[[str], Iterable[str]] = names.container_resource_problems,
 ) -> Iterator[Problem]:
-    """The problems of one set of requests and limits."""
     for name, amount in resources.limits.items():
         yield from _amount_problems(f"{field}.limits[{name}]", name, amount, name_problems=name_problems)
     for name, amount in resources.requests.items():
@@ -206,7 +190,6 @@ def _amount_problems(
 
 
 def _balance_problems(field: str, name: str, amount: Quantity, *, limit: Quantity | None) -> Iterator[Problem]:
-    """The problems of a request compared with its limit."""
     may_exceed = names.is_overcommittable(name)
     if limit is None:
         if not may_exceed:
@@ -231,7 +214,6 @@ def _claim_problems(field: str, claims: tuple[str, ...], *, known: tuple[str, ..
 
 
 def _pod_level_problems(pod: Pod) -> Iterator[Problem]:
-    """The problems of pod-level resources, also compared with those of the containers."""
     own = pod.resources
     if own.claims:
         yield Problem("spec.resources.claims", "Forbidden: claims may not be set for Resources at pod-level")
