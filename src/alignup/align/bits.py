@@ -74,10 +74,7 @@ def to_spans(bits: Bits) -> Spans:
 
 
 def parse_spans(text: str) -> Spans:
-    """Parse a Linux list like the kubelet, without building the set.
-
-    Parts may be in any order and overlap; blanks, empty parts and descending ranges raise the kubelet's errors.
-    """
+    """Parse a Linux list with the kubelet's errors, without building the set; parts may overlap, in any order."""
     if not text:
         return ()
     read = []

@@ -100,10 +100,7 @@ class SettingsError(AlignError, ValueError):
 
 
 class ConfigurationError(SettingsError):
-    """A KubeletConfiguration with which a kubelet would not start.
-
-    ``stage`` is the failing stage of the kubelet's start, ``source`` the file, and ``advice`` one line on what to do.
-    """
+    """An invalid KubeletConfiguration; ``stage`` is the failing stage of the kubelet's start, ``source`` the file."""
 
     def __init__(self, problems: Sequence[Problem], *, stage: str, source: str = "", advice: str | None = None) -> None:
         self.problems = tuple(problems)

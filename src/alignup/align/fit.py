@@ -203,10 +203,7 @@ def still_missing(insufficient: Iterable[InsufficientResource], evicted: Iterabl
 
 
 def _freed(pod: Pod) -> dict[str, int]:
-    """What evicting *pod* frees in the kubelet's estimate, which can be less than its usage.
-
-    With pod-level resources, those of containers do not count. Overhead counts only for requested resources.
-    """
+    """What evicting *pod* frees in the kubelet's estimate, which can be less than its usage."""
     if pod.has_pod_level_resources:
         requested = demand.pod_level_amounts(pod.resources.requests)
     else:

@@ -22,7 +22,7 @@ from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
 from alignup.align.fit import NodeAllocatable
 from alignup.align.ledger import Ledger
-from alignup.align.machine import Device, KubeletView, Machine
+from alignup.align.machine import Device, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
@@ -72,7 +72,11 @@ class Host:
         with _errors_of("topology"):
             settings.topology.check_machine(nodes=len(view.nodes), distances=view.distances is not None)
             if settings.topology.policy is not Policy.NONE or settings.pod_policy_annotations:
-                _check_nodes(view)
+                unknown = [node.id for node in view.nodes if node.id < 0]
+                if unknown:  # made up by cAdvisor on a system without NUMA nodes and known sockets
+                    raise SettingsError(
+                        f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned"
+                    )
         self.devices = DeviceProvider(view.all_nodes, machine.devices, settings.preferred_allocation)
         with _errors_of("cpu"):
             self.cpus = CpuProvider.create(
@@ -231,10 +235,3 @@ def _no_negative(amounts: Amounts) -> bool:
         if amount.unscaled < 0:
             return False
     return True
-
-
-def _check_nodes(view: KubeletView) -> None:
-    """Reject the nodes cAdvisor makes up for a system without NUMA nodes and known sockets."""
-    unknown = [node.id for node in view.nodes if node.id < 0]
-    if unknown:
-        raise SettingsError(f"NUMA node {unknown[0]}: this machine reports no NUMA nodes, so nothing can be aligned")

@@ -70,10 +70,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class PciDevice:
-    """One PCI function and its location; ``None`` means unknown.
-
-    The kernel's -1 for "no node" is ``None`` too: a device without locality is not on node 0.
-    """
+    """One PCI function; ``None`` means unknown. A device without locality (the kernel's -1) is not on node 0."""
 
     address: str  #: domain:bus:device.function, with a domain of four digits or more
     kind: int | None = None  #: class, subclass and interface in 24 bits
@@ -85,10 +82,7 @@ class PciDevice:
 
 @dataclass(frozen=True, slots=True)
 class CadvisorNode:
-    """One NUMA node as cAdvisor reports it; unreadable values are 0 or empty.
-
-    If the kernel has no nodes, cAdvisor makes a node of each socket, so -1 occurs as an id.
-    """
+    """A node as cAdvisor reports it; unreadable values are 0 or empty, and -1 is the id of a made-up node."""
 
     id: int
     memory: int = 0

@@ -33,10 +33,7 @@ class QuantityFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Quantity:
-    """An exact amount: ``unscaled`` times ten to the ``power``.
-
-    Equality, order and hash depend on the amount alone: ``1000m`` equals ``1``.
-    """
+    """``unscaled`` times ten to the ``power``; comparisons depend on the amount alone: ``1000m`` equals ``1``."""
 
     ZERO: ClassVar["Quantity"]
 
@@ -81,10 +78,7 @@ class Quantity:
 
     @classmethod
     def from_json_token(cls, token: str) -> "Quantity":
-        """Parse one JSON value in its original spelling.
-
-        Like in Kubernetes, escapes in a string are not decoded, and ``null`` is zero.
-        """
+        """Parse one JSON value as spelled; as in Kubernetes, escapes are not decoded, and ``null`` is zero."""
         if token == "null":  # noqa: S105 - a JSON literal
             return cls.ZERO
         if len(token) >= 2 and token[0] == token[-1] == '"':
@@ -158,17 +152,12 @@ class Quantity:
     def __eq__(self, other: object) -> bool:
         return not self._compare(other) if isinstance(other, Quantity) else NotImplemented
 
+    # Python derives > and >= from these by exchanging the operands.
     def __lt__(self, other: "Quantity") -> bool:
         return self._compare(other) < 0 if isinstance(other, Quantity) else NotImplemented
 
     def __le__(self, other: "Quantity") -> bool:
         return self._compare(other) <= 0 if isinstance(other, Quantity) else NotImplemented
-
-    def __gt__(self, other: "Quantity") -> bool:
-        return self._compare(other) > 0 if isinstance(other, Quantity) else NotImplemented
-
-    def __ge__(self, other: "Quantity") -> bool:
-        return self._compare(other) >= 0 if isinstance(other, Quantity) else NotImplemented
 
     def __hash__(self) -> int:
         # Modulo a prime, every power of ten is a small number, so large powers are never written out.

@@ -219,7 +219,10 @@ def _typed(levels: Sequence[_Level], outside: Sequence[_Attached]) -> tuple[_Lev
         raise ParseError(f"{untyped[0]!r}: expected a type here, since other levels have one")
     hung = bool(outside) or any(level.attached for level in levels if level.kind != "numa")
     if untyped:
-        inner = [_usual(level, kind) for level, kind in zip(inner, _usual_kinds(len(inner), hung=hung), strict=True)]
+        # hwloc gives these types to the levels of a text without types.
+        wanted = [kind for kind in _WANTED if kind != "numa" or not hung][: len(inner)]
+        kinds = ["group"] * (len(inner) - len(wanted)) + sorted(wanted, key=_OUTER_FIRST.index)
+        inner = list(map(_usual, inner, kinds))
     typed = (*inner, replace(last, kind="pu"))
     seen: set[str | None] = set()
     for level in typed:
@@ -231,12 +234,6 @@ def _typed(levels: Sequence[_Level], outside: Sequence[_Attached]) -> tuple[_Lev
             raise ParseError(f"{level.token!r}: expected NUMA nodes either as a level or attached, not both")
         seen.add(level.kind)
     return typed if hung or "numa" in seen else (_usual(_Level("", None, 1), "numa"), *typed)
-
-
-def _usual_kinds(count: int, *, hung: bool) -> list[str]:
-    """The types that hwloc gives to *count* levels above the CPUs of a text without types."""
-    wanted = [kind for kind in _WANTED if kind != "numa" or not hung][:count]
-    return ["group"] * (count - len(wanted)) + sorted(wanted, key=_OUTER_FIRST.index)
 
 
 def _usual(level: _Level, kind: str) -> _Level:

@@ -247,10 +247,7 @@ class _Remainder:
         return tuple(given[: self._groups])
 
     def _saved(self, sizes: Sequence[int]) -> int:
-        """What rounds over all of *sizes* save; -1 if they do not have enough whole groups.
-
-        The kubelet loops forever if nodes have enough CPUs but not in whole groups.
-        """
+        """What rounds over all of *sizes* save; -1 without enough whole groups (the kubelet loops forever then)."""
         group, groups = self._group, self._groups
         sizes = list(sizes)
         saved = 0

@@ -38,10 +38,7 @@ class CpuNodes:
         return {node: (cpus & own).bit_count() for node, own in self._cpus.items()}
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
-        """Hints for *request* CPUs with these *free* counts per node; the *reusable* CPUs are used first.
-
-        As in the kubelet, a CPU that is both reusable and free counts twice.
-        """
+        """Hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* (here by node) counts twice."""
         width = min(bisect_left(self._largest, request) + 1, len(self._largest))
         by_socket = bool(self._sockets) and self._nodes_per_socket > 0
         return AmountFamily(

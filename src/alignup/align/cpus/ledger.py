@@ -14,11 +14,7 @@ from alignup.align.errors import StateError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLedger:
-    """Which container owns which CPUs; all others are shared.
-
-    Every CPU is shared, owned or lost. Containers of one pod may own the same CPU (an init container and a later one);
-    containers of different pods never do.
-    """
+    """Every CPU is shared, owned (by containers of one pod, perhaps several), or lost."""
 
     node_cpus: Mapping[int, CpuSet]  #: by NUMA node
     reserved: CpuSet  #: never owned by a container
@@ -58,10 +54,7 @@ class CpuLedger:
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else 0
 
     def give(self, uid: str, container: str, *, cpus: CpuSet, reusable: CpuSet | None = None) -> Self:
-        """Give *cpus* to a container: available ones, or some that its pod owns already.
-
-        *reusable* is what the next container of the pod may reuse; ``None``: as before.
-        """
+        """Give CPUs that are available or the pod's; the next container may reuse *reusable* (``None``: as before)."""
         self._check_available(cpus & ~self.owned(uid))
         held = {**self.held, uid: {**self.held.get(uid, {}), container: cpus}}
         again = self.reusable if reusable is None else (uid, reusable)
@@ -90,10 +83,7 @@ class CpuLedger:
         )
 
     def take_back(self, uid: str, container: str) -> Self:
-        """Release the CPUs of a container, except those of other containers of its pod.
-
-        The CPUs of a pod as a whole are released with its last container.
-        """
+        """Release what no other container of the pod has; CPUs of a pod as a whole go with its last container."""
         containers = self.held.get(uid, {})
         if container not in containers:
             return self

@@ -20,10 +20,7 @@ WORK_LIMIT = 2_000  #: steps of a search among overlapping sets; some tenths of 
 
 
 def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
-    """The smallest number of nodes, at least one, that touch sets worth *need*; ``None`` if all of them do not.
-
-    Raises ``WorkLimitError``, which names *source*, after ``WORK_LIMIT`` steps.
-    """
+    """The smallest number of nodes, at least one, that touch sets worth *need*; ``None`` if all of them do not."""
     if need <= 0:
         return 1
     if need > sum(weights.values()):

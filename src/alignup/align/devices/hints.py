@@ -78,10 +78,7 @@ class CoverageFamily(HintFamily):
 def device_family(
     inventory: DeviceInventory, available: DeviceSet, *, resource: str, need: int, reusable: DeviceSet = 0
 ) -> AmountFamily | CoverageFamily | None:
-    """The sets of nodes near which *need* of the *available* and *reusable* devices are; ``None``: there is none.
-
-    Raises ``WorkLimitError`` if devices are on many overlapping groups of nodes.
-    """
+    """The sets of nodes near which *need* of the *available* and *reusable* devices are; ``None``: there is none."""
     nodes = inventory.nodes
     wanted = need
     weights = inventory.count(available)

@@ -106,11 +106,7 @@ class DeviceInventory:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceLedger:
-    """The devices of a machine and their holders.
-
-    Containers of one pod may hold the same device (an init container and a later one); containers of different pods
-    never do.
-    """
+    """The devices of a machine and their holders: a device belongs to containers of one pod, perhaps several."""
 
     nodes: NodeSet  #: the NUMA nodes of the machine
     inventories: Mapping[str, DeviceInventory] = field(default_factory=dict)  #: by resource
@@ -155,13 +151,9 @@ class DeviceLedger:
         return {node: (devices & free).bit_count() for node, devices in self.inventories[resource].on.items()}
 
     def allocatable(self, uid: str = "") -> dict[str, int]:
-        """The device capacity by resource for the fit check of a pod.
-
-        Only healthy devices count. For a pod that holds devices already, the capacity is at least the number of devices
-        in use, so that a device that failed while the pod ran does not reject it.
-        """
+        """The number of healthy devices by resource, for the fit check of a pod."""
         counts = {name: own.healthy.bit_count() for name, own in self.inventories.items() if own.registered}
-        if uid in self.held:
+        if uid in self.held:  # a device that failed while the pod ran must not reject it
             for resource, ids in self.in_use.items():
                 counts[resource] = max(counts.get(resource, 0), len(ids))
         return counts
@@ -184,10 +176,7 @@ class DeviceLedger:
         return self._with_inventory(resource, replace(stopped, registered=False))
 
     def give(self, uid: str, container: str, *, devices: Mapping[str, Collection[str]]) -> Self:
-        """Give *devices* to a container that holds none of their resources.
-
-        Raises ``StateError`` if another pod holds one of them.
-        """
+        """Give *devices* to a container without any of their resources; ``StateError`` if another pod holds one."""
         devices = {resource: ids for resource, ids in devices.items() if ids}
         if not devices:
             return self

@@ -65,10 +65,7 @@ class MemoryLedger:
 
     @staticmethod
     def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
-        """The ledger of an idle machine, with *reserved* (node → type → bytes) for the system.
-
-        As in the kubelet, reserving more than a node has wraps around.
-        """
+        """The idle machine; *reserved* is node → type → bytes. As in the kubelet, reserving too much wraps around."""
         ordered = sorted(nodes, key=lambda node: node.id)
         return MemoryLedger({node.id: _idle(node, reserved.get(node.id, {})) for node in ordered})
 
@@ -115,10 +112,7 @@ class MemoryLedger:
     def give(
         self, pod: str, container: str, *, blocks: Sequence[Block], init: bool = False, earlier: Sequence[str] = ()
     ) -> "MemoryLedger":
-        """Give *blocks*, all on the same nodes, to a container; *init*: an ordinary init container.
-
-        Reused memory is not charged again; the *earlier* init containers it came from then hold less.
-        """
+        """Give *blocks*, all on the same nodes; memory reused from *earlier* init containers is not charged again."""
         again = self.reusable_by(pod).get(blocks[0].nodes, {})
         nodes = dict(self.nodes)
         _charge(nodes, blocks, [max(0, block.size - again.get(block.type, 0)) for block in blocks])
@@ -177,7 +171,15 @@ class MemoryLedger:
         stored = MemoryLedger(self.nodes, self.held, self.pod_held if pod_level else {})
         nodes = dict(idle.nodes)
         for pod, container, block in sorted(_charged(stored), key=lambda held: -held[2].nodes.bit_count()):
-            _check_block(nodes, block, where=f"(pod: {pod}, container: {container})")
+            # One node of a group must list the type.
+            known = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
+            for node in bits.members(block.nodes):
+                if node not in nodes or not known:
+                    what = "memory resource" if node in nodes else "the NUMA"
+                    raise StateError(
+                        f"[memorymanager] (pod: {pod}, container: {container}) "
+                        f"the memory assignment uses {what} that does not exist"
+                    )
             _charge(nodes, (block,), [block.size])
         if not _same(self.nodes, nodes):
             raise StateError("[memorymanager] the expected machine state is different from the real one")
@@ -265,16 +267,6 @@ def _charged(ledger: MemoryLedger) -> Iterator[tuple[str, str, Block]]:
         for container, blocks in containers.items():
             for block in blocks:
                 yield pod, container, block
-
-
-def _check_block(nodes: Mapping[int, NodeMemory], block: Block, *, where: str) -> None:
-    """Raise if the machine has no such nodes or type; one node of a group must list the type."""
-    known = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
-    for node in bits.members(block.nodes):
-        if node not in nodes:
-            raise StateError(f"[memorymanager] {where} the memory assignment uses the NUMA that does not exist")
-        if not known:
-            raise StateError(f"[memorymanager] {where} the memory assignment uses memory resource that does not exist")
 
 
 def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:

@@ -120,10 +120,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         return ledger.give(pod.uid, container.name, blocks=_blocks(nodes, need), init=init, earlier=earlier)
 
     def _allocate_pod(self, ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
-        """Allocate pod-level memory as a whole.
-
-        Containers with requests get their share, all others share the rest.
-        """
+        """Allocate pod-level memory as a whole: containers with requests get their share, all others share the rest."""
         budget = self.pod_need(pod)
         placed = pod.uid in ledger.pod_held and not self.settings.kubelet_faults
         if not budget or not pod.has_pod_level_resources or placed:
@@ -148,13 +145,13 @@ class MemoryProvider(Provider[MemoryLedger]):
 
     def _place(self, ledger: MemoryLedger, need: Sizes, *, pod: str, affinity: Hint) -> NodeSet:
         """The nodes for a request: those of *affinity* if they have enough free, else the best superset of them."""
-        nodes, preferred = affinity
+        nodes = affinity.nodes
         if nodes is None:
-            return _choose(ledger, need, pod=pod, preferred=preferred)
+            return _best(ledger, need, pod=pod, start=affinity)
         single = nodes & nodes - 1 == 0
         splits_group = single and nodes != 0 and not ledger.keeps_groups(nodes)
         if (splits_group and not self.settings.kubelet_faults) or not ledger.has_free(nodes, need):
-            return _extend(ledger, need, pod=pod, start=Hint(nodes, preferred))
+            return _best(ledger, need, pod=pod, start=affinity)
         if not single and not ledger.keeps_groups(nodes):
             raise ProviderError("[memorymanager] preferred hint violates NUMA node allocation")
         return nodes
@@ -177,27 +174,20 @@ def _hints_for_held(blocks: tuple[Block, ...], need: Sizes) -> HintsByResource:
     return {block.type: HintList.of([Hint(block.nodes, preferred=True)]) for block in blocks}
 
 
-def _choose(ledger: MemoryLedger, need: Sizes, *, pod: str, preferred: bool) -> NodeSet:
-    """The best nodes of all."""
-    family = memory_family(ledger, need, pod=pod)
-    nodes = family.best() if family else None
-    if family is None or nodes is None:
-        raise ProviderError(
-            "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
-        )
-    if preferred and not family.prefers(nodes):
-        raise ProviderError("[memorymanager] failed to find the default preferred hint")
-    return nodes
-
-
-def _extend(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSet:
-    """The best nodes that contain those of *start*."""
+def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSet:
+    """The best nodes that contain those of *start*, or the best of all if it has none."""
     family = memory_family(ledger, need, pod=pod)
     nodes = family.best(start.nodes or 0) if family else None
     if family is None or nodes is None:
-        raise ProviderError("[memorymanager] failed to find NUMA nodes to extend the current topology hint")
+        problem = (
+            "failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
+            if start.nodes is None
+            else "failed to find NUMA nodes to extend the current topology hint"
+        )
+        raise ProviderError(f"[memorymanager] {problem}")
     if start.preferred and not family.prefers(nodes):
-        raise ProviderError("[memorymanager] failed to find the extended preferred hint")
+        kind = "default" if start.nodes is None else "extended"
+        raise ProviderError(f"[memorymanager] failed to find the {kind} preferred hint")
     return nodes
 
 

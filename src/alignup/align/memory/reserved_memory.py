@@ -36,10 +36,7 @@ def reservation_problems(entries: Iterable[ReservedMemory]) -> tuple[str, ...]:
 def reserved_by_node(
     entries: Sequence[ReservedMemory], reservation: Amounts, *, nodes: Sequence[NumaNode]
 ) -> dict[int, dict[str, int]]:
-    """Node → type → reserved bytes; a :class:`SettingsError` if the kubelet would not start.
-
-    The check adds up all entries for one node and type, but only the last one is used.
-    """
+    """Node → type → bytes, the last entry counts; ``SettingsError`` if the kubelet would not start."""
     known = {node.id for node in nodes}
     for entry in entries:
         if entry.node not in known:
@@ -61,10 +58,7 @@ def reserved_by_node(
 
 
 def excess_reservations(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> tuple[str, ...]:
-    """One sentence for each node and type with more *reserved* than it has.
-
-    The kubelet does not check, and then computes almost 2⁶⁴ free bytes.
-    """
+    """One sentence for each node and type with more *reserved* than it has, which the kubelet does not check."""
     found = []
     for node in nodes:
         capacity = _capacity(node)

@@ -52,10 +52,14 @@ def find_best(query: SearchQuery, distances: Distances | None) -> list[NodeSet]:
     """The best set and up to three runners-up, best first; empty if there is none."""
     if query.among.bit_count() < query.width:
         return []
-    return find_lowest(query) if distances is None else find_closest(query, distances)
+    if distances is None:
+        return _find_lowest(query)
+    search = _ClosestSearch(query, distances)
+    search.grow(0, query.among, query.width, 0, search.own)
+    return search.found[::-1][:MAX_RESULTS]
 
 
-def find_lowest(query: SearchQuery) -> list[NodeSet]:
+def _find_lowest(query: SearchQuery) -> list[NodeSet]:
     """The set with the smallest value, and the next ones that differ only in their lowest node."""
     for partial, below in _partial_sets(query, 0, query.among, query.width - 1):
         found: list[NodeSet] = []
@@ -84,13 +88,6 @@ def _partial_sets(query: SearchQuery, chosen: NodeSet, among: NodeSet, more: int
         # With one node missing, ``completing_nodes`` is exact where ``promising`` only estimates.
         if more == 1 or query.promising(grown, more, below):
             yield from _partial_sets(query, grown, below, more - 1)
-
-
-def find_closest(query: SearchQuery, distances: Distances) -> list[NodeSet]:
-    """The set whose nodes are closest together, and the best ones found before it."""
-    search = _ClosestSearch(query, distances)
-    search.grow(0, query.among, query.width, 0, search.own)
-    return search.found[::-1][:MAX_RESULTS]
 
 
 class _ClosestSearch:

@@ -43,7 +43,6 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _NAME_PART = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_LENGTH = 63
-_SUBDOMAIN_LENGTH = 253
 
 _cached = lru_cache(maxsize=4096)  #: pods repeat the same few names
 
@@ -96,23 +95,18 @@ def page_size(name: str) -> int | None:
 
 
 def label_problems(text: str) -> tuple[str, ...]:
-    problems = []
-    if len(text) > _LABEL_LENGTH:
-        problems.append(f"must be no more than {_LABEL_LENGTH} characters")
-    if not _LABEL.fullmatch(text):
-        problems.append("must be lower case letters, digits and '-', with a letter or digit at both ends")
-    return tuple(problems)
+    form = "lower case letters, digits and '-', with a letter or digit at both ends"
+    return _form_problems(text, _LABEL, form, most=_LABEL_LENGTH)
 
 
 def subdomain_problems(text: str) -> tuple[str, ...]:
-    problems = []
-    if len(text) > _SUBDOMAIN_LENGTH:
-        problems.append(f"must be no more than {_SUBDOMAIN_LENGTH} characters")
-    if not _SUBDOMAIN.fullmatch(text):
-        problems.append(
-            "must be lower case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
-        )
-    return tuple(problems)
+    form = "lower case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
+    return _form_problems(text, _SUBDOMAIN, form, most=253)
+
+
+def _form_problems(text: str, pattern: re.Pattern[str], form: str, *, most: int) -> tuple[str, ...]:
+    too_long = (f"must be no more than {most} characters",) if len(text) > most else ()
+    return too_long if pattern.fullmatch(text) else (*too_long, f"must be {form}")
 
 
 def qualified_problems(text: str) -> tuple[str, ...]:
