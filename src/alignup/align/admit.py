@@ -18,7 +18,7 @@ from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Reje
 from alignup.align.devices.provider import PreferenceRequest, PreferencesNeededError
 from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, provider_inputs
+from alignup.align.hint import DONT_CARE, Hint, MergeInput, provider_inputs
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.policy import apply_policy
 from alignup.align.provider import Provider
@@ -116,11 +116,23 @@ class _Admission:
         inputs: list[MergeInput] = []
         resources: list[ResourceHints] = []
         for provider in self.providers:
-            ledger = self.ledgers[provider.name]
+            name = provider.name
+            ledger = self.ledgers[name]
             hints = provider.hints(ledger, self.pod, container)
-            own = provider_inputs(provider.name, hints)
+            own = provider_inputs(name, hints)
             inputs += own
-            resources += self._record(provider, container, hints, own)
+            needs = {} if hints is None else provider.needs(ledger, self.pod, container)
+            if hints:
+                for resource, usable in own:
+                    need = needs.get(resource)
+                    request, free = (need.request, need.free) if need else (None, None)
+                    resources.append(ResourceHints(name, resource, request, free, usable))
+            elif needs:
+                # Nothing fits, which counts as "anywhere" in the merge. The request is recorded nevertheless.
+                for resource, need in needs.items():
+                    resources.append(ResourceHints(name, resource, need.request, need.free, DONT_CARE))
+            else:
+                resources.append(ResourceHints(name, None, None, None, DONT_CARE))
         result = apply_policy(self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances)
         merged = result.merged
         if merged is None:
@@ -138,25 +150,6 @@ class _Admission:
         if not result.admitted:
             raise _RejectedError(self._not_aligned(step))
         return result.hint
-
-    def _record(
-        self, provider: Provider[Any], container: Container | None, hints: HintsByResource, inputs: list[MergeInput]
-    ) -> list[ResourceHints]:
-        name = provider.name
-        needs = {} if hints is None else provider.needs(self.ledgers[name], self.pod, container)
-        if hints:
-            return [
-                ResourceHints(name, resource, need.request, need.free, own)
-                if (need := needs.get(resource))
-                else ResourceHints(name, resource, None, None, own)
-                for resource, own in inputs
-            ]
-        if needs:
-            # Nothing fits, which counts as "anywhere" in the merge. The request is recorded nevertheless.
-            return [
-                ResourceHints(name, resource, need.request, need.free, DONT_CARE) for resource, need in needs.items()
-            ]
-        return [ResourceHints(name, None, None, None, DONT_CARE)]
 
     def allocate(self, container: Container | None, affinity: Hint) -> None:
         if container is not None:

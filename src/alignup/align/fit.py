@@ -166,16 +166,10 @@ def insufficient_resources(
         (CPU, request.milli_cpu, used.milli_cpu, allocatable.milli_cpu),
         (MEMORY, request.memory, used.memory, allocatable.memory),
         (EPHEMERAL_STORAGE, request.ephemeral_storage, used.ephemeral_storage, allocatable.ephemeral_storage),
-        *(
-            (name, requested, used.scalars.get(name, 0), allocatable.scalars.get(name, 0))
-            for name, requested in sorted(request.scalars.items())
-        ),
     ]
-    return tuple(
-        InsufficientResource(name, requested, taken, capacity)
-        for name, requested, taken, capacity in compared
-        if requested > 0 and requested > capacity - taken
-    )
+    for name, requested in sorted(request.scalars.items()):
+        compared.append((name, requested, used.scalars.get(name, 0), allocatable.scalars.get(name, 0)))
+    return tuple([InsufficientResource(*one) for one in compared if one[1] > 0 and one[1] > one[3] - one[2]])
 
 
 def is_critical(pod: Pod) -> bool:

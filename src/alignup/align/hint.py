@@ -174,20 +174,15 @@ class AmountFamily:
     def __post_init__(self) -> None:
         amounts = self.amounts
         self._richest = sorted(amounts, key=amounts.__getitem__, reverse=True)
-        self.nodes = bits.of(amounts)
         self.preferred_widths = (1 << len(amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
-        self._steps = []
-        self._at_least = []
-        held: NodeSet = 0
+        at_least: dict[int, NodeSet] = {}
+        nodes: NodeSet = 0
         for node in self._richest:
-            held |= 1 << node
-            if self._steps and self._steps[-1] == amounts[node]:
-                self._at_least[-1] = held
-            else:
-                self._steps.append(amounts[node])
-                self._at_least.append(held)
-        self._steps.reverse()
-        self._at_least.reverse()
+            nodes |= 1 << node
+            at_least[amounts[node]] = nodes
+        self.nodes = nodes
+        self._steps = [*at_least][::-1]
+        self._at_least = [*at_least.values()][::-1]
         self.min_width = self._min_width()
 
     def _min_width(self) -> int:
@@ -297,10 +292,11 @@ def _normalize(hints: AnyHints) -> Hints:
         return DONT_CARE
     if isinstance(hints, HintList):
         return hints if hints.masks or hints.anywhere else IMPOSSIBLE
-    # isinstance(…, Sequence) is slow, so tuples and lists come first.
-    if isinstance(hints, (tuple, list, Sequence)):
-        return HintList.of(hints) if hints else IMPOSSIBLE
-    return hints if hints.min_width else IMPOSSIBLE
+    if hasattr(hints, "min_width"):  # a family; isinstance() is slow for protocols and abstract classes
+        family = cast("HintFamily", hints)
+        return family if family.min_width else IMPOSSIBLE
+    listed = cast("Sequence[Hint]", hints)
+    return HintList.of(listed) if listed else IMPOSSIBLE
 
 
 def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:

@@ -95,7 +95,7 @@ def device_family(
     width = cover.fewest_nodes(inventory.weights, need, source=resource) or nodes.bit_count()
     found: AmountFamily | CoverageFamily
     if cover.are_single_nodes(weights):
-        amounts = {node: weights.get(1 << node, 0) for node in bits.members(nodes)}
+        amounts = {node: weights.get(1 << node, 0) for node in inventory.on}
         found = AmountFamily(amounts, wanted, preferred_width=width)
     else:
         found = CoverageFamily(weights, wanted, nodes=nodes, preferred_width=width, source=resource)

@@ -23,8 +23,7 @@ from alignup.align.provider import Need, Provider
 from alignup.align.workload import Container, Pod, demand
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRequest:
+class DeviceRequest(NamedTuple):
     uid: str
     container: str
     resource: str

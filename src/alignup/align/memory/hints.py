@@ -130,7 +130,7 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
     one_is_enough = False
     for id_, (cells, assignments, tables) in ledger.nodes.items():
         # A node that does not list a type has none of it; the kubelet crashes there.
-        free = tuple([tables.get(type_, EMPTY_TABLE).free for type_ in need])
+        free = tuple([tables[type_].free if type_ in tables else 0 for type_ in need])
         enough = all(map(ge, free, wanted))
         one_is_enough = one_is_enough or enough
         if not assignments:
