@@ -53,7 +53,6 @@ class NodeAllocatable(NamedTuple):
         )
 
     def with_devices(self, devices: Mapping[str, int]) -> "NodeAllocatable":
-        """With these device counts by resource."""
         return self._replace(scalars={**self.scalars, **devices}) if devices else self
 
 

@@ -22,8 +22,6 @@ from alignup.align.bits import Bits, NodeSet
 
 
 class Hint(NamedTuple):
-    """One way to serve a request."""
-
     nodes: NodeSet | None  #: ``None``: anywhere
     preferred: bool  #: whether the request needs at least this many nodes even on an idle machine
 
@@ -276,12 +274,10 @@ class MergeInput(NamedTuple):
 
 
 def merge_inputs(hints: Mapping[str, HintsByResource]) -> tuple[MergeInput, ...]:
-    """The merge inputs for all providers (provider name → its hints)."""
     return tuple(one for provider, own in hints.items() for one in provider_inputs(provider, own))
 
 
 def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
-    """The merge inputs for one provider."""
     if not hints:
         return [MergeInput(provider, DONT_CARE)]
     return [MergeInput(resource, _normalize(own)) for resource, own in hints.items()]
@@ -295,8 +291,7 @@ def _normalize(hints: AnyHints) -> Hints:
     if hasattr(hints, "min_width"):  # a family; isinstance() is slow for protocols and abstract classes
         family = cast("HintFamily", hints)
         return family if family.min_width else IMPOSSIBLE
-    listed = cast("Sequence[Hint]", hints)
-    return HintList.of(listed) if listed else IMPOSSIBLE
+    return HintList.of(hints) if hints else IMPOSSIBLE
 
 
 def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:

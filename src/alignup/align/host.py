@@ -160,7 +160,6 @@ class Host:
             self.ledger = self.ledger.without_pod(uid, released)
 
     def update_devices(self, resource: str, devices: Iterable[Device]) -> None:
-        """Replace the devices of *resource* by those a device plugin reports."""
         devices = tuple(devices)
         wrong = sorted({device.resource for device in devices} - {resource})
         if wrong:

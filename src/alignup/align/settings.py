@@ -172,8 +172,6 @@ def _parse_max_nodes(option: str, value: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TopologyOption:
-    """How one option of the topology manager's policies is read."""
-
     field: str  #: of :class:`TopologyOptions`
     parse: Callable[[str, str], bool | int] = parse_bool
     values: str = "true or false"  #: for messages

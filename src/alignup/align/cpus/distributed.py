@@ -139,7 +139,6 @@ class _Search:
         return known
 
     def _pools(self) -> Iterator[list[int]]:
-        """All nodes, and with sockets those of each socket."""
         yield self._able
         for socket in sorted(set(self._sockets or ())):
             yield [index for index, touched in enumerate(self._sockets or ()) if touched == socket]

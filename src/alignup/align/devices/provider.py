@@ -23,7 +23,8 @@ from alignup.align.provider import Need, Provider
 from alignup.align.workload import Container, Pod, demand
 
 
-class DeviceRequest(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
     uid: str
     container: str
     resource: str

@@ -45,7 +45,6 @@ def fewest_nodes(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, work_limit:
 
 
 def is_enough(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, work_limit: int = WORK_LIMIT) -> bool:
-    """Whether some *count* nodes hold *need* together."""
     if max(need) <= 0 or not nodes:
         return max(need) <= 0
     if count == 1:

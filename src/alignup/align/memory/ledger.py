@@ -45,8 +45,6 @@ class NodeMemory(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Memory of one type on one node or a group of nodes."""
-
     nodes: NodeSet
     type: str
     size: int  #: bytes; 0 if later containers took over all of it
@@ -70,7 +68,6 @@ class MemoryLedger:
         return MemoryLedger({node.id: _idle(node, reserved.get(node.id, {})) for node in ordered})
 
     def allocatable(self) -> tuple[Block, ...]:
-        """All allocatable memory, by node and type."""
         return tuple(
             Block(1 << id_, type_, table.allocatable)
             for id_, node in self.nodes.items()

@@ -192,7 +192,6 @@ def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSe
 
 
 def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block, ...]:
-    """One block per type, sorted by type."""
     return tuple([Block(nodes, type_, size) for type_, size in sorted(sizes.items()) if size > 0 or zeros])
 
 
@@ -233,7 +232,6 @@ def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
 
 
 def _used_up(spent: Sizes, budget: Sizes) -> str | None:
-    """The first type with nothing left."""
     return next((type_ for type_ in sorted(budget) if spent[type_] >= budget[type_]), None)
 
 

@@ -22,8 +22,6 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ReservedMemory:
-    """One entry of ``reservedMemory``."""
-
     node: int
     limits: Amounts
 
@@ -113,7 +111,6 @@ def _problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:
 
 
 def _check_totals(entries: Sequence[ReservedMemory], reservation: Amounts) -> None:
-    """Raise if the entries do not add up to the reservation of each type."""
     totals: dict[str, Quantity] = {}
     for entry in entries:
         for type_, amount in entry.limits.items():
@@ -130,7 +127,6 @@ def _check_totals(entries: Sequence[ReservedMemory], reservation: Amounts) -> No
 
 
 def _wanted(reservation: Amounts) -> dict[str, int]:
-    """The bytes to reserve of each type."""
     sizes = {}
     for type_, amount in reservation.items():
         if (type_ == MEMORY or names.is_hugepages(type_)) and not amount.is_zero:

@@ -28,8 +28,6 @@ WORK_LIMIT = 300_000  #: steps of a merge above that: some tenths of a second
 
 
 class MergeRule(StrEnum):
-    """The rule that decided a merge."""
-
     PREFERRED = "preferred by every resource"
     AT_TARGET = "not preferred by all; as many nodes as the target width"
     NARROWER = "not preferred by all; narrower than the target width, as wide as possible"
@@ -166,7 +164,6 @@ def _narrowest(masks: set[NodeSet], distances: Distances | None) -> list[NodeSet
 
 
 def _in_order(masks: Iterable[NodeSet], distances: Distances | None) -> list[NodeSet]:
-    """Sets of one width, best first."""
     if distances is None:
         return sorted(masks)
     return sorted(masks, key=lambda mask: (distances.total(mask), mask))

@@ -118,7 +118,6 @@ def _shifts(count: int) -> tuple[tuple[int, int], ...]:
 
 
 def intersect_lists(inputs: Sequence[Hints], nodes: NodeSet, budget: WorkBudget) -> set[NodeSet]:
-    """Every reachable set of explicit lists, within *budget*."""
     tables = [allowed_sets(hints, nodes) for hints in inputs]
     tables.sort(key=len)
     reached = tables[0] if tables else {nodes}
