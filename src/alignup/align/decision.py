@@ -96,16 +96,16 @@ class Placement:
         """The placement that ``as_text`` describes; ``ParseError`` if a text is malformed."""
         others = dict(texts)
         cpus = others.pop(CpuProvider.name, {}).get(CPU)
-        memory = others.pop(MemoryProvider.name, {})
+        blocks = []
+        for type_, text in others.pop(MemoryProvider.name, {}).items():
+            nodes, _, size = text.partition("=")
+            blocks.append(Block(bits.parse(nodes), type_, bits.parse_integer(size)))
         devices = others.pop(DeviceProvider.name, {})
         return cls(
             container,
             hint,
             None if cpus is None else bits.parse(cpus),
-            tuple(
-                Block(bits.parse(nodes), type_, bits.parse_integer(size))
-                for type_, (nodes, _, size) in ((type_, text.partition("=")) for type_, text in memory.items())
-            ),
+            tuple(blocks),
             {resource: tuple(ids.split(",")) for resource, ids in devices.items()},
             others,
         )

@@ -198,6 +198,13 @@ class Machine:
     @lock_free_cached_property
     def _view(self) -> KubeletView:
         seen = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
+        nodes, distances = self.nodes, self.distances
+        if self.report and self.report.nodes is not None:
+            reported = self.report.nodes
+            nodes = tuple(NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in reported)
+            # The true distances if the kubelet has any; it would read wrong columns for sparse nodes.
+            known = {node.id for node in reported if node.distances}
+            distances = distances if distances and known == set(distances.ids) else None
         lowest: dict[tuple[int | None, int, int], int] = {}
         for cpu in seen:
             lowest[_core_seen(cpu)] = min(cpu.id, lowest.get(_core_seen(cpu), cpu.id))
@@ -216,21 +223,9 @@ class Machine:
             num_cpus=self.report.num_cpus if self.report else len(numbered),
             num_cores=len(lowest),
             num_sockets=self.report.num_sockets if self.report else len({cpu.socket for cpu in numbered}),
-            nodes=tuple(sorted(self._nodes_seen(), key=lambda node: node.id)),
-            distances=self._distances_seen(),
+            nodes=tuple(sorted(nodes, key=lambda node: node.id)),
+            distances=distances,
         )
-
-    def _nodes_seen(self) -> Iterable[NumaNode]:
-        if self.report is None or self.report.nodes is None:
-            return self.nodes
-        return (NumaNode(node.id, memory=node.memory, hugepages=node.hugepages) for node in self.report.nodes)
-
-    def _distances_seen(self) -> Distances | None:
-        """The true distances if the kubelet has any; it would read wrong columns for sparse nodes."""
-        if self.report is None or self.report.nodes is None or self.distances is None:
-            return self.distances
-        known = {node.id for node in self.report.nodes if node.distances}
-        return self.distances if known == set(self.distances.ids) else None
 
     def problems(self) -> tuple[str, ...]:
         """All contradictions in these facts, one sentence each."""

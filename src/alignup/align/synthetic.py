@@ -114,7 +114,11 @@ def parse(
     """
     tree = _tree(text)
     nodes, homes = _nodes(tree, memory=memory, hugepages=hugepages)
-    cpus = _cpus(tree, homes)
+    pus = _ids(tree, "pu") or ()
+    cores = _ids(tree, "core") or pus
+    sockets = _ids(tree, "package") or [0] * tree.cpus
+    caches: Sequence[int | None] = _ids(tree, "l3") or [None] * tree.cpus
+    cpus = tuple(map(Cpu, pus, cores, sockets, homes, caches))
     matrix = {a.id: {b.id: distances[a is not b] for b in nodes} for a in nodes} if distances else None
     return Machine(
         cpus=tuple(sorted(cpus, key=lambda cpu: cpu.id)),
@@ -266,14 +270,6 @@ def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tup
         if order == innermost:
             homes.append(number)
     return nodes, [home for home in homes for _ in range(tree.cpus // len(homes))]
-
-
-def _cpus(tree: _Tree, homes: Sequence[int]) -> tuple[Cpu, ...]:
-    pus = _ids(tree, "pu") or ()
-    cores = _ids(tree, "core") or pus
-    sockets = _ids(tree, "package") or [0] * tree.cpus
-    caches: Sequence[int | None] = _ids(tree, "l3") or [None] * tree.cpus
-    return tuple(map(Cpu, pus, cores, sockets, homes, caches))
 
 
 def _ids(tree: _Tree, kind: str) -> list[int] | None:

@@ -27,7 +27,8 @@ class CpuLedger:
     free: Mapping[int, int] = field(init=False)  #: the number of ``available`` CPUs by NUMA node
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "free", self._counts(self.available))
+        cpus = self.available
+        object.__setattr__(self, "free", {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()})
 
     @property
     def available(self) -> CpuSet:
@@ -113,6 +114,3 @@ class CpuLedger:
         taken = cpus & ~self.available
         if taken:
             raise StateError(f"CPUs {bits.show(taken)} are not available")
-
-    def _counts(self, cpus: CpuSet) -> dict[int, int]:
-        return {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()}
