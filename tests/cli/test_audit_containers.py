@@ -1,6 +1,7 @@
 """``alignup audit`` with a fake agent, and with real processes in real cgroups."""
 
 import json
+import os
 import time
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from tests.short_paths import short_directory
 
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
-ID = "45c48cce2e2d7fbdea1afc51c7c6ad26"
+ID = os.urandom(16).hex()  #: random, since tests run in parallel and cgroups are shared
 REPORT = RuntimeStatus(runtime=RuntimeInfo(name="containerd", version="1.6.20", ready=True, network="host"))
 
 real = pytest.mark.skipif(
