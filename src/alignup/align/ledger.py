@@ -8,13 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from alignup.align.cpus.ledger import CpuLedger
-from alignup.align.cpus.provider import CpuProvider
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.devices.provider import DeviceProvider
 from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.memory.provider import MemoryProvider
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
 
@@ -38,9 +35,9 @@ class Ledger:
     def by_provider(self) -> dict[str, Any]:
         """All provider ledgers by provider name, for code that treats all providers alike."""
         return {
-            DeviceProvider.name: self.devices,
-            CpuProvider.name: self.cpus,
-            MemoryProvider.name: self.memory,
+            DeviceLedger.PROVIDER: self.devices,
+            CpuLedger.PROVIDER: self.cpus,
+            MemoryLedger.PROVIDER: self.memory,
             **self.others,
         }
 
@@ -63,9 +60,9 @@ class Ledger:
 def _build(ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], used: UsedResources) -> Ledger:
     others = dict(ledgers)
     return Ledger(
-        devices=others.pop(DeviceProvider.name),
-        cpus=others.pop(CpuProvider.name),
-        memory=others.pop(MemoryProvider.name),
+        devices=others.pop(DeviceLedger.PROVIDER),
+        cpus=others.pop(CpuLedger.PROVIDER),
+        memory=others.pop(MemoryLedger.PROVIDER),
         others=others,
         pods=pods,
         used=used,

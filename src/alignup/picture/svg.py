@@ -5,8 +5,8 @@ nodes have bars, and equal nodes share a box.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from html import escape
 from math import sqrt
-from xml.sax.saxutils import escape
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet

@@ -5,9 +5,9 @@ that nothing overlaps in any font. Rows give their elements the height of the ta
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from html import escape
 from math import fsum
 from typing import NamedTuple
-from xml.sax.saxutils import escape, quoteattr
 
 from alignup.picture.text_format import width_in_em
 
@@ -65,7 +65,7 @@ class Canvas:
     ) -> None:
         """A rectangle of a CSS class; *data* become ``data-…`` attributes, ``title`` the tooltip."""
         title = data.pop("title", "")
-        extra = "".join(f" data-{name}={quoteattr(value)}" for name, value in data.items())
+        extra = "".join(f' data-{name}="{escape(value)}"' for name, value in data.items())
         round_ = f' rx="{_n(corner)}"' if corner else ""
         shape = f'x="{_n(at[0])}" y="{_n(at[1])}" width="{_n(size[0])}" height="{_n(size[1])}"{round_}'
         end = f"><title>{escape(title)}</title></rect>" if title else "/>"

@@ -5,7 +5,7 @@ A ledger is immutable: every change returns a new one. To undo a decision, keep 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import ClassVar, Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -15,6 +15,8 @@ from alignup.align.errors import StateError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLedger:
     """Every CPU is shared, owned (by containers of one pod, perhaps several), or lost."""
+
+    PROVIDER: ClassVar = "cpu"
 
     node_cpus: Mapping[int, CpuSet]  #: by NUMA node
     reserved: CpuSet  #: never owned by a container

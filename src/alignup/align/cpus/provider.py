@@ -71,7 +71,7 @@ class CpuProvider(Provider[CpuLedger]):
     #: again and loses its CPUs (here it keeps them); and a start fails if no shared CPU is left (here it does not)
     kubelet_faults: bool = False
 
-    name = "cpu"
+    name = CpuLedger.PROVIDER
 
     @classmethod
     def create(

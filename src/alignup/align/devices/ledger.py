@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Self
+from typing import ClassVar, Self
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
@@ -107,6 +107,8 @@ class DeviceInventory:
 @dataclass(frozen=True, kw_only=True)
 class DeviceLedger:
     """The devices of a machine and their holders: a device belongs to containers of one pod, perhaps several."""
+
+    PROVIDER: ClassVar = "device"
 
     nodes: NodeSet  #: the NUMA nodes of the machine
     inventories: Mapping[str, DeviceInventory] = field(default_factory=dict)  #: by resource

@@ -76,7 +76,7 @@ class DeviceProvider(Provider[DeviceLedger]):
     preferred_allocation: frozenset[str] = frozenset()  #: resources whose plugin supports GetPreferredAllocation
     answers: PreferenceAnswers = field(default_factory=dict)  #: for this decision
 
-    name = "device"
+    name = DeviceLedger.PROVIDER
 
     def initial_ledger(self) -> DeviceLedger:
         return DeviceLedger.of_devices(self.devices, nodes=self.nodes, preferred_allocation=self.preferred_allocation)

@@ -9,7 +9,7 @@ A ledger is immutable: every change returns a new one.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
@@ -53,6 +53,8 @@ class Block(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class MemoryLedger:
     """The memory of a machine and its holders; empty if memory is not managed."""
+
+    PROVIDER: ClassVar = "memory"
 
     nodes: Mapping[int, NodeMemory] = field(default_factory=dict)  #: by id, ascending
     held: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(default_factory=dict)  #: pod → container → blocks

@@ -54,7 +54,7 @@ class MemoryProvider(Provider[MemoryLedger]):
     nodes: Sequence[NumaNode] = ()
     reserved: Mapping[int, Sizes] = field(default_factory=dict)  #: node → type → bytes reserved for the system
 
-    name = "memory"
+    name = MemoryLedger.PROVIDER
 
     def initial_ledger(self) -> MemoryLedger:
         """Empty if memory is not managed."""
