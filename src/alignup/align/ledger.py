@@ -32,6 +32,13 @@ class Ledger:
     pods: Mapping[str, AdmittedPod] = field(default_factory=dict)  #: by uid, in the order of admission
     used: UsedResources = field(default_factory=UsedResources)
 
+    def pod_name(self, uid: str) -> str:
+        """The namespace and name of a pod, or its uid if it has no name."""
+        admitted = self.pods.get(uid)
+        if admitted is None or not admitted.pod.namespace:
+            return uid
+        return f"{admitted.pod.namespace}/{admitted.pod.name}"
+
     def by_provider(self) -> dict[str, Any]:
         """All provider ledgers by provider name, for code that treats all providers alike."""
         return {

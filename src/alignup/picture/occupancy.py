@@ -11,7 +11,6 @@ from typing import TypeVar
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.devices.ledger import natural_sort_key
-from alignup.align.explain.sentences import pod_name
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
@@ -208,7 +207,7 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )
         if own or ids or blocks:
-            yield Holder(_key(index), index, pod_name(uid, ledger), cpus=own, devices=ids, memory=blocks)
+            yield Holder(_key(index), index, ledger.pod_name(uid), cpus=own, devices=ids, memory=blocks)
             index += 1
 
 
@@ -228,4 +227,4 @@ def _sharing(ledger: Ledger) -> Iterator[str]:
         own = ledger.cpus.held.get(uid, {})
         lasting = [one for one in admitted.pod.init if one.restartable] + list(admitted.pod.containers)
         if uid not in ledger.cpus.pod_held and any(one.name not in own for one in lasting):
-            yield pod_name(uid, ledger)
+            yield ledger.pod_name(uid)

@@ -81,7 +81,7 @@ def _describe(change: Change, ledger: Ledger) -> str:
 
 
 def _eviction(change: Eviction, ledger: Ledger) -> str:
-    names = [sentences.pod_name(uid, ledger) for uid in change.pods]
+    names = [ledger.pod_name(uid) for uid in change.pods]
     count = sum(map(len, change.alternatives))
     if not count:
         others = ""
@@ -120,7 +120,7 @@ def _change_document(change: Change, ledger: Ledger) -> dict[str, Any]:
         case SettingChange():
             return {"kind": "setting", "field": change.field, "was": change.was, "now": change.now}
         case Eviction():
-            pods = [{"uid": uid, "name": sentences.pod_name(uid, ledger)} for uid in change.pods]
+            pods = [{"uid": uid, "name": ledger.pod_name(uid)} for uid in change.pods]
             return {"kind": "leaving", "pods": pods, "instead": [list(alike) for alike in change.alternatives]}
         case ReservationChange():
             return _reservation_change_document(change)

@@ -10,7 +10,6 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, shown_hints
 from alignup.align.hint import Hint, preferred_single_nodes
-from alignup.align.ledger import Ledger
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy
 from alignup.align.workload import QoS
@@ -40,14 +39,6 @@ def describe_rules(decision: Decision) -> str:
     if decision.policy is Policy.NONE:
         return f"policy none: nothing is aligned · {pod}"
     return f"policy {decision.policy} · scope {decision.scope} · {pod}"
-
-
-def pod_name(uid: str, ledger: Ledger) -> str:
-    """The namespace and name of a pod, or its uid if it has no name."""
-    admitted = ledger.pods.get(uid)
-    if admitted is None or not admitted.pod.namespace:
-        return uid
-    return f"{admitted.pod.namespace}/{admitted.pod.name}"
 
 
 def format_amount(resource: str, number: int, *, milli: bool = False) -> str:
