@@ -68,9 +68,22 @@ def _back_up(path: Path, data: bytes, *, now: datetime) -> Path:
     """A copy beside the file, synced to disk."""
     stamp = f"{path.name}.backup-{now:%Y%m%d-%H%M%S}"
     candidates = (path.with_name(f"{stamp}-{number}" if number else stamp) for number in count())
-    backup = next(candidate for candidate in candidates if not os.path.lexists(candidate))
+    try:
+        backup = next(filter(_reserve, candidates))
+    except OSError as error:
+        raise FileError(f"cannot write {path.with_name(stamp)}: {error.strerror}; nothing was changed") from error
     try:
         atomic_files.write(backup, data)
     except FileError as error:
+        backup.unlink(missing_ok=True)
         raise FileError(f"{error}; nothing was changed") from error
     return backup
+
+
+def _reserve(path: Path) -> bool:
+    """Create *path* if it does not exist, so that no other process takes the name."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return False
+    return True

@@ -245,6 +245,11 @@ def test_seccomp_profiles(text, kind, path):
     assert (message.profile_type, message.localhost_ref) == (kind, path)
 
 
+def test_only_a_localhost_profile_has_a_path():
+    with pytest.raises(ValueError, match="profile Unconfined/x: only a Localhost profile has a path"):
+        convert.container_config(replace(CONTAINER, security=SecurityOptions(seccomp="Unconfined/x")))
+
+
 def test_a_sandbox_without_a_profile_gets_the_default_of_the_runtime():
     message = convert.sandbox_config(replace(SANDBOX, security=SecurityOptions(seccomp=""))).linux.security_context
 

@@ -257,7 +257,9 @@ def _profile(text: str) -> wire.SecurityProfile | None:
     """Return a seccomp or AppArmor profile; ``None`` for empty text."""
     if not text:
         return None
-    kind, _, path = text.partition("/")
+    kind, slash, path = text.partition("/")
+    if slash and kind != "Localhost":
+        raise ValueError(f"profile {text}: only a Localhost profile has a path")
     return wire.SecurityProfile(profile_type=kind, localhost_ref=path)
 
 
