@@ -146,7 +146,7 @@ class AgentClient:
         )
         try:
             with self._connect() as connection, connection.makefile("rb") as response:
-                with suppress(BrokenPipeError):  # the agent may answer before it has read the whole request
+                with suppress(ConnectionError):  # the agent may answer before it has read the whole request
                     connection.sendall(head.encode("ascii") + content)
                 status, length = _read_head(response)
                 if status >= 400 and status != accept:
