@@ -3,11 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test lint bench e2e format lock clean again
+.PHONY: help setup run test soak coverage lint bench e2e format lock clean again
 
 help:
 	@echo "make run     run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
 	@echo "make test    run all tests"
+	@echo "make soak    run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
+	@echo "make coverage  measure which lines of align/ and state/ the tests run"
 	@echo "make lint    run ruff, mypy and the import rules"
 	@echo "make bench   run the benchmarks, each beside its budget"
 	@echo "make e2e     run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
@@ -30,6 +32,10 @@ run: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto
+
+soak: SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
+soak: $(READY)
+	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -n auto --hypothesis-seed=$(SEED)
 
 lint: $(READY)
 	$(BIN)/ruff check

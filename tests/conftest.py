@@ -1,26 +1,25 @@
 """Options of the test run, and the summary it prints at the end."""
 
 import os
+import re
 import signal
+from collections import Counter
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
-from tests.conformance.harness import TALLIES, Tally
+from tests.conformance.harness import OWN_VECTORS, TALLIES, Tally
 from tests.discover.expected import VERDICTS, Verdict
+from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
 from tests.recorded.replay import RUNS, Run
 
-#: Examples per property test; raise it for a long run (``ALIGNUP_EXAMPLES=2000 make test``).
-EXAMPLES = int(os.environ.get("ALIGNUP_EXAMPLES", "100"))
-
-#: CI uses the same examples every time. A run by hand uses new ones.
-DETERMINISTIC = "CI" in os.environ
-
-settings.register_profile("alignup", deadline=None, print_blob=True, max_examples=EXAMPLES, derandomize=DETERMINISTIC)
+settings.register_profile(
+    "alignup", deadline=None, print_blob=True, max_examples=EXAMPLES, derandomize=not SOAK, database=None
+)
 settings.load_profile("alignup")
 
 
@@ -28,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--vectors",
         type=Path,
-        default=Path(__file__).parent / "conformance" / "vectors",
+        default=OWN_VECTORS,
         metavar="DIR",
         help="run the conformance tests on another set of vectors of the same formats (all files or only some)",
     )
@@ -67,12 +66,33 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[VERDICTS] = []
     config.stash[RUNS] = []
     config.stash[WORKER_LINES] = []
+    config.stash[WORKER_DONE] = Counter()
+
+
+def pytest_report_header() -> str:
+    return f"seed {SEED} (ALIGNUP_SEED), {EXAMPLES} examples per property (ALIGNUP_EXAMPLES)"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a soak run, keep only the tests that scale."""
+    if not SOAK:
+        return
+    scaling = [one for one in items if one.get_closest_marker("soak") or is_hypothesis_test(getattr(one, "obj", None))]
+    config.hook.pytest_deselected(items=[one for one in items if one not in scaling])
+    items[:] = scaling
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    statistics = getattr(item, "hypothesis_statistics", "")
+    did("examples", sum(int(count) for count in re.findall(r"(\d+) passing,", statistics)))
 
 
 #: A line of the summary: its section, its text, and whether it reports a failure.
 Line = tuple[str, str, bool]
 #: Summary lines of the xdist workers.
 WORKER_LINES = pytest.StashKey[list[Line]]()
+#: What the xdist workers did.
+WORKER_DONE = pytest.StashKey[Counter[str]]()
 
 
 def summary_lines(config: pytest.Config) -> list[Line]:
@@ -91,12 +111,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)  # set in xdist workers
     if output is not None:
         output["lines"] = summary_lines(session.config)
+        output["done"] = dict(DONE)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     output = getattr(node, "workeroutput", None) or {}
     node.config.stash[WORKER_LINES] += [tuple(line) for line in output.get("lines", ())]
+    node.config.stash[WORKER_DONE].update(output.get("done", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -105,3 +127,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section(section)
         for _, line, failed in of_section:
             terminalreporter.write_line(line, red=failed)
+    done = DONE + config.stash[WORKER_DONE]
+    if done:
+        terminalreporter.section(f"work done, seed {SEED}")
+    for what, count in sorted(done.items()):
+        terminalreporter.write_line(f"{count:>10,} {what}")

@@ -21,6 +21,7 @@ from tests.agent.load import come_and_go, kill_again_and_again, memory_of, nonse
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import host
 from tests.align.hosts import pod as small_pod
+from tests.effort import examples
 
 ROOMY = {**CONFIG, "maxPods": 1000}
 
@@ -112,7 +113,7 @@ def test_a_client_that_disconnects_early_does_no_harm(tmp_path):
         assert agent.ready()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_every_flipped_bit_and_every_truncation_is_detected(tmp_path_factory, data):
     directory = tmp_path_factory.mktemp("root")
@@ -130,7 +131,7 @@ def test_every_flipped_bit_and_every_truncation_is_detected(tmp_path_factory, da
     assert recovered.state.pod_views() == ()
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=8))
 def test_a_clock_that_jumps_does_not_change_the_order(tmp_path_factory, times):
     directory = tmp_path_factory.mktemp("root")

@@ -19,6 +19,7 @@ from alignup.align.machine import Device
 from alignup.schema.api import AdmissionStatus, BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, pod
+from tests.effort import examples
 from tests.soundness import check_sound
 
 GPUS = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
@@ -221,7 +222,7 @@ ANSWERS = {
 STEPS = (*JOBS, "admit", "admit", *ANSWERS, "commit")
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from("abcdef"), st.integers(1, 2)), max_size=30),
     st.booleans(),

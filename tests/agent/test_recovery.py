@@ -23,6 +23,7 @@ from alignup.align.settings import Policy
 from alignup.state.checkpoint import NAME, CheckpointStore
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod
+from tests.effort import examples
 
 WAITS = RecoveryOptions(waiting=WaitQueue(max_overtakes=3, capacity=10), wait_enabled=True)
 PREVIOUS, DROP = frozenset({RecoveryMode.PREVIOUS}), frozenset({RecoveryMode.DROP_MISFITS})
@@ -286,7 +287,7 @@ def test_only_new_pods_are_encoded_but_all_are_saved(tmp_path):
     assert [one["entry"]["devices"]["app"][GPU] for one in stored] == [{"gpu-0": "1"}, {"gpu-1": "0"}]
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from("1234"), st.booleans()), max_size=14))
 def test_a_restored_agent_continues_like_the_original(tmp_path_factory, jobs):
     directory = tmp_path_factory.mktemp("root")

@@ -15,6 +15,7 @@ from alignup.align.machine import Device
 from alignup.schema.api import AdmissionResult, AdmissionStatus, BusyError
 from tests.agent.states import ANY_DECISION, clock, empty_state
 from tests.align.hosts import GPU, pod
+from tests.effort import examples
 from tests.soundness import check_sound
 
 FILE = "web.yaml"
@@ -283,7 +284,7 @@ def test_listed_devices_admit_waiting_pods():
     assert "4 of 4 devices" in transaction.events[0].detail
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     st.lists(
         st.tuples(

@@ -25,6 +25,7 @@ from alignup.align.workload import Container, Pod
 from alignup.schema.decisions import from_document, to_document
 from tests.align.hosts import GIB, admit, arrivals, devices, host, hosts
 from tests.align.hosts import pod as small
+from tests.effort import examples
 from tests.strategies_pods import DEVICES, guaranteed
 
 
@@ -116,7 +117,7 @@ class Life(RuleBasedStateMachine):
 
 TestLife = Life.TestCase
 TestLife.settings = settings(
-    max_examples=120, stateful_step_count=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=examples(120), stateful_step_count=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 
@@ -275,7 +276,7 @@ def test_memory_without_hints_may_span_nodes():
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(hosts(), st.data())
 def test_the_order_of_providers_does_not_matter(host, data):
     """In any order of providers, the merges, the outcome and the placements are the same.

@@ -16,8 +16,8 @@ from alignup.doctor.state_check import DEVICE_STATE
 from alignup.state.kubelet import cpu_file, device_file, memory_file
 from alignup.state.kubelet.export import export_ledger
 from tests.align.hosts import admit, hosts
-from tests.conftest import EXAMPLES
 from tests.doctor.helpers import by_severity, kubelet_error
+from tests.effort import examples
 from tests.state.kubelet.test_export import new_pods
 
 CPU, MEM = cpu_file.NAME, memory_file.NAME
@@ -107,7 +107,7 @@ def check_owners(text: bytes, gates: FeatureGates) -> None:
     assert not state.default & bits.union(owners)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(50))
 @given(hosts(), st.data())
 def test_a_single_damage_never_changes_what_a_pod_holds(one, data):
     """After one damage the repaired file has only what the original had, thanks to the checksums."""
@@ -133,7 +133,7 @@ def test_a_single_damage_never_changes_what_a_pod_holds(one, data):
             assert all(after[uid][key] == before[uid][key] for uid in after for key in after[uid])
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(50))
 @given(hosts(), st.data())
 def test_a_kubelet_starts_on_any_repaired_file(one, data):
     one, gates = busy(one, data), one.settings.gates
@@ -152,7 +152,7 @@ def test_a_kubelet_starts_on_any_repaired_file(one, data):
     assert not check_state(StateFiles(texts=repaired), on).repairs
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 2)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(50))
 @given(hosts(), hosts(), st.data())
 def test_files_of_another_host_are_adapted(one, other, data):
     """On another machine, with another reservation and policy, everything possible is kept."""

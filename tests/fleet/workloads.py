@@ -7,9 +7,10 @@ from alignup.align.workload import Pod
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, ordered
 from tests.align.hosts import arrivals as arriving_pods
 from tests.align.hosts import pod
+from tests.effort import examples
 
 #: For properties of whole workloads: fewer examples, each with many pods.
-some = settings(max_examples=settings().max_examples // 3, suppress_health_check=[HealthCheck.too_slow])
+some = settings(max_examples=examples(33), suppress_health_check=[HealthCheck.too_slow])
 
 
 def arriving_in_order(*pods: Pod, every: float = 1.0) -> tuple[WorkloadEvent, ...]:

@@ -11,6 +11,7 @@ from alignup.picture.cells import plain
 from alignup.picture.decision import draw
 from alignup.picture.text_format import display_width
 from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
+from tests.effort import examples
 from tests.strategies_pods import guaranteed
 
 
@@ -195,7 +196,7 @@ def test_a_pod_without_requests():
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 120])
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(st.data(), hosts())
 def test_every_decision_can_be_drawn_within_the_width(width, data, one):
     for number in range(3):

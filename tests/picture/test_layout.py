@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from alignup.align import bits
 from alignup.align.machine import Cpu, Device, Machine, NumaNode
 from alignup.picture.layout import layout_machine
+from tests.effort import examples
 from tests.picture.gallery import decorated, superchip
 
 
 @given(decorated())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_cpu_node_and_device_is_in_one_place(machine):
     layout = layout_machine(machine)
 
@@ -29,7 +30,7 @@ def test_every_cpu_node_and_device_is_in_one_place(machine):
 
 
 @given(decorated())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_frames_share_no_socket(machine):
     frames = layout_machine(machine).frames
 

@@ -8,6 +8,7 @@ from alignup.align import bits
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.picture.occupancy import UseState, known_devices, read_occupancy
+from tests.effort import examples
 from tests.picture import gallery
 from tests.picture.gallery import GPU, hosts
 
@@ -64,7 +65,7 @@ def test_without_a_ledger_nothing_is_held_or_free():
 
 
 @given(hosts())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_every_cpu_has_one_use_that_matches_the_ledger(host):
     occupancy = read_occupancy(host.ledger)
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from alignup.align.machine import Device
 from alignup.align.synthetic import parse
 from alignup.picture import draw_svg
+from tests.effort import examples
 from tests.picture import gallery
 from tests.picture.gallery import GPU, decorated, hosts
 
@@ -67,7 +68,7 @@ def data(picture: str, name: str) -> list[str]:
 
 
 @given(decorated())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_nothing_overlaps_and_every_cpu_and_device_appears_once(machine):
     picture = draw_svg(machine)
 
@@ -79,7 +80,7 @@ def test_nothing_overlaps_and_every_cpu_and_device_appears_once(machine):
 
 
 @given(hosts())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_nothing_overlaps_on_a_busy_host(host):
     picture = draw_svg(host.machine, host.ledger)
 

@@ -12,6 +12,7 @@ from alignup.align.synthetic import parse
 from alignup.picture.cells import Line, plain
 from alignup.picture.text import draw
 from alignup.picture.text_format import display_width
+from tests.effort import examples
 from tests.picture import gallery
 from tests.picture.gallery import GPU, decorated, hosts
 
@@ -32,7 +33,7 @@ def test_a_small_machine_gives_a_small_picture():
 
 
 @given(decorated(), st.integers(60, 130))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_no_line_is_too_wide_and_boxes_are_closed(machine, width):
     lines = draw(machine, width=width)
 
@@ -46,7 +47,7 @@ def test_no_line_is_too_wide_and_boxes_are_closed(machine, width):
 
 
 @given(hosts())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_busy_host_fits_too(host):
     lines = draw(host.machine, host.ledger)
 
@@ -54,7 +55,7 @@ def test_a_busy_host_fits_too(host):
 
 
 @given(decorated())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_ascii_is_the_same_picture(machine):
     usual, poor = draw(machine), draw(machine, ascii_only=True)
 
@@ -74,7 +75,7 @@ def cpus_named(lines: list[Line]) -> list[int]:
 
 
 @given(decorated().map(lambda machine: replace(machine, devices=())))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_every_cpu_appears_once(machine):
     named = cpus_named(draw(machine))
 

@@ -27,6 +27,7 @@ from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument, 
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import PodDocument, pod_document, read_pod
 from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, host, hosts, pod
+from tests.effort import examples
 from tests.strategies_pods import amounts, guaranteed
 
 Document = dict[str, Any]
@@ -74,7 +75,7 @@ def live(one: Host, data: st.DataObject) -> None:
             one.release(data.draw(st.sampled_from(residents)).uid)
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(hosts(), st.data())
 def test_a_restored_ledger_is_the_same(host, data):
     live(host, data)
@@ -93,7 +94,7 @@ def test_a_restored_ledger_is_the_same(host, data):
         assert again.ledger == host.ledger
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(hosts(), st.data())
 def test_plugins_that_register_again_complete_the_ledger(host, data):
     """Only held devices and the names of resources are stored."""
@@ -209,7 +210,7 @@ def test_a_pod_level_allocation_is_restored():
 requests = st.tuples(st.integers(2, 5), st.integers(2, 20), st.booleans())
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(requests, min_size=1, max_size=4), st.integers(0, 4))
 def test_restored_pod_level_allocations_are_the_same(asked, gone):
     one = pod_level_host("pack:3 numa:1 core:4 pu:1")

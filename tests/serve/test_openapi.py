@@ -6,9 +6,8 @@ import schemathesis
 from hypothesis import HealthCheck, settings
 
 from alignup.serve.routes import OPERATIONS
+from tests.effort import examples
 from tests.serve.fake_backend import FakeBackend, app_of
-
-EXAMPLES = 20
 
 #: A schema cannot express all rules (unique container names, requests within limits); violations are a 422.
 ACCEPTED = ["2xx", "404", "409", "422"]
@@ -19,7 +18,7 @@ schema = schemathesis.openapi.from_asgi("/openapi.json", app_of(FakeBackend()), 
 
 # A stream of events has no end, and is tried elsewhere.
 @schema.exclude(path="/v1/events").parametrize()
-@settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), deadline=None)
+@settings(max_examples=examples(20), suppress_health_check=list(HealthCheck), deadline=None)
 def test_responses_match_the_description(case):
     case.call_and_validate()
 

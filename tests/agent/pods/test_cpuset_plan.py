@@ -31,6 +31,7 @@ from alignup.align.workload import Container, Pod, Resources
 from alignup.enforce.cri.types import ContainerState
 from tests.agent.pods.cpuset_passes import reconcile_now
 from tests.align.hosts import host
+from tests.effort import examples
 from tests.strategies_pods import guaranteed
 
 UPDATE_FAILED = "the runtime failed"
@@ -523,4 +524,4 @@ def test_lifecycle_without_shared_cpus():
 
 
 TestCpusetLifecycle = CpusetLifecycle.TestCase
-TestCpusetLifecycle.settings = settings(max_examples=settings().max_examples // 2 or 1, stateful_step_count=40)
+TestCpusetLifecycle.settings = settings(max_examples=examples(50), stateful_step_count=40)

@@ -16,6 +16,7 @@ from alignup.align.errors import ProviderError
 from alignup.align.hint import AmountFamily
 from alignup.align.workload import Pod
 from tests.align.cpus.allocation import allocate
+from tests.effort import examples
 from tests.strategies import machines
 from tests.strategies_pods import aligned, pods
 
@@ -166,4 +167,4 @@ class Life(RuleBasedStateMachine):
 
 
 TestLife = Life.TestCase
-TestLife.settings = settings(max_examples=25, stateful_step_count=20)
+TestLife.settings = settings(max_examples=examples(25), stateful_step_count=20)

@@ -10,6 +10,7 @@ from alignup.align.errors import ProviderError
 from alignup.align.hint import AmountFamily
 from alignup.align.workload import Pod
 from tests.align.devices.plain import GPU, NIC, Allocated, allocate, announcements, pod_of, wanting
+from tests.effort import examples
 from tests.strategies_hints import subsets_of
 
 NODES = 0b111
@@ -137,4 +138,4 @@ def replies(available: tuple[str, ...]) -> st.SearchStrategy:
 
 
 TestLifecycle = Lifecycle.TestCase
-TestLifecycle.settings = settings(max_examples=40, stateful_step_count=20)
+TestLifecycle.settings = settings(max_examples=examples(40), stateful_step_count=20)

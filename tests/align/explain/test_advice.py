@@ -20,6 +20,7 @@ from alignup.align.explain.changes import (
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
+from tests.effort import examples
 
 GIB = 1 << 30
 
@@ -148,7 +149,7 @@ def test_the_result_lists_each_container():
     assert describe_result(Proposal((), decided())) == "CPUs 4-5 · 1Gi memory on NUMA node 1"
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 @given(st.data(), hosts())
 def test_every_proposal_has_a_sentence_and_a_document(data, one):
     for number in range(3):

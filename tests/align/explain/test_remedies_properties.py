@@ -27,10 +27,11 @@ from alignup.align.workload import Amounts, Container, Pod, Resources
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept, validation_problems
 from tests.align.hosts import CPU_OPTIONS, GPU, arrivals, hosts
+from tests.effort import examples
 from tests.soundness import check_sound
 
 #: A search makes hundreds of decisions, so these tests use fewer examples.
-SOME, FEW = settings().max_examples // 3, settings().max_examples // 8
+SOME, FEW = examples(33), examples(12)
 
 PAGE = 4096
 HUGE = "hugepages-8Ki"

@@ -15,6 +15,7 @@ from alignup.align.merging.merge import merge
 from tests import naive_merge
 from tests.align.memory import model
 from tests.align.memory.model import GIB, MEMORY, PAGES, idle, on, spelled
+from tests.effort import examples
 
 UID = "asking"
 
@@ -93,7 +94,7 @@ def test_properties_of_growing_sets_are_consistent(ledger, need, data):
 
 
 @given(states(), needs, st.data())
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_merging_families_is_merging_their_lists(ledger, need, data):
     nodes = bits.of(ledger.nodes)
     found = memory_family(ledger, need, pod=UID)

@@ -13,6 +13,7 @@ from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.workload import Container, Pod, Resources
 from tests.align.memory.model import MEMORY, PAGES, app, idle, nodes_of, retain, spelled
+from tests.effort import examples
 from tests.strategies_pods import amounts
 
 SETTINGS = MemorySettings(MemoryPolicy.STATIC, pod_level_managers=True)
@@ -151,4 +152,4 @@ class Host(RuleBasedStateMachine):
 
 
 TestHost = Host.TestCase
-TestHost.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestHost.settings = settings(max_examples=examples(60), stateful_step_count=20, deadline=None)

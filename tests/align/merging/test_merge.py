@@ -13,6 +13,7 @@ from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintLi
 from alignup.align.merging import reachability
 from alignup.align.merging.merge import MergeRule, merge
 from tests import naive_merge
+from tests.effort import examples
 from tests.strategies_hints import distances_between, families, lists, merge_inputs, node_sets
 
 BOTH = bits.of([0, 1])
@@ -130,7 +131,7 @@ def test_families_and_lists_mix(data):
         assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data())
 def test_above_eight_nodes_the_search_equals_counting(data):
     nodes = data.draw(node_sets(least=9, most=10))

@@ -19,7 +19,7 @@ from alignup.state.kubelet.export import export_ledger
 from alignup.state.kubelet.restore import restore_ledger
 from alignup.state.kubelet.state_dir import KubeletFiles, read_dir, write_dir
 from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
-from tests.conftest import EXAMPLES
+from tests.effort import examples
 from tests.strategies_pods import guaranteed
 
 
@@ -101,7 +101,7 @@ def test_a_host_continues_from_its_files(one, data):
     check_idle_once_all_are_released(again, fresh)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 3)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(33))
 @given(hosts(), st.data())
 def test_unlisted_pods_release_everything_too(one, data):
     for number in range(3):
@@ -125,7 +125,7 @@ def check_idle_once_all_are_released(one: Host, idle: Host) -> None:
     assert one.ledger.used == UsedResources()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES // 3)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(33))
 @given(hosts(), st.data())
 def test_the_same_ledger_gives_the_same_files(one, data):
     """Also after it was restored from files."""

@@ -1,0 +1,34 @@
+"""How much work the tests do: a little in ``make test``, a lot in ``make soak``.
+
+``make test`` runs the same examples with the same seeds every time. ``make soak`` runs only the tests that scale
+(property tests, and those marked ``soak``), with a new seed that it prints.
+"""
+
+import os
+from collections import Counter
+
+SOAK = "ALIGNUP_SOAK" in os.environ
+
+#: Seed of everything random that Hypothesis does not draw.
+SEED = int(os.environ.get("ALIGNUP_SEED", "1"))
+
+#: Examples per property test.
+EXAMPLES = int(os.environ.get("ALIGNUP_EXAMPLES", "1500" if SOAK else "30"))
+
+#: What this process did, for the summary: kills, examples, requests.
+DONE: Counter[str] = Counter()
+
+
+def examples(percent: int) -> int:
+    """Return the given share of :data:`EXAMPLES`, for a property whose examples take longer than most."""
+    return max(1, EXAMPLES * percent // 100)
+
+
+def rounds(short: int, *, soak: int) -> int:
+    """Return how often to repeat something, for a test marked ``soak``."""
+    return soak if SOAK else short
+
+
+def did(what: str, count: int = 1) -> None:
+    """Count work for the summary, such as ``did("agents killed")``."""
+    DONE[what] += count
