@@ -31,11 +31,17 @@ run: $(READY)
 	@$(BIN)/python examples/agent_demo.py
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 soak: SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 soak: $(READY)
-	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -n auto --hypothesis-seed=$(SEED)
+	ALIGNUP_SOAK=1 ALIGNUP_SEED=$(SEED) $(BIN)/python -m pytest -n auto --dist worksteal --randomly-seed=$(SEED) --hypothesis-seed=$(SEED)
+
+coverage: $(READY)
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/schema tests/state tests/doctor tests/agent/test_recovery.py
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
 
 lint: $(READY)
 	$(BIN)/ruff check
