@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.agent import state
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.pod_record import TerminationRequest, same_workload
 from alignup.agent.recovery import RecoveryOptions, recover
@@ -106,11 +105,10 @@ def test_releasing_a_finished_pod_removes_it():
     assert after(now, lambda transaction: transaction.release("a")).pod_views() == ()
 
 
-def test_the_number_of_finished_pods_from_the_api_is_limited(monkeypatch):
-    monkeypatch.setattr(state, "MAX_FINISHED", 2)
+def test_the_number_of_finished_pods_from_the_api_is_limited():
     jobs = [job for uid in "abc" for job in (admits(uid), finishes(uid))]
 
-    now = after(empty_state(), admits("kept", source=FILE), finishes("kept"), *jobs)
+    now = after(replace(empty_state(), max_finished=2), admits("kept", source=FILE), finishes("kept"), *jobs)
 
     assert list(now.finished) == ["kept", "b", "c"]
 

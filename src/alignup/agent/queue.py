@@ -23,7 +23,6 @@ from alignup.schema.api import BusyError, NotReadyError
 
 MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one checkpoint
-RETRY_SECONDS = 1.0  #: before a failed checkpoint is written again
 
 #: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or for a full batch.
 DISPATCH_IDLE_SECONDS, DISPATCH_BATCH = 0.001, 8
@@ -52,10 +51,11 @@ class AdmissionQueue:
     """Runs jobs until it is closed.
 
     *dispatch* gets the events after the jobs are answered; it must not raise. The initial state is saved too, so that
-    a full disk shows at once. With *problems* the queue is read-only: it saves nothing and rejects all jobs.
+    a full disk shows at once. A failed save is repeated after *retry_seconds*. With *problems* the queue is
+    read-only: it saves nothing and rejects all jobs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         state: AgentState,
         save: SaveState,
@@ -63,12 +63,14 @@ class AdmissionQueue:
         clock: Clock,
         dispatch: DispatchEvents,
         problems: tuple[str, ...] = (),
+        retry_seconds: float = 1.0,
     ) -> None:
         self._state = state
         self._save = save
         self._clock = clock
         self._dispatch = dispatch
         self._problems = problems
+        self._retry_seconds = retry_seconds
         self._start_pending: StartPending | None = None
         self._events: list[AgentEvent] = []  #: not dispatched yet
         self._save_error = "" if problems else "the checkpoint is not written yet"  #: empty: it is written
@@ -143,7 +145,7 @@ class AdmissionQueue:
             self._write(self._state)
         while not stop:
             jobs: list[_Job] = []
-            timeout = DISPATCH_IDLE_SECONDS if self._events else RETRY_SECONDS if self._save_error else None
+            timeout = DISPATCH_IDLE_SECONDS if self._events else self._retry_seconds if self._save_error else None
             try:
                 job = self._jobs.get(timeout=timeout)
                 while job is not None and len(jobs) < MAX_BATCH - 1:

@@ -15,8 +15,6 @@ from alignup.align.workload import Pod
 from alignup.schema.api import AdmissionStatus, PodView
 from alignup.schema.run_status import PodRunStatus
 
-MAX_FINISHED = 1_000  #: finished pods from the API; older ones are removed
-
 
 class EventKind(StrEnum):
     ADMITTED = "admitted"
@@ -65,6 +63,7 @@ class AgentState:
     pending: Mapping[str, PendingAdmission] = field(default_factory=dict)
     backing_off: frozenset[str] = frozenset()  #: uids of waiting pods that a plugin rejected recently
     finished: Mapping[str, FinishedPod] = field(default_factory=dict)  #: by uid, in completion order
+    max_finished: int = 1_000  #: finished pods from the API; older ones are removed
 
     def settled_host(self) -> Host:
         if not self.pending:
@@ -118,13 +117,13 @@ def pod_view(
     )
 
 
-def add_finished(finished: Mapping[str, FinishedPod], one: FinishedPod) -> dict[str, FinishedPod]:
-    """Add a finished pod, and remove the oldest beyond ``MAX_FINISHED``.
+def add_finished(finished: Mapping[str, FinishedPod], one: FinishedPod, *, limit: int) -> dict[str, FinishedPod]:
+    """Add a finished pod, and remove the oldest from the API beyond *limit*.
 
     Pods from manifests are never removed: the manifest would run them again.
     """
     pods = {**finished, one.record.pod.uid: one}
     from_api = [uid for uid, each in pods.items() if each.record.source == API_SOURCE]
-    for uid in from_api[: max(len(from_api) - MAX_FINISHED, 0)]:
+    for uid in from_api[: max(len(from_api) - limit, 0)]:
         del pods[uid]
     return pods

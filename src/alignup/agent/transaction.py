@@ -187,7 +187,8 @@ class Transaction:
         if record is None:
             return
         self._host.release(uid)
-        self._finished = add_finished(self._finished, FinishedPod(record=record, run=run))
+        finished, limit = FinishedPod(record=record, run=run), self._before.max_finished
+        self._finished = add_finished(self._finished, finished, limit=limit)
         self._changed = self.durable = True
         detail = ": ".join(filter(None, (run.phase, run.reason, run.message)))
         self._emit(EventKind.FINISHED, record, detail=detail)
