@@ -8,8 +8,8 @@ finds it legitimate; so later steps start from the same state.
 import gzip
 import json
 import re
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,11 @@ FILES = {"cpu_manager_state": "cpu", "memory_manager_state": "memory", "kubelet_
 ENDED = ("admitted-succeeded", "failed")  #: verdicts on pods that ran, and run no more
 KEPT_STATE = "bad_config over state files"
 
-_LOGGED = re.compile(r'pod="[^/"]*/([^"]+)".* operation="add"')
+_RESTARTED = '"Starting Device Plugin manager"'  #: what a kubelet logs before it admits a pod
+_LOGGED = re.compile(
+    r'"Processed device updates for resource".* resourceName="(?P<resource>[^"]+)"'
+    r'|pod="[^/"]*/(?P<pod>[^"]+)".* operation="add"'
+)
 _COMMAND_FAILED = re.compile(r'"command failed" err="(.*)"$')
 _INVALID = "failed to validate kubelet configuration, error: "
 
@@ -147,6 +151,7 @@ class Course:
         self.machine = machine_of(recording)
         self.advising = {plugin["resource"] for plugin in recording["plugins"] if plugin["preferred"]}
         self.places = places(self.machine.devices)
+        self.registered = {plugin["resource"] for plugin in recording["plugins"]}  #: whose plugin the kubelet knows
         self.pods: dict[str, Pod] = {}  #: those whose manifest is there, rejected ones among them, by their full name
         self.rejected = False  #: whether a pod was rejected already
         self.stuck: set[str] = set()  #: uids of pods whose memory moved on paper only
@@ -196,12 +201,16 @@ class Course:
         self.host.release(gone.uid)
 
     def restart(self, number: int, step: Document) -> None:
-        """A new host on the old ledger; resources of removed files are allocated again, in the kubelet's order."""
+        """A new host on the old ledger; resources of removed files are allocated again, in the kubelet's order.
+
+        Devices that a plugin announced before are not allocatable until it has registered again. Containers keep
+        theirs.
+        """
         before, settings = self.host.ledger, self.host.settings
         lost = {FILES[file] for file in step.get("remove_state", ())}
         ledger = before
         if lost:
-            idle = Host(self.machine, settings).ledger
+            idle = Host(replace(self.machine, devices=()), settings).ledger
             ledger = Ledger(
                 cpus=(idle if "cpu" in lost else before).cpus,
                 memory=(idle if "memory" in lost else before).memory,
@@ -209,9 +218,11 @@ class Course:
             )
             self.stuck |= before.pods.keys() if "memory" in lost else set()
         self.host = Host(self.machine, settings, ledger=ledger)
-        self.apply_plugin_reports(number, restarted=True)
+        self.registered.clear()
+        for resource in self.host.ledger.devices.inventories:
+            self.host.update_devices(resource, ())
         # The restarted kubelet does not know that a static pod was rejected, so it tries again.
-        decisions = self.admit(in_logged_order(self.pods, step["log"]), number, step, running=before.pods)
+        decisions = self.admit(self.pods_to_restore(number, step["log"]), number, step, running=before.pods)
         shown = {pod["name"]: pod["status"] for pod in step["pods"]}
         for name, decision in decisions.items() if self.compare else ():
             if decision.kept and shown[name]["phase"] == "Failed" and shown[name].get("reason"):
@@ -219,28 +230,60 @@ class Course:
             assert decision.kept or lost or decision.uid not in before.pods, f"{name} was to keep what it has"
             compare_verdict(decision, shown[name])
 
+    def pods_to_restore(self, number: int, log: Sequence[str]) -> Iterator[Pod]:
+        """Yield the pods in the order of their admission, and let plugins announce devices where the log shows it.
+
+        What plugins announce without a line in the log comes before all pods, and pods without one come last.
+        """
+        restarted = max((index for index, line in enumerate(log) if _RESTARTED in line), default=-1)
+        events = [match for line in log[restarted + 1 :] if (match := _LOGGED.search(line))]
+        logged = {event["resource"] for event in events}
+        announcements: dict[str, deque[Sequence[Device]]] = {}
+        for resource, devices in self.plugin_reports(number):
+            if resource in logged:
+                announcements.setdefault(resource, deque()).append(devices)
+            else:
+                self.host.update_devices(resource, devices)
+        waiting = dict(self.pods)
+        for event in events:
+            if event["resource"]:
+                if own := announcements.get(event["resource"]):
+                    self.host.update_devices(event["resource"], own.popleft())
+            elif event["pod"] in waiting:
+                yield waiting.pop(event["pod"])
+        yield from waiting.values()
+        for resource, own in announcements.items():
+            if own:
+                self.host.update_devices(resource, own[-1])
+
     def plugin_start(self, number: int, step: Document) -> None:
-        """Plugins announce their devices."""
-        self.apply_plugin_reports(number)
+        """Plugins announce their devices, or stop."""
+        for resource, devices in self.plugin_reports(number):
+            self.host.update_devices(resource, devices)
 
     plugin_stop = plugin_start
     health = plugin_start
 
-    def apply_plugin_reports(self, number: int, *, restarted: bool = False) -> None:
-        """What plugins said in a step; one that is silent after a restart of the kubelet is not known to it at all."""
-        inventories = self.host.ledger.devices.inventories
-        if restarted:
-            for resource in inventories:
-                self.host.update_devices(resource, ())
+    def plugin_reports(self, number: int) -> Iterator[tuple[str, Sequence[Device]]]:
+        """Yield what the kubelet learns from plugins in a step: the devices of a resource.
+
+        The kubelet knows a plugin from its registration until the plugin stops or the kubelet restarts. The recording
+        plugin sends its devices once more when it stops; a kubelet that restarts then does not use them.
+        """
         for call in self.calls(number):
-            resource = call["resource"]
-            if call["rpc"] == "ListAndWatch" and call["direction"] == "plugin->kubelet":
+            resource, rpc = call["resource"], call["rpc"]
+            if rpc == "Register":
+                self.registered.add(resource)
+            elif resource not in self.registered:
+                continue
+            elif rpc == "ListAndWatch" and call["direction"] == "plugin->kubelet":
                 devices = announced(resource, call["message"])
                 self.places.update(places(devices))
-                self.host.update_devices(resource, devices)
-            elif call["rpc"] == "stopped" and not restarted:
+                yield resource, devices
+            elif rpc == "stopped":
+                self.registered.discard(resource)
                 known = self.host.ledger.devices.inventories[resource].devices
-                self.host.update_devices(resource, [replace(device, healthy=False) for device in known])
+                yield resource, [replace(device, healthy=False) for device in known]
 
     def admit(
         self, pods: Iterable[Pod], number: int, step: Document, *, running: Collection[str] = ()
@@ -309,12 +352,6 @@ def compare_verdict(decision: Decision, shown: Document) -> None:
     theirs = (shown.get("reason"), shown.get("message"))
     assert ours == theirs, f"{decision.name} {decision.outcome} {ours}, recorded {shown['phase']} {theirs}"
     assert decision.qos == shown["qosClass"], f"{decision.name} {decision.qos}, recorded {shown['qosClass']}"
-
-
-def in_logged_order(pods: Mapping[str, Pod], log: Iterable[str]) -> list[Pod]:
-    """The pods in the order the kubelet admitted them; those its log does not name come last."""
-    named = [match[1] for line in log if (match := _LOGGED.search(line))]
-    return [pods[name] for name in dict.fromkeys([*named, *pods]) if name in pods]
 
 
 def picked(step: Document) -> dict[tuple[str, str, str], tuple[str, ...]]:

@@ -36,10 +36,9 @@ class CountedCourse(Course):
         super().restart(number, step)
 
     def admit(self, pods, number, step, **options):
-        pods = list(pods)
         decisions = super().admit(pods, number, step, **options)
-        for pod in pods:
-            decision = decisions[pod.name]
+        for name, decision in decisions.items():
+            pod = self.pods[name]
             self.metrics.decided(decision, pod=pod, seconds=0.0)
             if not decision.kept:
                 sets = list(self.given(decision, pod))
