@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import is_hypothesis_test, settings
+from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from tests.conformance.harness import OWN_VECTORS, TALLIES, Tally
 from tests.discover.expected import VERDICTS, Verdict
@@ -18,7 +18,13 @@ from tests.effort import DONE, EXAMPLES, SEED, SOAK, did
 from tests.recorded.replay import RUNS, Run
 
 settings.register_profile(
-    "alignup", deadline=None, print_blob=True, max_examples=EXAMPLES, derandomize=not SOAK, database=None
+    "alignup",
+    database=None,
+    deadline=None,  # a busy machine is slow
+    derandomize=not SOAK,
+    max_examples=EXAMPLES,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("alignup")
 
