@@ -124,11 +124,10 @@ Next steps
 
 
 def wait_for_ctrl_c() -> None:
-    try:
-        print("\nThe agent runs until Ctrl-C.", flush=True)
-        signal.pause()
-    except KeyboardInterrupt:
-        print("\nThe agent stops. With its directory kept, the next start would continue from here.")
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # sigwait also takes one that came just before it
+    print("\nThe agent runs until Ctrl-C.", flush=True)
+    signal.sigwait([signal.SIGINT])
+    print("\nThe agent stops. With its directory kept, the next start would continue from here.")
 
 
 if __name__ == "__main__":

@@ -27,13 +27,17 @@ def test_the_demo_places_pods_and_ends_with_once():
 
 def test_the_demo_runs_until_ctrl_c():
     with subprocess.Popen(DEMO, cwd=ROOT, env={**os.environ, "ONCE": ""}, stdout=subprocess.PIPE, text=True) as demo:  # noqa: S603 - our own
-        assert demo.stdout is not None
-        socket = next(line for line in demo.stdout if "ALIGNUP_AGENT=unix:" in line).strip().partition("unix:")[2]
-        assert any("until Ctrl-C" in line for line in demo.stdout)
-        exists = Path(socket).is_socket()
-        demo.send_signal(signal.SIGINT)
-        code = demo.wait(30)
+        try:
+            assert demo.stdout is not None
+            socket = next(line for line in demo.stdout if "ALIGNUP_AGENT=unix:" in line).strip().partition("unix:")[2]
+            assert any("until Ctrl-C" in line for line in demo.stdout)
+            exists = Path(socket).is_socket()
+            demo.send_signal(signal.SIGINT)
+            rest, _ = demo.communicate(timeout=60)
+        finally:
+            demo.kill()
 
     assert exists
-    assert code == 0
+    assert demo.returncode == 0
+    assert "The agent stops." in rest
     assert not Path(socket).exists()
