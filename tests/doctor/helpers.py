@@ -49,9 +49,9 @@ def by_severity(severity: Severity, findings: tuple[Finding, ...]) -> list[Findi
 
 
 def cases(request: pytest.FixtureRequest, file: str) -> Iterator[Case]:
-    """The cases of a vector file; skips the test if the set has no such file."""
+    """The cases of a vector file; another set than our own may not have it."""
     path = request.config.getoption("--vectors") / file
-    if not path.exists():
+    if not path.exists() and harness.OWN_VECTORS not in path.parents:
         pytest.skip(f"this set of vectors has no {path.name}")
     reader = harness.cases if path.suffix == ".gz" else harness.plain_cases
     for _, case in reader(path):

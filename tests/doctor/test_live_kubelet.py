@@ -9,7 +9,8 @@ import pytest
 
 from alignup.doctor.live_kubelet import find_live_kubelets
 
-SLEEP = "import sys, time; print(flush=True); time.sleep(60)"
+#: Reports that it runs, and waits for the end of its input.
+WAIT = "import sys; print(flush=True); sys.stdin.read()"
 
 
 @pytest.fixture
@@ -33,11 +34,12 @@ def listening(folder, monkeypatch):
 @contextmanager
 def process(*arguments, cwd=None):
     """A process named kubelet."""
-    command = ["/usr/bin/kubelet", "-c", SLEEP, *arguments]
-    with subprocess.Popen(command, executable=sys.executable, cwd=cwd, stdout=subprocess.PIPE) as running:  # noqa: S603
-        assert running.stdout
-        running.stdout.readline()
+    command = ["/usr/bin/kubelet", "-S", "-c", WAIT, *arguments]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, executable=sys.executable, cwd=cwd, stdin=pipe, stdout=pipe) as running:  # noqa: S603
         try:
+            assert running.stdout
+            running.stdout.readline()
             yield running.pid
         finally:
             running.kill()

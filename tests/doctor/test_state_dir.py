@@ -1,8 +1,7 @@
 """A kubelet's directory: read as it is, and written only after a backup."""
 
-import subprocess
-import sys
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -10,25 +9,10 @@ from alignup.align.errors import FileError
 from alignup.doctor import state_dir
 from alignup.doctor.state_check import DEVICE_STATE, FileRepair
 from alignup.state.kubelet import cpu_file, device_file, memory_file
+from tests.state.faults import small_disk, without_rights
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 CPU, MEM = cpu_file.NAME, memory_file.NAME
-
-#: Tries to write a repaired file where that is impossible.
-WRITER = """
-import os, resource
-from datetime import datetime
-from pathlib import Path
-from alignup.align.errors import FileError
-from alignup.doctor import state_dir
-from alignup.doctor.state_check import FileRepair
-{limit}
-try:
-    repair = FileRepair("cpu_manager_state", b"cpus", b"new", ())
-    state_dir.write(Path(), [repair], now=datetime(2026, 3, 4, 5, 6, 7))
-except FileError as error:
-    print(error)
-"""
 
 
 @pytest.fixture
@@ -103,30 +87,21 @@ def test_nothing_is_written_if_a_file_changed(directory):
 
 
 @pytest.mark.parametrize(
-    ("limit", "reason"),
+    ("mode", "fault", "reason"),
     [
-        pytest.param("resource.setrlimit(resource.RLIMIT_FSIZE, (2, 2))", "File too large", id="a full disk"),
-        pytest.param(
-            "os.geteuid() or os.setuid(65534)",  # root may write anywhere, so it becomes another user
-            "Permission denied",
-            id="another user's directory",
-        ),
+        pytest.param(0o755, lambda _: small_disk(2), "File too large", id="a full disk"),
+        pytest.param(0o555, without_rights, "Permission denied", id="another user's directory"),
     ],
 )
-def test_nothing_is_written_without_a_backup(directory, limit, reason):
+def test_nothing_is_written_without_a_backup(directory, monkeypatch, mode, fault, reason):
     (directory / CPU).chmod(0o444)
-    directory.chmod(0o555)
+    directory.chmod(mode)
+    monkeypatch.chdir(directory)
 
-    ran = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", WRITER.format(limit=limit)],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    with fault(directory), pytest.raises(FileError) as caught:
+        state_dir.write(Path(), [FileRepair(CPU, b"cpus", b"new", ())], now=NOW)
 
     directory.chmod(0o755)
-    assert ran.stdout == f"cannot write {CPU}.backup-20260304-050607: {reason}; nothing was changed\n"
+    assert str(caught.value) == f"cannot write {CPU}.backup-20260304-050607: {reason}; nothing was changed"
     assert (directory / CPU).read_bytes() == b"cpus"
     assert names(directory) == sorted([CPU, DEVICE_STATE])

@@ -1,11 +1,7 @@
 """Files survive killed writers, full disks and read-only directories."""
 
 import os
-import random
 import stat
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,53 +9,9 @@ import pytest
 
 from alignup.align.errors import FileError
 from alignup.state import atomic_files
-
-#: Writes one of two contents over and over, and reports the second write.
-RESTLESS = """
-import sys
-from pathlib import Path
-from alignup.state import atomic_files as files
-for turn in range(10**6):
-    files.write(Path(sys.argv[1]), (b"a" if turn % 2 else b"b") * 3_000_000)
-    if turn == 1:
-        print("writing", flush=True)
-"""
-
-#: Tries to write more than it may, as on a disk that is full.
-GREEDY = """
-import resource, sys
-from pathlib import Path
-from alignup.align.errors import FileError
-from alignup.state import atomic_files as files
-sys.dont_write_bytecode = True
-resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-try:
-    files.write(Path(sys.argv[1]), b"x" * 5000)
-except FileError as error:
-    print(error)
-"""
-
-#: Tries to write to a read-only directory; root can write there, so it becomes another user.
-STRANGER = """
-import os, sys
-from pathlib import Path
-from alignup.align.errors import FileError
-from alignup.state import atomic_files as files
-os.chdir(sys.argv[1])
-if os.geteuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
-try:
-    files.write(Path("state"), b"new")
-except FileError as error:
-    print(error)
-"""
-
-
-def python(program: str, *arguments: str) -> str:
-    return subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True, timeout=60
-    ).stdout
+from tests.effort import SEED, did, rounds
+from tests.state import processes
+from tests.state.faults import small_disk, without_rights
 
 
 def names(folder: Path) -> list[str]:
@@ -125,22 +77,22 @@ def test_a_symbolic_link_in_place_of_the_temporary_file_is_not_followed(tmp_path
     assert names(tmp_path) == ["state", "target"]
 
 
-def test_a_killed_writer_leaves_a_whole_file(tmp_path):
-    path = tmp_path / "state"
-    random_ = random.Random(1)
+@pytest.mark.soak
+def test_killed_writers_leave_a_whole_file(tmp_path):
+    path, kills = tmp_path / "state", rounds(3, soak=300)
 
-    for _ in range(6):
-        with subprocess.Popen([sys.executable, "-c", RESTLESS, str(path)], stdout=subprocess.PIPE) as writer:  # noqa: S603
-            assert writer.stdout
-            assert writer.stdout.readline() == b"writing\n"
-            time.sleep(random_.uniform(0, 0.02))
-            writer.kill()
+    processes.run(processes.kill_file_writers, path, kills, SEED)
 
-        assert atomic_files.read(path) in (b"a" * 3_000_000, b"b" * 3_000_000)
-
+    did("file writers killed", kills)
     atomic_files.write(path, b"next")
-
     assert atomic_files.read(path) == b"next"
+    assert names(tmp_path) == ["state"]
+
+
+def test_a_writer_killed_before_any_system_call_leaves_the_old_file_or_the_new_one(tmp_path):
+    killed = processes.run(processes.kill_file_writer_before_each_call, tmp_path / "state")
+
+    assert killed > 5
     assert names(tmp_path) == ["state"]
 
 
@@ -148,9 +100,10 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     path = tmp_path / "state"
     atomic_files.write(path, b"old")
 
-    printed = python(GREEDY, str(path))
+    with small_disk(1000), pytest.raises(FileError) as caught:
+        atomic_files.write(path, b"x" * 5000)
 
-    assert printed == f"cannot write {path}: File too large\n"
+    assert str(caught.value) == f"cannot write {path}: File too large"
     assert atomic_files.read(path) == b"old"
     assert names(tmp_path) == ["state"]
 
@@ -159,10 +112,11 @@ def test_a_read_only_directory_leaves_the_old_file(tmp_path):
     atomic_files.write(tmp_path / "state", b"old")
     tmp_path.chmod(0o555)
 
-    printed = python(STRANGER, str(tmp_path))
+    with without_rights(tmp_path), pytest.raises(FileError) as caught:
+        atomic_files.write(Path("state"), b"new")
 
     tmp_path.chmod(0o755)
-    assert printed == "cannot write state: Permission denied\n"
+    assert str(caught.value) == "cannot write state: Permission denied"
     assert atomic_files.read(tmp_path / "state") == b"old"
 
 

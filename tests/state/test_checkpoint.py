@@ -5,8 +5,6 @@ import json
 import os
 import random
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,10 +20,13 @@ from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, Ter
 from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import pod_document
-from alignup.state import checkpoint as checkpoint_module
 from alignup.state.checkpoint import NAME, Checkpoint, CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 from tests.align.hosts import GIB, GPU, host, pod
+from tests.effort import SEED, did, rounds
+from tests.state import processes, programs
+from tests.state.faults import NOBODY, small_disk, without_rights
+from tests.state.programs import numbered
 
 ROOT = os.geteuid() == 0
 
@@ -71,6 +72,12 @@ def ledger_of(loaded: LoadedCheckpoint, one: Host) -> Ledger:
 def load_error(store: CheckpointStore, **how: bool) -> CheckpointError:
     with pytest.raises(CheckpointError) as caught:
         store.load(**how)
+    return caught.value
+
+
+def save_error(store: CheckpointStore, checkpoint: Checkpoint) -> CheckpointError:
+    with pytest.raises(CheckpointError) as caught:
+        store.save(checkpoint)
     return caught.value
 
 
@@ -188,14 +195,16 @@ def test_a_checkpoint_truncated_anywhere_is_rejected(store, one):
     assert found(store).document.serial == 1
 
 
+@pytest.mark.soak
 def test_a_checkpoint_with_any_changed_bit_is_rejected(store, one):
     store.save(checkpoint(one))
     whole = store.path.read_bytes()
-    rng = random.Random(7)
-    head = range(8 * 90)
+    head, places = range(8 * 90), range(8 * len(whole))
+    changes = (*head, *random.Random(SEED).sample(places, rounds(2_000, soak=len(places))))
+    did("checkpoints damaged", len(changes))
 
     with store.path.open("r+b", buffering=0) as file:
-        for place in (*head, *rng.sample(range(8 * len(whole)), 2_000)):
+        for place in changes:
             byte, bit = divmod(place, 8)
             os.pwrite(file.fileno(), bytes([whole[byte] ^ 1 << bit]), byte)
             load_error(store)
@@ -218,12 +227,9 @@ def test_a_damaged_checkpoint_is_never_overwritten(store, one):
     bad = store.path.read_bytes()
     again = CheckpointStore(store.path.parent)
 
-    with pytest.raises(CheckpointError) as caught:
-        again.save(checkpoint(one))
-    assert caught.value.what == "the checksum does not match the contents: the file was truncated or changed"
-    assert caught.value.advice.startswith(
-        "start with --recover previous to continue from the previous one (1 pod), or "
-    )
+    error = save_error(again, checkpoint(one))
+    assert error.what == "the checksum does not match the contents: the file was truncated or changed"
+    assert error.advice.startswith("start with --recover previous to continue from the previous one (1 pod), or ")
     assert store.path.read_bytes() == bad
 
     loaded = found(again, previous=True)
@@ -324,7 +330,7 @@ def test_a_newer_version_is_left_to_a_newer_release(store, one):
     assert error.advice.startswith("start the release of alignup that wrote it, or a newer one")
 
 
-def test_older_versions_are_migrated_step_by_step(store, one, monkeypatch):
+def test_older_versions_are_migrated_step_by_step(store, one):
     def third(document):
         return {**document, "plugins": ["third"]}
 
@@ -332,9 +338,7 @@ def test_older_versions_are_migrated_step_by_step(store, one, monkeypatch):
         return {**document, "plugins": [*document["plugins"], "fourth"]}
 
     store.save(checkpoint(one))
-    monkeypatch.setattr(checkpoint_module, "VERSION", 4)
-    monkeypatch.setattr(checkpoint_module, "MIGRATIONS", {2: third, 3: fourth})
-    now = CheckpointStore(store.path.parent)
+    now = CheckpointStore(store.path.parent, migrations={2: third, 3: fourth})
 
     loaded = found(now)
     assert loaded.document.plugins == ["third", "fourth"]
@@ -343,17 +347,15 @@ def test_older_versions_are_migrated_step_by_step(store, one, monkeypatch):
     now.save(checkpoint(one))
     assert found(now).notes == ()
     assert found(now, previous=True).document.plugins == ["third", "fourth"]
-    monkeypatch.undo()
     assert load_error(store).what.startswith("the checkpoint has version 4")
 
 
 def test_values_that_json_cannot_represent_are_not_written(store, one):
     store.save(checkpoint(one))
 
-    with pytest.raises(CheckpointError) as caught:
-        store.save(checkpoint(one, plugins=[object()]))
+    error = save_error(store, checkpoint(one, plugins=[object()]))
 
-    assert caught.value.what == "the checkpoint cannot be written: Encoding objects of type object is unsupported"
+    assert error.what == "the checkpoint cannot be written: Encoding objects of type object is unsupported"
     assert store.save(checkpoint(one)) == 2
 
 
@@ -424,6 +426,13 @@ def test_a_directory_that_others_can_change_is_not_trusted(tmp_path):
         assert (caught.value.what, caught.value.where) == (what, str(tmp_path / name))
 
 
+def test_a_directory_that_was_replaced_is_an_error(store):
+    store.path.parent.rmdir()
+    store.path.parent.touch()
+
+    assert load_error(store).what == "Not a directory"
+
+
 def test_a_directory_that_others_can_read_is_closed(tmp_path):
     """systemd creates them like this."""
     tmp_path.chmod(0o755)
@@ -465,173 +474,52 @@ def test_a_checkpoint_that_was_not_replaced_is_not_the_previous_one(store, one):
     assert names(store) == [NAME, f"{NAME}.previous"]
 
 
-#: Forks writers and kills each at a random moment; the checkpoint must be the last one reported, or the next one.
-#: Every checkpoint contains its number several times, so a mixture of two would be detected.
-KILLER = """
-import os, random, signal, sys, time
-from pathlib import Path
-from alignup.schema import codec
-from alignup.schema.ledgers.documents import ResidueDocument
-from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
-from alignup.state.fingerprint import fingerprint_of
-from alignup.state.checkpoint import Checkpoint, CheckpointStore
-
-nothing = fingerprint_of({})
-residue = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
-
-directory, rounds = Path(sys.argv[1]), int(sys.argv[2])
-rng = random.Random(3)
-
-def numbered(number):
-    finished = [codec.encode({"number": number, "text": "x" * 400}) for _ in range(number % 50)]
-    return Checkpoint(
-        machine=nothing, settings=nothing, residue=residue, plugins=[str(number)], finished=finished
-    )
-
-def write_forever(report):
-    store = CheckpointStore(directory)
-    loaded = store.load()
-    number = loaded.document.serial if loaded else 0
-    while True:
-        number += 1
-        assert store.save(numbered(number)) == number
-        os.write(report, number.to_bytes(8, "big"))
-
-last = 0
-for _ in range(rounds):
-    reader, report = os.pipe()
-    writer = os.fork()
-    if not writer:
-        os.close(reader)
-        try:
-            write_forever(report)
-        finally:
-            os._exit(9)
-    os.close(report)
-    reported = os.read(reader, 8)
-    time.sleep(rng.random() * 0.02)
-    os.kill(writer, signal.SIGKILL)
-    _, status = os.waitpid(writer, 0)
-    assert os.WIFSIGNALED(status), "the writer failed"
-    while part := os.read(reader, 1 << 16):
-        reported += part
-    os.close(reader)
-    last = int.from_bytes(reported[-8:], "big")
-    store = CheckpointStore(directory)
-    loaded = store.load().document
-    assert loaded.serial in (last, last + 1), (loaded.serial, last)
-    before = store.load(previous=True).document if loaded.serial > 1 else loaded
-    assert before.serial >= loaded.serial - 1, (before.serial, loaded.serial)
-    for one in (loaded, before):
-        assert one.plugins == [str(one.serial)]
-        assert [pod["number"] for pod in one.finished] == [one.serial] * (one.serial % 50)
-print(last)
-"""
-
-#: Saves until the disk is full, and prints what happened.
-FULL = """
-import json, resource, sys
-from pathlib import Path
-from alignup.align.errors import CheckpointError
-from alignup.schema import codec
-from alignup.schema.ledgers.documents import ResidueDocument
-from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
-from alignup.state.fingerprint import fingerprint_of
-from alignup.state.checkpoint import Checkpoint, CheckpointStore
-
-nothing = fingerprint_of({})
-residue = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
-
-store = CheckpointStore(Path(sys.argv[1]))
-
-def holding(count):
-    finished = [codec.encode({"text": "x" * 1000})] * count
-    return Checkpoint(machine=nothing, settings=nothing, residue=residue, finished=finished)
-
-store.save(holding(1))
-store.save(holding(2))
-sys.dont_write_bytecode = True
-resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
-problems = []
-for _ in range(3):
-    try:
-        store.save(holding(100))
-    except CheckpointError as error:
-        problems.append([error.what, error.where, error.advice])
-small = store.save(holding(3))
-before = CheckpointStore(Path(sys.argv[1])).load(previous=True).document.serial
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-print(json.dumps({"problems": problems, "small": small, "before": before, "large": store.save(holding(100)),
-                  "serial": CheckpointStore(Path(sys.argv[1])).load().document.serial}))
-"""
-
-#: Tries to save in a read-only directory; root can write there, so it becomes another user first.
-STRANGER = """
-import os, sys
-from pathlib import Path
-from alignup.align.errors import CheckpointError
-from alignup.schema import codec
-from alignup.schema.ledgers.documents import ResidueDocument
-from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue
-from alignup.state.fingerprint import fingerprint_of
-from alignup.state.checkpoint import Checkpoint, CheckpointStore
-
-nothing = fingerprint_of({})
-residue = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
-
-root = Path(sys.argv[1])
-os.chdir(root.parent)
-root = Path(root.name)
-if os.geteuid() == 0:
-    os.chown(root, 65534, 65534)
-    os.setgid(65534)
-    os.setuid(65534)
-checkpoint = Checkpoint(machine=nothing, settings=nothing, residue=residue)
-store = CheckpointStore(root)
-store.save(checkpoint)
-root.chmod(0o500)
-for _ in range(2):
-    try:
-        store.save(checkpoint)
-    except CheckpointError as error:
-        print(error.what)
-root.chmod(0o700)
-print(store.save(checkpoint))
-"""
-
-
-def python(program: str, *arguments: object) -> str:
-    done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", program, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
+@pytest.mark.soak
 def test_killed_writers_leave_the_last_checkpoint_they_reported(tmp_path):
-    written = int(python(KILLER, tmp_path / "root", 50))
+    kills = rounds(10, soak=2000)
 
-    assert written > 50
+    processes.run(programs.kill_checkpoint_writers, tmp_path / "root", kills, SEED)
+
+    did("checkpoint writers killed", kills)
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path):
-    result = json.loads(python(FULL, tmp_path / "root"))
+def test_a_writer_killed_before_any_system_call_leaves_a_valid_checkpoint(tmp_path):
+    """It is the old one or the new one, and the one before it is kept."""
+    killed = processes.run(programs.kill_checkpoint_writer_before_each_call, tmp_path / "root")
 
-    path = str(tmp_path / "root" / NAME)
-    assert len(result["problems"]) == 3
-    for what, where, advice in result["problems"]:
-        assert what == f"the checkpoint cannot be written: cannot write {path}: {os.strerror(errno.EFBIG)}"
-        assert where == path
-        assert advice.startswith("the previous one is still valid")
-    assert (result["small"], result["before"], result["large"], result["serial"]) == (3, 2, 4, 4)
+    assert killed > 15
+    assert names(CheckpointStore(tmp_path / "root")) == [NAME, f"{NAME}.previous"]
+
+
+def test_a_full_disk_leaves_the_last_checkpoint(store):
+    for pods in (1, 2):
+        store.save(numbered(pods=pods, size=1000))
+
+    with small_disk(50_000):
+        for _ in range(3):
+            error = save_error(store, numbered(pods=100, size=1000))
+            why = f"cannot write {store.path}: {os.strerror(errno.EFBIG)}"
+            assert (error.what, error.where) == (f"the checkpoint cannot be written: {why}", str(store.path))
+            assert error.advice.startswith("the previous one is still valid")
+        assert store.save(numbered(pods=3, size=1000)) == 3
+        assert found(CheckpointStore(store.path.parent), previous=True).document.serial == 2
+
+    assert store.save(numbered(pods=100, size=1000)) == 4
+    assert found(CheckpointStore(store.path.parent)).document.serial == 4
 
 
 def test_a_read_only_directory_leaves_the_last_checkpoint(tmp_path):
     root = tmp_path / "root"
     root.mkdir()
+    if ROOT:
+        os.chown(root, NOBODY, NOBODY)
     tmp_path.chmod(0o755)
 
-    first, second, serial = python(STRANGER, root).splitlines()
-
-    assert first == second == "the checkpoint cannot be written: Permission denied"
-    assert serial == "2"
+    with without_rights(tmp_path):
+        store = CheckpointStore(Path("root"))
+        store.save(numbered())
+        store.path.parent.chmod(0o500)
+        for _ in range(2):
+            assert save_error(store, numbered()).what == "the checkpoint cannot be written: Permission denied"
+        store.path.parent.chmod(0o700)
+        assert store.save(numbered()) == 2

@@ -1,31 +1,25 @@
 """The history keeps decisions in order and within bounds, and never fails an admission."""
 
-import json
 import random
 import shutil
 import sqlite3
 import stat
-import subprocess
-import sys
 import threading
 from contextlib import closing
 from pathlib import Path
-from time import perf_counter
 
 import msgspec
 import pytest
 
 from alignup.align.errors import StateError
-from alignup.align.workload import QoS
-from alignup.schema.decisions import DecidedPodDocument, decision_document, from_document, to_document
-from alignup.state.history import MAX_SET_ASIDE, NAME, History, HistoryWrite
+from alignup.schema.decisions import decision_document, from_document, to_document
+from alignup.state.history import MAX_SET_ASIDE, NAME, WRITE_TIMEOUT, History, HistoryWrite
 from tests.align.hosts import host
 from tests.align.hosts import pod as small
-
-
-def decided(name="web", *, uid="", namespace="default", outcome="admitted", **more):
-    pod = DecidedPodDocument(uid or f"uid-{name}", name, namespace, QoS.BURSTABLE)
-    return msgspec.defstruct("Decided", ["pod", "outcome", *more])(pod, outcome, *more.values())
+from tests.effort import SEED, did, rounds
+from tests.state import processes, programs
+from tests.state.faults import small_disk, without_rights
+from tests.state.programs import decided
 
 
 def ids(entries):
@@ -242,10 +236,12 @@ def test_a_foreign_database_is_set_aside(tmp_path, spoil, why):
     history.close()
 
 
+@pytest.mark.soak
 def test_damage_is_detected_on_opening_and_while_running(tmp_path):
     """Any page may be overwritten: adding works again after at most one lost decision."""
-    rng = random.Random(5)
-    for turn in range(6):
+    rng = random.Random(SEED)
+    for turn in range(rounds(6, soak=300)):
+        did("histories damaged")
         directory = tmp_path / str(turn)
         directory.mkdir()
         history = History(directory)
@@ -293,7 +289,7 @@ def test_damage_under_an_open_database_costs_one_decision(tmp_path):
 
 
 def test_a_database_in_use_is_not_set_aside(tmp_path):
-    history = History(tmp_path)
+    history = History(tmp_path, timeout=0)
     history.add(decided(), time=0)
     history.close()
     other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
@@ -339,19 +335,15 @@ def test_a_link_is_not_followed(tmp_path):
     assert (tmp_path / "target").read_bytes() == b""
 
 
-def test_a_locked_database_does_not_delay_admissions(history, tmp_path):
-    history.add(decided(), time=0)
-    other = sqlite3.connect(tmp_path / NAME, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-
-    start = perf_counter()
-    added = history.add(decided(), time=0)
-
-    assert added.problem == "cannot write the history: database is locked"
-    assert perf_counter() - start < 1
-    other.execute("ROLLBACK")
-    other.close()
-    assert history.add(decided(), time=0) == HistoryWrite(2)
+def test_admissions_do_not_wait_until_a_locked_database_is_released(tmp_path):
+    with closing(History(tmp_path, timeout=0)) as history:
+        history.add(decided(), time=0)
+        with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            assert history.add(decided(), time=0).problem == "cannot write the history: database is locked"
+            other.execute("ROLLBACK")
+        assert history.add(decided(), time=0) == HistoryWrite(2)
+    assert WRITE_TIMEOUT <= 0.1, "admissions are waiting"
 
 
 def test_reading_from_other_threads_while_writing(history):
@@ -383,95 +375,36 @@ def test_an_unreadable_database_is_an_error_when_reading(tmp_path):
         History(tmp_path).latest()
 
 
-#: Fills a small disk, and prints the results.
-FULL = """
-import json, resource, sys
-from pathlib import Path
-from alignup.state.history import History
-from tests.state.test_history import decided
-history = History(Path(sys.argv[1]))
-history.open()
-sys.dont_write_bytecode = True
-resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
-added = [history.add(decided(text="x" * 20_000), time=0) for _ in range(40)]
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-after = history.add(decided(text="space again"), time=0)
-problems = sorted({one.problem for one in added})
-written = sum(one.id is not None for one in added)
-last = history.latest(limit=1)[0].document["text"]
-print(json.dumps({"problems": problems, "written": written, "after": after.problem, "last": last}))
-"""
+def test_a_full_disk_is_a_problem_not_an_error(history):
+    history.open()
 
-#: Tries a read-only directory; root can write there, so it becomes another user.
-STRANGER = """
-import os, sys
-from pathlib import Path
-from alignup.state.history import History
-from tests.state.test_history import decided
-os.chdir(sys.argv[1])
-if os.geteuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
-history = History(Path("."))
-print(history.open())
-print(history.add(decided(), time=0).problem)
-"""
+    with small_disk(300_000):
+        added = [history.add(decided(text="x" * 20_000), time=0) for _ in range(40)]
 
-#: Writes forever, and prints each id.
-RESTLESS = """
-import sys
-from pathlib import Path
-from alignup.state.history import History
-from tests.state.test_history import decided
-history = History(Path(sys.argv[1]))
-while True:
-    print(history.add(decided(), time=0).id, flush=True)
-"""
-
-
-def python(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-c", program, str(directory)], capture_output=True, text=True, check=True, timeout=60
-    )
-
-
-def test_a_full_disk_is_a_problem_not_an_error(tmp_path):
-    printed = json.loads(python(FULL, tmp_path).stdout)
-
-    assert printed["written"] < 40
-    assert [problem for problem in printed["problems"] if problem]
-    assert (printed["after"], printed["last"]) == ("", "space again")
+    assert [one.problem for one in added if one.id is None]
+    assert all(one.problem for one in added if one.id is None)
+    assert history.add(decided(text="space again"), time=0).problem == ""
+    assert history.latest(limit=1)[0].document["text"] == "space again"
 
 
 def test_a_read_only_directory_is_a_problem_not_an_error(tmp_path):
+    tmp_path.chmod(0o555)
+
+    with without_rights(tmp_path):
+        history = History(Path())
+        assert history.open() == "cannot open the history: [Errno 13] Permission denied: 'history.sqlite'"
+        assert history.add(decided(), time=0).problem.startswith("cannot write the history: [Errno 13] Permission")
+
     tmp_path.chmod(0o755)
 
-    printed = python(STRANGER, tmp_path).stdout.splitlines()
 
-    assert [line.partition(": ")[0] for line in printed] == [
-        "cannot open the history",
-        "cannot write the history",
-    ]
-    assert all("Permission denied" in line for line in printed)
+@pytest.mark.soak
+def test_killed_writers_leave_a_valid_history(tmp_path):
+    kills = rounds(3, soak=500)
 
+    processes.run(programs.kill_history_writers, tmp_path, kills, SEED)
 
-def test_a_killed_writer_leaves_a_valid_history(tmp_path):
-    for _ in range(3):
-        writer = subprocess.Popen(  # noqa: S603 - our own program
-            [sys.executable, "-c", RESTLESS, str(tmp_path)], stdout=subprocess.PIPE, text=True
-        )
-        assert writer.stdout
-        ids_printed = [int(writer.stdout.readline()) for _ in range(20)]
-        writer.kill()
-        ids_printed += [int(line) for line in writer.stdout if line.endswith("\n")]
-        writer.wait()
-        writer.stdout.close()
-        history = History(tmp_path)
-
-        assert history.latest(limit=1)[0].id >= ids_printed[-1]
-        assert history.open() == ""
-        assert history.latest(limit=1)[0].id >= ids_printed[-1]
-        history.close()
+    did("history writers killed", kills)
 
 
 def test_the_directory_may_be_relative(tmp_path, monkeypatch):

@@ -3,35 +3,26 @@
 import os
 import stat
 import subprocess
-import sys
 
 import pytest
 
 from alignup.align.errors import CheckpointError
 from alignup.state.lock import NAME, lock
-
-#: Takes the lock, reports it, and waits for the end of its input.
-HOLDER = """
-import sys
-from pathlib import Path
-from alignup.state.lock import lock
-with lock(Path(sys.argv[1])):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
+from tests.state import processes
 
 
 @pytest.fixture
 def holder(tmp_path):
     """Another process that has the lock."""
-    process = subprocess.Popen(  # noqa: S603 - our own program
-        [sys.executable, "-c", HOLDER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout
-    assert process.stdout.readline() == "locked\n"
-    yield process
-    process.kill()
-    process.communicate()
+    command = processes.command(processes.hold_lock, tmp_path)
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=processes.ROOT, stdin=pipe, stdout=pipe, text=True) as process:  # noqa: S603
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "locked\n"
+            yield process
+        finally:
+            process.kill()
 
 
 def test_a_second_process_gets_the_pid_of_the_first(tmp_path, holder):

@@ -24,7 +24,7 @@ FOLDER = "/var/lib/kubelet"
 NAMES = (cpu_file.NAME, memory_file.NAME, device_file.NAME)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def recordings(request) -> list[Document]:
     return [load(path) for path in sorted(request.config.getoption("--recorded").glob("*.json.gz"))]
 

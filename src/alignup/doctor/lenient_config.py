@@ -31,12 +31,12 @@ def read(text: bytes, *, name: str) -> LenientConfig:
     """Everything that is wrong with *text* on its own, and the configuration without it."""
     errors: list[ConfigurationError] = []
     dropped: set[str] = set()
-    document = _first_document(text)
-    rest = text
+    document, rest = None, text
     while True:
         try:
             found = configuration.read(rest, name=name)
         except ConfigurationError as error:
+            document = document or _first_document(text)
             errors.append(error)
             concerned = _concerned_fields(error) - dropped
             if document is None or not concerned or concerned & _TYPE_FIELDS:

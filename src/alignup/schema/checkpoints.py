@@ -12,8 +12,6 @@ from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument
 from alignup.schema.pods import PodDocument
 from alignup.schema.run_status import PodGrants, PodRunStatus, timestamp
 
-VERSION = 2  #: raised when a field changes its meaning or goes away; add the upgrade from the previous version then
-
 
 class Fingerprint(Document, frozen=True):
     """What a checkpoint was written on: named facts, and a digest of all of them."""

@@ -8,7 +8,7 @@ detected. A new checkpoint replaces the old one atomically (``state.atomic_files
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,9 +23,9 @@ from alignup.state import atomic_files
 
 FORMAT = "alignup checkpoint"
 NAME = "checkpoint.json"
-VERSION = checkpoints.VERSION  #: the one that is written
-#: From each older version to the next.
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: checkpoints.upgrade_version_1}
+Migrations = Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]]  #: older version → upgrade to the next
+#: Add one when a field changes its meaning or goes away.
+MIGRATIONS: Migrations = {1: checkpoints.upgrade_version_1}
 
 _HEAD, _NECK = b'{"sha256":"', b'",\n'
 _DIGEST = 64  # hexadecimal digits
@@ -54,10 +54,12 @@ class LoadedCheckpoint:
 class CheckpointStore:
     """The checkpoint in one directory, which is created if necessary and must belong to this user alone.
 
-    Not thread-safe; ``state.lock`` keeps other processes out.
+    It writes the version that the last of *migrations* leads to. Not thread-safe; ``state.lock`` keeps other processes
+    out.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, migrations: Migrations = MIGRATIONS) -> None:
+        self._migrations, self._version = migrations, max(migrations) + 1
         try:
             found = atomic_files.make_private_directory(directory)
             if not stat.S_ISDIR(found.st_mode):
@@ -93,7 +95,7 @@ class CheckpointStore:
                 where=str(self.previous),
                 advice=f"start with --recover previous, or move it out of {path.parent} to start empty",
             )
-        loaded = None if data is None else self._parse(data, path)
+        loaded = None if data is None else self._read(data, path)
         self._serial = loaded.document.serial if loaded else 0
         self._loaded, self._use_previous = True, previous
         if loaded and previous:
@@ -110,7 +112,7 @@ class CheckpointStore:
             self.load()
         serial = self._serial + 1
         try:
-            data = _encode(checkpoint, serial)
+            data = _encode(checkpoint, serial, version=self._version)
         except (TypeError, ValueError) as error:  # a provider from outside may store any value
             raise _unwritable(self.path, error) from error
         if self._use_previous and os.path.lexists(self.path):
@@ -153,14 +155,15 @@ class CheckpointStore:
             else:
                 self._replaced.rename(self.previous)
 
-    def _parse(self, data: bytes, path: Path) -> LoadedCheckpoint:
+    def _read(self, data: bytes, path: Path) -> LoadedCheckpoint:
+        """Parse a checkpoint, or raise an error that says what to do."""
         try:
-            return _parse(data, path)
+            return self._parse(data, path)
         except _DamagedError as error:
             before = None
             with suppress(CheckpointError, _DamagedError):
                 if path == self.path and (older := _contents(self.previous)) is not None:
-                    before = _parse(older, self.previous)
+                    before = self._parse(older, self.previous)
             advice = f"move it out of {path.parent} to start empty: what its pods hold is then free"
             if before is None:
                 advice = f"no valid previous one exists; {advice}"
@@ -169,6 +172,34 @@ class CheckpointStore:
                 which = f"the previous one ({pods} pod{'' if pods == 1 else 's'})"
                 advice = f"start with --recover previous to continue from {which}, or {advice}"
             raise CheckpointError(str(error), where=str(path), advice=advice) from error
+
+    def _parse(self, data: bytes, path: Path) -> LoadedCheckpoint:
+        if not data.startswith(_HEAD) or data[_START - len(_NECK) : _START] != _NECK:
+            raise _DamagedError("not a checkpoint, or its first line is damaged" if data else "the file is empty")
+        digest = hashlib.sha256(memoryview(data)[_START:]).hexdigest().encode()
+        if data[len(_HEAD) : len(_HEAD) + _DIGEST] != digest:
+            raise _DamagedError("the checksum does not match the contents: the file was truncated or changed")
+        version = self._version
+        try:
+            header = codec.decode(data, _Header)
+            if header.format != FORMAT:
+                raise _DamagedError(f"not a checkpoint but {header.format!r}")
+            if header.version > version:
+                raise CheckpointError(
+                    f"the checkpoint has version {header.version}, but this release reads versions up to {version}",
+                    where=str(path),
+                    advice="start the release of alignup that wrote it, or a newer one",
+                )
+            if header.version == version:
+                return LoadedCheckpoint(codec.decode(data, CheckpointDocument))
+            document = codec.load(data)
+            for number in range(header.version, version):
+                document = self._migrations[number](document)
+            note = f"the checkpoint has version {header.version}; the next one will have version {version}"
+            return LoadedCheckpoint(codec.convert(document, CheckpointDocument), (note,))
+        except (ParseError, KeyError, TypeError, AttributeError) as error:
+            what = f"missing {error}" if isinstance(error, KeyError) else str(error)
+            raise _DamagedError(f"the contents are invalid: {what}") from error
 
 
 class _DamagedError(Exception):
@@ -180,10 +211,10 @@ class _Header(Document, frozen=True):
     version: int
 
 
-def _encode(checkpoint: Checkpoint, serial: int) -> bytes:
+def _encode(checkpoint: Checkpoint, serial: int, *, version: int) -> bytes:
     parts = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": version,
         "serial": serial,
         "machine": checkpoint.machine,
         "settings": checkpoint.settings,
@@ -197,34 +228,6 @@ def _encode(checkpoint: Checkpoint, serial: int) -> bytes:
         b",\n".join(checkpoint.finished),
     )
     return b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode(), _NECK, body))
-
-
-def _parse(data: bytes, path: Path) -> LoadedCheckpoint:
-    if not data.startswith(_HEAD) or data[_START - len(_NECK) : _START] != _NECK:
-        raise _DamagedError("not a checkpoint, or its first line is damaged" if data else "the file is empty")
-    digest = hashlib.sha256(memoryview(data)[_START:]).hexdigest().encode()
-    if data[len(_HEAD) : len(_HEAD) + _DIGEST] != digest:
-        raise _DamagedError("the checksum does not match the contents: the file was truncated or changed")
-    try:
-        header = codec.decode(data, _Header)
-        if header.format != FORMAT:
-            raise _DamagedError(f"not a checkpoint but {header.format!r}")
-        if header.version > VERSION:
-            raise CheckpointError(
-                f"the checkpoint has version {header.version}, but this release reads versions up to {VERSION}",
-                where=str(path),
-                advice="start the release of alignup that wrote it, or a newer one",
-            )
-        if header.version == VERSION:
-            return LoadedCheckpoint(codec.decode(data, CheckpointDocument))
-        document = codec.load(data)
-        for number in range(header.version, VERSION):
-            document = MIGRATIONS[number](document)
-        note = f"the checkpoint has version {header.version}; the next one will have version {VERSION}"
-        return LoadedCheckpoint(codec.convert(document, CheckpointDocument), (note,))
-    except (ParseError, KeyError, TypeError, AttributeError) as error:
-        what = f"missing {error}" if isinstance(error, KeyError) else str(error)
-        raise _DamagedError(f"the contents are invalid: {what}") from error
 
 
 def _contents(path: Path) -> bytes | None:

@@ -20,11 +20,11 @@ from alignup.schema.decisions import DecisionDocument, upgrade
 NAME = "history.sqlite"
 MAX_ROWS = 10_000
 MAX_BYTES = 64 << 20  #: of all documents
+WRITE_TIMEOUT = 0.05  #: seconds to wait for another connection: admissions are waiting
 MAX_SET_ASIDE = 8  #: databases; with more of them, something is wrong with the disk
 
 _APPLICATION_ID = 0x616C6E75  # "alnu"; SQLite stores it in the file header
 _VERSION = 1
-_WRITE_TIMEOUT = 0.05  # seconds to wait for another connection: admissions are waiting
 
 _TABLES = f"""
     BEGIN;
@@ -65,9 +65,11 @@ class HistoryWrite:
 class History:
     """The decisions of one host. One thread at a time may add; any thread may read."""
 
-    def __init__(self, directory: Path, *, rows: int = MAX_ROWS, size: int = MAX_BYTES) -> None:
+    def __init__(
+        self, directory: Path, *, rows: int = MAX_ROWS, size: int = MAX_BYTES, timeout: float = WRITE_TIMEOUT
+    ) -> None:
         self.path = directory / NAME
-        self._max_rows, self._max_bytes = rows, size
+        self._max_rows, self._max_bytes, self._timeout = rows, size, timeout
         self._rows = self._bytes = 0
         self._database: sqlite3.Connection | None = None
 
@@ -78,9 +80,10 @@ class History:
             document = codec.encode(decision).decode()
             if len(document) > self._max_bytes:
                 return HistoryWrite(None, problem=f"a decision of {len(document)} bytes is too large for the history")
-            if self._database is None:
-                note = self._open()
-            return HistoryWrite(self._insert(decision, document, time=time), note=note)
+            database = self._database
+            if database is None:
+                database, note = self._open()
+            return HistoryWrite(self._insert(database, decision, document, time=time), note=note)
         except (sqlite3.Error, OSError, AttributeError, TypeError, ValueError) as error:
             self._close_if_damaged(error)
             return HistoryWrite(None, problem=f"cannot write the history: {error}", note=note)
@@ -88,7 +91,7 @@ class History:
     def open(self) -> str:
         """Open the database before the first decision; return a sentence for the log if there is a problem."""
         try:
-            return self._open() if self._database is None else ""
+            return self._open()[1] if self._database is None else ""
         except (sqlite3.Error, OSError, StateError) as error:
             self._close_if_damaged(error)
             return f"cannot open the history: {error}"
@@ -121,16 +124,12 @@ class History:
 
     def close(self) -> None:
         """Close the database; adding a decision opens it again."""
-        database, self._database = self._database, None
-        if database is not None:
-            with suppress(sqlite3.Error):
-                database.close()
+        if self._database is not None:
+            self._database.close()
+            self._database = None
 
-    def _insert(self, decision: DecisionDocument, document: str, *, time: float) -> int:
+    def _insert(self, database: sqlite3.Connection, decision: DecisionDocument, document: str, *, time: float) -> int:
         """Add one decision and delete the oldest ones beyond the limits, in one transaction."""
-        database = self._database
-        if database is None:
-            raise AssertionError("the database is not open")
         pod = decision.pod
         row = (time, pod.uid, f"{pod.namespace}/{pod.name}", decision.outcome, document)
         rows, size = self._rows + 1, self._bytes + len(document)
@@ -149,8 +148,9 @@ class History:
         self._rows, self._bytes = rows, size
         return new or 0
 
-    def _open(self) -> str:
-        """Open or create the database; return a sentence for the log if a damaged one was set aside."""
+    def _open(self) -> tuple[sqlite3.Connection, str]:
+        """Open or create the database; with a sentence for the log if a damaged one was set aside."""
+        note = ""
         try:
             self._database = self._connect()
         except sqlite3.Error as error:
@@ -158,13 +158,12 @@ class History:
                 raise
             note = f"the history is corrupt ({error}); moved to {self._set_aside()} and recreated"
             self._database = self._connect()
-            return note
-        return ""
+        return self._database, note
 
     def _connect(self) -> sqlite3.Connection:
         # SQLite would create the file readable for others, and would follow a symbolic link.
         os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600))
-        database = sqlite3.connect(self.path, timeout=_WRITE_TIMEOUT, isolation_level=None, check_same_thread=False)
+        database = sqlite3.connect(self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False)
         try:
             _check(database)
             database.execute("PRAGMA journal_mode = WAL")

@@ -10,6 +10,7 @@ The surprising rule: the checksum of an older version is not of the file but of 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from alignup.align.bits import quote
@@ -128,6 +129,7 @@ def struct_checksum_text(
     return f"(*{name or format_.name}){struct.dump({**contents, CHECKSUM.key: 0})}"
 
 
+@lru_cache(maxsize=8)  # of the same file again and again
 def fnv1a(text: str) -> int:
     """Return the checksum of *text* in the kubelet's state files: 32-bit FNV-1a."""
     value = 0x811C9DC5

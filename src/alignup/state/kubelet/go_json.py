@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar, Union
 
 from alignup.align.bits import quote
@@ -55,6 +56,7 @@ class GoArray:
 GoValue = Union[GoObject, GoArray, GoNumber, str, bool, None]  # noqa: UP007 - refers to classes before they are defined
 
 
+@lru_cache(maxsize=4)  # a file is decoded as one version after another, and checked again after that
 def parse(text: bytes) -> GoValue:
     """Decode *text*; ``ParseError`` with Go's message if it is not JSON."""
     reader = _Reader(text + b" ")
