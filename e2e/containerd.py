@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from e2e.programs import not_installed
+
 BUSYBOX = "localhost/busybox:1"  #: a shell and common commands; runs ``sleep`` by default
 NOBODY = "localhost/nobody:1"  #: the same, with user 65534
 PAUSE = "localhost/pause:1"  #: the sandbox image
@@ -33,26 +35,27 @@ APPLETS = (
 
 _NAMESPACE = "k8s.io"  #: containerd's namespace of CRI clients
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_START = 30.0  #: seconds
+_TIMEOUT = 120.0  #: seconds
 _READY = "Start streaming server"  #: the last log line before it serves CRI
 
 
 def missing() -> str | None:
     """Why containerd cannot run here; ``None`` if it can."""
-    absent = [program for program in PROGRAMS if not shutil.which(program)]
-    if absent:
-        return f"not installed: {', '.join(absent)}"
+    if absent := not_installed(PROGRAMS):
+        return absent
     if os.geteuid():
-        return "containerd needs root"
+        return "containerd needs root: run as root"
     groups = Path("/sys/fs/cgroup")
     if not any((groups / name).exists() for name in ("cgroup.controllers", "cpuset")):
-        return f"no cgroups with cpusets at {groups}"
+        return f"no cgroups with cpusets at {groups}: mount cgroup2, or the cpuset controller of version 1, there"
     return None
 
 
 def version() -> str:
     """The version of containerd, such as ``1.6.20``."""
-    output = subprocess.run(["containerd", "--version"], capture_output=True, text=True, timeout=60, check=True).stdout
+    output = subprocess.run(
+        ["containerd", "--version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True
+    ).stdout
     return output.split()[2].lstrip("v")
 
 
@@ -140,7 +143,7 @@ class Containerd:
             self._process = subprocess.Popen(
                 ["containerd", "--config", os.fspath(self.place / "config.toml")], stdout=log, stderr=log
             )
-        until = time.monotonic() + _START
+        until = time.monotonic() + _TIMEOUT
         while _READY not in self.log()[written:]:
             if self._process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"containerd did not start:\n{self.log()[-2000:]}")
@@ -156,7 +159,7 @@ class Containerd:
     def ctr(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run containerd's command-line client."""
         command = ["ctr", "--address", os.fspath(self.socket), "--namespace", _NAMESPACE, *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
         return done
@@ -181,12 +184,13 @@ class Containerd:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
         self.kill()
-        for _ in range(20):  # killed processes take a moment to exit
-            _unmount(self.place)
-            groups = {group for group in groups if not _removed(group)}
-            if not groups:
-                break
+        _unmount(self.place)
+        until = time.monotonic() + _TIMEOUT
+        while groups := {group for group in groups if not _removed(group)}:  # killed processes take a moment to exit
+            if time.monotonic() > until:
+                raise RuntimeError(f"processes are left in {groups}")
             time.sleep(0.05)
+        _unmount(self.place)
 
 
 @contextmanager

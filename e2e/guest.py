@@ -7,7 +7,6 @@ file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``.
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 import time
@@ -17,9 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from e2e import containerd, disk
+from e2e.programs import not_installed
 
 PROGRAMS = ("qemu-system-x86_64", *disk.PROGRAMS)
-BOOT = 90  #: seconds until a guest that prints nothing counts as hung
+NO_KERNEL = (
+    "no cloud kernel in /boot (Debian: apt-get download the package that linux-image-cloud-amd64 depends on, "
+    "dpkg-deb -x it, and set ALIGNUP_GUEST_KERNEL to its boot/vmlinuz-*)"
+)
+BOOT = 300  #: seconds until a guest that prints nothing counts as hung
+SECONDS = 1800  #: timeout of a guest; on an idle machine it takes a tenth
 TAIL = 4000  #: characters of the output shown in errors
 SECTOR = 512  #: bytes; the size of a disk is a multiple
 
@@ -46,16 +51,12 @@ class Shape:
 
 def missing() -> str | None:
     """Why guests cannot run here; ``None`` if they can."""
-    absent = [program for program in PROGRAMS if not shutil.which(program)]
-    if absent:
-        return f"not installed: {', '.join(absent)}"
-    return None if kernel() else "no cloud kernel in /boot and ALIGNUP_GUEST_KERNEL is not set"
+    return not_installed(PROGRAMS) or (None if kernel() else NO_KERNEL)
 
 
 def missing_node() -> str | None:
     """Why guests with a container runtime cannot run here; ``None`` if they can."""
-    absent = [program for program in containerd.PROGRAMS if not shutil.which(program)]
-    return missing() or (f"not installed: {', '.join(absent)}" if absent else None)
+    return missing() or not_installed(containerd.PROGRAMS)
 
 
 def kernel() -> Path | None:
@@ -66,7 +67,7 @@ def kernel() -> Path | None:
     return max(Path("/boot").glob("vmlinuz-*-cloud-*"), default=None)
 
 
-def run(shape: Shape, script: str, *, image: Path, seconds: int = 90, tries: int = 3) -> str:
+def run(shape: Shape, script: str, *, image: Path, seconds: int = SECONDS, tries: int = 3) -> str:
     """Run *script* in a guest of *shape* that boots from *image*, which is not changed; return its output.
 
     On a busy machine, emulation sometimes hangs during boot, so a guest that does not boot in time is started again. A

@@ -186,7 +186,7 @@ class Node:
             found = self._look()
             return found if enough(found) else None
 
-        found: Document = until("containers are on their CPUs", seen, seconds=20)
+        found: Document = until("containers are on their CPUs", seen)
         return found
 
     def _look(self) -> Document:

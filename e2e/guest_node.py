@@ -51,7 +51,7 @@ FILES = (  #: cgroup files in recordings
     "hugetlb.2MB.max",
 )
 POLL_SECONDS = 0.3
-TIMEOUT = 90.0  #: seconds
+TIMEOUT = 300.0  #: seconds
 
 _ID_LENGTH = 64  #: a container's cgroup is named after its id
 
@@ -305,7 +305,7 @@ class _Line(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=30)
+        super().__init__("localhost", timeout=TIMEOUT)
         self._path = path
 
     def connect(self) -> None:

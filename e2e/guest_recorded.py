@@ -30,7 +30,6 @@ LASTING = ("app", "sidecar")  #: containers that run as long as their pod
 CONFLICT = 409  #: the HTTP status of a rejection
 SETTLE_SECONDS = 1.0  #: without a change
 WAIT = 5.0  #: seconds of a wait step
-START = 60.0  #: seconds for an agent to get ready or exit
 
 
 def play(scenario: Mapping[str, Any], *words: str) -> Document:
@@ -201,9 +200,7 @@ class Replay:
         words = ("--state", str(self.kept)) if step.get("keep_state") else ()
         agent = Agent(step["config"], ROOT, words)
         agent.start()
-        end = time.monotonic() + START
-        while agent.running() and not agent.is_ready() and time.monotonic() < end:
-            time.sleep(0.1)
+        until("the agent is ready or exits", lambda: not agent.running() or agent.is_ready())
         if not agent.running():
             return {"verdict": "refused", "exit_code": agent.code, "log": self.log_tail()}
         agent.end()

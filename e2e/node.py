@@ -7,8 +7,9 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,10 @@ CONFIG = {
     "topologyManagerPolicy": "best-effort",
     "reservedSystemCPUs": "0",
 }
+OPTIONS = ("--allow", "host-path")
+CGROUPS = Path("/sys/fs/cgroup")
 SLEEP = "sleep 100000"
-TIMEOUT = 30.0  #: seconds
+TIMEOUT = 120.0  #: seconds
 
 Document = dict[str, Any]
 
@@ -55,6 +58,7 @@ class Node:
 
     place: Path
     runtime: Containerd
+    cgroup_root: str
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -67,6 +71,7 @@ class Node:
         file.write_text(json.dumps({**CONFIG, **(config or {})}))
         command = [sys.executable, "-m", "alignup", "agent", "--config", str(file), "--root-dir", str(self.root)]
         command += ["--manifest-dir", str(self.place / "manifests")]
+        command += ["--cgroup-root", self.cgroup_root]
         command += ["--runtime", "cri", "--runtime-endpoint", self.runtime.endpoint, *options]
         with (self.place / "agent.log").open("ab") as log:
             self.process = subprocess.Popen(command, stderr=log)
@@ -81,10 +86,10 @@ class Node:
         self.process.kill()
         self.process.wait()
 
-    def stop(self) -> int:
-        assert self.process is not None
-        self.process.terminate()
-        return self.process.wait(30)
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(TIMEOUT)
 
     def alignup(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "ALIGNUP_AGENT": f"unix:{self.root / 'agent.sock'}"}
@@ -93,7 +98,7 @@ class Node:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=TIMEOUT,
             check=False,
         )
         assert not check or done.returncode == 0, (words, done.stdout, done.stderr, self.log())
@@ -127,8 +132,9 @@ class Node:
         until(lambda: self.containers(name).get(one, {}).get("state") == "running", self.log)
         return self.containers(name)[one]
 
-    def wait_released(self, name: str) -> None:
-        until(lambda: name not in self.pods(), self.log)
+    def output(self, name: str) -> str:
+        """What a container has printed so far; empty before it starts."""
+        return self.alignup("logs", name, check=False).stdout
 
     def log(self) -> str:
         return (self.place / "agent.log").read_text()[-4000:]
@@ -153,17 +159,23 @@ def all_but(cpus: str) -> str:
 
 def missing() -> str | None:
     """Why a node cannot run here; ``None`` if it can."""
-    return containerds.missing() or (None if len(os.sched_getaffinity(0)) > 1 else "the machine has only one CPU")
+    return containerds.missing() or (None if len(os.sched_getaffinity(0)) > 1 else "needs a machine with two CPUs")
 
 
 @contextmanager
 def node_in(place: Path) -> Iterator[Node]:
     (place / "manifests").mkdir()
-    with containerds.containerd(place / "c") as runtime:
-        made = Node(place, runtime)
-        made.start("--allow", "host-path")
-        try:
-            yield made
-        finally:
-            if made.process is not None and made.process.poll() is None:
-                made.stop()
+    with ExitStack() as stack:
+        root = f"alignup-e2e-{uuid.uuid4().hex[:8]}"
+        stack.callback(remove_cgroups, root)
+        made = Node(place, stack.enter_context(containerds.containerd(place / "c")), root)
+        stack.callback(made.stop)
+        made.start(*OPTIONS)
+        yield made
+
+
+def remove_cgroups(root: str) -> None:
+    """Remove the cgroups that an agent leaves, in every hierarchy."""
+    for hierarchy in (CGROUPS, *CGROUPS.iterdir()):
+        for directory, _, _ in os.walk(hierarchy / root, topdown=False):
+            os.rmdir(directory)  # noqa: PTH106

@@ -15,6 +15,7 @@ import pytest
 
 from tests.agent.agents import CONFIG, running, wait_for
 from tests.agent.load import come_and_go, kill_again_and_again, memory_of, nonsense
+from tests.effort import SEED
 
 KILLS = 200
 ROOMY = {**CONFIG, "maxPods": 1000}
@@ -22,7 +23,7 @@ ROOMY = {**CONFIG, "maxPods": 1000}
 
 def test_no_admission_is_lost_in_200_kills_under_load(tmp_path: Path) -> None:
     """After each kill, every acknowledged placement exists, nothing is partial, and nothing is allocated twice."""
-    assert kill_again_and_again(tmp_path / "root", rounds=KILLS, seed=int.from_bytes(os.urandom(4), "big")) > 1_000
+    assert kill_again_and_again(tmp_path / "root", rounds=KILLS, seed=SEED) > 1_000
 
 
 def test_1000_invalid_requests_are_harmless(tmp_path: Path) -> None:
@@ -56,7 +57,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "disk"
     place.mkdir()
     if mount is None or umount is None or os.geteuid() != 0:
-        pytest.skip("mounting a disk needs root")
+        pytest.skip("mounting a disk needs root: run as root")
     made = subprocess.run(  # noqa: S603
         [mount, "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", place], capture_output=True, text=True, check=False
     )

@@ -8,7 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,15 +15,25 @@ from pathlib import Path
 import pytest
 
 from alignup.align import bits
-from e2e.node import SLEEP, Document, Node, all_but, container, cpus_of, exclusive, missing, node_in, pod, until
+from e2e.node import (
+    CGROUPS,
+    OPTIONS,
+    SLEEP,
+    Document,
+    Node,
+    all_but,
+    container,
+    cpus_of,
+    exclusive,
+    missing,
+    node_in,
+    pod,
+    until,
+)
 from tests.short_paths import short_directory
 
 WHY = missing()
-#: The limit of all pods together, in cgroup v1 and v2.
-LIMITS = (
-    Path("/sys/fs/cgroup/memory/alignup/memory.limit_in_bytes"),
-    Path("/sys/fs/cgroup/alignup/memory.max"),
-)
+LIMITS = ("memory/{root}/memory.limit_in_bytes", "{root}/memory.max")  #: of all pods together, in cgroup v1 and v2
 
 pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
 
@@ -52,9 +61,9 @@ def test_a_container_sees_its_exclusive_cpus(node: Node) -> None:
 
     one = node.wait_running("owner")
 
-    until(lambda: len(node.alignup("logs", "owner").stdout.splitlines()) == 2)
+    until(lambda: len(node.output("owner").splitlines()) == 2)
     assert bits.parse(one["cpus"]).bit_count() == 1
-    assert node.alignup("logs", "owner").stdout == f"Cpus_allowed_list:\t{one['cpus']}\n1\n"
+    assert node.output("owner") == f"Cpus_allowed_list:\t{one['cpus']}\n1\n"
     assert cpus_of(one["pid"]) == one["cpus"]
 
 
@@ -79,7 +88,7 @@ def test_a_restarted_agent_adopts_running_containers(node: Node) -> None:
     pids = {name: node.wait_running(name)["pid"] for name in ("shares", "owner")}
     node.kill()
     alive = {name: cpus_of(pid) for name, pid in pids.items()}
-    node.start("--allow", "host-path")
+    node.start(*OPTIONS)
 
     again = {name: node.wait_running(name) for name in pids}
 
@@ -89,18 +98,25 @@ def test_a_restarted_agent_adopts_running_containers(node: Node) -> None:
     assert json.loads(node.alignup("audit", "-o", "json").stdout)["drift"] == []
 
 
-def test_container_settings_of_the_configuration(node: Node) -> None:
-    node.kill()
+@pytest.fixture
+def configured_node(node: Node) -> Iterator[Node]:
+    """The node with other settings, for one test."""
+    node.stop()
     node.start(config={"seccompDefault": True, "podPidsLimit": 30, "systemReserved": {"memory": "1Gi"}})
+    yield node
+    node.stop()
+    node.start(*OPTIONS)
+
+
+def test_container_settings_of_the_configuration(configured_node: Node) -> None:
+    node = configured_node
     many = "i=0; while [ $i -lt 40 ]; do sleep 100 & i=$((i+1)); done"
     node.admit(pod("held", container(f"grep Seccomp: /proc/self/status; {many}; {SLEEP}")))
-    until(lambda: "can't fork" in node.alignup("logs", "held").stdout, node.log)
-    printed = node.alignup("logs", "held").stdout
-    limit = next(path for path in LIMITS if path.exists()).read_text()
-    node.kill()
-    node.start("--allow", "host-path")
+    until(lambda: "can't fork" in node.output("held"), node.log)
+    limits = (CGROUPS / name.format(root=node.cgroup_root) for name in LIMITS)
+    limit = next(path for path in limits if path.exists()).read_text()
 
-    assert printed.startswith("Seccomp:\t2\n")
+    assert node.output("held").startswith("Seccomp:\t2\n")
     assert int(limit) == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE") - (1 << 30)
 
 
@@ -108,7 +124,7 @@ def test_containers_survive_a_kill_of_containerd(node: Node) -> None:
     node.admit(pod("owner", container(**exclusive())))
     pid = node.wait_running("owner")["pid"]
     node.runtime.kill()
-    time.sleep(2)
+    until(lambda: "nothing starts or stops until the runtime is back" in node.log(), node.log)
     node.runtime.start()
     node.admit(pod("later"))
 
@@ -125,8 +141,8 @@ def test_device_plugin_responses_reach_the_container(node: Node) -> None:
             asked: Document = {"resources": {"limits": {"example.com/gpu": "1"}}}
             node.admit(pod("gpu", container(f"env | grep -i gpu; ls /dev; {SLEEP}", **asked)))
             node.wait_running("gpu")
-            until(lambda: "gpu-" in node.alignup("logs", "gpu").stdout)
-            printed = node.alignup("logs", "gpu").stdout
+            until(lambda: "gpu-" in node.output("gpu"))
+            printed = node.output("gpu")
         finally:
             process.terminate()
 
@@ -154,8 +170,8 @@ def test_init_containers_sidecars_and_volumes(node: Node) -> None:
 
     node.wait_running("web")
 
-    until(lambda: "up" in node.alignup("logs", "web").stdout)
-    assert node.alignup("logs", "web").stdout == "first\nsecond\nup\n"
+    until(lambda: "up" in node.output("web"))
+    assert node.output("web") == "first\nsecond\nup\n"
     states = {name: one["reason"] or one["state"] for name, one in node.containers("web").items()}
     assert states == {"one": "Completed", "beside": "running", "two": "Completed", "app": "running"}
 
@@ -169,7 +185,7 @@ def test_a_job_runs_once_and_releases_its_resources(node: Node) -> None:
 
     run = node.pods()["job"]["run"]
     assert (run["phase"], run["containers"][0]["exitCode"]) == ("Failed", 3)
-    assert node.alignup("logs", "job").stdout == "done\n"
+    assert node.output("job") == "done\n"
 
 
 def test_a_crashing_container_backs_off(node: Node) -> None:
@@ -205,7 +221,7 @@ def test_a_changed_manifest_replaces_the_pod(node: Node) -> None:
     node.put(pod("web", container(f"echo new; {SLEEP}", **exclusive())))
 
     until(lambda: node.containers("web").get("app", {}).get("pid") not in (None, before), node.log)
-    until(lambda: node.alignup("logs", "web", check=False).stdout == "new\n")
+    until(lambda: node.output("web") == "new\n")
 
     assert not Path(f"/proc/{before}").exists()
 
@@ -241,7 +257,7 @@ def test_an_allowed_host_path_is_mounted(node: Node, tmp_path: Path) -> None:
 
     until(lambda: node.pods()["reads"]["status"] == "finished", node.log)
 
-    assert "hello" in node.alignup("logs", "reads").stdout.splitlines()
+    assert "hello" in node.output("reads").splitlines()
     assert [path.name for path in tmp_path.iterdir()] == ["word"]
 
 

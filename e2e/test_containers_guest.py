@@ -24,7 +24,6 @@ SHAPE = Shape(
     nodes=tuple(Node(384, f"{2 * node}-{2 * node + 1}") for node in range(4)),
     distances={(a, b): 12 if a // 2 == b // 2 else 32 for a in range(4) for b in range(4) if a != b},
 )
-SECONDS = 600  #: timeout of a guest; on an idle machine it takes a quarter
 SLACK = 256  #: pages the kernel may have put elsewhere
 TAKEN = 12 << 8  #: pages
 HOMES = {id_: node for plugin in PLUGINS for id_, node in plugin["devices"].items()}
@@ -39,7 +38,7 @@ pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
 
 def observe(function: str, *arguments: object, image: Path) -> Observed:
     script = guest.call_script("e2e.guest_containers", function, *arguments)
-    found: Observed = guest.result_of(guest.run(SHAPE, script, image=image, seconds=SECONDS))
+    found: Observed = guest.result_of(guest.run(SHAPE, script, image=image))
     return found
 
 

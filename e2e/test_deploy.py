@@ -4,18 +4,21 @@
 import os
 import re
 import shlex
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from e2e import containerd
+from e2e.node import remove_cgroups
+from e2e.programs import not_installed
 from tests.short_paths import short_directory
 from tests.systemd_units import settings
 
@@ -23,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "alignup-agent.service"
 PROGRAMS = ("setpriv", "systemd-analyze")
+TIMEOUT = 120  #: seconds
 
 #: Runs as nobody, with disk and memory volumes, an fsGroup, a subPath and a downwardAPI volume.
 POD = """
@@ -61,8 +65,7 @@ spec:
 
 
 def missing() -> str | None:
-    absent = [program for program in PROGRAMS if not shutil.which(program)]
-    return f"not installed: {', '.join(absent)}" if absent else containerd.missing()
+    return not_installed(PROGRAMS) or containerd.missing()
 
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=str(missing()))
@@ -71,13 +74,13 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=str(missing()))
 class Service:
     """The agent as the unit starts it, with a socket in place of systemd."""
 
-    def __init__(self, place: Path, endpoint: str) -> None:
+    def __init__(self, place: Path, endpoint: str, cgroup_root: str) -> None:
         self.place = place
         self.manifests = place / "manifests"
         self.manifests.mkdir()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.listener.bind(str(place / "notify"))
-        self.listener.settimeout(30)
+        self.listener.settimeout(TIMEOUT)
         instead = {
             "/opt/alignup/bin/alignup": f"{Path(sys.executable).parent}/alignup",
             "/etc/alignup/kubelet.yaml": str(DEPLOY / "kubelet.yaml"),
@@ -86,8 +89,14 @@ class Service:
         }
         words = shlex.split(settings(UNIT)["ExecStart"])
         command = [instead.get(word, word) for word in words] + ["--root-dir", str(place / "root")]
+        command += ["--cgroup-root", cgroup_root]
         env = {**os.environ, "NOTIFY_SOCKET": str(place / "notify"), "WATCHDOG_USEC": "900000"}
         self.process = subprocess.Popen([sys.executable, "-m", "e2e.confined", str(UNIT), *command], env=env, cwd=ROOT)
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=TIMEOUT)
+        self.listener.close()
 
     def notification(self) -> str:
         """The next notification for systemd."""
@@ -96,11 +105,11 @@ class Service:
     def alignup(self, *words: str) -> str:
         agent = f"--agent=unix:{self.place}/root/agent.sock"
         command = [sys.executable, "-m", "alignup", *words, agent]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
         return done.stdout + done.stderr
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + TIMEOUT
         while not condition():
             assert time.monotonic() < until, self.alignup("ps", "-o", "wide")
             time.sleep(0.3)
@@ -108,14 +117,14 @@ class Service:
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with short_directory() as place, containerd.containerd(place / "c") as runtime:
-        made = Service(place, runtime.endpoint)
-        try:
-            yield made
-        finally:
-            made.process.send_signal(signal.SIGTERM)
-            made.process.wait(timeout=30)
-            made.listener.close()
+    root = f"alignup-e2e-{uuid.uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        place = stack.enter_context(short_directory())
+        stack.callback(remove_cgroups, root)
+        runtime = stack.enter_context(containerd.containerd(place / "c"))
+        made = Service(place, runtime.endpoint, root)
+        stack.callback(made.close)
+        yield made
 
 
 def test_a_confined_agent_runs_a_pod_that_needs_all_its_privileges(service: Service) -> None:

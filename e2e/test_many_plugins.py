@@ -16,6 +16,7 @@ from tests.plugins.capacity import capacity_of
 from tests.plugins.listener import RecordingListener, RecordingMetrics
 
 PLUGINS, DEVICES = 50, 1_000
+TIMEOUT = 300.0  #: seconds
 
 
 @pytest.fixture
@@ -52,7 +53,7 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
             AsyncExitStack() as stack,
         ):
             plugins = {number: await started(directory, number, stack) for number in range(PLUGINS)}
-            await listener.until(lambda: capacity_of(manager).allocatable == expected, seconds=120)
+            await listener.until(lambda: capacity_of(manager).allocatable == expected, seconds=TIMEOUT)
 
             calls = [asyncio.create_task(tried(manager, dice)) for _ in range(500)]
             for number in dice.sample(range(PLUGINS), 10):
@@ -60,7 +61,7 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
                 await plugins[number].wait()
                 plugins[number] = await started(directory, number, stack)
             outcomes = await asyncio.gather(*calls)
-            await listener.until(lambda: capacity_of(manager).allocatable == expected, seconds=60)
+            await listener.until(lambda: capacity_of(manager).allocatable == expected, seconds=TIMEOUT)
             await manager.settled()
 
             assert {name: len(listener.healthy(name)) for name in listener.devices} == expected

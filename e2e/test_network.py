@@ -5,6 +5,7 @@ import json
 import shutil
 import socket
 import subprocess
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from e2e.node import SLEEP, Node, container, missing, node_in, pod, until
+from e2e.programs import not_installed
 from tests.short_paths import short_directory
 
 PLUGINS = Path("/usr/lib/cni")
-BRIDGE = "alignup-e2e0"
-PORT = 8080
+PORT = 8080  #: in the pod's own network
 
 
 def _missing() -> str | None:
     absent = [str(PLUGINS / name) for name in ("bridge", "host-local", "loopback") if not (PLUGINS / name).exists()]
-    return missing() or (f"not installed: {', '.join(absent)}" if absent else None)
+    install = f"not installed: {', '.join(absent)} (Debian: apt-get install containernetworking-plugins)"
+    return missing() or not_installed(["ip"]) or (install if absent else None)
 
 
 WHY = _missing()
@@ -33,24 +35,27 @@ pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
 def node() -> Iterator[Node]:
     with ExitStack() as stack:
         place = stack.enter_context(short_directory())
+        bridge = f"e2e-{uuid.uuid4().hex[:8]}"
         networks = place / "c" / "cni" / "net.d"
         networks.mkdir(parents=True)
         (networks.parent / "bin").symlink_to(PLUGINS)
-        (networks / "10-e2e.conflist").write_text(json.dumps(_network(place / "ipam")))
-        stack.callback(_remove_bridge)
+        (networks / "10-e2e.conflist").write_text(json.dumps(_network(bridge, place / "ipam")))
+        stack.callback(_remove, bridge)
         made = stack.enter_context(node_in(place))
         until(lambda: '"network": "cni"' in made.log(), made.log)
         yield made
 
 
-def _network(leases: Path) -> dict[str, object]:
-    ipam = {"type": "host-local", "ranges": [[{"subnet": "10.254.77.0/24"}]], "dataDir": str(leases)}
-    bridge = {"type": "bridge", "bridge": BRIDGE, "isGateway": True, "ipam": ipam}
-    return {"cniVersion": "0.4.0", "name": "e2e", "plugins": [bridge]}
+def _network(bridge: str, leases: Path) -> dict[str, object]:
+    """A network with an own subnet of 10.254.0.0/16."""
+    subnet = f"10.254.{int(bridge[-2:], 16)}.0/24"
+    ipam = {"type": "host-local", "ranges": [[{"subnet": subnet}]], "dataDir": str(leases)}
+    plugin = {"type": "bridge", "bridge": bridge, "isGateway": True, "ipam": ipam}
+    return {"cniVersion": "0.4.0", "name": "e2e", "plugins": [plugin]}
 
 
-def _remove_bridge() -> None:
-    subprocess.run([shutil.which("ip") or "ip", "link", "delete", BRIDGE], check=False, capture_output=True)
+def _remove(bridge: str) -> None:
+    subprocess.run([shutil.which("ip") or "ip", "link", "delete", bridge], check=False, capture_output=True)
 
 
 def test_a_pod_has_an_address_a_hostname_and_working_probes(node: Node) -> None:
@@ -61,12 +66,12 @@ def test_a_pod_has_an_address_a_hostname_and_working_probes(node: Node) -> None:
     until(lambda: node.containers("web")["app"]["ready"], node.log)
 
     (address,) = node.pods()["web"]["run"]["ips"]
-    printed = node.alignup("logs", "web").stdout
-    with socket.create_connection((address, PORT), timeout=5) as line:
+    printed = node.output("web")
+    with socket.create_connection((address, PORT), timeout=60) as line:
         line.sendall(b"GET /index.html HTTP/1.0\r\n\r\n")
         answer = line.makefile("rb").read()
 
-    assert address.startswith("10.254.77.")
+    assert address.startswith("10.254.")
     assert printed.splitlines()[0] == "web"
     assert f"{address}\tweb" in printed
     assert answer.endswith(b"hello\n")

@@ -3,12 +3,16 @@
 
 import os
 import shutil
+import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from e2e import containerd
+from e2e.node import remove_cgroups
+from e2e.programs import not_installed
 from tests import console_runner
 from tests.short_paths import short_directory
 
@@ -17,7 +21,7 @@ IMAGES = {"docker.io/library/busybox:1.37": ""}  #: images that would be pulled
 
 #: Commands to repeat, because containers, agents and plugins take a moment to start.
 RETRIED = ("alignup ps", "alignup logs", "alignup audit", "curl ")
-TIMEOUT = 20.0  #: seconds
+TIMEOUT = 120.0  #: seconds
 
 #: The machine of the page; on a larger machine the agent gets two CPUs only.
 CPUS = {0, 1}
@@ -27,26 +31,28 @@ MACHINE = "numa:1 core:2 pu:1"
 def missing() -> str | None:
     if not os.sched_getaffinity(0) >= CPUS:
         return "the page needs CPUs 0 and 1"
-    if not shutil.which("curl"):
-        return "not installed: curl"
-    return containerd.missing()
+    return not_installed(["curl"]) or containerd.missing()
 
 
 @pytest.fixture
 def shell() -> Iterator[console_runner.Shell]:
     """A shell with the examples, and the private containerd in place of the system's."""
-    with short_directory() as place, containerd.containerd(place / "c") as runtime:
+    root = f"alignup-e2e-{uuid.uuid4().hex[:8]}"
+    with ExitStack() as stack:
+        place = stack.enter_context(short_directory())
+        stack.callback(remove_cgroups, root)
+        runtime = stack.enter_context(containerd.containerd(place / "c"))
         runtime.load(containerd.archive(place / "busybox.tar", IMAGES), IMAGES)
         own = place / "d"
         shutil.copytree(console_runner.ROOT / "examples", own / "examples")
-        instead = {"unix:///run/containerd/containerd.sock": runtime.endpoint}
-        if os.sched_getaffinity(0) != CPUS:
-            instead["alignup agent "] = f"alignup agent --machine '{MACHINE}' "
+        machine = "" if os.sched_getaffinity(0) == CPUS else f"--machine '{MACHINE}' "
+        instead = {
+            "unix:///run/containerd/containerd.sock": runtime.endpoint,
+            "alignup agent ": f"alignup agent --cgroup-root {root} {machine}",
+        }
         made = console_runner.Shell(own, instead=instead)
-        try:
-            yield made
-        finally:
-            made.close()
+        stack.callback(made.close)
+        yield made
 
 
 @pytest.mark.skipif(bool(missing()), reason=str(missing()))

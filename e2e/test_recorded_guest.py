@@ -15,7 +15,6 @@ from tests.recorded.replay import Run, load
 
 FOLDER = Path(os.environ.get("ALIGNUP_RECORDED") or Path(__file__).parent.parent / "tests" / "recorded" / "kubelet")
 WORDS = ("--runtime", "cri", "--allow", "host-network")
-SECONDS = 600  #: timeout of a guest; on an idle machine it takes a quarter
 WHY = guest.missing_node()
 
 pytestmark = pytest.mark.skipif(WHY is not None, reason=str(WHY))
@@ -28,7 +27,7 @@ def test_an_agent_behaves_like_the_kubelet(request: pytest.FixtureRequest, path:
     recording = load(path)
     script = guest.call_script("e2e.guest_recorded", "play", recorded.scenario(recording), *WORDS)
 
-    printed = guest.run(recorded.shape(recording), script, image=node_image, seconds=SECONDS)
+    printed = guest.run(recorded.shape(recording), script, image=node_image)
 
     ours = guest.result_of(printed)
     run = Run(recording["scenario"])

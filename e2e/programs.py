@@ -1,0 +1,28 @@
+"""Which programs a test needs, and the Debian packages that have them."""
+
+import shutil
+from collections.abc import Iterable
+
+PACKAGES = {
+    "busybox": "busybox-static",
+    "containerd": "containerd",
+    "containerd-shim-runc-v2": "containerd",
+    "ctr": "containerd",
+    "curl": "curl",
+    "ip": "iproute2",
+    "ldd": "libc-bin",
+    "mke2fs": "e2fsprogs",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "runc": "runc",
+    "setpriv": "util-linux",
+    "systemd-analyze": "systemd",
+}
+
+
+def not_installed(programs: Iterable[str]) -> str | None:
+    """Which of these are missing, and how to install them on Debian; ``None`` if none is."""
+    absent = [program for program in programs if not shutil.which(program)]
+    if not absent:
+        return None
+    packages = sorted({PACKAGES[program] for program in absent})
+    return f"not installed: {', '.join(absent)} (Debian: apt-get install {' '.join(packages)})"
