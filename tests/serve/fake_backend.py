@@ -137,7 +137,8 @@ class FakeBackend:
         self.wait_enabled = wait_enabled
         self.not_ready: tuple[str, ...] = ()
         self.error: Exception | None = None
-        self.delay = 0.0
+        self.arrived = asyncio.Event()  #: set when a pod arrives
+        self.proceed: asyncio.Event | None = None  #: what a decision waits for
         self.clock = itertools.count(int(START))
         self.event_bus = EventBus(now=lambda: float(next(self.clock)), capacity=4)
         self.known: dict[str, PodView] = {}
@@ -168,7 +169,9 @@ class FakeBackend:
         return self.known.get(uid)
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
-        await asyncio.sleep(self.delay)
+        self.arrived.set()
+        if self.proceed:
+            await self.proceed.wait()
         if self.error:
             raise self.error
         decision = self.host.decide(pod)

@@ -8,6 +8,7 @@ import httpx2
 
 from alignup.serve import sockets
 from alignup.serve.server import ServerLimits
+from tests.deadlines import SECONDS
 from tests.serve.fake_backend import app_of
 
 
@@ -22,20 +23,23 @@ async def on_unix(agent, path, *, limits=None, **options):
 
 
 def client_at(path, **options):
-    return httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(path)), base_url="http://agent", **options)
+    return httpx2.AsyncClient(
+        transport=httpx2.AsyncHTTPTransport(uds=str(path), verify=False), base_url="http://agent", **options
+    )
 
 
-async def send_raw(path, *parts, pause=0.0):
-    """Send raw bytes and return the response; ``None`` if the server closed the connection without one."""
+async def send_raw(path, first, *, then=b""):
+    """Send raw bytes, and *then* again and again until the server closes the connection; return the response."""
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-            await asyncio.sleep(pause)
-        async with asyncio.timeout(5):
-            return await reader.read()
-    except (ConnectionError, BrokenPipeError):
+        async with asyncio.timeout(SECONDS):
+            writer.write(first)
+            response = asyncio.ensure_future(reader.read())
+            while then and not response.done():
+                writer.write(then)
+                await asyncio.wait({response}, timeout=0.01)
+            return await response
+    except ConnectionError:
         return b""
     finally:
         writer.close()

@@ -9,6 +9,7 @@ import pytest
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
 from alignup.schema.api import BusyError, NotReadyError
+from tests.deadlines import until
 from tests.serve.fake_backend import GPU, FakeBackend, as_json, as_yaml, client_of, host, manifest
 
 pytestmark = pytest.mark.anyio
@@ -262,13 +263,14 @@ async def test_errors_of_the_backend_become_problems(error, status, retry):
 
 async def test_a_slow_decision_continues_after_the_timeout():
     agent = FakeBackend()
-    agent.delay = 0.2
+    agent.proceed = asyncio.Event()
     async with client_of(agent, answer_seconds=0.05) as client:
         response = await client.post("/v1/pods", json=SMALL)
-        await asyncio.sleep(0.3)
 
         assert response.status_code == 504
         await described(client, response)
+        agent.proceed.set()
+        await until(lambda: agent.known)
         assert (await client.get("/v1/pods/default-small")).status_code == 200
 
 

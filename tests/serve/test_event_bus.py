@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.serve.event_bus import MISSED, EventBus
+from tests.deadlines import SECONDS
 
 pytestmark = pytest.mark.anyio
 
@@ -17,7 +18,7 @@ def new_bus(capacity=3):
 
 
 async def take(events, count):
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(SECONDS):
         return [await anext(events) for _ in range(count)]
 
 

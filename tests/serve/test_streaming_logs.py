@@ -6,10 +6,10 @@ import pytest
 
 from alignup.schema.api import NotReadyError
 from alignup.serve.server import ServerLimits
+from tests.deadlines import until
 from tests.serve.fake_backend import FakeBackend, FakeLog, client_of, manifest, run_of, running
 from tests.serve.real_server import client_at, on_unix
 from tests.serve.test_app import described
-from tests.serve.test_sockets import until
 
 pytestmark = pytest.mark.anyio
 

@@ -1,7 +1,6 @@
 """uvicorn inside a running event loop: it leaves signals to the process."""
 
 import asyncio
-import math
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,7 +43,7 @@ class ApiServer(uvicorn.Server):
                 server_header=False,
                 limit_concurrency=limits.connections,
                 timeout_keep_alive=limits.idle,
-                timeout_graceful_shutdown=math.ceil(limits.end),
+                timeout_graceful_shutdown=limits.end,  # type: ignore[arg-type] # uvicorn takes fractions too
                 h11_max_incomplete_event_size=_MAX_HEAD,
             )
         )
@@ -69,7 +68,7 @@ class ApiServer(uvicorn.Server):
     async def end(self, task: asyncio.Future[None]) -> None:
         """Finish running requests and stop; abort those that take too long."""
         self.should_exit = True
-        await asyncio.wait({task}, timeout=self._limits.end + 1)
+        await asyncio.wait({task}, timeout=self._limits.end + 10)  # uvicorn itself cancels requests after limits.end
         for connection in tuple(self.server_state.connections):
             connection.transport.abort()
         if not task.done():

@@ -1,0 +1,34 @@
+"""Waiting for a condition, and limits on CPU time.
+
+The deadlines are far beyond what a busy machine needs. A test reaches one only if what it waits for never happens.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+SECONDS = 60.0
+
+
+async def until(condition: Callable[[], object], *, seconds: float = SECONDS) -> None:
+    """Let other tasks run until *condition* is true."""
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - a condition without an event
+            await asyncio.sleep(0.005)
+
+
+def wait_for(condition: Callable[[], object], *, seconds: float = SECONDS) -> None:
+    """Block until *condition* is true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not true after {seconds:g} seconds"
+        time.sleep(0.005)
+
+
+@contextmanager
+def cpu_limit(seconds: float = 30.0) -> Iterator[None]:
+    """Fail if the block uses more CPU time: more work than the size of its input explains."""
+    start = time.process_time()
+    yield
+    assert time.process_time() - start < seconds
