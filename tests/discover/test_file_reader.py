@@ -1,5 +1,4 @@
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -126,12 +125,10 @@ def test_no_file_blocks(tmp_path: Path):
     (tmp_path / "zero").symlink_to("/dev/zero")
     tree = FileReader(DirectoryFiles(os.fspath(tmp_path)))
 
-    start = time.monotonic()
     found = [tree.read(name) for name in ("pipe", "directory", "loop", "zero", "a\0b")]
 
     assert found == [None] * 5
     assert len(tree.gaps) == 5
-    assert time.monotonic() - start < 1
 
 
 def test_endless_files_are_not_read(tmp_path: Path):

@@ -4,7 +4,6 @@ import errno
 import os
 import shutil
 import tarfile
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -18,6 +17,7 @@ from alignup.align.errors import AlignError
 from alignup.align.machine import HugePages
 from alignup.discover import discover, load, machine_file, system
 from alignup.discover.file_reader import ArchiveFiles, FileReader
+from tests.deadlines import cpu_limit
 from tests.discover import kernel
 from tests.discover.kernel import with_
 
@@ -96,9 +96,9 @@ class Barred:
 
 def judged(tree: FileReader) -> str:
     """The error, or a machine on which every operation works."""
-    start = time.process_time()
     try:
-        machine = system.read_machine(tree, name="the tree")
+        with cpu_limit():
+            machine = system.read_machine(tree, name="the tree")
     except AlignError as error:
         outcome = str(error)
         assert outcome
@@ -110,7 +110,6 @@ def judged(tree: FileReader) -> str:
         assert machine_file.parse(machine_file.dump(machine)) == machine
         assert all(len(gap) < 5000 for gap in machine.gaps)
         outcome = "a machine"
-    assert time.process_time() - start < 1
     return outcome
 
 
@@ -156,17 +155,16 @@ def test_directories_of_strange_entries(names):
     judged(FileReader(ArchiveFiles.of(FILES.contents | made, FILES.links)))
 
 
-@pytest.mark.parametrize("count", [8_192, 60_000])
+@pytest.mark.parametrize("count", [8_192, 8_193])
 def test_too_many_cpus(count):
     made = {f"sys/devices/system/cpu/cpu{number}/": b"" for number in range(count)}
     tree = FileReader(ArchiveFiles.of(made, {}))
 
-    start = time.process_time()
     try:
-        assert len(system.read_machine(tree, name="the tree").cpus) == count
+        with cpu_limit():
+            assert len(system.read_machine(tree, name="the tree").cpus) == count
     except AlignError as error:
         assert "expected at most 8192" in str(error)
-    assert time.process_time() - start < 1
 
 
 # ---- the same on a disk, with what only a disk has
@@ -197,14 +195,13 @@ def test_a_damaged_directory(tmp_path: Path, seed):
     root = FILES.write(tmp_path / "root")
     spoiled(root, Random(seed))
 
-    start = time.process_time()
     try:
-        machine = discover(root)
+        with cpu_limit():
+            machine = discover(root)
     except AlignError as error:
         assert str(error)
     else:
         assert machine.problems() == ()
-    assert time.process_time() - start < 1
 
 
 @pytest.fixture(scope="module")
@@ -225,14 +222,13 @@ def test_a_damaged_archive(tmp_path: Path, packed, seed):
     path = tmp_path / "machine.tar"
     path.write_bytes(bytes(spoilt[: random.randrange(600, len(spoilt))]))
 
-    start = time.process_time()
     try:
-        machine = load(path)
+        with cpu_limit():
+            machine = load(path)
     except AlignError as error:
         assert str(error)
     else:
         assert machine.problems() == ()
-    assert time.process_time() - start < 1
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))

@@ -1,21 +1,36 @@
-"""Commands for tests of placement."""
+"""Commands for tests of placement. They end with the context, whatever happens in it."""
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
 
 
-def started(*command: str, env: Mapping[str, str] | None = None, group: int | None = None) -> subprocess.Popen[str]:
-    """Start a command with its output in a pipe; with *group* 0 in its own process group."""
+@contextmanager
+def started(*command: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in its own process group, with its output in a pipe."""
     program = shutil.which(command[0])
     assert program is not None
-    return subprocess.Popen(  # noqa: S603 - our own tests
-        [program, *command[1:]], env={**os.environ, **(env or {})}, stdout=-1, text=True, process_group=group
-    )
+    with (
+        subprocess.Popen(  # noqa: S603 - our own tests
+            [program, *command[1:]], env={**os.environ, **(env or {})}, stdout=-1, text=True, process_group=0
+        ) as process
+    ):
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
-def python(script: str, *arguments: str) -> subprocess.Popen[str]:
+def python(script: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
     """Start Python with a script and this process's import path."""
     return started(sys.executable, "-c", f"import sys\nsys.path[:0] = {sys.path!r}\n{script}", *arguments)
+
+
+def is_zombie(pid: int) -> bool:
+    return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]

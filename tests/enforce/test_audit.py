@@ -3,7 +3,7 @@
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -11,7 +11,8 @@ from alignup.enforce import audit, cgroup, process
 from alignup.enforce.audit import DriftKind, RunProcesses
 from alignup.enforce.process import ProcessIdentity
 from alignup.enforce.run_record import RUN_VARIABLE, RunRecord
-from tests.enforce.commands import started
+from tests.deadlines import wait_for
+from tests.enforce.commands import is_zombie, started
 
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.skipif(not OTHERS, reason="needs two CPUs")
 def run():
     """A process that belongs on the lowest CPU, and is there."""
     record = RunRecord(
-        uid="test-audit",
+        uid=f"test-audit-{uuid4()}",
         name="web",
         runner=ProcessIdentity.of(os.getpid()),
         command=("sleep", "60"),
@@ -32,10 +33,9 @@ def run():
         cpus=LOWEST,
         exclusive=True,
     )
-    with started("sleep", "60", env={RUN_VARIABLE: "test-audit"}) as sleeper:
+    with started("sleep", "60", env={RUN_VARIABLE: record.uid}) as sleeper:
         process.pin(sleeper.pid, LOWEST)
         yield RunProcesses(record, (sleeper.pid,))
-        sleeper.kill()
 
 
 @pytest.fixture
@@ -43,13 +43,13 @@ def grouped(run):
     """The same in its own cgroup."""
     if not cgroup.candidate_parents():
         pytest.skip("this user cannot create cpusets here")
-    directory = cgroup.create("test-audit", LOWEST, nodes=0)
-    cgroup.join(directory, run.pids[0])
-    yield replace(run, record=replace(run.record, cgroup=directory))
-    os.kill(run.pids[0], 9)
-    deadline = time.monotonic() + 10
-    while not cgroup.remove(directory):
-        assert time.monotonic() < deadline
+    directory = cgroup.create(run.record.uid, LOWEST, nodes=0)
+    try:
+        cgroup.join(directory, run.pids[0])
+        yield replace(run, record=replace(run.record, cgroup=directory))
+    finally:
+        os.kill(run.pids[0], 9)
+        wait_for(lambda: cgroup.remove(directory))
 
 
 def kinds(run):
@@ -145,7 +145,6 @@ def test_moved_and_missing_devices_are_drift(run, devices, text):
 
 def test_an_ended_process_is_not_drift(run):
     os.kill(run.pids[0], 9)
-    while "Z" not in Path(f"/proc/{run.pids[0]}/stat").read_text().rpartition(")")[2]:
-        time.sleep(0.001)
+    wait_for(lambda: is_zombie(run.pids[0]))
 
     assert audit.find_run_processes([run.record])[0].pids == ()

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -9,6 +10,7 @@ from alignup.align import bits
 from alignup.align.errors import EnforceError
 from alignup.enforce import cgroup, memory, process
 from alignup.enforce.cgroup import Cpuset
+from tests.deadlines import wait_for
 from tests.enforce.commands import started
 
 PERMITTED = process.permitted_cpus()
@@ -124,26 +126,28 @@ def test_a_cgroup_without_an_effective_cpuset_is_removed(tmp_path):
 @real
 def test_a_real_cgroup_confines_its_processes_and_is_removed_after_them():
     all_nodes = memory.NodeMap.read().with_memory
-    directory = cgroup.create("test-real", LOWEST, nodes=all_nodes)
-    with started("sleep", "60") as sleeper:
-        cgroup.join(directory, sleeper.pid)
-        inside = cgroup.members(directory)
-        affinity = bits.of(os.sched_getaffinity(sleeper.pid))
-        too_early = cgroup.remove(directory)
-        cgroup.write(directory, PERMITTED, nodes=all_nodes)
-        wider = cgroup.read(directory)
-        sleeper.kill()
+    directory = cgroup.create(f"test-{uuid4()}", LOWEST, nodes=all_nodes)
+    try:
+        with started("sleep", "60") as sleeper:
+            cgroup.join(directory, sleeper.pid)
+            inside = cgroup.members(directory)
+            affinity = bits.of(os.sched_getaffinity(sleeper.pid))
+            too_early = cgroup.remove(directory)
+            cgroup.write(directory, PERMITTED, nodes=all_nodes)
+            wider = cgroup.read(directory)
 
-    assert (inside, affinity, too_early) == ((sleeper.pid,), LOWEST, False)
-    assert wider is not None
-    assert wider.cpus == PERMITTED
-    assert cgroup.remove(directory)
+        assert (inside, affinity, too_early) == ((sleeper.pid,), LOWEST, False)
+        assert wider is not None
+        assert wider.cpus == PERMITTED
+    finally:
+        wait_for(lambda: cgroup.remove(directory))
     assert cgroup.read(directory) is None
     assert cgroup.members(directory) == ()
 
 
 @real
 def test_missing_cpus_are_an_error():
-    with pytest.raises(EnforceError, match="cannot create a cpuset for test-none"):
-        cgroup.create("test-none", 1 << 9999, nodes=0)
-    assert not [directory for directory in cgroup.candidate_parents() if (directory / "alignup-test-none").exists()]
+    name = f"test-{uuid4()}"
+    with pytest.raises(EnforceError, match=f"cannot create a cpuset for {name}"):
+        cgroup.create(name, 1 << 9999, nodes=0)
+    assert not [directory for directory in cgroup.candidate_parents() if (directory / f"alignup-{name}").exists()]

@@ -1,9 +1,9 @@
 """Containers: real processes in cgroups as runtimes create them, moved by the tests."""
 
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -11,12 +11,13 @@ from alignup.enforce import cgroup, container_audit, memory, process
 from alignup.enforce.audit import DriftKind, PlacedContainer
 from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.container_audit import ContainerProcesses
+from tests.deadlines import wait_for
 from tests.enforce.commands import started
 from tests.enforce.test_cgroup import Tree
 
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
-ID = "8f14e45fceea167a5a36dedd4bea2543"
+ID = uuid4().hex  #: cgroups are shared by all test runs on a machine
 
 real = pytest.mark.skipif(
     not cgroup.candidate_parents() or PERMITTED == LOWEST,
@@ -28,13 +29,12 @@ real = pytest.mark.skipif(
 def container():
     """A process in the cgroup of its container that belongs on the lowest CPU, and is there."""
     group = cgroup.create(f"cri-{ID}", LOWEST, nodes=0)
-    with started("sleep", "60") as sleeper:
-        cgroup.join(group, sleeper.pid)
-        yield PlacedContainer(uid="u", pod="shop/web", container="app", id=ID, pid=sleeper.pid, cpus=LOWEST)
-        sleeper.kill()
-    deadline = time.monotonic() + 10
-    while not cgroup.remove(group):
-        assert time.monotonic() < deadline
+    try:
+        with started("sleep", "60") as sleeper:
+            cgroup.join(group, sleeper.pid)
+            yield PlacedContainer(uid="u", pod="shop/web", container="app", id=ID, pid=sleeper.pid, cpus=LOWEST)
+    finally:
+        wait_for(lambda: cgroup.remove(group))
 
 
 def seen(container: PlacedContainer) -> ContainerProcesses:
@@ -74,8 +74,6 @@ def test_every_process_in_the_cgroup_belongs_to_the_container(container):
         found = seen(container)
         from_inside = seen(replace(container, pid=third.pid))
 
-        for one in (second, third):
-            one.kill()
     assert found.pids == tuple(sorted((container.pid, second.pid, third.pid)))
     assert from_inside == replace(found, container=replace(found.container, pid=third.pid))
 

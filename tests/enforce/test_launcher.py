@@ -1,5 +1,6 @@
 """The launcher, tested in a separate process: its tests signal themselves, and threads here could catch that."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ CASES = Path(__file__).with_name("launcher_cases.py")
 
 def test_launcher_cases():
     run = subprocess.run(  # noqa: S603 - our own
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", CASES],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-o", "addopts=", CASES],
         cwd=CASES.parents[2],
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         start_new_session=True,

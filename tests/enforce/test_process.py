@@ -2,9 +2,8 @@
 
 import os
 import threading
-import time
 from dataclasses import replace
-from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -12,7 +11,8 @@ from alignup.align import bits
 from alignup.align.errors import EnforceError
 from alignup.enforce import process
 from alignup.enforce.process import ProcessIdentity
-from tests.enforce.commands import python, started
+from tests.deadlines import wait_for
+from tests.enforce.commands import is_zombie, python, started
 
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
@@ -22,7 +22,6 @@ LOWEST = PERMITTED & -PERMITTED
 def sleeper():
     with started("sleep", "60") as one:
         yield one
-        one.kill()
 
 
 def test_a_process_is_alive_until_it_ends(sleeper):
@@ -39,8 +38,7 @@ def test_a_process_is_alive_until_it_ends(sleeper):
 def test_a_zombie_is_not_alive():
     with started("true") as ended:
         one = ProcessIdentity.of(ended.pid)
-        while "Z" not in Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2]:
-            time.sleep(0.001)
+        wait_for(lambda: is_zombie(ended.pid))
 
         assert not one.alive
 
@@ -70,7 +68,6 @@ def test_all_threads_are_pinned():
 
         process.pin(threads.pid, LOWEST)
         allowed = process.thread_affinities(threads.pid)
-        threads.kill()
 
     assert [one.cpus for one in allowed] == [LOWEST] * 4
 
@@ -95,15 +92,16 @@ def test_permitted_cpus_are_found_without_changing_the_affinity():
 
 
 def test_processes_are_found_by_environment_and_descent():
-    script = "env -i sh -c 'sleep 60' & MARKED=inner sleep 60 & wait"
-    with started("sh", "-c", script, env={"MARKED": "outer"}, group=0) as outer:
-        deadline = time.monotonic() + 10
-        found: dict[str, tuple[int, ...]] = {}
-        while (len(found.get("outer", ())), len(found.get("inner", ()))) not in {(2, 1), (3, 1)}:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.01)
-            found = process.find_by_environment("MARKED")
-        os.killpg(outer.pid, 9)
+    variable = f"MARKED_{uuid4().hex}"
+    found: dict[str, tuple[int, ...]] = {}
+
+    def complete():
+        found.update(process.find_by_environment(variable))
+        return (len(found.get("outer", ())), len(found.get("inner", ()))) in {(2, 1), (3, 1)}
+
+    script = f"env -i sh -c 'sleep 60' & {variable}=inner sleep 60 & wait"
+    with started("sh", "-c", script, env={variable: "outer"}) as outer:
+        wait_for(complete)
 
     assert outer.pid in found["outer"]
     assert not set(found["outer"]) & set(found["inner"])

@@ -1,5 +1,4 @@
 import json
-import time
 
 import pytest
 import yaml
@@ -11,6 +10,7 @@ from alignup.kube import documents
 from alignup.kube.documents import read
 from alignup.kube.yaml_documents import DuplicateKey, ParsedDocument
 from alignup.kube.yaml_scalars import NumberLiteral
+from tests.deadlines import cpu_limit
 
 words = st.text(st.sampled_from('ab1":\\é\U0001f600 \t') | st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)
 
@@ -255,25 +255,25 @@ def merged(times):
     return "- &x {" + "".join(f"k{number}: 1, " for number in range(times)) + "}\n" + "- {<<: *x}\n" * times
 
 
-MANY = 10_000_000
+MILLION = 1_000_000
 BOMBS = {
     "aliases of aliases": (lambda: chain(40), "more than 400,000 values and keys"),
     "nested aliases": (lambda: nested(500), "nested more than 100 levels deep"),
     "repeated merges": (lambda: merged(999), "more than 400,000 values and keys"),
-    "open lists": (lambda: "[" * MANY, "nested more than 100 levels deep"),
-    "open objects": (lambda: "{a: " * (MANY // 4), "more than 3,000,000 commas"),
-    "lists in lines": (lambda: "- " * (MANY // 2), "nested more than 100 levels deep"),
-    "keys of keys": (lambda: "? " * (MANY // 2), "nested more than 100 levels deep"),
-    "open lists in JSON": (lambda: '{"a":' + "[" * 2_000_000, "nested more than 100 levels deep"),
+    "open lists": (lambda: "[" * MILLION, "nested more than 100 levels deep"),
+    "open objects": (lambda: "{a: " * (3 * MILLION), "more than 3,000,000 commas"),
+    "lists in lines": (lambda: "- " * MILLION, "nested more than 100 levels deep"),
+    "keys of keys": (lambda: "? " * MILLION, "nested more than 100 levels deep"),
+    "open lists in JSON": (lambda: '{"a":' + "[" * MILLION, "nested more than 100 levels deep"),
     "closed lists in JSON": (lambda: '{"a":' + "[" * 100 + "]" * 100 + "}", "nested more than 100 levels deep"),
-    "many values in JSON": (lambda: '{"a":[' + "[]," * (MANY // 3), "more than 3,000,000 commas"),
-    "a long key": (lambda: '"' + "k" * MANY + '": 1', "mapping values are not allowed"),
-    "directives": (lambda: "".join(f"%TAG !{i}! x\n" for i in range(300_000)), "more than 100 directives"),
-    "documents": (lambda: "--- a\n" * 100_000, "more than 20,000 documents"),
-    "documents in JSON": (lambda: "{}\n" * 100_000, "more than 20,000 documents"),
+    "many values in JSON": (lambda: '{"a":[' + "[]," * (3 * MILLION + 1), "more than 3,000,000 commas"),
+    "a long key": (lambda: '"' + "k" * MILLION + '": 1', "mapping values are not allowed"),
+    "directives": (lambda: "".join(f"%TAG !{i}! x\n" for i in range(10_000)), "more than 100 directives"),
+    "documents": (lambda: "--- a\n" * 20_001, "more than 20,000 documents"),
+    "documents in JSON": (lambda: "{}\n" * 20_001, "more than 20,000 documents"),
     "too many bytes": (lambda: b"a" * (documents.MAX_BYTES + 1), "larger than 32 MiB"),
-    "zeros": (lambda: b"\0" * MANY, "is not allowed in YAML"),
-    "tabs": (lambda: "\t" * MANY, "a tab"),
+    "zeros": (lambda: b"\0" * MILLION, "is not allowed in YAML"),
+    "tabs": (lambda: "\t" * MILLION, "a tab"),
 }
 
 
@@ -281,21 +281,20 @@ BOMBS = {
 def test_bombs_are_rejected_quickly(bomb):
     make, what = BOMBS[bomb]
     text = make()
-    start = time.process_time()
 
-    error = error_of(text)
+    with cpu_limit():
+        error = error_of(text)
 
     assert what in error.what
-    assert time.process_time() - start < 2
 
 
 LARGE = {
-    "a long string": lambda: "a: '" + "x" * MANY + "'",
-    "a long number": lambda: "a: " + "9" * MANY,
-    "a long octal number": lambda: "a: 0" + "7" * MANY,
-    "a number of underscores": lambda: "a: 1" + "_" * MANY,
-    "many comments": lambda: "#\n" * (MANY // 2) + "a: b",
-    "many escapes": lambda: '{"a": "' + '\\"' * (MANY // 2) + '"}',
+    "a long string": lambda: "a: '" + "x" * MILLION + "'",
+    "a long number": lambda: "a: " + "9" * MILLION,
+    "a long octal number": lambda: "a: 0" + "7" * MILLION,
+    "a number of underscores": lambda: "a: 1" + "_" * MILLION,
+    "many comments": lambda: "#\n" * MILLION + "a: b",
+    "many escapes": lambda: '{"a": "' + '\\"' * MILLION + '"}',
     "maximum depth": lambda: "[" * 100 + "]" * 100,
     "maximum depth in JSON": lambda: '{"a":' + "[" * 99 + "]" * 99 + "}",
 }
@@ -304,14 +303,13 @@ LARGE = {
 @pytest.mark.parametrize("large", LARGE)
 def test_large_texts_are_read_quickly(large):
     text = LARGE[large]()
-    start = time.process_time()
 
-    assert len(read(text)) == 1
-    assert time.process_time() - start < 2
+    with cpu_limit():
+        assert len(read(text)) == 1
 
 
 def test_too_many_values_are_rejected_where_the_limit_is_reached():
-    error = error_of("- a\n" * 1_000_000)
+    error = error_of("- a\n" * 400_001)
 
     assert (error.line, error.document) == (400_000, 1)
     assert error.what == "more than 400,000 values and keys: split the file, or write it as JSON"

@@ -1,7 +1,6 @@
 import io
 import json
 import textwrap
-import time
 
 import pytest
 import yaml
@@ -13,6 +12,7 @@ from alignup.align.workload import Pod, QoS
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kube import documents
 from alignup.kube.manifests import LoadedWorkloads, SourceLocation, read_paths, read_workloads
+from tests.deadlines import cpu_limit
 from tests.strategies_pods import amounts
 
 
@@ -429,12 +429,11 @@ def test_all_unreadable_paths_are_reported(folder):
 
 def test_thousands_of_pods_are_read_in_seconds():
     many = json.dumps(listed(*[pod(f"p{number}") for number in range(3000)]))
-    start = time.process_time()
 
-    loaded = read_workloads(many, name="some.json")
+    with cpu_limit():
+        loaded = read_workloads(many, name="some.json")
 
     assert len(loaded.workloads) == 3000
-    assert time.process_time() - start < 5
 
 
 KEYS = st.sampled_from(

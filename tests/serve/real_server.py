@@ -28,12 +28,17 @@ def client_at(path, **options):
     )
 
 
-async def send_raw(path, first, *, then=b""):
-    """Send raw bytes, and *then* again and again until the server closes the connection; return the response."""
+async def send_raw(path, request, *, answer=b"", then=b""):
+    """Send raw bytes, wait for *answer*, and send *then* again and again until the server closes the connection.
+
+    Return the response after *answer*; a server that closes a connection before it has read everything may cut it off.
+    """
     reader, writer = await asyncio.open_unix_connection(str(path))
     try:
         async with asyncio.timeout(SECONDS):
-            writer.write(first)
+            writer.write(request)
+            if answer:
+                await reader.readuntil(answer)
             response = asyncio.ensure_future(reader.read())
             while then and not response.done():
                 writer.write(then)

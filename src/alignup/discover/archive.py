@@ -24,8 +24,7 @@ from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReade
 from alignup.discover.numa import NODE
 from alignup.discover.system import BUS
 
-#: The largest uncompressed archive; a machine with 2048 CPUs takes about 130 MB with headers.
-MAX_BYTES = 512 << 20
+MAX_BYTES = 512 << 20  #: uncompressed; a machine with 2048 CPUs takes about 130 MB with headers
 MAX_MEMBERS = 1 << 19
 
 _TOPOLOGY = (
@@ -59,7 +58,7 @@ def record(root: Path, file: Path) -> None:
         written.unlink(missing_ok=True)
 
 
-def read_archive(file: Path) -> ArchiveFiles:
+def read_archive(file: Path, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> ArchiveFiles:
     contents: dict[str, bytes] = {}
     links: dict[str, str] = {}
     with file.open("rb") as stored:
@@ -67,10 +66,10 @@ def read_archive(file: Path) -> ArchiveFiles:
         stored.seek(0)
         source: io.BufferedIOBase = gzip.GzipFile(fileobj=stored, mode="rb") if is_gzip else stored
         try:
-            with tarfile.open(fileobj=_Bounded(source, file), mode="r|") as archive:
+            with tarfile.open(fileobj=_Bounded(source, file, max_bytes), mode="r|") as archive:
                 for count, member in enumerate(archive):
-                    if count >= MAX_MEMBERS:
-                        raise SourceError(f"{file} is rejected: it has more than {MAX_MEMBERS} members")
+                    if count >= max_members:
+                        raise SourceError(f"{file} is rejected: it has more than {max_members} members")
                     _read_member(archive, member, file=file, contents=contents, links=links)
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError, ValueError) as error:
             raise SourceError(f"{file} is not a machine archive: {error}") from error
@@ -85,15 +84,15 @@ def read_archive(file: Path) -> ArchiveFiles:
 class _Bounded(io.RawIOBase):
     """A stream that raises an error at the size limit."""
 
-    def __init__(self, source: io.BufferedIOBase, file: Path) -> None:
-        self._source, self._file, self._left = source, file, MAX_BYTES
+    def __init__(self, source: io.BufferedIOBase, file: Path, limit: int) -> None:
+        self._source, self._file, self._limit, self._left = source, file, limit, limit
 
     def read(self, size: int = -1) -> bytes:
         wanted = self._left + 1 if size < 0 else min(size, self._left + 1)
         chunk = self._source.read(wanted)
         self._left -= len(chunk)
         if self._left < 0:
-            raise SourceError(f"{self._file} is rejected: it decompresses to more than {MAX_BYTES} bytes")
+            raise SourceError(f"{self._file} is rejected: it decompresses to more than {self._limit} bytes")
         return chunk
 
 
