@@ -1,11 +1,8 @@
 """Agent processes on a small machine, and HTTP clients for them."""
 
-import faulthandler
 import json
 import os
-import resource
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +13,7 @@ from typing import Any
 
 import httpx2
 
-from alignup.cli import entry
+from tests.agent.agent_process import serve_command
 from tests.forked_processes import forked
 
 #: Two nodes, each with four CPUs, 16 GiB, and two GPUs; CPU 0 is reserved.
@@ -135,12 +132,17 @@ def start(
 
 
 def start_with(
-    command: Sequence[str], root: Path, *, env: Mapping[str, str] | None = None, largest: int | None = None
+    command: Sequence[str],
+    root: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    largest: int | None = None,
+    serve: Callable[..., None] = serve_command,
 ) -> Agent:
     """Start an agent with these arguments."""
     log = root.with_name(f"{root.name}.log")
     log_start = log.stat().st_size if log.exists() else 0
-    process = forked(_serve, command, log, dict(env or {}), largest)
+    process = forked(serve, command, log, dict(env or {}), largest)
     http = httpx2.Client(
         transport=httpx2.HTTPTransport(uds=str(root / "agent.sock")), base_url="http://agent", timeout=30
     )
@@ -165,19 +167,6 @@ def wait_for(condition: Callable[[], bool], *, what: Callable[[], str] = lambda:
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} seconds for {what()}"
         time.sleep(0.01)
-
-
-def _serve(command: Sequence[str], log: Path, env: Mapping[str, str], largest: int | None) -> None:
-    """Run the agent in a forked process."""
-    stream = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(stream, 2)
-    faulthandler.enable()
-    os.environ.update(env)
-    if largest is not None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        sys.dont_write_bytecode = True  # a truncated compiled module would break later imports
-        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
-    sys.exit(entry.run(list(command)))
 
 
 def _listens(agent: Agent, log_start: int) -> bool:

@@ -7,29 +7,30 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from alignup.agent import log as logs
+from alignup.agent.pods.backoff import PodIntervals
 from alignup.agent.pods.runner import PodRunner
 from alignup.agent.pods.wiring import PodRuntimeOptions, run_pods
+from alignup.agent.pods.worker import EventSink
 from alignup.agent.queue import AdmissionQueue, SaveState
 from alignup.agent.service import AgentService, read_pod
 from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
-from alignup.align.workload import Amounts
-from alignup.enforce.cri.client import CriTimeouts
-from alignup.kube.configuration import ContainerSettings
 from alignup.kube.podspec.types import Permission
 from alignup.schema.api import LogQuery, PodView
 from alignup.schema.run_status import PodRunStatus
 from alignup.testing.runtime import Runtime
+from tests.agent.agent_process import FAST
 from tests.agent.states import empty_state
 
 IMAGE = "busybox:1"
 SLEEP = ("sleep", "1000")
 ALL = frozenset(Permission)
-TIMEOUT = 25.0  #: seconds
+TIMEOUT = 60.0  #: seconds
 
 _CLOCK = Clock(now=time.time, monotonic=time.perf_counter)
 
@@ -107,9 +108,9 @@ class PodHarness:
         run = self.run(uid)
         return {} if run is None else {one.name: one.reason or one.state for one in run.containers}
 
-    async def wait_until(self, what: Callable[[], object], *, seconds: float = TIMEOUT) -> None:
+    async def wait_until(self, what: Callable[[], object]) -> None:
         """Wait until a condition holds."""
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + TIMEOUT
         while not what():
             assert time.monotonic() < deadline, f"{self.out.getvalue()}\n{self.queue.state.pod_views()}"
             await asyncio.sleep(0.02)
@@ -118,6 +119,29 @@ class PodHarness:
         """Wait until containers run, by default ``app``."""
         wanted = names or ("app",)
         await self.wait_until(lambda: all(self.states(uid).get(name) == "running" for name in wanted))
+
+    async def wait_passed(self) -> None:
+        """Wait for a maintenance pass that begins after the call: passes end with the removal of old directories."""
+        for number in range(2):  # the first one may be removed by a pass that began before
+            old = self.directory / "root" / "pods" / f"old-{number}"
+            old.mkdir(parents=True)
+            await self.wait_until(partial(_is_gone, old))
+
+    async def wait_polled(self) -> None:
+        """Wait for a refresh of the runtime's status that begins after the call, and for what follows from it."""
+
+        def polls() -> int:
+            lists = self.runtime.requests("ListPodSandbox")
+            return sum(not request.filter.label_selector for request in lists)  # workers list a single pod
+
+        before = polls()
+        await self.wait_until(lambda: polls() > before + 2)
+
+    async def wait_log(self, uid: str, text: str) -> None:
+        """Wait until this is the log of the pod's container."""
+        async with asyncio.timeout(TIMEOUT):
+            while await self.log(uid) != text:  # noqa: ASYNC110 - a file cannot notify
+                await asyncio.sleep(0.02)
 
     async def log(self, uid: str, **query: Any) -> str:
         """The log of a container."""
@@ -144,6 +168,10 @@ class PodHarness:
         return str((made[-1:] + updates)[-1])
 
 
+def _is_gone(path: Path) -> bool:
+    return not path.exists()
+
+
 def runtime_in(directory: Path) -> Runtime:
     """A runtime with an image."""
     return Runtime(directory / "cri.sock", directory=directory / "boxes", images=[IMAGE])
@@ -156,33 +184,32 @@ async def pod_harness_on(
     state: AgentState,
     *,
     allowed: frozenset[Permission] = ALL,
-    deadlines: CriTimeouts | None = None,
     save: SaveState = lambda _: None,
-    clock: Clock = _CLOCK,
+    emit: EventSink | None = None,
+    intervals: PodIntervals = FAST,
+    retry_seconds: float = 0.05,
     cgroup_root: str | None = None,
-    settings: ContainerSettings | None = None,
-    limits: Amounts | None = None,
+    **options: Any,
 ) -> AsyncIterator[PodHarness]:
-    """Run an agent on *runtime*; containers keep running afterwards."""
+    """Run an agent with these options of pod runtimes on *runtime*; containers keep running afterwards."""
     out, events, pre_start = io.StringIO(), list[AgentEvent](), PreStartRecorder()
-    queue = AdmissionQueue(state, save, clock=clock, dispatch=events.extend)
-    options = PodRuntimeOptions(
+    queue = AdmissionQueue(state, save, clock=_CLOCK, dispatch=events.extend, retry_seconds=retry_seconds)
+    runtime_options = PodRuntimeOptions(
         endpoint=runtime.socket,
         log_root=directory / "logs",
         allowed=allowed,
+        intervals=intervals,
         cgroup_root=cgroup_root,
-        settings=settings or ContainerSettings(),
-        limits=limits or {},
-        timeouts=deadlines or CriTimeouts(),
+        **options,
     )
     try:
         async with run_pods(
-            options,
+            runtime_options,
             queue,
             root=directory / "root",
             pre_start=pre_start,
-            clock=clock,
-            emit=events.append,
+            clock=_CLOCK,
+            emit=emit or events.append,
             log=logs.make_logger(out, readable=False),
         ) as runner:
             yield PodHarness(queue, runtime, runner, pre_start, events, out, directory)

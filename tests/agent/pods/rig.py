@@ -5,11 +5,10 @@ Containers leave marks on disk: each instance records its start, and whether the
 
 import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,15 @@ import grpc
 
 from alignup.align import bits
 from alignup.rpc import address
-from alignup.testing.runtime import __main__ as runtime
 from alignup.wire import cri_pb2 as wire
 from tests.agent import agents
-from tests.agent.agents import CONFIG, Agent, Document, wait_for
+from tests.agent.agent_process import serve_pods, serve_runtime
+from tests.agent.agents import Agent, Document, wait_for
 from tests.agent.pods.files.mounting import names_in
 from tests.agent.pods.harness import IMAGE
 from tests.forked_processes import forked
 
 RUNNING = wire.ContainerState.CONTAINER_RUNNING
-
-#: No limit on the number of pods.
-ROOMY = {**CONFIG, "maxPods": 1000}
 
 _MARK = """\
 if p=$(cat {mark}.pid 2>/dev/null) && kill -0 "$p" 2>/dev/null; then echo {mark} >> twice; fi
@@ -44,6 +40,7 @@ class Rig:
 
     directory: Path
     process: BaseProcess
+    agents: list[Agent] = field(default_factory=list)  #: all that were started
 
     @property
     def root(self) -> Path:
@@ -58,18 +55,17 @@ class Rig:
     def manifests(self) -> Path:
         return self.directory / "manifests"
 
-    def agent(self, *options: str | Path, **how: Any) -> Agent:
-        """Start an agent on the runtime."""
-        endpoint = self.directory / "cri.sock"
-        given = ("--runtime", "cri", "--runtime-endpoint", endpoint, "--cgroup-root", "none", "--on-misfit", "wait")
-        watched = ("--manifest-dir", self.manifests)
-        return agents.start(self.root, *given, *watched, *options, **{"config": ROOMY, "devices": "", **how})
+    def agent(self, *, largest: int | None = None) -> Agent:
+        """Start an agent on the runtime; *largest* limits the size of its files."""
+        started = agents.start_with([str(self.directory)], self.root, largest=largest, serve=serve_pods)
+        self.agents.append(started)
+        return started
 
     def stall(self) -> None:
         """Suspend the runtime; containers keep running."""
         self._send(signal.SIGSTOP)
 
-    def check_time(self) -> None:
+    def resume(self) -> None:
         self._send(signal.SIGCONT)
 
     def _send(self, number: signal.Signals) -> None:
@@ -125,13 +121,16 @@ class Rig:
 
 @contextmanager
 def rig(directory: Path) -> Iterator[Rig]:
-    """Run a container runtime."""
+    """Run a container runtime; at the end, it and its agents are killed."""
     made = Rig(directory, _runtime(directory))
     made.manifests.mkdir()
     try:
         yield made
     finally:
-        made.check_time()
+        for agent in made.agents:
+            if agent.process.is_alive():
+                agent.kill()
+        made.resume()
         made.process.terminate()
         made.process.join(20)
 
@@ -159,9 +158,9 @@ def server(uid: str, cpus: int = 0, inits: int = 0) -> Document:
     return manifest(uid, container(uid, "app", **own), initContainers=begins)
 
 
-def job(uid: str, seconds: float = 0.1) -> Document:
+def job(uid: str, does: str = "sleep 0.1") -> Document:
     """A pod that runs once and exits by itself."""
-    return manifest(uid, container(uid, "app", f"sleep {seconds}"), restartPolicy="Never")
+    return manifest(uid, container(uid, "app", does), restartPolicy="Never")
 
 
 def is_running(entry: Document | None) -> bool:
@@ -190,15 +189,6 @@ def owned(agent: Agent) -> dict[tuple[str, str], int]:
 def _runtime(directory: Path) -> BaseProcess:
     socket, output = directory / "cri.sock", directory / "runtime.log"
     given = ["--socket", str(socket), "--dir", str(directory / "boxes"), "--image", IMAGE]
-    process = forked(_serve, given, output)
+    process = forked(serve_runtime, given, output)
     wait_for(lambda: output.exists() and "listening" in output.read_text(), what=lambda: "the runtime to listen")
     return process
-
-
-def _serve(given: list[str], output: Path) -> None:
-    """Serve as a runtime in the forked process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    stream = os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    os.dup2(stream, 1)
-    os.dup2(stream, 2)
-    sys.exit(runtime.main(given))

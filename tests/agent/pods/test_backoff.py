@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.agent.pods import backoff
+from alignup.agent.pods.backoff import DEFAULT_INTERVALS, finished_at
 from alignup.agent.pods.pod_state import Backoff
 from alignup.enforce.cri.types import CriContainer
 from tests.agent.pods.statuses import EXITED, NOW, instance
@@ -14,7 +14,7 @@ from tests.agent.pods.statuses import EXITED, NOW, instance
 
 def restart_at(exited: CriContainer, previous: CriContainer | None) -> float:
     """The earliest time at which an exited container may restart."""
-    return backoff.finished_at(exited) + backoff.delay(backoff.crash_count(exited, previous))
+    return finished_at(exited) + DEFAULT_INTERVALS.delay(DEFAULT_INTERVALS.crash_count(exited, previous))
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def restart_at(exited: CriContainer, previous: CriContainer | None) -> float:
     [(0, 0), (1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (7, 300), (10_000, 300)],
 )
 def test_the_delay_doubles_up_to_five_minutes(failures, seconds):
-    assert backoff.delay(failures) == seconds
+    assert DEFAULT_INTERVALS.delay(failures) == seconds
 
 
 @pytest.mark.parametrize(
@@ -87,21 +87,21 @@ def test_slow_starts_lengthen_the_delay_up_to_that_of_all_attempts(attempt, gap,
     before = instance("app", EXITED, 1, attempt=attempt - 1, ran=(NOW - 5, NOW))
     ended = instance("app", EXITED, 1, attempt=attempt, ran=(NOW + gap, NOW + gap + seconds))
 
-    crashes = backoff.crash_count(ended, before)
+    crashes = DEFAULT_INTERVALS.crash_count(ended, before)
 
     assert min(1, attempt) <= crashes <= attempt
-    assert backoff.delay(crashes) <= max(10, 2 * gap)
+    assert DEFAULT_INTERVALS.delay(crashes) <= max(10, 2 * gap)
 
 
 def test_a_slow_start_after_a_long_run_is_not_a_delay():
     before = instance("app", EXITED, 1, attempt=7, ran=(NOW - 1000, NOW))
     ended = instance("app", EXITED, 1, attempt=8, ran=(NOW + 60, NOW + 61))
 
-    assert backoff.crash_count(ended, before) == 1
+    assert DEFAULT_INTERVALS.crash_count(ended, before) == 1
 
 
 def test_without_the_previous_instance_all_attempts_count():
-    assert backoff.crash_count(instance("app", EXITED, attempt=3, ran=(NOW - 9, NOW)), None) == 3
+    assert DEFAULT_INTERVALS.crash_count(instance("app", EXITED, attempt=3, ran=(NOW - 9, NOW)), None) == 3
 
 
 def test_a_container_without_a_finish_time_backs_off():

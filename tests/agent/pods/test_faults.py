@@ -5,13 +5,15 @@ Meanwhile retries are delayed, and afterwards nothing is left of the attempts.
 
 import asyncio
 from collections import Counter
-from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.testing import Fault
+from tests.agent.agent_process import FAST
 from tests.agent.pods.harness import container, exclusive, manifest, pod_harness
+from tests.effort import SOAK, did
 from tests.short_paths import short_directory
 
 STARTING = (
@@ -27,64 +29,43 @@ STARTING = (
 )
 STOPPING = ("ListPodSandbox", "ListContainers", "StopContainer", "StopPodSandbox", "RemovePodSandbox")
 
-SHORT_TIMEOUTS = CriTimeouts(request=0.6, sandbox=0.6, pull=0.6)
 FAULTS = {
     "it fails": Fault(error="out of order"),
     "it succeeds but reports an error": Fault(error="away", code="UNAVAILABLE", done=True),
     "it hangs": Fault(hang=True),
-    "it is slow": Fault(delay=0.2),
+    "it is slow": Fault(delay=0.1),
 }
-FAULT_SECONDS = 1.2  #: seconds
-MAX_CALLS = 40  #: calls of one method in that time, from two workers and the runner
+SHORT_TIMEOUTS = CriTimeouts(request=0.3, sandbox=0.3, pull=0.3)  #: end calls that hang; others are retried
+
+INTERVALS = replace(
+    FAST, initial_delay=0.2, max_delay=0.2, initial_retry=0.1, maintenance=0.2, cancel_grace=0.1, min_grace=0.0
+)
+CALLERS = 3  #: two workers and the runner
+FREE_CALLS = 10  #: of one method by one caller, because something has changed; more of them are retries
 
 
-@pytest.fixture(autouse=True)
-def short_delays(monkeypatch):
-    """Shorten retry delays."""
-    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.3)
-    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_RETRY_DELAY", 0.2)
-    monkeypatch.setattr("alignup.agent.pods.operations.CANCEL_GRACE_SECONDS", 0.2)
+def cases():
+    """Every method with one fault; in a soak run, with every fault."""
+    methods = [*((name, False) for name in STARTING), *((name, True) for name in STOPPING)]
+    for number, (method, stopping) in enumerate(methods):
+        for place, (name, fault) in enumerate(FAULTS.items()):
+            if SOAK or place == number % len(FAULTS):
+                when = "at the stop" if stopping else "at the start"
+                yield pytest.param(method, fault, stopping, id=f"{method}, {name}, {when}")
 
 
-async def inject(harness, method, fault):
-    """Inject a fault for a while; count the calls meanwhile."""
-    harness.runtime.inject(method, fault)
-    before = len(harness.runtime.calls.entries)
-    await asyncio.sleep(FAULT_SECONDS)
-    harness.runtime.inject(method, Fault())
-    return Counter(name for name, _ in harness.runtime.calls.entries[before:])
+async def end_fault(harness, method):
+    """Wait until the agent has repeatedly called a method during its fault, and end the fault.
 
-
-async def run_case(method, fault, *, stopping, lock):
-    """Run two pods with a fault at their start or stop; return the calls to the runtime meanwhile.
-
-    Harnesses start one at a time, under *lock*: many at once would exceed the timeouts.
+    Retries are delayed, so the number of calls in that time is limited.
     """
-    with short_directory() as place:
-        async with AsyncExitStack() as stack:
-            async with lock:
-                harness = await stack.enter_async_context(pod_harness(place, deadlines=SHORT_TIMEOUTS))
-            before = len(asyncio.all_tasks())
-            if stopping:
-                await start_pods(harness)
-                await wait_started(harness)
-                harness.runtime.inject(method, fault)
-                await stop_pods(harness)
-                calls_made = await inject(harness, method, fault)
-            else:
-                harness.runtime.inject(method, fault)
-                await start_pods(harness)
-                calls_made = await inject(harness, method, fault)
-                await wait_started(harness)
-                await stop_pods(harness)
-            await harness.wait_until(
-                lambda: harness.queue.state.pod_view("web") is None and harness.queue.state.pod_view("owns") is None,
-                seconds=20,
-            )
-            assert not harness.runtime.sandboxes
-            assert not any((place / "root" / "pods").iterdir())
-            await harness.wait_until(lambda: len(asyncio.all_tasks()) <= before)
-            return calls_made
+    calls = harness.runtime.requests
+    started, before = asyncio.get_running_loop().time(), len(calls(method))
+    await harness.wait_until(lambda: len(calls(method)) > before)
+    await asyncio.sleep(5 * INTERVALS.poll)
+    made, seconds = len(calls(method)) - before, asyncio.get_running_loop().time() - started
+    harness.runtime.inject(method, Fault())
+    assert made <= CALLERS * (FREE_CALLS + seconds / INTERVALS.poll)
 
 
 async def start_pods(harness):
@@ -93,36 +74,42 @@ async def start_pods(harness):
 
 
 async def wait_started(harness):
-    await harness.wait_until(lambda: harness.states("web").get("app") == "running", seconds=20)
-    await harness.wait_until(lambda: harness.states("owns").get("mine") == "running", seconds=20)
+    await harness.wait_running("web", "app")
+    await harness.wait_running("owns", "mine")
     assert harness.run("web").containers[-1].restarts == 0
     live = Counter(one.config.metadata.name for one in harness.runtime.containers if one.process)
     assert live == {"app": 1, "mine": 1}
 
 
 async def stop_pods(harness):
-    await harness.end("web", grace=1)
-    await harness.end("owns", grace=1)
+    await harness.end("web", grace=0)
+    await harness.end("owns", grace=0)
 
 
-async def run_all(methods, *, stopping):
-    """Run a case for every method and fault concurrently; return the calls of each."""
-    lock = asyncio.Lock()
-    cases = [(method, name) for method in methods for name in FAULTS]
-    cases_run = [(method, name, run_case(method, FAULTS[name], stopping=stopping, lock=lock)) for method, name in cases]
-    async with asyncio.timeout(55):
-        calls_made = await asyncio.gather(*(one for _, _, one in cases_run))
-    return {f"{method}: {name}": calls for (method, name, _), calls in zip(cases_run, calls_made, strict=True)}
+async def run_case(place, method, fault, *, stopping):
+    """Run two pods with a fault at their start or stop."""
+    async with pod_harness(place, timeouts=SHORT_TIMEOUTS, intervals=INTERVALS) as harness:
+        tasks = len(asyncio.all_tasks())
+        if not stopping:
+            harness.runtime.inject(method, fault)
+        await start_pods(harness)
+        if not stopping:
+            await end_fault(harness, method)
+        await wait_started(harness)
+        if stopping:
+            harness.runtime.inject(method, fault)
+        await stop_pods(harness)
+        if stopping:
+            await end_fault(harness, method)
+        await harness.wait_until(lambda: not harness.queue.state.pod_views())
+        assert not harness.runtime.sandboxes
+        assert not any((place / "root" / "pods").iterdir())
+        await harness.wait_until(lambda: len(asyncio.all_tasks()) <= tasks)
 
 
-@pytest.mark.parametrize(
-    ("methods", "stopping"),
-    [
-        pytest.param(STARTING, False, id="at the start"),
-        pytest.param(STOPPING, True, id="at the stop"),
-    ],
-)
-def test_pods_start_and_stop_after_a_fault_is_over(methods, stopping):
-    calls_made = asyncio.run(run_all(methods, stopping=stopping))
-
-    assert {fault: calls for fault, calls in calls_made.items() if max(calls.values(), default=0) > MAX_CALLS} == {}
+@pytest.mark.soak
+@pytest.mark.parametrize(("method", "fault", "stopping"), list(cases()))
+def test_pods_start_and_stop_after_a_fault_is_over(method, fault, stopping):
+    with short_directory() as place:
+        asyncio.run(run_case(place, method, fault, stopping=stopping))
+    did("faults of the runtime")

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from alignup.agent.pods import backoff
 from alignup.agent.pods.actions import compute_pod_actions
+from alignup.agent.pods.backoff import finished_at
 from alignup.agent.pods.pod_state import (
     Action,
     Backoff,
@@ -229,7 +229,7 @@ class PodLifecycle(RuleBasedStateMachine):
         ended = self.last_exited(spec.name)
         if ended is not None:
             wait, since = self.delays.get(spec.name, (0.0, -math.inf))
-            again = wait and backoff.finished_at(ended) - since <= 600
+            again = wait and finished_at(ended) - since <= 600
             same = spec.kind is ContainerKind.APP or ended.sandbox == sandbox
             self.delays[spec.name] = (min(wait * 2, 300.0) if again and same else 10.0, self.world.now)
 
@@ -377,7 +377,7 @@ class PodLifecycle(RuleBasedStateMachine):
             assert spec.kind is ContainerKind.APP or ended.exit_code
         if ended is not None and (spec.kind is ContainerKind.APP or ended.sandbox == where.id):
             wait, since = self.delays.get(action.container, (0.0, -math.inf))
-            at = backoff.finished_at(ended)
+            at = finished_at(ended)
             assert at - since > 600 or self.world.now >= at + wait, "sooner than the kubelet would"
 
     def check_stop(self, action: StopContainer, found: PodActions) -> None:

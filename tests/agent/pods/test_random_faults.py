@@ -5,10 +5,9 @@ and go.
 """
 
 import asyncio
-import os
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -18,8 +17,10 @@ from alignup.align import bits
 from alignup.enforce.cri.client import CriTimeouts
 from alignup.schema.api import AdmissionStatus, NotReadyError
 from alignup.testing import Fault
+from tests.agent.agent_process import FAST
 from tests.agent.pods.harness import SLEEP, PodHarness, container, exclusive, manifest, pod_harness_on, runtime_in
 from tests.agent.states import empty_state
+from tests.effort import SEED, did, rounds
 from tests.short_paths import short_directory
 
 METHODS = (
@@ -43,20 +44,11 @@ FAULTS = (
     Fault(hang=True, done=True, times=1),
     Fault(delay=0.1, times=3),
 )
-SETTLE_SECONDS = 20.0  #: until the agent has converged
-
-
-@pytest.fixture(autouse=True)
-def short_delays(monkeypatch):
-    """Shorten all delays."""
-    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.2)
-    monkeypatch.setattr("alignup.agent.pods.backoff.MAX_DELAY", 0.5)
-    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_RETRY_DELAY", 0.1)
-    monkeypatch.setattr("alignup.agent.pods.backoff.MAX_RETRY_DELAY", 0.5)
-    monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.2)
-    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 1.0)
-    monkeypatch.setattr("alignup.agent.pods.operations.CANCEL_GRACE_SECONDS", 0.1)
-    monkeypatch.setattr("alignup.agent.queue.RETRY_SECONDS", 0.1)
+SETTLE_SECONDS = 120.0  #: until the agent has converged
+TIMEOUTS = CriTimeouts(request=1.0, sandbox=1.0, pull=1.0)  #: end calls that hang; others are retried
+INTERVALS = replace(
+    FAST, initial_delay=0.2, max_delay=0.5, initial_retry=0.1, max_retry=0.5, maintenance=0.5, cancel_grace=0.1
+)
 
 
 @dataclass
@@ -134,7 +126,7 @@ class Simulation:
 
     async def away(self, _: PodHarness) -> None:
         await self.runtime.drop()
-        await asyncio.sleep(self.rng.uniform(0.0, 0.3))
+        await asyncio.sleep(self.rng.uniform(0.0, 0.2))
         await self.runtime.serve()
 
     async def fail(self, _: PodHarness) -> None:
@@ -142,11 +134,11 @@ class Simulation:
 
     async def fill(self, _: PodHarness) -> None:
         self.disk.full = True
-        await asyncio.sleep(self.rng.uniform(0.0, 0.3))
+        await asyncio.sleep(self.rng.uniform(0.0, 0.2))
         self.disk.full = False
 
     async def pass_time(self, _: PodHarness) -> None:
-        await asyncio.sleep(self.rng.uniform(0.0, 0.3))
+        await asyncio.sleep(self.rng.uniform(0.0, 0.2))
 
     def check_always(self, harness: PodHarness) -> None:
         """No container has two live instances, and nothing is created twice because of a stale status."""
@@ -202,13 +194,14 @@ async def run_simulation(place, seed, *, steps=25, runs=3):
     async with runtime_in(place) as runtime:
         simulation = Simulation(runtime, rng)
         state = empty_state(wait_enabled=True)
-        timeouts = CriTimeouts(request=1.0, sandbox=1.0, pull=1.0)
         for number in range(runs):
-            async with pod_harness_on(place, runtime, state, deadlines=timeouts, save=simulation.disk) as harness:
+            async with pod_harness_on(
+                place, runtime, state, timeouts=TIMEOUTS, intervals=INTERVALS, save=simulation.disk
+            ) as harness:
                 for _ in range(steps // runs):
                     await simulation.step(harness)
                     simulation.check_always(harness)
-                    await asyncio.sleep(rng.uniform(0.0, 0.15))
+                    await asyncio.sleep(rng.uniform(0.0, 0.1))
                 if number == runs - 1:
                     await settle(simulation, harness, place)
             state = simulation.disk.last or state
@@ -231,6 +224,9 @@ async def settle(simulation, harness, place):
     assert [path.name for root in ("root/pods", "logs") for path in (place / root).glob("*")] == []
 
 
+@pytest.mark.soak
 def test_the_agent_converges_after_random_faults():
-    with short_directory() as place:
-        asyncio.run(asyncio.wait_for(run_simulation(place, seed=os.getpid()), 60))
+    for number in range(rounds(1, soak=20)):
+        with short_directory() as place:
+            asyncio.run(run_simulation(place, seed=SEED + number))
+        did("simulations of random faults")

@@ -2,25 +2,29 @@
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
-from alignup.agent.pods.operations import PodOperations
 from alignup.agent.state import EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align import bits
 from alignup.align.quantity import Quantity
-from alignup.enforce.cri.pod_cgroups import PodCgroups
 from alignup.kube.configuration import ContainerSettings
 from alignup.kube.podspec import PodManifest
 from alignup.schema.api import AdmissionStatus
 from alignup.testing import Fault
 from alignup.testing.runtime import RuntimeContainer, Sandbox
 from alignup.wire import cri_pb2 as wire
+from tests.agent.agent_process import FAST
 from tests.agent.pods.harness import container, exclusive, manifest, pod_harness, pod_harness_on, runtime_in
 from tests.agent.states import empty_state
 from tests.short_paths import short_directory
+
+TIMEOUT = 120.0  #: seconds, of a whole scenario
+
+UNTIL_END = "until test -e end; do sleep 0.02; done"  #: a command that runs until the file ``end`` exists
+
+ALWAYS_MAINTAINING = replace(FAST, maintenance=0.0)
 
 
 @pytest.fixture
@@ -30,13 +34,22 @@ def place():
 
 
 def run_scenario(place, scenario, **options):
-    """Run a scenario in a harness, within a minute."""
+    """Run a scenario in a harness."""
 
     async def run():
-        async with asyncio.timeout(60), pod_harness(place, **options) as made:
+        async with asyncio.timeout(TIMEOUT), pod_harness(place, **options) as made:
             return await scenario(made)
 
     return asyncio.run(run())
+
+
+def kinds_of_events(harness):
+    return [(event.pod.uid, event.kind) for event in harness.events]
+
+
+def lists_all_pods(call):
+    method, request = call
+    return method in {"ListContainers", "ListPodSandbox"} and not request.filter.label_selector
 
 
 def test_an_admitted_pod_runs(place):
@@ -50,17 +63,14 @@ def test_an_admitted_pod_runs(place):
             )
         )
         await harness.wait_running("web")
-        run = harness.run("web")
-        await harness.wait_until((harness.directory / "logs").exists)
-        await asyncio.sleep(0.2)
-        return run, await harness.log("web"), harness.pre_start.started
+        await harness.wait_log("web", "hello\n")
+        return harness.run("web"), harness.pre_start.started
 
-    run, printed, started = run_scenario(place, scenario)
+    run, started = run_scenario(place, scenario)
 
     (app,) = run.containers
     assert (run.phase, app.state, app.restarts) == ("Running", "running", 0)
     assert app.pid
-    assert printed == "hello\n"
     assert started == [("web", "app")]
 
 
@@ -111,13 +121,14 @@ def test_memory_comes_from_the_allocated_numa_nodes(place):
 
 def test_init_containers_run_first_and_in_order(place):
     async def scenario(harness):
-        inits = [container(f"init{n}", "sh", "-c", f"echo {n} >> order; sleep 0.1") for n in range(3)]
+        inits = [container(f"init{n}", "sh", "-c", f"sleep 0.05; echo {n} >> order") for n in range(3)]
         await harness.admit(
             manifest("web", container("app", "sh", "-c", "echo app >> order; sleep 1000"), initContainers=inits)
         )
         await harness.wait_running("web")
-        await asyncio.sleep(0.2)
-        return (harness.directory / "boxes" / "order").read_text().split(), harness.states("web")
+        order = harness.directory / "boxes" / "order"
+        await harness.wait_until(lambda: "app" in order.read_text())
+        return order.read_text().split(), harness.states("web")
 
     order, states = run_scenario(place, scenario)
 
@@ -183,11 +194,11 @@ def test_a_completed_pod_releases_its_resources(place, policy, code, phase):
 def test_a_terminated_pod_gets_its_grace_period_and_leaves_nothing(place):
     async def scenario(harness):
         stubborn = container(
-            "app", "sh", "-c", "trap 'echo bye > farewell; exit 0' TERM; while true; do sleep 0.1; done"
+            "app", "sh", "-c", "trap 'echo bye > farewell; exit 0' TERM; touch ready; while true; do sleep 0.02; done"
         )
         await harness.admit(manifest("web", stubborn, volumes=[{"name": "data", "emptyDir": {}}]))
         await harness.wait_running("web")
-        await asyncio.sleep(0.3)
+        await harness.wait_until((harness.directory / "boxes" / "ready").exists)
         entry = await harness.end("web")
         kept = harness.queue.host.ledger.pods.keys() >= {"web"}
         await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
@@ -208,13 +219,14 @@ def test_a_terminated_pod_gets_its_grace_period_and_leaves_nothing(place):
 def test_a_container_that_ignores_the_signal_is_killed(place):
     async def scenario(harness):
         await harness.admit(
-            manifest("web", container("app", "sh", "-c", "trap '' TERM; while true; do sleep 0.1; done"))
+            manifest("web", container("app", "sh", "-c", "trap '' TERM; touch ready; while true; do sleep 0.1; done"))
         )
         await harness.wait_running("web")
+        await harness.wait_until((harness.directory / "boxes" / "ready").exists)
         await harness.end("web", grace=1)
         await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
 
-    run_scenario(place, scenario)
+    run_scenario(place, scenario, intervals=replace(FAST, min_grace=1.0))
 
 
 def test_a_missing_image_is_reported_and_pulled_again_later(place):
@@ -244,18 +256,17 @@ def test_pull_policy_never_requires_a_present_image(place):
     assert pulls == ()
 
 
-def test_failed_container_creation_is_retried(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.5)
-
+def test_failed_container_creation_is_retried(place):
     async def scenario(harness):
-        harness.runtime.inject("CreateContainer", Fault(error="no more threads", code="RESOURCE_EXHAUSTED", times=1))
+        harness.runtime.inject("CreateContainer", Fault(error="no more threads", code="RESOURCE_EXHAUSTED"))
         await harness.admit(manifest("web"))
         await harness.wait_until(lambda: harness.states("web").get("app") == "CreateContainerError")
         message = harness.run("web").containers[0].message
+        harness.runtime.inject("CreateContainer", Fault())
         await harness.wait_running("web")
         return message
 
-    assert "no more threads" in run_scenario(place, scenario)
+    assert "no more threads" in run_scenario(place, scenario, intervals=replace(FAST, initial_delay=0.1))
 
 
 def test_pods_survive_an_unavailable_runtime(place):
@@ -265,7 +276,7 @@ def test_pods_survive_an_unavailable_runtime(place):
         await harness.runtime.drop()
         await harness.wait_until(lambda: not harness.runner.status().runtime.ready)
         await harness.admit(manifest("later"))
-        await asyncio.sleep(0.5)
+        await harness.wait_until(lambda: ("later", EventKind.TROUBLE) in kinds_of_events(harness))
         await harness.runtime.serve()
         await harness.wait_running("later")
         return harness.run("web"), harness.runner.status()
@@ -278,7 +289,7 @@ def test_pods_survive_an_unavailable_runtime(place):
 
 def test_a_restarted_agent_adopts_running_containers(place):
     async def run_agents():
-        async with asyncio.timeout(60), runtime_in(place) as runtime:
+        async with asyncio.timeout(TIMEOUT), runtime_in(place) as runtime:
             async with pod_harness_on(place, runtime, empty_state(wait_enabled=True)) as first:
                 await first.admit(manifest("web", container("app", resources=exclusive(2))))
                 await first.admit(manifest("shares", container("other")))
@@ -287,10 +298,10 @@ def test_a_restarted_agent_adopts_running_containers(place):
                 pids = first.pids("web", "shares")
                 state = first.queue.state
             made = len(runtime.requests("CreateContainer"))
-            async with pod_harness_on(place, runtime, state) as second:
+            async with pod_harness_on(place, runtime, state, intervals=replace(FAST, orphan_delay=0.0)) as second:
                 await second.wait_running("web")
                 await second.wait_running("shares", "other")
-                await asyncio.sleep(1.5)
+                await second.wait_polled()
                 again = second.pids("web", "shares")
                 return pids, again, made, len(runtime.requests("CreateContainer")), second.runner.status().strays
 
@@ -301,20 +312,23 @@ def test_a_restarted_agent_adopts_running_containers(place):
     assert orphans == ()
 
 
-def test_orphan_sandboxes_are_reported_and_left_alone(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.runner.ORPHAN_DELAY_SECONDS", 0.1)
-
+def test_orphan_sandboxes_are_reported_and_left_alone(place):
     async def run_agents():
-        async with asyncio.timeout(60), runtime_in(place) as runtime:
+        async with asyncio.timeout(TIMEOUT), runtime_in(place) as runtime:
             async with pod_harness_on(place, runtime, empty_state()) as first:
                 await first.admit(manifest("web"))
                 await first.wait_running("web")
-            async with pod_harness_on(place, runtime, empty_state()) as second:
+            async with pod_harness_on(
+                place, runtime, empty_state(), intervals=replace(FAST, orphan_delay=0.1)
+            ) as second:
                 await second.wait_until(lambda: second.runner.status().strays)
+                await second.wait_polled()
                 (app,) = runtime.containers
                 return second.runner.status().strays, app.process is not None
 
-    orphans, _ = asyncio.run(run_agents())
+    orphans, alive = asyncio.run(run_agents())
+
+    assert alive
 
     (orphan,) = orphans
     assert (orphan.pod, orphan.containers) == ("default/web", ("app",))
@@ -322,7 +336,10 @@ def test_orphan_sandboxes_are_reported_and_left_alone(place, monkeypatch):
 
 def test_container_events_are_emitted(place):
     async def scenario(harness):
-        await harness.admit(manifest("job", container("app", "sh", "-c", "sleep 0.3; exit 2"), restartPolicy="Never"))
+        task = container("app", "sh", "-c", f"{UNTIL_END}; exit 2")
+        await harness.admit(manifest("job", task, restartPolicy="Never"))
+        await harness.wait_running("job")
+        (place / "boxes" / "end").touch()
         await harness.wait_until(lambda: harness.queue.state.pod_view("job").status is AdmissionStatus.FINISHED)
         await harness.queue.run(Transaction.flush_events)
         return [(one.kind, one.detail) for one in harness.events]
@@ -334,23 +351,19 @@ def test_container_events_are_emitted(place):
     assert any(kind is EventKind.FINISHED and "Failed" in detail for kind, detail in events)
 
 
-def test_a_worker_that_fails_with_a_bug_is_restarted(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_RETRY_DELAY", 0.1)
-    refresh, failures = PodOperations.refresh, iter(range(2))
+def test_a_worker_that_fails_with_a_bug_is_restarted(place):
+    failures = iter(range(2))
 
-    async def broken(self):
+    def emit(_):
         if next(failures, None) is not None:
             raise RuntimeError("never thought of")
-        return await refresh(self)
-
-    monkeypatch.setattr(PodOperations, "refresh", broken)
 
     async def scenario(harness):
         await harness.admit(manifest("web"))
         await harness.wait_running("web")
         return harness.log_details()
 
-    details = run_scenario(place, scenario)
+    details = run_scenario(place, scenario, emit=emit)
 
     assert [one for one in details if "never thought of" in one] == [
         "internal error (a bug in alignup): RuntimeError: never thought of; retrying"
@@ -359,7 +372,7 @@ def test_a_worker_that_fails_with_a_bug_is_restarted(place, monkeypatch):
 
 def test_an_invalid_manifest_does_not_affect_other_pods(place):
     async def run_agents():
-        async with asyncio.timeout(60), runtime_in(place) as runtime:
+        async with asyncio.timeout(TIMEOUT), runtime_in(place) as runtime:
             async with pod_harness_on(place, runtime, empty_state(wait_enabled=True)) as first:
                 await first.admit(manifest("web"))
                 await first.wait_running("web")
@@ -391,8 +404,7 @@ def test_a_uid_that_is_not_a_valid_directory_name_is_harmless(place, uid):
         document = manifest("odd")
         document["metadata"]["uid"] = uid
         await harness.admit(document)
-        await harness.wait_until(lambda: harness.run(uid) is not None)
-        await asyncio.sleep(0.3)
+        await harness.wait_until(lambda: harness.states(uid).get("app") == "running" or harness.run(uid).reason)
         run = harness.run(uid)
         await harness.end(uid)
         await harness.wait_until(lambda: harness.queue.state.pod_view(uid) is None)
@@ -420,11 +432,7 @@ def test_a_sandbox_that_appears_after_its_pod_was_released_is_removed(place):
     assert run_scenario(place, scenario) == ()
 
 
-def test_old_containers_are_removed_with_their_logs(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_DELAY", 0.01)
-    monkeypatch.setattr("alignup.agent.pods.backoff.MAX_DELAY", 0.02)
-    monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.1)
-
+def test_old_containers_are_removed_with_their_logs(place):
     async def scenario(harness):
         await harness.admit(manifest("web", container("app", "sh", "-c", "echo again; exit 1")))
         await harness.wait_until(lambda: any(one.restarts > 4 for one in harness.run("web").containers))
@@ -433,15 +441,13 @@ def test_old_containers_are_removed_with_their_logs(place, monkeypatch):
         words = {path.name for path in (place / "root" / "pods" / "web" / "containers" / "app").iterdir()}
         return logs, words
 
-    logs, words = run_scenario(place, scenario)
+    logs, words = run_scenario(place, scenario, intervals=replace(FAST, initial_delay=0.01, max_delay=0.02))
 
     assert not logs & {"0.log", "1.log"}
     assert not words & {"0", "1"}
 
 
-def test_logs_of_finished_pods_are_removed_with_their_records(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.state.MAX_FINISHED", 1)
-
+def test_logs_of_finished_pods_are_removed_with_their_records(place):
     async def scenario(harness):
         for uid in ("one", "two"):
             await harness.admit(manifest(uid, container("app", "echo", "done"), restartPolicy="Never"))
@@ -453,26 +459,23 @@ def test_logs_of_finished_pods_are_removed_with_their_records(place, monkeypatch
         await harness.wait_until(lambda: len(list((place / "logs").iterdir())) == 1)
         return harness.queue.state.pod_view("one"), await harness.log("two")
 
-    assert run_scenario(place, scenario) == (None, "done\n")
+    state = replace(empty_state(wait_enabled=True), max_finished=1)
+    assert run_scenario(place, scenario, state=state) == (None, "done\n")
 
 
-def test_directories_left_by_a_crash_are_removed(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.2)
-
+def test_directories_left_by_a_crash_are_removed(place):
     async def scenario(harness):
         (place / "root" / "pods" / "forgotten" / "volumes" / "data").mkdir(parents=True)
         await harness.admit(manifest("web", volumes=[{"name": "data", "emptyDir": {}}]))
         await harness.wait_running("web")
         await harness.wait_until(lambda: not (place / "root" / "pods" / "forgotten").exists())
-        await asyncio.sleep(0.5)
+        await harness.wait_passed()
         return [path.name for path in (place / "root" / "pods").iterdir()]
 
-    assert run_scenario(place, scenario) == ["web"]
+    assert run_scenario(place, scenario, intervals=ALWAYS_MAINTAINING) == ["web"]
 
 
-def test_terminated_pods_wait_while_the_checkpoint_cannot_be_written(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.backoff.INITIAL_RETRY_DELAY", 0.1)
-    monkeypatch.setattr("alignup.agent.queue.RETRY_SECONDS", 0.1)
+def test_terminated_pods_wait_while_the_checkpoint_cannot_be_written(place):
     full: list[bool] = []
 
     def save(_):
@@ -481,14 +484,15 @@ def test_terminated_pods_wait_while_the_checkpoint_cannot_be_written(place, monk
 
     async def scenario(harness):
         await harness.admit(manifest("web"))
-        await harness.admit(manifest("job", container("app", "sleep", "0.5"), restartPolicy="Never"))
+        await harness.admit(manifest("job", container("app", "sh", "-c", UNTIL_END), restartPolicy="Never"))
         await harness.wait_running("web")
         await harness.wait_running("job")
         await harness.end("web", grace=0)
         full.append(True)
-        await harness.wait_until(lambda: any("cannot be written" in one for one in harness.log_details()))
+        (place / "boxes" / "end").touch()
         await harness.wait_until(lambda: harness.states("job") == {"app": "Completed"})
-        await asyncio.sleep(0.5)
+        failed = "cannot be written: [Errno 28] No space left on device; retrying"
+        await harness.wait_until(lambda: sum(failed in one for one in harness.log_details()) == 2)
         kept = [entry.status for entry in harness.queue.state.pod_views()]
         proof = [one.config.metadata.name for one in harness.runtime.sandboxes]
         full.clear()
@@ -504,32 +508,27 @@ def test_terminated_pods_wait_while_the_checkpoint_cannot_be_written(place, monk
     assert started == 2
 
 
-def test_an_idle_agent_requests_two_lists_a_second_for_any_number_of_pods(place):
+def test_an_idle_agent_requests_only_two_lists_per_poll_for_any_number_of_pods(place):
     async def scenario(harness):
         for number in range(10):
             await harness.admit(manifest(f"web-{number}"))
         for number in range(10):
             await harness.wait_running(f"web-{number}")
-        await asyncio.sleep(1.2)
-        before = len(harness.runtime.calls.entries)
-        await asyncio.sleep(2)
-        return [name for name, _ in harness.runtime.calls.entries[before:]]
+        calls = harness.runtime.calls.entries
+        await harness.wait_until(lambda: all(map(lists_all_pods, calls[-40:])))
 
-    asked = run_scenario(place, scenario)
-
-    assert set(asked) == {"ListContainers", "ListPodSandbox"}
-    assert len(asked) <= 6
+    run_scenario(place, scenario, intervals=replace(FAST, poll=0.02, max_retry=0.1, maintenance=1000.0))
 
 
-def test_an_unreadable_hosts_file_is_reported(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.operations._HOSTS_FILE", place / "no-hosts")
-
+def test_an_unreadable_hosts_file_is_reported(place):
     async def scenario(harness):
         await harness.admit(manifest("web", hostNetwork=True))
         await harness.wait_until(lambda: harness.states("web").get("app") == "CreateContainerConfigError")
         return harness.run("web").containers[0].message
 
-    assert "no-hosts: No such file or directory" in run_scenario(place, scenario)
+    message = run_scenario(place, scenario, hosts_file=place / "no-hosts")
+
+    assert "no-hosts: No such file or directory" in message
 
 
 def test_containers_follow_the_kubelet_configuration(place):
@@ -551,23 +550,27 @@ def test_containers_follow_the_kubelet_configuration(place):
     assert "memory.oom.group" not in made["app"].resources.unified
 
 
-def test_node_allocatable_is_enforced(place, monkeypatch):
+def test_node_allocatable_is_enforced(place):
     top = place / "cgroup"
     limit = top / "alignup" / "memory.max"
     limit.parent.mkdir(parents=True)
     for folder in (top, limit.parent):
         for name in ("cgroup.controllers", "cgroup.subtree_control", "cpu.weight"):
             (folder / name).touch()
-    monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, mount=top))
-    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.05)
 
     async def scenario(harness):
         await harness.wait_until(lambda: any("memory.max does not exist" in one for one in harness.log_details()))
         limit.touch()
         await harness.wait_until(limit.read_text)
 
-    run_scenario(place, scenario, cgroup_root="alignup", limits={"cpu": Quantity(4), "memory": Quantity(1 << 30)})
+    run_scenario(
+        place,
+        scenario,
+        cgroup_root="alignup",
+        cgroup_mount=top,
+        limits={"cpu": Quantity(4), "memory": Quantity(1 << 30)},
+        intervals=ALWAYS_MAINTAINING,
+    )
 
     assert limit.read_text() == f"{1 << 30}\n"
 
@@ -575,23 +578,26 @@ def test_node_allocatable_is_enforced(place, monkeypatch):
 @pytest.mark.parametrize(
     ("size", "rotated"), [pytest.param(100, 1, id="rotated at 100 bytes"), pytest.param(-1, 0, id="rotation disabled")]
 )
-def test_log_rotation_follows_the_kubelet_configuration(place, monkeypatch, size, rotated):
-    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr("alignup.agent.pods.runner.POLL_SECONDS", 0.05)
-
+def test_log_rotation_follows_the_kubelet_configuration(place, size, rotated):
     async def scenario(harness):
         await harness.admit(manifest("web", container("app", "sh", "-c", "seq 200; sleep 1000")))
         await harness.wait_running("web")
-        await harness.wait_until(lambda: any(path.stat().st_size for path in place.glob("logs/*/app/*")))
-        await asyncio.sleep(1)
+        await harness.wait_until(
+            lambda: (
+                len(list(place.glob("logs/*/app/*"))) > 1
+                or any(path.stat().st_size > 100 for path in place.glob("logs/*/app/0.log"))
+            )
+        )
+        await harness.wait_passed()
         return [path.name for path in place.glob("logs/*/app/*") if path.name != "0.log"]
 
-    found = run_scenario(place, scenario, settings=ContainerSettings(log_max_bytes=size, log_max_files=2))
+    settings = ContainerSettings(log_max_bytes=size, log_max_files=2)
+    found = run_scenario(place, scenario, settings=settings, intervals=ALWAYS_MAINTAINING)
 
     assert len(found) == rotated
 
 
-def test_the_burstable_cgroup_gets_the_requested_cpu_time(place, monkeypatch):
+def test_the_burstable_cgroup_gets_the_requested_cpu_time(place):
     top = place / "cgroup"
     weight = top / "alignup" / "burstable" / "cpu.weight"
     weight.parent.mkdir(parents=True)
@@ -599,7 +605,6 @@ def test_the_burstable_cgroup_gets_the_requested_cpu_time(place, monkeypatch):
     for folder in (top, top / "alignup", weight.parent):
         for name in ("cgroup.controllers", "cgroup.subtree_control"):
             (folder / name).touch()
-    monkeypatch.setattr("alignup.agent.pods.wiring.PodCgroups", partial(PodCgroups, mount=top))
 
     async def scenario(harness):
         asks = container("app", resources={"requests": {"cpu": "1500m"}})
@@ -613,12 +618,10 @@ def test_the_burstable_cgroup_gets_the_requested_cpu_time(place, monkeypatch):
         await harness.end("two", grace=0)
         await harness.wait_until(lambda: weight.read_text().strip() == str(alone))
 
-    run_scenario(place, scenario, cgroup_root="alignup")
+    run_scenario(place, scenario, cgroup_root="alignup", cgroup_mount=top)
 
 
-def test_a_foreign_container_in_our_sandbox_is_harmless(place, monkeypatch):
-    monkeypatch.setattr("alignup.agent.pods.runner.MAINTENANCE_SECONDS", 0.2)
-
+def test_a_foreign_container_in_our_sandbox_is_harmless(place):
     async def scenario(harness):
         await harness.admit(manifest("web"))
         await harness.wait_running("web")
@@ -630,13 +633,13 @@ def test_a_foreign_container_in_our_sandbox_is_harmless(place, monkeypatch):
         harness.runtime.containers_by_id[stranger.id] = stranger
         stranger.start()
         await harness.wait_until(lambda: harness.runtime.requests("ContainerStatus")[-1].container_id == stranger.id)
-        await asyncio.sleep(0.5)
+        await harness.wait_passed()
         alive = own.process is not None
         await harness.end("web", grace=0)
         await harness.wait_until(lambda: harness.queue.state.pod_view("web") is None)
         return alive, harness.log_details(), harness.runtime.containers
 
-    alive, details, left = run_scenario(place, scenario)
+    alive, details, left = run_scenario(place, scenario, intervals=ALWAYS_MAINTAINING)
 
     assert alive
     assert not [one for one in details if "internal error" in one]

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from alignup.agent.pods import backoff
+from alignup.agent.pods.backoff import DEFAULT_INTERVALS, PodIntervals, finished_at
 from alignup.agent.pods.pod_state import (
     LIVE_STATES,
     Action,
@@ -35,14 +35,20 @@ from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, Re
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"
-MIN_GRACE_SECONDS = 2.0  #: every container gets at least this long to stop, even after the grace period is over
 
 _DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 _SANDBOX_LOST = "the pod sandbox is gone and restartPolicy is Never"
 
 
-def compute_pod_actions(spec: PodSpec, status: PodStatus, state: WorkerState, *, now: float) -> PodActions:
-    view = _PodView(spec, status, state, now)
+def compute_pod_actions(
+    spec: PodSpec,
+    status: PodStatus,
+    state: WorkerState,
+    *,
+    now: float,
+    intervals: PodIntervals = DEFAULT_INTERVALS,
+) -> PodActions:
+    view = _PodView(spec, status, state, now, intervals)
     termination = _termination(view)
     if termination is not None:
         return _terminate(view, termination)
@@ -72,6 +78,7 @@ class _PodView:
     status: PodStatus
     state: WorkerState
     now: float
+    intervals: PodIntervals
 
     @property
     def apps(self) -> list[ContainerSpec]:
@@ -134,7 +141,7 @@ def _done_since(view: _PodView) -> float | None:
     counted = [one for one in started if one.name not in view.sidecars] or started
     if any(one.state in LIVE_STATES for one in counted):
         return view.now
-    return max(map(backoff.finished_at, counted), default=view.now)
+    return max(map(finished_at, counted), default=view.now)
 
 
 def _terminate(view: _PodView, termination: PodTermination) -> PodActions:
@@ -175,7 +182,7 @@ def _stops(
         last = max(view.sidecars.index(one.name) for one in live)
         due = [one for one in live if one.name == view.sidecars[last]]
     return tuple(
-        StopContainer(one.id, one.name, max(left, MIN_GRACE_SECONDS), why) for one in (due if left > 0 else live)
+        StopContainer(one.id, one.name, max(left, view.intervals.min_grace), why) for one in (due if left > 0 else live)
     )
 
 
@@ -185,9 +192,9 @@ def _recreate_sandbox(view: _PodView) -> PodActions:
     actions = (*_stop_misplaced(view, None), *_removals(view))
     until = max(
         view.state.sandbox_backoff.until if view.state.sandbox_backoff is not None else 0.0,
-        newest.created + backoff.delay(newest.attempt) if newest is not None else 0.0,
+        newest.created + view.intervals.delay(newest.attempt) if newest is not None else 0.0,
     )
-    waits = view.now < until <= view.now + backoff.MAX_DELAY  # a longer delay means that the clock was set back
+    waits = view.now < until <= view.now + view.intervals.max_delay  # a longer delay means that the clock was set back
     if not waits and not status.live_containers and not any(one.ready for one in status.sandboxes):
         create = CreateSandbox(newest.attempt + 1, newest.id) if newest is not None else CreateSandbox(0)
         actions = (create, *actions)
@@ -245,7 +252,7 @@ def _stop_failed(view: _PodView, sandbox: CriSandbox) -> Iterator[StopContainer]
             why, grace = probe.failure, grace if probe.grace is None else probe.grace
         else:
             continue
-        yield StopContainer(one.id, one.name, max(grace, MIN_GRACE_SECONDS), why)
+        yield StopContainer(one.id, one.name, max(grace, view.intervals.min_grace), why)
 
 
 def _inits_done(view: _PodView, sandbox: CriSandbox) -> int:
@@ -272,10 +279,10 @@ def _backoff(view: _PodView, container: ContainerSpec, sandbox: CriSandbox) -> B
     # Init containers and sidecars start afresh in a new sandbox.
     if exits and (container.kind is ContainerKind.APP or exits[0].sandbox == sandbox.id):
         previous = exits[1] if len(exits) > 1 else None
-        crashes = backoff.crash_count(exits[0], previous)
-        delay = backoff.delay(crashes)
+        crashes = view.intervals.crash_count(exits[0], previous)
+        delay = view.intervals.delay(crashes)
         message = f"back-off {delay:.0f}s restarting failed container={container.name}"
-        until = backoff.finished_at(exits[0]) + delay
+        until = finished_at(exits[0]) + delay
         found.append(Backoff(until=until, reason=CRASH_LOOP_BACK_OFF, message=message, failures=crashes))
     failure = view.state.backoffs.get(container.name)
     if failure is not None and failure.reason == "ErrImagePull":
@@ -284,7 +291,7 @@ def _backoff(view: _PodView, container: ContainerSpec, sandbox: CriSandbox) -> B
     if failure is not None:
         found.append(failure)
     # A longer delay than the maximum means that the clock was set back.
-    lasting = [one for one in found if view.now < one.until <= view.now + backoff.MAX_DELAY]
+    lasting = [one for one in found if view.now < one.until <= view.now + view.intervals.max_delay]
     return max(lasting, key=lambda one: one.until, default=None)
 
 

@@ -64,6 +64,7 @@ class HostConfig:
     allocatable: Amounts = field(default_factory=dict)  #: reported to containers without a limit
     seccomp: str = UNCONFINED  #: default profile; ``RuntimeDefault`` with ``seccompDefault``
     seccomp_root: Path = Path("/var/lib/kubelet/seccomp")  #: directory of ``Localhost`` profiles
+    hosts_file: Path = Path("/etc/hosts")  #: for pods on the host network
 
 
 def sandbox_config(pod: Pod, spec: PodSpec, *, attempt: int, host: HostConfig) -> SandboxConfig:

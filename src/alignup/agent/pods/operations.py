@@ -35,12 +35,7 @@ from alignup.kube.podspec.types import ContainerSpec, PodSpec
 from alignup.plugins.allocate_response import AllocateResponse, merge_responses
 from alignup.schema.api import BusyError, NotReadyError
 
-MIN_STOP_SECONDS = 2.0  #: a container gets at least this long after its preStop hook, as with the kubelet
 LOOPBACK = "127.0.0.1"
-CANCEL_GRACE_SECONDS = 5.0  #: how long a cancelled call waits for the runtime to finish
-PROBER_RESTART_SECONDS = 10.0  #: delay before probes that failed with a bug restart
-
-_HOSTS_FILE = Path(volumes.HOSTS_PATH)
 
 _Result = TypeVar("_Result")
 
@@ -85,7 +80,7 @@ class PodOperations:
                 await self._runtime.stop_sandbox(action.replaces)
             config = self._sandbox_config(action.attempt)
             await asyncio.to_thread(self._prepare, config)
-            await _finish_if_cancelled(self._runtime.run_sandbox(config))
+            await self._finish_if_cancelled(self._runtime.run_sandbox(config))
         except EnforceError as error:
             raise PodStartError("FailedCreatePodSandBox", str(error)) from error
 
@@ -101,7 +96,7 @@ class PodOperations:
             raise PodStartError("PreStartHookError", str(error)) from error
         id_ = await self._create(action, container, image=image)
         try:
-            await _finish_if_cancelled(self._runtime.start(id_))
+            await self._finish_if_cancelled(self._runtime.start(id_))
         except CriError as error:
             raise PodStartError("RunContainerError", str(error)) from error
         if container.post_start is None:
@@ -122,7 +117,7 @@ class PodOperations:
             problem = await probes.run_pre_stop(container.pre_stop, self._exec(action.id), grace=action.grace)
             if problem:
                 self._warn(f"container {action.container}: {problem}")
-            left = max(action.grace - (monotonic() - started_at), min(MIN_STOP_SECONDS, action.grace))
+            left = max(action.grace - (monotonic() - started_at), min(self._context.intervals.min_grace, action.grace))
         await self._runtime.stop(action.id, grace=left)
 
     async def stop_sandbox(self, id_: str) -> None:
@@ -196,7 +191,7 @@ class PodOperations:
                 devices=devices,
             )
             try:
-                id_ = await _finish_if_cancelled(self._runtime.create(action.sandbox, config, sandbox=sandbox))
+                id_ = await self._finish_if_cancelled(self._runtime.create(action.sandbox, config, sandbox=sandbox))
             except CriError as error:
                 raise PodStartError("CreateContainerError", str(error)) from error
             self._context.cpusets.created_in(id_, key, placement)
@@ -209,7 +204,7 @@ class PodOperations:
                 await prober.run()
             except Exception as error:  # noqa: BLE001
                 self._warn(f"probes of container {container}: {describe_bug(error)}")
-                await asyncio.sleep(PROBER_RESTART_SECONDS)
+                await asyncio.sleep(self._context.intervals.prober_restart)
             else:
                 return
 
@@ -246,32 +241,31 @@ class PodOperations:
                 self._spec,
                 hostname="" if on_host else cri_config.hostname(self._spec),
                 addresses=facts.pod_ips,
-                host_file=_HOSTS_FILE if on_host else None,
+                host_file=self._host.hosts_file if on_host else None,
             )
         except OSError as error:
-            what = f"cannot read the host's {_HOSTS_FILE}: {error.strerror}"
+            what = f"cannot read the host's {self._host.hosts_file}: {error.strerror}"
             raise PodStartError.config(what) from error
         return volumes.build_mounts(directories, container, attempt=attempt, hosts=hosts, envs=envs)
+
+    async def _finish_if_cancelled(self, request: Awaitable[_Result]) -> _Result:
+        """Await a request to the runtime; on cancellation, wait for it to finish first.
+
+        The runtime completes what it has started. Otherwise a sandbox could appear after its pod was cleaned up.
+        """
+        task = asyncio.ensure_future(request)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the result is not needed
+            try:
+                await asyncio.wait([task], timeout=self._context.intervals.cancel_grace)
+            finally:
+                task.cancel()
+            raise
 
     def _exec(self, id_: str) -> ExecSync:
         return lambda command, seconds: self._runtime.execute(id_, command, seconds=seconds)
 
     def _warn(self, text: str) -> None:
         self._context.warn_once(f"pod {self._pod.namespace}/{self._pod.name}: {text}")
-
-
-async def _finish_if_cancelled(request: Awaitable[_Result]) -> _Result:
-    """Await a request to the runtime; on cancellation, wait for it to finish first.
-
-    The runtime completes what it has started. Without the wait, a sandbox could appear after its pod was cleaned up.
-    """
-    task = asyncio.ensure_future(request)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # the result is not needed
-        try:
-            await asyncio.wait([task], timeout=CANCEL_GRACE_SECONDS)
-        finally:
-            task.cancel()
-        raise

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from alignup.agent.pods import backoff
+from alignup.agent.pods.backoff import DEFAULT_INTERVALS, PodIntervals
 from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
 
 _PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: each retry sends a request to a registry
@@ -78,11 +78,19 @@ class Backoff:
     failures: int = 1  #: in a row
 
     @classmethod
-    def after_failure(cls, previous: Self | None, *, reason: str, message: str, now: float) -> Self:
+    def after_failure(
+        cls,
+        previous: Self | None,
+        *,
+        reason: str,
+        message: str,
+        now: float,
+        intervals: PodIntervals = DEFAULT_INTERVALS,
+    ) -> Self:
         failures = 1
-        if previous is not None and previous.reason == reason and now < previous.until + backoff.RESET_AFTER:
+        if previous is not None and previous.reason == reason and now < previous.until + intervals.reset_after:
             failures += previous.failures
-        delay = backoff.delay(failures) if reason in _PULL_ERRORS else backoff.INITIAL_DELAY
+        delay = intervals.delay(failures if reason in _PULL_ERRORS else 1)
         return cls(until=now + delay, reason=reason, message=message, failures=failures)
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 from alignup.agent.pod_record import FinishedPod, PodRecord
-from alignup.agent.pods.backoff import describe_bug, retry_forever
+from alignup.agent.pods.backoff import describe_bug
 from alignup.agent.pods.files import logs, volumes
 from alignup.agent.pods.operations import PodOperations
 from alignup.agent.pods.pod_state import LIVE_STATES, PodStartError
@@ -28,9 +28,6 @@ from alignup.kube.podspec.types import Permission, PodSpec
 from alignup.schema.api import LogQuery, OrphanSandbox, RuntimeInfo, RuntimeStatus
 from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
 
-POLL_SECONDS = 1.0  #: between refreshes of the runtime's status
-MAINTENANCE_SECONDS = 10.0  #: between passes over cpusets and logs, as in the kubelet
-ORPHAN_DELAY_SECONDS = 5.0  #: before an unknown sandbox is reported as an orphan
 MAX_RELEASED_PODS = 1_000  #: released pods that are remembered, in case the runtime still completes something of them
 
 _ORPHAN = "created by an agent with this root directory, for a pod that it no longer knows"
@@ -48,6 +45,7 @@ class PodRunner:
         self._clock = clock
         self._emit = emit
         self._log = context.log
+        self._intervals = context.intervals
         self._loop = asyncio.get_running_loop()
         self._workers: dict[str, PodWorker] = {}  #: by uid
         self._tasks: dict[str, asyncio.Task[None]] = {}  #: by uid, of workers, and of cleanups of pods without one
@@ -126,7 +124,7 @@ class PodRunner:
                 except Exception as error:  # noqa: BLE001 - a bug must not stop the other pods
                     self._context.warn_once(describe_bug(error))
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(POLL_SECONDS):
+                    async with asyncio.timeout(self._intervals.poll):
                         await self._changed.wait()
         finally:
             tasks = [*self._tasks.values(), *filter(None, [self._maintenance])]
@@ -139,7 +137,7 @@ class PodRunner:
         self._sync_pods()
         if self._problem or self._maintenance is not None:
             return
-        due = self._clock.monotonic() - self._maintained_at >= MAINTENANCE_SECONDS
+        due = self._clock.monotonic() - self._maintained_at >= self._intervals.maintenance
         if due:
             self._maintained_at = self._clock.monotonic()
         unbalanced = self._context.cgroups is not None and self._queue.state.admitted is not self._balanced
@@ -239,7 +237,9 @@ class PodRunner:
         for warning in work.warnings:
             self._log.warning("manifest", pod=f"{record.pod.namespace}/{record.pod.name}", detail=warning)
         operations = PodOperations(self._context, record, work.spec)
-        worker = self._workers[uid] = PodWorker(work, operations, clock=self._clock, emit=self._emit)
+        worker = self._workers[uid] = PodWorker(
+            work, operations, clock=self._clock, emit=self._emit, intervals=self._intervals
+        )
         self._released.pop(uid, None)
         self._start_task(uid, self._run_worker(worker, record.pod))
 
@@ -267,21 +267,21 @@ class PodRunner:
 
     async def _run_worker(self, worker: PodWorker, pod: Pod) -> None:
         """Run a worker to its end, then clean up and release the pod's resources."""
-        run = await retry_forever(worker.run, self._log)
+        run = await self._context.retry_forever(worker.run)
         if worker.termination_requested:
             await self._clean_up(pod, with_logs=True, release=True)
         else:
             # The containers prove that the pod has run, so they stay until its end is recorded.
-            await retry_forever(lambda: self._queue.run(Transaction.finish, pod.uid, run), self._log)
+            await self._context.retry_forever(lambda: self._queue.run(Transaction.finish, pod.uid, run))
             await self._clean_up(pod, with_logs=False)
 
     async def _clean_up(self, pod: Pod, *, with_logs: bool, release: bool = False) -> None:
-        await retry_forever(lambda: self._context.clean_up_pod(pod, with_logs=with_logs), self._log)
+        await self._context.retry_forever(lambda: self._context.clean_up_pod(pod, with_logs=with_logs))
         if release:
             await self._release(pod)
 
     async def _release(self, pod: Pod) -> None:
-        await retry_forever(lambda: self._queue.run(Transaction.release, pod.uid), self._log)
+        await self._context.retry_forever(lambda: self._queue.run(Transaction.release, pod.uid))
         self._released[pod.uid] = pod
         if len(self._released) > MAX_RELEASED_PODS:
             del self._released[next(iter(self._released))]
@@ -324,7 +324,7 @@ class PodRunner:
                 why=_ORPHAN,
             )
             for id_, sandbox in found.items()
-            if now - self._unknown[id_] >= ORPHAN_DELAY_SECONDS
+            if now - self._unknown[id_] >= self._intervals.orphan_delay
         )
         for orphan in self._orphans:
             if orphan.id not in before:

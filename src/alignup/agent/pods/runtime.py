@@ -17,6 +17,7 @@ from typing import TypeVar
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.pods import cri_config
+from alignup.agent.pods.backoff import PodIntervals, describe_bug
 from alignup.agent.pods.cpusets import CpusetReconciler
 from alignup.agent.pods.cri_config import AGENT_LABEL, POD_UID
 from alignup.agent.pods.files import logs, pod_dirs, volumes
@@ -30,6 +31,7 @@ from alignup.enforce.cri.pod_cgroups import PodCgroups
 from alignup.enforce.cri.resources import NodeLimits
 from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox, RuntimeVersion
 from alignup.kube.configuration import ContainerSettings
+from alignup.schema.api import BusyError, NotReadyError
 
 MAX_REMEMBERED_WARNINGS = 1_000
 
@@ -37,6 +39,7 @@ MAX_REMEMBERED_WARNINGS = 1_000
 PreStart = Callable[[str, str], Awaitable[None]]
 
 _Status = TypeVar("_Status")
+_Result = TypeVar("_Result")
 
 
 @dataclass
@@ -141,6 +144,7 @@ class RuntimeContext:
     limits: Amounts  #: node allocatable, enforced on all pods together
     root: Path  #: root directory of the agent, which contains the pods' directories
     log: FilteringBoundLogger
+    intervals: PodIntervals
     _warned: dict[str, None] = field(default_factory=dict)  #: oldest first
 
     def warn_once(self, text: str) -> None:
@@ -151,6 +155,21 @@ class RuntimeContext:
         if len(self._warned) > MAX_REMEMBERED_WARNINGS:
             del self._warned[next(iter(self._warned))]
         self.log.warning("runtime", detail=text)
+
+    async def retry_forever(self, operation: Callable[[], Awaitable[_Result]]) -> _Result:
+        """Return the result of *operation* once it succeeds; each new error is logged once."""
+        logged, failures = "", 0
+        while True:
+            try:
+                return await operation()
+            except Exception as error:  # noqa: BLE001 - a bug must not stop the retries either
+                expected = isinstance(error, AlignError | NotReadyError | BusyError | OSError)
+                text = str(error) if expected else describe_bug(error)
+            if text != logged:
+                self.log.warning("runtime", detail=f"{text}; retrying")
+            logged = text
+            await asyncio.sleep(self.intervals.retry_delay(failures))
+            failures += 1
 
     def log_file(self, pod: Pod, container: str, attempt: int) -> Path:
         """The log of a container; ``PodStartError`` if a name cannot be part of a path."""

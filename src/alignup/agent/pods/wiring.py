@@ -10,9 +10,11 @@ from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
 
+from alignup.agent.pods.backoff import DEFAULT_INTERVALS, PodIntervals
 from alignup.agent.pods.cpusets import CpusetReconciler
 from alignup.agent.pods.cri_config import RUNTIME_DEFAULT, UNCONFINED, HostConfig
 from alignup.agent.pods.files.name_resolution import parse_resolv_conf
+from alignup.agent.pods.files.volumes import HOSTS_PATH
 from alignup.agent.pods.images import ImageManager
 from alignup.agent.pods.runner import PodRunner
 from alignup.agent.pods.runtime import PreStart, RuntimeCache, RuntimeContext
@@ -24,7 +26,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.enforce.cri.client import CriTimeouts, RuntimeClient
-from alignup.enforce.cri.pod_cgroups import CgroupDriver, PodCgroups
+from alignup.enforce.cri.pod_cgroups import CGROUP_MOUNT, CgroupDriver, PodCgroups
 from alignup.enforce.cri.resources import NodeLimits
 from alignup.kube.configuration import ContainerSettings
 from alignup.kube.podspec.types import Permission
@@ -45,6 +47,9 @@ class PodRuntimeOptions:
     settings: ContainerSettings = field(default_factory=ContainerSettings)
     limits: Amounts = field(default_factory=dict)  #: node allocatable to enforce; empty: no limit
     timeouts: CriTimeouts = field(default_factory=CriTimeouts)
+    intervals: PodIntervals = DEFAULT_INTERVALS
+    cgroup_mount: Path = CGROUP_MOUNT
+    hosts_file: Path = Path(HOSTS_PATH)
 
 
 @asynccontextmanager
@@ -75,7 +80,7 @@ async def run_pods(  # noqa: PLR0913
         )
         cgroups = None
         if options.cgroup_root is not None:
-            cgroups = PodCgroups(root=options.cgroup_root, driver=CgroupDriver(driver))
+            cgroups = PodCgroups(root=options.cgroup_root, driver=CgroupDriver(driver), mount=options.cgroup_mount)
         host_config = _host_config(options, queue.host, root=root, on_host=on_host)
         cache = RuntimeCache(runtime, host_config.agent)
         context = RuntimeContext(
@@ -93,6 +98,7 @@ async def run_pods(  # noqa: PLR0913
             limits=options.limits,
             root=root,
             log=log,
+            intervals=options.intervals,
         )
         runner = PodRunner(context, allowed=options.allowed, clock=clock, emit=emit)
         task = asyncio.create_task(runner.run(), name="runner")
@@ -120,6 +126,7 @@ def _host_config(options: PodRuntimeOptions, host: Host, *, root: Path, on_host:
         dns=parse_resolv_conf(resolv_conf),
         allocatable=allocatable,
         seccomp=RUNTIME_DEFAULT if options.settings.seccomp_default else UNCONFINED,
+        hosts_file=options.hosts_file,
     )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from alignup.agent.pod_record import PodRecord, TerminationRequest
 from alignup.agent.pods.actions import compute_pod_actions
-from alignup.agent.pods.backoff import MAX_RETRY_DELAY, describe_bug, retry_delay
+from alignup.agent.pods.backoff import DEFAULT_INTERVALS, PodIntervals, describe_bug
 from alignup.agent.pods.operations import PodOperations
 from alignup.agent.pods.pod_state import (
     Action,
@@ -48,13 +48,22 @@ class PodWork:
 
 
 class PodWorker:
-    def __init__(self, work: PodWork, operations: PodOperations, *, clock: Clock, emit: EventSink) -> None:
+    def __init__(
+        self,
+        work: PodWork,
+        operations: PodOperations,
+        *,
+        clock: Clock,
+        emit: EventSink,
+        intervals: PodIntervals = DEFAULT_INTERVALS,
+    ) -> None:
         self.pod = work.record.pod
         self._work = work
         self._spec = work.spec
         self._operations = operations
         self._clock = clock
         self._emit = emit
+        self._intervals = intervals
         self._state = WorkerState(admitted_at=work.record.since)
         self._status: PodStatus | None = None  #: ``None``: not read yet
         self._tasks: dict[str, tuple[Action, asyncio.Task[None]]] = {}  #: actions in progress, by subject
@@ -127,19 +136,19 @@ class PodWorker:
         except AlignError as error:
             if str(error) != self._refresh_error:
                 self._emit_trouble(f"cannot read the pod status: {error}")
-            wake_at = self._clock.now() + retry_delay(self._refresh_failures)
+            wake_at = self._clock.now() + self._intervals.retry_delay(self._refresh_failures)
             self._actions = replace(self._actions, wake_at=wake_at, actions=())
             self._refresh_error, self._refresh_failures = str(error), self._refresh_failures + 1
             return False
         self._refresh_error, self._refresh_failures = "", 0
         self._update_status(status)
         now = self._clock.now()
-        self._actions = compute_pod_actions(self._spec, status, self._state, now=now)
+        self._actions = self._compute_actions(status, now)
         if self._actions.reason and self._state.termination is None:
             # A pod that exceeds its deadline gets its whole grace period from now on.
             termination = PodTermination(since=now, grace=self._spec.grace, reason=self._actions.reason)
             self._state = replace(self._state, termination=termination)
-            self._actions = compute_pod_actions(self._spec, status, self._state, now=now)
+            self._actions = self._compute_actions(status, now)
         self._operations.sync_probes(status, self._set_probe_status)
         if self._actions.terminated and not self._tasks and not self._finished:
             return True
@@ -150,13 +159,16 @@ class PodWorker:
                 self._start(action)
         return False
 
+    def _compute_actions(self, status: PodStatus, now: float) -> PodActions:
+        return compute_pod_actions(self._spec, status, self._state, now=now, intervals=self._intervals)
+
     async def _wait(self) -> None:
         """Wait for a change, a retry or ``wake_at``."""
         now, monotonic = self._clock.now(), self._clock.monotonic()
         delays = [until - monotonic for _, until in self._failures.values() if until > monotonic]
         if self._actions.wake_at is not None:
             # At least a moment, and not too long, because the clock may be set meanwhile.
-            delays.append(min(max(self._actions.wake_at - now, 0.05), MAX_RETRY_DELAY))
+            delays.append(min(max(self._actions.wake_at - now, 0.05), self._intervals.max_retry))
         with suppress(TimeoutError):
             async with asyncio.timeout(min(delays, default=None)):
                 await self._changed.wait()
@@ -214,7 +226,7 @@ class PodWorker:
             self._back_off(action, error)
         except Exception as error:  # noqa: BLE001 - a bug must not stop the worker
             failures = self._failures.get(subject, (0, 0.0))[0] + 1
-            self._failures[subject] = failures, self._clock.monotonic() + retry_delay(failures - 1)
+            self._failures[subject] = failures, self._clock.monotonic() + self._intervals.retry_delay(failures - 1)
             self._emit_trouble(str(error) if isinstance(error, AlignError) else describe_bug(error))
         else:
             self._failures.pop(subject, None)
@@ -222,7 +234,9 @@ class PodWorker:
     def _back_off(self, action: Action, error: PodStartError) -> None:
         state = self._state
         previous = state.backoffs.get(action.container) if isinstance(action, StartContainer) else state.sandbox_backoff
-        backoff = Backoff.after_failure(previous, reason=error.reason, message=str(error), now=self._clock.now())
+        backoff = Backoff.after_failure(
+            previous, reason=error.reason, message=str(error), now=self._clock.now(), intervals=self._intervals
+        )
         if isinstance(action, StartContainer):
             self._state = replace(state, backoffs={**state.backoffs, action.container: backoff})
             self._emit_trouble(f"container {action.container}: {error.reason}: {error}")
