@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from tests.cli.commands import environment
+from tests.cli.run_processes import Runner, start_alignup
 
 ROOT = Path(__file__).parents[1]
 CONSOLE = re.compile(r"^```console\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -55,14 +56,18 @@ def documents() -> dict[str, list[ConsoleCommand]]:
 
 
 class Shell:
-    """Runs the commands of one document, after the replacements in *instead*."""
+    """Runs the commands of one document, after the replacements in *instead*.
+
+    A plain ``alignup`` command is forked from a process that has its modules loaded; a shell runs everything else.
+    """
 
     def __init__(self, directory: Path, *, instead: Mapping[str, str] | None = None) -> None:
         self.directory = directory
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         self.env = environment({"PATH": path, "ONCE": "1"})
         self.instead = instead or {}
-        self.jobs: dict[int, subprocess.Popen[str]] = {}
+        self.jobs: dict[int, subprocess.Popen[str] | Runner] = {}
+        self.started = 0
 
     def run_all(self, commands: Sequence[ConsoleCommand], *, timeout: float = 0.0, retry: tuple[str, ...] = ()) -> None:
         """Run *commands* and compare; a command that starts with one of *retry* is retried for *timeout* seconds."""
@@ -84,20 +89,41 @@ class Shell:
             command = command.replace(documented, actual)
         if command.endswith(" &"):
             job = max(self.jobs, default=0) + 1
-            with (self.directory / f"job-{job}.log").open("a") as log:
-                self.jobs[job] = self.start(f"exec {command.removesuffix(' &')}", log)
+            self.jobs[job] = self.start_job(command.removesuffix(" &"))
             self.wait_for_the_agent()
             return ""
-        with self.start(command, subprocess.PIPE) as process:
+        if is_plain(command):
+            runner = self.fork(command)
+            code, output = runner.wait(), runner.out
+        else:
+            code, output = self.run_in_a_shell(command)
+        assert code in (0, 1), output
+        return re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
+
+    def fork(self, command: str) -> Runner:
+        self.started += 1
+        output = self.directory / f"output-{self.started}"
+        return start_alignup(*shlex.split(command)[1:], directory=output, env=self.env, cwd=self.directory, merged=True)
+
+    def start_job(self, command: str) -> subprocess.Popen[str] | Runner:
+        if is_plain(command):
+            return self.fork(command)
+        self.started += 1
+        output = self.directory / f"output-{self.started}"
+        output.mkdir()
+        with (output / "out").open("w") as log:
+            return self.start_shell(f"exec {command}", log)
+
+    def run_in_a_shell(self, command: str) -> tuple[int, str]:
+        with self.start_shell(command, subprocess.PIPE) as process:
             try:
-                output, _ = process.communicate(timeout=60)
+                output, _ = process.communicate(timeout=120)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 raise AssertionError(f"{command}: timed out{self.job_logs()}") from None
-        assert process.returncode in (0, 1), output
-        return re.sub(r"[ \t]+$", "", output, flags=re.MULTILINE)
+        return process.returncode, output
 
-    def start(self, command: str, output: int | TextIO) -> subprocess.Popen[str]:
+    def start_shell(self, command: str, output: int | TextIO) -> subprocess.Popen[str]:
         return subprocess.Popen(  # noqa: S602 - our own documents
             command,
             shell=True,
@@ -110,27 +136,33 @@ class Shell:
         )
 
     def wait_for_the_agent(self) -> None:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while not any(self.directory.rglob("*.sock")):
-            assert time.monotonic() < end, "no agent is listening"
-            time.sleep(0.05)
+            assert time.monotonic() < end, f"no agent is listening{self.job_logs()}"
+            time.sleep(0.02)
 
     def job_logs(self) -> str:
-        """Return the end of each background job's log."""
-        logs = sorted(self.directory.glob("job-*.log"))
-        return "".join(f"\n{log.name}:\n{log.read_text('utf-8')[-_LOG_TAIL:]}" for log in logs)
+        """Return the end of the output of each command, with that of background jobs."""
+        logs = sorted(self.directory.glob("output-*/out"))
+        return "".join(f"\n{log.parent.name}:\n{log.read_text('utf-8')[-_LOG_TAIL:]}" for log in logs)
 
     def kill(self, *words: str) -> None:
         """Act as ``kill``, with or without ``-9``, and wait until the job has exited."""
         *options, job = words
         process = self.jobs.pop(int(job.removeprefix("%")))
-        process.send_signal(signal.SIGKILL if options == ["-9"] else signal.SIGTERM)
-        process.wait(timeout=30)
+        os.kill(process.pid, signal.SIGKILL if options == ["-9"] else signal.SIGTERM)
+        process.wait()
 
     def close(self) -> None:
         """Stop all background jobs, the newest first."""
         for job in sorted(self.jobs, reverse=True):
             self.kill(f"%{job}")
+
+
+def is_plain(command: str) -> bool:
+    """Whether *command* is ``alignup`` with arguments, without pipes, redirections and other operators."""
+    tokens = list(shlex.shlex(command, posix=True, punctuation_chars=True))
+    return tokens[0] == "alignup" and not any(set(token) <= set("();<>|&") for token in tokens)
 
 
 def difference(output: str, expected: str) -> str:

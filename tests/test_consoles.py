@@ -1,8 +1,8 @@
 """What README and documents show on a terminal is what comes out there, in a directory with the examples in it."""
 
+import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ E2E_PAGES = {"docs/node.md"}
 DOCUMENTS = console_runner.documents()
 
 #: Commands that run differently in tests.
-PROGRAMS = {"make run": f"{sys.executable} examples/agent_demo.py"}
+PROGRAMS = {"make run": f"{sys.executable} examples/agent_demo.py", " --compare ": " --jobs 1 --compare "}
 
 
 @pytest.fixture
@@ -67,10 +67,9 @@ def test_dots_stand_for_any_lines():
     assert not difference("one\ntwo\nthree\nfour\n", "one\n...\nthree\n...\n")
 
 
-def test_the_announcement_example_runs_to_its_end():
-    output = subprocess.run(  # noqa: S603 - our own
-        [sys.executable, ROOT / "examples" / "announcement.py"], capture_output=True, check=True, encoding="utf-8"
-    ).stdout
+def test_the_announcement_example_runs_to_its_end(capsys):
+    runpy.run_path(str(ROOT / "examples" / "announcement.py"), run_name="__main__")
+    output = capsys.readouterr().out
 
     assert "   Merged: {0}*, preferred by every resource\n" in output
     assert "     train-c   rejected: TopologyAffinityError: Resources cannot be allocated" in output

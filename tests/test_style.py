@@ -3,14 +3,11 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MODULES = {
-    str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8"))
-    for path in sorted((ROOT / "src" / "alignup").rglob("*.py"))
-    if "wire" not in path.parts
-}
+MODULES = [path for path in sorted((ROOT / "src" / "alignup").rglob("*.py")) if "wire" not in path.parts]
 
 MAX_MODULE_LINES = 400
 MAX_FUNCTION_LINES = 60
@@ -24,6 +21,12 @@ PRIVATE_WORDS = re.compile(
 TEXTS = ("src/**/*.py", "tests/**/*.py", "bench/*.py", "e2e/*.py", "examples/*.py", "docs/**/*.md", "*.md")
 
 
+@cache
+def syntax_trees() -> dict[str, ast.Module]:
+    """The syntax tree of each module, by path."""
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text("utf-8")) for path in MODULES}
+
+
 def lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or node.lineno) - node.lineno + 1
 
@@ -33,15 +36,15 @@ def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_modules_are_short():
-    lengths = {path: len((ROOT / path).read_text("utf-8").splitlines()) for path in MODULES}
+    lengths = {path: len(path.read_text("utf-8").splitlines()) for path in MODULES}
 
-    assert {path: length for path, length in lengths.items() if length > MAX_MODULE_LINES} == {}
+    assert {str(path): length for path, length in lengths.items() if length > MAX_MODULE_LINES} == {}
 
 
 def test_functions_and_parameter_lists_are_short():
     functions = [
         (path, node)
-        for path, tree in MODULES.items()
+        for path, tree in syntax_trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
@@ -52,7 +55,7 @@ def test_functions_and_parameter_lists_are_short():
 
 def test_a_public_class_name_is_defined_once():
     paths = defaultdict(list)
-    for path, tree in MODULES.items():
+    for path, tree in syntax_trees().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 paths[node.name].append(path)
@@ -62,12 +65,12 @@ def test_a_public_class_name_is_defined_once():
 
 def test_texts_use_plain_words():
     found = [
-        f"{path.relative_to(ROOT)}:{number}: {match.group()}"
+        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()}"
         for pattern in TEXTS
         for path in ROOT.glob(pattern)
         if path != Path(__file__)
-        for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1)
-        if (match := PRIVATE_WORDS.search(line.replace("_", " ")))
+        for text in [path.read_text("utf-8").replace("_", " ")]
+        for match in PRIVATE_WORDS.finditer(text)
     ]
 
     assert found == []

@@ -6,8 +6,9 @@ import pty
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack, chdir, redirect_stderr, redirect_stdout
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, chdir, contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import IO
 from unittest import mock
@@ -31,22 +32,70 @@ def alignup(
 
 
 def in_process(
-    *arguments: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None, stdin: str = ""
+    *arguments: str | Path,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str = "",
+    encoding: str = "utf-8",
 ) -> subprocess.CompletedProcess[str]:
-    """Like :func:`alignup`, in this process, which saves the start of Python."""
+    """Like :func:`alignup`, in this process, which saves the start of Python; *encoding* is that of the output."""
     with ExitStack() as stack:
         # Files with descriptors, since the program may redirect those of its output.
-        out, err = (stack.enter_context(tempfile.NamedTemporaryFile("w", encoding="utf-8")) for _ in range(2))
+        out, err = (stack.enter_context(tempfile.NamedTemporaryFile("w", encoding=encoding)) for _ in range(2))
+        code = _run([*map(str, arguments)], out.file, err.file, env=env, cwd=cwd, stdin=stdin)
+        stdout, stderr = (Path(file.name).read_text("utf-8") for file in (out, err))
+    return subprocess.CompletedProcess([*map(str, arguments)], code, stdout, stderr)
+
+
+def on_a_terminal(*arguments: str | Path, env: Mapping[str, str] | None = None) -> str:
+    """The output of ``alignup`` on a terminal, in this process."""
+    ours, theirs = pty.openpty()
+    output = bytearray()
+
+    def collect() -> None:
+        while chunk := _read(ours):
+            output.extend(chunk)
+
+    reading = threading.Thread(target=collect)
+    reading.start()
+    try:
+        with os.fdopen(theirs, "w", encoding="utf-8") as terminal, io.StringIO() as errors:
+            _run([*map(str, arguments)], terminal, errors, env=env)
+    finally:
+        reading.join()
+        os.close(ours)
+    return output.decode()
+
+
+def into_a_closed_pipe(*arguments: str | Path) -> tuple[int, str]:
+    """Run ``alignup`` in this process with a pipe as output that nothing reads; return exit code and errors."""
+    ours, theirs = os.pipe()
+    os.close(ours)
+    with os.fdopen(theirs, "w", encoding="utf-8") as pipe, io.StringIO() as errors:
+        code = _run([*map(str, arguments)], pipe, errors)
+        return code, errors.getvalue()
+
+
+def _run(
+    arguments: list[str],
+    out: IO[str],
+    err: IO[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    stdin: str = "",
+) -> int:
+    """Run ``alignup`` in this process, and return its exit code."""
+    with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, environment(env), clear=True))
         stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))))
         stack.enter_context(redirect_stdout(out))
         stack.enter_context(redirect_stderr(err))
         stack.enter_context(chdir(cwd or Path.cwd()))
-        code = entry.run([*map(str, arguments)])
+        code = entry.run(arguments)
         out.flush()
         err.flush()
-        stdout, stderr = (Path(file.name).read_text("utf-8") for file in (out, err))
-    return subprocess.CompletedProcess([*map(str, arguments)], code, stdout, stderr)
+    return code
 
 
 def python(
@@ -63,32 +112,25 @@ def python(
         stdout=stdout,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 
 
+@contextmanager
 def start(
     *arguments: str, env: Mapping[str, str] | None = None, stdout: int = subprocess.PIPE
-) -> subprocess.Popen[bytes]:
-    """Start ``alignup`` with *arguments*."""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ``alignup`` with *arguments*; it is killed at the end if it is still running."""
     command = [sys.executable, "-m", "alignup", *arguments]
-    return subprocess.Popen(  # noqa: S603 - our own program
+    with subprocess.Popen(  # noqa: S603 - our own program
         command, env=environment(env), stdout=stdout, stderr=subprocess.PIPE
-    )
-
-
-def on_a_terminal(*arguments: str, env: Mapping[str, str] | None = None) -> str:
-    """The output of ``alignup`` on a terminal."""
-    ours, theirs = pty.openpty()
-    with start(*arguments, env=env, stdout=theirs) as process:
-        os.close(theirs)
-        output = bytearray()
-        while chunk := _read(ours):
-            output += chunk
-        process.wait(timeout=60)
-    os.close(ours)
-    return output.decode()
+    ) as process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def _read(terminal: int) -> bytes:

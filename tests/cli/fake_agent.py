@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from alignup.schema.api import PodView
 from alignup.schema.run_status import PodRunStatus
 from tests.serve.fake_backend import FakeBackend, manifest
 from tests.serve.real_server import on_unix
@@ -15,11 +16,26 @@ from tests.serve.real_server import on_unix
 Result = TypeVar("Result")
 
 
+class PolledBackend(FakeBackend):
+    """Calls ``third_poll`` before it answers the third request for one pod."""
+
+    def __init__(self) -> None:
+        super().__init__(wait_enabled=True)
+        self.polls = 0
+        self.third_poll: Callable[[], object] = lambda: None
+
+    def pod_view(self, uid: str) -> PodView | None:
+        self.polls += 1
+        if self.polls == 3:
+            self.third_poll()
+        return super().pod_view(uid)
+
+
 @dataclass(frozen=True)
 class FakeAgent:
     """A fake agent that serves its API on a Unix socket."""
 
-    agent: FakeBackend
+    agent: PolledBackend
     loop: asyncio.AbstractEventLoop
     address: str
 
@@ -27,20 +43,20 @@ class FakeAgent:
     def env(self) -> dict[str, str]:
         return {"ALIGNUP_AGENT": self.address}
 
-    def call(self, function: Callable[[FakeBackend], Result]) -> Result:
+    def call(self, function: Callable[[PolledBackend], Result]) -> Result:
         """Call *function* in the thread that serves the agent."""
 
         async def call() -> Result:
             return function(self.agent)
 
-        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(10)
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(60)
 
     def admit(self, name: str, run: PodRunStatus | None = None, **amounts: str) -> str:
         """Admit a pod, with *run* as the state of its containers, and return its uid."""
         requests = {"cpu": "1", "memory": "1Gi"} | amounts
         admission = asyncio.run_coroutine_threadsafe(
             self.agent.admit_document(manifest(name, **requests)), self.loop
-        ).result(10)
+        ).result(60)
         assert admission.pod_view is not None
         uid = admission.pod_view.pod.uid
         if run is not None:
@@ -57,7 +73,7 @@ def serve_fake_agent(directory: Path) -> Iterator[FakeAgent]:
     stop: list[asyncio.Event] = []
 
     async def serve() -> None:
-        agent = FakeBackend(wait_enabled=True)
+        agent = PolledBackend()
         stop.append(asyncio.Event())
         async with on_unix(agent, path):
             served.append(FakeAgent(agent, asyncio.get_running_loop(), f"unix:{path}"))
@@ -66,9 +82,9 @@ def serve_fake_agent(directory: Path) -> Iterator[FakeAgent]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert listening.wait(10)
+    assert listening.wait(60)
     try:
         yield served[0]
     finally:
         served[0].loop.call_soon_threadsafe(stop[0].set)
-        thread.join(20)
+        thread.join()

@@ -6,13 +6,16 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 from alignup.cli import entry
+from alignup.enforce import cgroup
 from tests.forked_processes import forked
 
 
@@ -38,11 +41,11 @@ class Runner:
 
     def _output(self, name: str) -> str:
         file = self.directory / name
-        return file.read_text() if file.exists() else ""
+        return file.read_text("utf-8") if file.exists() else ""
 
     def wait(self) -> int:
         """Wait until it ends, and return its exit code."""
-        self.process.join(30)
+        self.process.join(120)
         assert self.process.exitcode is not None, f"still running; output: {self.out} {self.err}"
         return self.process.exitcode
 
@@ -50,12 +53,30 @@ class Runner:
         os.kill(self.pid, number)
 
 
+def start_alignup(
+    *words: object,
+    directory: Path,
+    env: Mapping[str, str],
+    cwd: Path | None = None,
+    merged: bool = False,
+    largest: int | None = None,
+    user: int | None = None,
+) -> Runner:
+    """Start ``alignup`` with *env* as its whole environment, and its output in *directory*.
+
+    *merged* writes errors to the output; *largest* limits the bytes of every file it writes.
+    """
+    directory.mkdir()
+    arguments = ([str(word) for word in words], directory, dict(env), cwd, merged, largest, user)
+    return Runner(forked(_main, *arguments, daemon=False), directory)
+
+
 @dataclass
 class Workbench:
     """A directory of runs, and ``alignup`` processes that use it."""
 
     root: Path
-    count: int = 0
+    runners: list[Runner] = field(default_factory=list)
 
     @property
     def directory(self) -> Path:
@@ -65,12 +86,10 @@ class Workbench:
         self, *words: object, env: Mapping[str, str] | None = None, largest: int | None = None, user: int | None = None
     ) -> Runner:
         """Start ``alignup``; *largest* limits the bytes of every file it writes."""
-        self.count += 1
-        directory = self.root / str(self.count)
-        directory.mkdir()
-        variables = {"ALIGNUP_RUN_DIR": str(self.directory), "ALIGNUP_AGENT": "", **(env or {})}
-        arguments = ([str(word) for word in words], directory, variables, largest, user)
-        return Runner(forked(_main, *arguments, daemon=False), directory)
+        output = self.root / str(len(self.runners))
+        variables = {**os.environ, "ALIGNUP_RUN_DIR": str(self.directory), "ALIGNUP_AGENT": "", **(env or {})}
+        self.runners.append(start_alignup(*words, directory=output, env=variables, largest=largest, user=user))
+        return self.runners[-1]
 
     def run(self, *words: object, **how: Any) -> tuple[int, str, str]:
         """Run ``alignup``; return its exit code, output and error output."""
@@ -83,20 +102,62 @@ class Workbench:
         return [json.loads(path.read_text()) for path in sorted(self.directory.glob("run-*.json"))]
 
 
-def wait_for(condition: Callable[[], object], *, seconds: float = 20.0) -> None:
+@contextmanager
+def workbench(root: Path) -> Iterator[Workbench]:
+    """A workbench whose processes and cgroups are removed at the end, also when a test fails."""
+    bench = Workbench(root)
+    try:
+        yield bench
+    finally:
+        for runner in bench.runners:
+            if runner.process.is_alive():
+                for pid in children(runner.pid):
+                    _kill(pid)
+                _kill(runner.pid)
+                runner.process.join()
+        for folder in (Path(one["cgroup"]) for one in bench.records() if one.get("cgroup")):
+            for pid in cgroup.members(folder):
+                _kill(pid)
+            wait_for(partial(cgroup.remove, folder))
+
+
+def children(pid: int) -> list[int]:
+    """The pids of the children of a process; empty when it is gone."""
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def wait_for(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"condition is still false after {seconds} seconds"
         time.sleep(0.01)
 
 
-def _main(words: list[str], directory: Path, env: Mapping[str, str], largest: int | None, user: int | None) -> None:
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _main(  # noqa: PLR0917 - arguments of a process
+    words: list[str],
+    directory: Path,
+    env: Mapping[str, str],
+    cwd: Path | None,
+    merged: bool,
+    largest: int | None,
+    user: int | None,
+) -> None:
     """Run ``alignup`` in the forked process."""
-    for name, number in (("out", 1), ("err", 2)):
+    for name, number in (("out", 1), ("out" if merged else "err", 2)):
         stream = os.open(directory / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         os.dup2(stream, number)
         os.close(stream)
+    os.environ.clear()
     os.environ.update(env)
+    os.chdir(cwd or Path.cwd())
     if largest is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         sys.dont_write_bytecode = True  # a truncated bytecode file would break later imports

@@ -1,21 +1,20 @@
 """The commands that talk to the agent, and ``alignup agent``."""
 
 import json
-import os
 import re
 import shlex
-import sys
-import threading
-import time
+import signal
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 import pytest
 
-from alignup.cli import entry
 from alignup.cli.app import app
 from tests.agent.agents import running, start_with, wait_for
-from tests.cli.commands import alignup, python, start
+from tests.cli.commands import environment, in_process, python, start
+from tests.cli.run_processes import start_alignup
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "node" / "trainer.yaml"
@@ -32,35 +31,22 @@ spec:
 """
 
 
-def run_command(*words: object) -> int:
-    """Run a command in this process, and restore standard output, which a failing command redirects."""
-    handle = sys.stdout.fileno()
-    output = os.dup(handle)
-    try:
-        return entry.run([str(word) for word in words])
-    finally:
-        os.dup2(output, handle)
-        os.close(output)
-
-
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory):
     with running(tmp_path_factory.mktemp("agent") / "root", "--on-misfit", "wait") as one:
         yield one
 
 
+def run_command(*words: object, agent: Path | None = None) -> tuple[int, str, str]:
+    """Run a command in this process, with the agent at this root; return its exit code, output and error output."""
+    run = in_process(*map(str, words), env={"ALIGNUP_AGENT": f"unix:{agent / 'agent.sock'}"} if agent else {}, cwd=ROOT)
+    return run.returncode, run.stdout, run.stderr
+
+
 @pytest.fixture
-def call(agent, capfd, monkeypatch):
-    """Run a command against the agent; return its exit code, output and error output."""
-    monkeypatch.setenv("ALIGNUP_AGENT", f"unix:{agent.root / 'agent.sock'}")
-    monkeypatch.chdir(ROOT)
-
-    def run(*words: object) -> tuple[int, str, str]:
-        code = run_command(*words)
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    yield run
+def call(agent):
+    """Run a command with the agent of this module."""
+    yield partial(run_command, agent=agent.root)
     for uid in agent.pods():
         agent.release(uid)
 
@@ -131,23 +117,28 @@ def test_a_rejection_lists_what_does_not_fit(call, manifest):
     assert any("cpu" in line or "CPUs" in line for line in rest)
 
 
-def test_admit_waits_for_a_waiting_pod(call, agent, manifest):
+def test_admit_waits_for_a_waiting_pod(call, agent, manifest, tmp_path):
     call("admit", "-f", manifest("first", cpu="4"))
     waits = call("admit", "-f", manifest("second", cpu="4"))
     late = call("admit", "-f", manifest("second", cpu="4"), "--wait", "0.3")
     shown = call("ps")
-    uid = next(uid for uid, one in agent.pods().items() if one["name"] == "first")
-    timer = threading.Timer(0.3, agent.release, [uid])
-    timer.start()
-    in_time = call("admit", "-f", manifest("second", cpu="4"), "--wait", "20", "-o", "json")
-    timer.join()
+    uids = {one["name"]: uid for uid, one in agent.pods().items()}
+    words = ("admit", "-f", manifest("second", cpu="4"), "--wait", "120")
+    env = environment({"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"})
+    in_time = start_alignup(*words, directory=tmp_path / "in-time", env=env)
+    wait_for(lambda: "\n" in in_time.out)
+    agent.release(uids["first"])
+    code = in_time.wait()
+    again = call(*words, "-o", "json")
 
     assert waits[0] == 0
     assert waits[1].startswith("default/second is waiting (position 1): TopologyAffinityError: ")
     assert late[0] == 1
     assert "waiting (1)" in shown[1]
-    assert in_time[0] == 0
-    assert json.loads(in_time[1])["admissions"][0]["outcome"] == "admitted"
+    assert (code, in_time.err) == (0, "")
+    assert in_time.out.startswith("default/second is waiting (position 1): ")
+    assert again[0] == 0
+    assert json.loads(again[1])["admissions"][0]["outcome"] == "kept"
 
 
 def test_past_decisions_are_listed_and_explained(call, manifest):
@@ -184,43 +175,52 @@ def test_an_ambiguous_name_is_an_error(call, agent, manifest):
     assert by_uid[1].startswith("default/web is released")
 
 
-def test_watch_prints_events_until_the_agent_stops(tmp_path, capfd):
-    codes: list[int] = []
-    with running(tmp_path / "root") as agent:
-        words = ["watch", "--agent", f"unix:{agent.root / 'agent.sock'}"]
-        watching = threading.Thread(target=lambda: codes.append(run_command(*words)))
-        watching.start()
-        wait_for(lambda: _connections(agent) == 1)
-        time.sleep(0.2)  # it is connected, but may not be subscribed yet
+@pytest.fixture
+def watch(tmp_path):
+    """Start ``alignup watch``, wait until it prints events, and yield the process and its output file."""
+
+    @contextmanager
+    def watching(agent):
+        out = tmp_path / "events"
+        env = {"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"}
+        with out.open("wb") as file, start("watch", env=env, stdout=file.fileno()) as process:
+            wait_for(lambda: _causes_events(agent) and out.read_bytes())
+            yield process, out
+
+    return watching
+
+
+def _causes_events(agent):
+    agent.admit("probe")
+    return agent.release("probe")
+
+
+def test_watch_prints_events_until_the_agent_stops(tmp_path, watch):
+    with running(tmp_path / "root") as agent, watch(agent) as (process, out):
         agent.admit("web", cpu="2")
         agent.admit("huge", cpu="9")
         agent.release("web")
-        agent.get("/v1/decisions")
-    watching.join(20)
-    out, err = capfd.readouterr()
+        agent.stop()
+        code = process.wait(60)
+        err = process.stderr.read()
 
-    assert codes == [1]
-    assert [line.split()[1:3] for line in out.splitlines()] == [
+    events = [line.split()[1:3] for line in out.read_text("utf-8").splitlines()]
+    assert code == 1
+    assert [event for event in events if event[1] != "default/probe"] == [
         ["admitted", "default/web"],
         ["rejected", "default/huge"],
         ["released", "default/web"],
     ]
-    assert "stopped" in err
-
-
-def _connections(agent):
-    """The number of connections to the agent."""
-    lines = Path("/proc/net/unix").read_text().splitlines()
-    return sum(str(agent.root) in line and line.split()[5] == "03" for line in lines)
+    assert b"stopped" in err
 
 
 @pytest.mark.parametrize(
     "words", [("ps",), ("release", "x"), ("logs", "x"), ("decisions",), ("watch",), ("admit", "-f", str(TRAINER))]
 )
-def test_every_command_says_what_to_do_without_an_agent(words, tmp_path, capfd):
-    code = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
+def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
+    code, _, err = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
 
-    what, advice = capfd.readouterr().err.splitlines()
+    what, advice = err.splitlines()
     assert code == 1
     assert what == f"alignup: no agent answers at unix:{tmp_path / 'nowhere.sock'}: No such file or directory"
     assert advice.strip() == "Start one with 'alignup agent', or give its address with --agent or ALIGNUP_AGENT."
@@ -238,44 +238,37 @@ def test_a_missing_library_is_reported_with_what_to_install():
     ]
 
 
-def test_an_invalid_address_is_an_error(capfd):
-    code = run_command("ps", "--agent", "nowhere")
+def test_an_invalid_address_is_an_error():
+    code, _, err = run_command("ps", "--agent", "nowhere")
 
     assert code == 2
-    assert "'nowhere' is not an address" in capfd.readouterr().err
+    assert "'nowhere' is not an address" in err
 
 
-def test_an_agent_with_a_corrupt_checkpoint_says_what_to_do(tmp_path, capfd, manifest):
+def test_an_agent_with_a_corrupt_checkpoint_says_what_to_do(tmp_path, manifest):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="4")
     (tmp_path / "root" / "checkpoint.json").write_text("{}")
     with running(tmp_path / "root") as agent:
-        code = run_command("admit", "-f", manifest("b"), "--agent", f"unix:{agent.root / 'agent.sock'}")
+        code, _, said = run_command("admit", "-f", manifest("b"), agent=agent.root)
 
-    said = capfd.readouterr().err
     assert code == 1
     assert "--recover previous" in said
 
 
-def test_the_examples_in_the_help_work(call, monkeypatch, tmp_path):
+def test_the_examples_in_the_help_work(tmp_path):
     """They assume a node like the one in examples/node, with a pod called web."""
-    monkeypatch.setenv("ALIGNUP_AGENT", "")
     with running(tmp_path / "run", machine=str(ROOT / "examples/node/machine.yaml")) as node:
-        monkeypatch.setenv("ALIGNUP_AGENT", f"unix:{node.root / 'agent.sock'}")
         for name in ("admit", "ps", "decisions", "release"):
             for number in range(20):
                 node.admit(f"d{number}", cpu="10m", memory="1Mi")
             for uid in ("web", "trainer-0", "trainer-1"):
                 node.admit(uid, cpu="100m", memory="1Mi")
             for example in _examples(name):
-                code, out, err = call(*_in_default_namespace(shlex.split(example)[1:]))
+                words = [word.replace("ml/", "default/") for word in shlex.split(example)[1:]]
+                code, out, err = run_command(*words, agent=node.root)
                 assert code == 0, (example, err)
                 assert out
-
-
-def _in_default_namespace(words):
-    """Replace the namespace of the examples."""
-    return [word.replace("ml/", "default/") for word in words]
 
 
 def _examples(name):
@@ -301,18 +294,15 @@ def test_the_example_of_the_agent_works(tmp_path):
         assert agent.stop() == 0
 
 
-def test_ctrl_c_ends_watch(agent):
-    before = _connections(agent)
-    with start("watch", env={"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"}) as process:
-        wait_for(lambda: _connections(agent) > before)
-        os.kill(process.pid, 2)
-        process.wait(20)
+def test_ctrl_c_ends_watch(agent, watch):
+    with watch(agent) as (process, _):
+        process.send_signal(signal.SIGINT)
 
-    assert process.returncode == 130
+        assert process.wait(60) == 130
 
 
 def test_help_of_the_agent_lists_the_choices():
-    run = alignup("agent", "--help")
+    run = in_process("agent", "--help")
 
     assert run.returncode == 0
     assert re.search(r"--on-misfit \[reject\|wait\]", run.stdout)

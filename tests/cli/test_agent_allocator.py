@@ -38,7 +38,7 @@ def agent(path, *responses):
         for response in (b"", *responses):  # the first connection only checks that the agent listens
             connection, _ = listening.accept()
             with connection:
-                connection.settimeout(10)
+                connection.settimeout(60)
                 if response:
                     requests.append(connection.recv(1 << 16))
                     connection.sendall(response)
@@ -50,8 +50,10 @@ def agent(path, *responses):
         thread.start()
         found = client.find_agent(AgentOptions(agent=f"unix:{path}", token_file=None))
         assert found is not None
-        yield found, requests
-        thread.join()
+        try:
+            yield found, requests
+        finally:
+            thread.join()
 
 
 def response(status, document):

@@ -10,19 +10,19 @@ import pytest
 from alignup.agent.address import TcpAddress, UnixAddress
 from alignup.cli import client
 from alignup.cli.app import InputError
-from alignup.cli.client import AgentClient, AgentError, AgentOptions
+from alignup.cli.client import TIMEOUT, AgentClient, AgentError, AgentOptions
 
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
 @contextmanager
-def serve(path, handle):
+def serve(path, handle, *, timeout=TIMEOUT):
     """Call *handle* with one connection; yield a client."""
 
     def accept(listening):
         connection, _ = listening.accept()
         with connection:
-            connection.settimeout(10)
+            connection.settimeout(60)
             handle(connection)
 
     with socket.socket(socket.AF_UNIX) as listening:
@@ -30,19 +30,20 @@ def serve(path, handle):
         listening.listen()
         thread = threading.Thread(target=accept, args=[listening])
         thread.start()
-        yield AgentClient(UnixAddress(path), token="secret")  # noqa: S106 - a made-up token
-        thread.join()
+        try:
+            yield AgentClient(UnixAddress(path), token="secret", timeout=timeout)  # noqa: S106 - a made-up token
+        finally:
+            thread.join()
 
 
-def answer(*parts, pause=0.0, wait=False):
-    """Read the request, send *parts* with pauses between them, and with *wait* let the client close the connection."""
+def answer(*parts, wait=False):
+    """Read the request, send *parts*, and with *wait* let the client close the connection."""
 
     def handle(connection):
         connection.recv(1 << 16)
         with suppress(ConnectionError):  # the client may have read enough
             for part in parts:
                 connection.sendall(part)
-                time.sleep(pause)
             if wait:
                 assert connection.recv(1) == b""
 
@@ -57,7 +58,7 @@ def answer(*parts, pause=0.0, wait=False):
         pytest.param(answer(OK, b'content-length:8\r\n\r\n{"a": 1}garbage'), id="with more bytes than announced"),
         pytest.param(answer(b"HTTP/1.0 200\n", b'Server: x\n\n{"a": 1}'), id="without a reason and carriage returns"),
         pytest.param(
-            answer(*(bytes([byte]) for byte in OK + b'A: b\r\nContent-Length: 8\r\n\r\n{"a": 1}'), pause=0.001),
+            answer(*(bytes([byte]) for byte in OK + b'A: b\r\nContent-Length: 8\r\n\r\n{"a": 1}')),
             id="byte by byte",
         ),
     ],
@@ -106,16 +107,16 @@ def test_a_server_that_is_not_an_agent_is_an_error(tmp_path, handle):
         agent.get("/v1/x")
 
 
-def test_a_server_that_does_not_answer_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "TIMEOUT", 0.1)
-
-    with serve(tmp_path / "sock", answer(OK, wait=True)) as agent, pytest.raises(AgentError, match="did not answer"):
+def test_a_server_that_does_not_answer_is_an_error(tmp_path):
+    silent = serve(tmp_path / "sock", answer(OK, wait=True), timeout=0.1)
+    with silent as agent, pytest.raises(AgentError, match="did not answer"):
         agent.get("/v1/x")
 
 
 def test_a_response_before_the_end_of_the_request_is_read(tmp_path):
     def handle(connection):
-        connection.sendall(b'HTTP/1.1 413 Too large\r\n\r\n{"detail": "too large"}')
+        # The length is needed: the connection is reset, since the server has not read the request.
+        connection.sendall(b'HTTP/1.1 413 Too large\r\nContent-Length: 23\r\n\r\n{"detail": "too large"}')
         connection.shutdown(socket.SHUT_RDWR)
 
     with serve(tmp_path / "sock", handle) as agent, pytest.raises(AgentError, match="too large"):
@@ -137,11 +138,46 @@ def test_the_request_carries_the_token_and_the_query(tmp_path):
     assert b"Authorization: Bearer secret" in lines
 
 
-def test_a_stream_may_pause_and_is_yielded_as_it_arrives(tmp_path, monkeypatch):
-    monkeypatch.setattr(client, "TIMEOUT", 0.1)
+def test_a_stream_is_yielded_as_it_arrives(tmp_path):
+    received = threading.Event()
 
-    with serve(tmp_path / "sock", answer(OK + b"\r\none", b"two", pause=0.3)) as agent:
-        assert list(agent.stream("/v1/x")) == [b"one", b"two"]
+    def handle(connection):
+        connection.recv(1 << 16)
+        connection.sendall(OK + b"\r\none")
+        assert received.wait(60)
+        connection.sendall(b"two")
+
+    with serve(tmp_path / "sock", handle) as agent:
+        stream = agent.stream("/v1/x")
+        first = next(stream)
+        received.set()
+
+        assert [first, *stream] == [b"one", b"two"]
+
+
+def test_a_stream_may_pause_for_longer_than_the_timeout(tmp_path):
+    for timeout in (0.1, 1.0, 10.0):
+        received = threading.Event()
+
+        def handle(connection, timeout=timeout, received=received):
+            connection.recv(1 << 16)
+            with suppress(ConnectionError):
+                connection.sendall(OK + b"\r\none")
+                if received.wait(60):
+                    time.sleep(1.5 * timeout)
+                connection.sendall(b"two")
+
+        with serve(tmp_path / f"{timeout}.sock", handle, timeout=timeout) as agent:
+            stream = agent.stream("/v1/x")
+            try:
+                first = next(stream)
+            except AgentError:
+                continue  # the machine is too busy for this timeout
+            finally:
+                received.set()
+            assert [first, *stream] == [b"one", b"two"]
+            return
+    pytest.fail("no response within 10 seconds")
 
 
 def test_events_are_decoded(tmp_path):

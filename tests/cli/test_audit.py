@@ -10,7 +10,7 @@ import pytest
 from alignup.align import bits
 from alignup.enforce import cgroup, process
 from tests.agent.agents import running
-from tests.cli.run_processes import Workbench, wait_for
+from tests.cli.run_processes import wait_for, workbench
 
 PERMITTED = process.permitted_cpus()
 
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.skipif(PERMITTED.bit_count() < 2, reason="needs two CPU
 
 @pytest.fixture
 def bench(tmp_path):
-    return Workbench(tmp_path)
+    with workbench(tmp_path) as made:
+        yield made
 
 
 @pytest.fixture(params=["affinity", "cgroup"])

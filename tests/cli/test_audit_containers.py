@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from dataclasses import replace
 
 import pytest
@@ -14,6 +13,7 @@ from alignup.enforce import cgroup, container_audit, process
 from alignup.schema.api import OrphanSandbox, RuntimeInfo, RuntimeStatus
 from tests.cli.commands import in_process
 from tests.cli.fake_agent import serve_fake_agent
+from tests.cli.run_processes import wait_for
 from tests.enforce.commands import started
 from tests.serve.fake_backend import GPU, run_of, running
 from tests.short_paths import short_directory
@@ -53,9 +53,7 @@ def pid(node):
         node.admit("web", run_of(running(id=ID, pid=sleeper.pid, cpus=LOWEST)))
         yield sleeper.pid
         sleeper.kill()
-    deadline = time.monotonic() + 10
-    while not cgroup.remove(group):
-        assert time.monotonic() < deadline
+    wait_for(lambda: cgroup.remove(group))
 
 
 def allow_all_cpus(pid):

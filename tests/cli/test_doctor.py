@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from alignup.state.kubelet import cpu_file, device_file, memory_file
-from tests.cli.commands import alignup, on_a_terminal
+from tests.cli.commands import in_process, on_a_terminal
 
 ROOT = Path(__file__).parents[2]
 NODE, DAMAGED = ROOT / "examples" / "node", ROOT / "examples" / "doctor"
@@ -31,7 +31,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def test_a_healthy_node():
-    run = alignup("doctor", *ON_NODE, *STATE)
+    run = in_process("doctor", *ON_NODE, *STATE)
 
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.endswith("\nThis kubelet starts, without warnings.\n")
@@ -39,7 +39,7 @@ def test_a_healthy_node():
 
 
 def test_all_errors_of_a_configuration_are_reported_at_once():
-    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
+    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
 
     assert (run.returncode, run.stderr) == (1, "")
     assert run.stdout.count("  ERROR ") == 3
@@ -48,12 +48,12 @@ def test_all_errors_of_a_configuration_are_reported_at_once():
 
 def test_the_proposed_yaml_fixes_the_errors(tmp_path):
     broken = yaml.safe_load((DAMAGED / "kubelet.yaml").read_text("utf-8"))
-    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
+    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml")
     _, _, rest = run.stdout.partition("Replace these keys in ")
     pasted = yaml.safe_load(rest.partition("\n")[2].partition("\n\n")[0])
 
     (tmp_path / "k.yaml").write_text(yaml.safe_dump(broken | pasted), "utf-8")
-    again = alignup("doctor", "--machine", NODE / "machine.yaml", "--config", tmp_path / "k.yaml")
+    again = in_process("doctor", "--machine", NODE / "machine.yaml", "--config", tmp_path / "k.yaml")
 
     assert set(pasted) == {"featureGates", "reservedSystemCPUs", "reservedMemory"}
     assert "ERROR" not in again.stdout
@@ -63,7 +63,7 @@ def test_the_proposed_yaml_fixes_the_errors(tmp_path):
 def test_nothing_changes_without_write(damaged):
     before = contents(damaged)
 
-    run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--pods", NODE / "running.yaml")
+    run = in_process("doctor", *ON_NODE, "--kubelet-dir", damaged, "--pods", NODE / "running.yaml")
 
     assert run.returncode == 1
     assert (
@@ -76,7 +76,7 @@ def test_nothing_changes_without_write(damaged):
 def test_write_repairs_the_files_and_keeps_backups(damaged):
     before = contents(damaged)
 
-    run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
+    run = in_process("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
 
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.endswith("\nThis kubelet starts now, without warnings.\n")
@@ -85,7 +85,7 @@ def test_write_repairs_the_files_and_keeps_backups(damaged):
     healthy = contents(NODE / "state")
     assert {name: text for name, text in after.items() if not BACKUP.search(name)} == healthy
 
-    again = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
+    again = in_process("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
     assert again.returncode == 0
     assert contents(damaged) == after
 
@@ -94,7 +94,7 @@ def test_write_changes_nothing_when_there_is_nothing_to_repair(tmp_path):
     shutil.copytree(NODE / "state", tmp_path / "kubelet")
     before = contents(tmp_path)
 
-    run = alignup("doctor", *ON_NODE, "--kubelet-dir", tmp_path / "kubelet", "--write")
+    run = in_process("doctor", *ON_NODE, "--kubelet-dir", tmp_path / "kubelet", "--write")
 
     assert run.returncode == 0
     assert "Nothing to repair; nothing was written.\n" in run.stdout
@@ -108,7 +108,7 @@ def test_write_changes_nothing_while_a_kubelet_runs(damaged, monkeypatch):
         served.bind("kubelet.sock")
         served.listen()
 
-        run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
+        run = in_process("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write")
 
     assert (run.returncode, run.stdout) == (2, "")
     assert run.stderr == (
@@ -120,7 +120,7 @@ def test_write_changes_nothing_while_a_kubelet_runs(damaged, monkeypatch):
 
 
 def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
-    run = alignup(
+    run = in_process(
         *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"),
         *("--kubelet-dir", damaged, "--write"),
     )
@@ -135,21 +135,21 @@ def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
 def test_the_default_configuration_is_that_of_the_directory(damaged):
     shutil.copy(NODE / "kubelet.yaml", damaged / "config.yaml")
 
-    run = alignup("doctor", "--machine", NODE / "machine.yaml", "--kubelet-dir", damaged)
+    run = in_process("doctor", "--machine", NODE / "machine.yaml", "--kubelet-dir", damaged)
 
     assert run.stdout.startswith(str(damaged / "config.yaml"))
     assert "policy single-numa-node" in run.stdout
 
 
 def test_set_overrides_the_configuration():
-    run = alignup("doctor", *ON_NODE, *STATE, "--set", "cpuManagerPolicy=none", "--set", "reservedSystemCPUs=")
+    run = in_process("doctor", *ON_NODE, *STATE, "--set", "cpuManagerPolicy=none", "--set", "reservedSystemCPUs=")
 
     assert run.returncode == 1
     assert 'the file has policy "static", but "none" is configured' in run.stdout.replace("\n           ", " ")
 
 
 def test_json(damaged):
-    run = alignup("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write", "-o", "json")
+    run = in_process("doctor", *ON_NODE, "--kubelet-dir", damaged, "--write", "-o", "json")
 
     document = json.loads(run.stdout)
     assert (run.returncode, document["version"], document["healthy"]) == (0, 1, True)
@@ -181,7 +181,7 @@ def test_json(damaged):
 def test_invalid_input_exits_with_2(arguments, message, tmp_path):
     machine = () if "--machine" in arguments else ("--machine", "pack:1 core:4 pu:1")
 
-    run = alignup("doctor", *machine, *arguments, cwd=tmp_path)
+    run = in_process("doctor", *machine, *arguments, cwd=tmp_path)
 
     assert run.returncode == 2
     assert message in run.stderr
@@ -189,16 +189,16 @@ def test_invalid_input_exits_with_2(arguments, message, tmp_path):
 
 
 def test_colors_do_not_replace_words():
-    shown = on_a_terminal("doctor", *map(str, ON_NODE), env={"TERM": "xterm-256color"})
+    shown = on_a_terminal("doctor", *ON_NODE, env={"TERM": "xterm-256color"})
 
     assert "\x1b[" in shown
     assert "  ok" in re.sub(r"\x1b\[[0-9;]*m", "", shown)
 
 
 def test_ascii_output():
-    run = alignup(
+    run = in_process(
         *("doctor", "--machine", NODE / "machine.yaml", "--config", DAMAGED / "kubelet.yaml"),
-        env={"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "LC_ALL": "C"},
+        encoding="ascii",
     )
 
     assert run.returncode == 1
@@ -206,7 +206,7 @@ def test_ascii_output():
 
 
 def test_the_kubelets_defaults_are_checked_without_a_configuration():
-    run = alignup("doctor", "--machine", "pack:1 numa:1 core:4 pu:1")
+    run = in_process("doctor", "--machine", "pack:1 numa:1 core:4 pu:1")
 
     assert run.returncode == 0
     assert run.stdout.startswith("the kubelet's defaults on pack:1 numa:1 core:4 pu:1\n")

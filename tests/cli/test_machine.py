@@ -7,14 +7,14 @@ import pytest
 
 from alignup.discover import discover, load, machine_file
 from alignup.picture import draw_svg
-from tests.cli.commands import alignup, in_process, on_a_terminal
+from tests.cli.commands import in_process, on_a_terminal
 
 SERVER = "pack:2 numa:1(memory=64GiB) l3:1 core:8 pu:2"
 RECORDED = Path(__file__).parents[1] / "machines" / "guest-4n-2s.tar.gz"
 
 
 def test_the_default_is_this_machine():
-    run = alignup("machine", "show")
+    run = in_process("machine", "show")
 
     assert (run.returncode, run.stderr) == (0, "")
     assert f"{len(discover().cpus)} CPU" in run.stdout.splitlines()[0]
@@ -90,7 +90,7 @@ def test_an_invalid_machine_is_reported_in_one_line_with_advice(machine, message
 def test_a_recording_describes_this_machine(tmp_path):
     file = tmp_path / "host.tar.gz"
 
-    run = alignup("machine", "record", file)
+    run = in_process("machine", "record", file)
 
     assert run.returncode == 0, run.stderr
     assert run.stdout == ""
@@ -149,7 +149,7 @@ def test_a_wider_terminal_is_used():
 
 
 def test_ascii_boxes():
-    run = alignup("machine", "show", SERVER, env={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"})
+    run = in_process("machine", "show", SERVER, encoding="ascii")
 
     assert run.returncode == 0
     assert run.stdout.isascii()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import alignup, in_process, start
+from tests.cli.commands import in_process, into_a_closed_pipe
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "examples" / "node"
@@ -16,7 +16,7 @@ SMALL = ("--machine", "pack:2 numa:1 core:4 pu:1")
 
 
 def test_pods_arrive_in_the_order_of_their_files():
-    run = alignup("simulate", "-f", NODE / "running.yaml", "-f", NODE / "trainer.yaml", *ON_NODE)
+    run = in_process("simulate", "-f", NODE / "running.yaml", "-f", NODE / "trainer.yaml", *ON_NODE)
 
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith("6 pods: 5 admitted, 1 rejected\npolicy single-numa-node")
@@ -73,8 +73,7 @@ def test_a_node_with_state():
 def test_compare_simulates_every_combination(jobs):
     generated = ("--generate", "training", "--count", "20")
 
-    call = in_process if jobs == "1" else alignup
-    run = call("simulate", *generated, *ON_NODE, "--compare", "policy,cpu-options", "--jobs", jobs, "-o", "json")
+    run = in_process("simulate", *generated, *ON_NODE, "--compare", "policy,cpu-options", "--jobs", jobs, "-o", "json")
 
     document = json.loads(run.stdout)
     ranks = [one["rank"] for one in document["ranked"]]
@@ -147,9 +146,9 @@ def test_the_default_configuration_allocates_nothing_per_node():
 
 
 def test_ascii_output():
-    plain = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    files = ("-f", NODE / "running.yaml", "-f", NODE / "trainer.yaml")
 
-    run = alignup("simulate", "-f", NODE / "running.yaml", "-f", NODE / "trainer.yaml", *ON_NODE, env=plain)
+    run = in_process("simulate", *files, *ON_NODE, encoding="ascii")
 
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.isascii()
@@ -184,10 +183,6 @@ def test_an_error_in_a_trace_names_the_file(tmp_path):
 
 
 def test_a_closed_pipe_ends_quietly():
-    with start("simulate", "--generate", "telco", "--count", "100", *map(str, ON_NODE), "-o", "csv") as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        said = process.stderr.read()
+    generated = ("--generate", "telco", "--count", "100")
 
-    assert (process.returncode, said) == (141, b"")
+    assert into_a_closed_pipe("simulate", *generated, *ON_NODE, "-o", "csv") == (141, "")

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from alignup.schema.decisions import from_document
-from tests.cli.commands import alignup, environment, in_process, on_a_terminal, start
+from tests.cli.commands import alignup, environment, in_process, into_a_closed_pipe, on_a_terminal
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "examples" / "node"
@@ -280,17 +280,11 @@ def test_documents_that_are_too_large_are_rejected(manifest, bomb):
 
 
 def test_a_closed_pipe_ends_quietly():
-    with start("why", "-f", str(TRAINER), *map(str, WITH_POD_NAMES)) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        said = process.stderr.read()
-
-    assert (process.returncode, said) == (141, b"")
+    assert into_a_closed_pipe("why", "-f", TRAINER, *WITH_POD_NAMES) == (141, "")
 
 
 def test_colors_are_only_for_terminals_without_no_color():
-    arguments = ("why", "-f", str(TRAINER), *map(str, WITH_POD_NAMES))
+    arguments = ("why", "-f", TRAINER, *WITH_POD_NAMES, "--search", "0")
 
     assert "\033[" in on_a_terminal(*arguments, env={"TERM": "xterm"})
     assert "\033[" not in on_a_terminal(*arguments, env={"TERM": "xterm", "NO_COLOR": "1"})
@@ -312,7 +306,7 @@ def test_a_short_search_lists_what_was_not_tried():
 
 
 def test_shell_completion():
-    shown = alignup("completion", "bash")
+    shown = in_process("completion", "bash")
     asked = alignup(env={"_ALIGNUP_COMPLETE": "bash_complete", "COMP_WORDS": "alignup why -o ", "COMP_CWORD": "3"})
 
     assert "_ALIGNUP_COMPLETE=bash_complete" in shown.stdout

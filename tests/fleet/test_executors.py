@@ -52,19 +52,27 @@ def test_the_serial_executor_does_not_catch_interruptions():
 def test_results_are_in_submission_order_and_progress_is_reported():
     progress: list[int] = []
     with ThreadPoolExecutor(2) as executor:
-        jobs: JobBatch[float] = JobBatch(executor, progress.append)
-        for seconds in (0.05, 0.0, 0.02):
-            jobs.submit(slept, seconds)
+        jobs: JobBatch[int] = JobBatch(executor, progress.append)
+        third = Event()
+        jobs.submit(after, third, 1)
+        jobs.submit(after, None, 2)
+        jobs.submit(setting, third, 3)
         found = jobs.results()
 
-    assert found == [0.05, 0.0, 0.02]
+    assert found == [1, 2, 3]
     assert progress == sorted(progress)
     assert {1, 2, 3} <= set(progress)
 
 
-def slept(seconds: float) -> float:
-    sleep(seconds)
-    return seconds
+def after(event: Event | None, value: int) -> int:
+    """Return *value* after *event*."""
+    assert event is None or event.wait(60)
+    return value
+
+
+def setting(event: Event, value: int) -> int:
+    event.set()
+    return value
 
 
 def test_errors_are_raised_after_all_jobs():

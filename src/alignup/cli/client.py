@@ -56,9 +56,10 @@ class AgentOptions:
 class AgentClient:
     """Client for one agent. Every method raises :class:`AgentError` when the agent does not answer or reports one."""
 
-    def __init__(self, address: Address, *, token: str = "") -> None:
+    def __init__(self, address: Address, *, token: str = "", timeout: float = TIMEOUT) -> None:
         self.address = str(address)
         self._address = address
+        self._timeout = timeout
         self._authorization = f"Authorization: Bearer {token}\r\n" if token else ""
 
     @property
@@ -156,7 +157,7 @@ class AgentClient:
                 yield status, response, length
         except TimeoutError as error:
             raise AgentError(
-                f"the agent at {self.address} did not answer within {TIMEOUT:.0f} seconds",
+                f"the agent at {self.address} did not answer within {self._timeout:.0f} seconds",
                 advice="The request may still take effect. Check with 'alignup ps'.",
             ) from error
         except OSError as error:
@@ -182,9 +183,9 @@ class AgentClient:
         address = self._address
         try:
             if not isinstance(address, UnixAddress):
-                return socket.create_connection((address.host, address.port), timeout=TIMEOUT)
+                return socket.create_connection((address.host, address.port), timeout=self._timeout)
             connection = socket.socket(socket.AF_UNIX)
-            connection.settimeout(TIMEOUT)
+            connection.settimeout(self._timeout)
             try:
                 connection.connect(str(address.path))
             except OSError:

@@ -19,7 +19,7 @@ from alignup.fleet.events import WorkloadEvent, ordered
 from alignup.fleet.executors import JobBatch, SerialExecutor, pack, raise_if_cancelled, unpack
 from alignup.fleet.report import score_document
 from alignup.fleet.settings_grid import Variant
-from alignup.fleet.simulate import Progress, ProgressReporter, Score, run
+from alignup.fleet.simulate import Progress, ProgressReporter, Score, SimulationResult, run
 
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
@@ -117,12 +117,12 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
         yield {**empty, **variant.choices, _ERROR: variant.error}
 
 
-def score_variant(workload: bytes, settings: bytes) -> Score | str:
+def score_variant(workload: bytes, settings: bytes, *, simulate: Callable[..., SimulationResult] = run) -> Score | str:
     """Run one job: simulate the packed *workload* under *settings*; returns the error if there is no score."""
     raise_if_cancelled()
     machine, events = _unpack_workload(workload)
     try:
-        return run(Host(machine, unpack(settings)), events, progress=raise_if_cancelled).score
+        return simulate(Host(machine, unpack(settings)), events, progress=raise_if_cancelled).score
     except WorkLimitError as error:
         return str(error)
 
