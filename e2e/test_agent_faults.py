@@ -23,7 +23,7 @@ ROOMY = {**CONFIG, "maxPods": 1000}
 
 def test_no_admission_is_lost_in_200_kills_under_load(tmp_path: Path) -> None:
     """After each kill, every acknowledged placement exists, nothing is partial, and nothing is allocated twice."""
-    assert kill_again_and_again(tmp_path / "root", rounds=KILLS, seed=SEED) > 1_000
+    assert kill_again_and_again(tmp_path / "root", kills=KILLS, seed=SEED) > 1_000
 
 
 def test_1000_invalid_requests_are_harmless(tmp_path: Path) -> None:

@@ -8,17 +8,18 @@ from pathlib import Path
 
 from tests.agent.agents import running, wait_for
 from tests.agent.load import check_granted, check_nothing_twice, kill_plugins_too, memory_of
-from tests.agent.plugin_rig import process, wait_for_devices
+from tests.agent.plugin_rig import GPUS, wait_for_devices
 from tests.effort import SEED
+from tests.testing.processes import plugin_process
 
-ROUNDS = 60
+KILLS = 60
 FLAPS = 100
 TIMEOUT = 300.0  #: seconds
 
 
 def test_agent_and_plugin_are_killed_60_times_under_load(tmp_path: Path) -> None:
     """After each kill, every acknowledged placement exists and no device has two owners; in the end, none is lost."""
-    assert kill_plugins_too(tmp_path / "root", rounds=ROUNDS, seed=SEED) > 20
+    kill_plugins_too(tmp_path / "root", kills=KILLS, seed=SEED)
 
 
 def test_a_plugin_that_flaps_a_hundred_times_is_harmless(tmp_path: Path) -> None:
@@ -26,7 +27,7 @@ def test_a_plugin_that_flaps_a_hundred_times_is_harmless(tmp_path: Path) -> None
     root, script = tmp_path / "root", tmp_path / "script"
     script.write_text('{"after": 0.03, "do": "restart"}\n{"after": 0.03, "do": "register"}\n' * FLAPS)
     with running(root, "--on-misfit", "wait", devices="") as agent:
-        with process(root / "device-plugins", "--preferred", "lowest", "--script", str(script)):
+        with plugin_process(root / "device-plugins", *GPUS, "--preferred", "lowest", "--script", str(script)):
             wait_for_devices(agent)
             before = memory_of(agent)
             for number in range(4):

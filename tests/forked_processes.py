@@ -31,6 +31,7 @@ _FORKING.set_forkserver_preload(
         "alignup.discover",
         "alignup.runs.local_allocator",
         "alignup.runs.lifecycle",
+        "alignup.testing.plugin",
         "alignup.testing.runtime.__main__",
         "encodings.ascii",  # a child that dropped root may not be able to read root's Python files
     ]

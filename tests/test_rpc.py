@@ -1,14 +1,17 @@
 """Calls over Unix sockets: a failed call raises the caller's error type with the status code."""
 
 import asyncio
-import tempfile
-from pathlib import Path
+from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 
 from alignup import rpc
 from alignup.wire import cri_pb2 as wire
+from tests.grpc_fixtures import anyio_backend, one_loop
+from tests.short_paths import short_directory
+
+__all__ = ["anyio_backend", "one_loop"]
 
 SERVICE = wire.DESCRIPTOR.services_by_name["RuntimeService"]
 METHOD = f"/{SERVICE.full_name}/Version"
@@ -22,38 +25,31 @@ class OwnError(Exception):
         self.code = code
 
 
-@pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="module", autouse=True)
-async def one_loop(anyio_backend):
-    """Keep the loop open a little longer: abandoned calls finish in the background."""
-    yield
-    await asyncio.sleep(0.1)
-
-
 @pytest.fixture
 def path():
-    with tempfile.TemporaryDirectory(prefix="alignup-") as place:
-        yield Path(place) / "odd % name?.sock"
+    with short_directory() as place:
+        yield place / "odd % name?.sock"
 
 
-async def respond(request):
-    match request.version:
-        case "reject":
-            raise rpc.StatusError("denied", code=grpc.StatusCode.PERMISSION_DENIED)
-        case "wait":
-            await asyncio.sleep(60)
-    return wire.VersionResponse(version=request.version)
+@asynccontextmanager
+async def serving(path):
+    """Serve Version at *path*, and yield an event that is set once a call waits."""
+    waiting = asyncio.Event()
+
+    async def respond(request):
+        match request.version:
+            case "reject":
+                raise rpc.StatusError("denied", code=grpc.StatusCode.PERMISSION_DENIED)
+            case "wait":
+                waiting.set()
+                await asyncio.Event().wait()
+        return wire.VersionResponse(version=request.version)
+
+    async with rpc.serve(path, SERVICE, {"Version": (wire.VersionRequest, respond)}):
+        yield waiting
 
 
-def serving(path):
-    return rpc.serve(path, SERVICE, {"Version": (wire.VersionRequest, respond)})
-
-
-async def call(channel, text, *, kind=wire.VersionResponse, seconds=5.0, wait_for_ready=True):
+async def call(channel, text, *, kind=wire.VersionResponse, seconds=60.0, wait_for_ready=True):
     request = wire.VersionRequest(version=text)
     return await rpc.call(
         channel, METHOD, request, response=kind, seconds=seconds, error=OwnError, wait_for_ready=wait_for_ready
@@ -68,17 +64,17 @@ async def test_a_call_returns_the_response(path):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "code"),
+    ("text", "kind", "seconds", "code"),
     [
-        pytest.param("reject", wire.VersionResponse, "PERMISSION_DENIED", id="a rejection"),
-        pytest.param("wait", wire.VersionResponse, "DEADLINE_EXCEEDED", id="a timeout"),
-        pytest.param("v1", wire.StatusResponse, "INTERNAL", id="a response of another type"),
+        pytest.param("reject", wire.VersionResponse, 60, "PERMISSION_DENIED", id="a rejection"),
+        pytest.param("wait", wire.VersionResponse, 0.05, "DEADLINE_EXCEEDED", id="a timeout"),
+        pytest.param("v1", wire.StatusResponse, 60, "INTERNAL", id="a response of another type"),
     ],
 )
-async def test_a_failed_call_raises_the_error_of_the_caller(path, text, kind, code):
+async def test_a_failed_call_raises_the_error_of_the_caller(path, text, kind, seconds, code):
     async with serving(path), rpc.channel(path) as channel:
         with pytest.raises(OwnError) as caught:
-            await call(channel, text, kind=kind, seconds=0.3)
+            await call(channel, text, kind=kind, seconds=seconds)
 
     assert caught.value.code is grpc.StatusCode[code]
     assert str(caught.value)
@@ -86,18 +82,20 @@ async def test_a_failed_call_raises_the_error_of_the_caller(path, text, kind, co
 
 async def test_a_call_waits_for_the_server_to_listen(path):
     async with rpc.channel(path) as channel:
-        waiting = asyncio.create_task(call(channel, "v1"))
-        await asyncio.sleep(0.2)
+        pending = asyncio.create_task(call(channel, "v1"))
+        async with asyncio.timeout(60):
+            while channel.get_state() is not grpc.ChannelConnectivity.TRANSIENT_FAILURE:  # it found no server
+                await channel.wait_for_state_change(channel.get_state())
         async with serving(path):
-            response = await waiting
+            response = await pending
 
     assert response.version == "v1"
 
 
 async def test_a_call_that_does_not_wait_fails_at_once_without_a_server(path):
-    async with rpc.channel(path) as channel, asyncio.timeout(3):
+    async with rpc.channel(path) as channel, asyncio.timeout(60):
         with pytest.raises(OwnError) as caught:
-            await call(channel, "v1", seconds=60, wait_for_ready=False)
+            await call(channel, "v1", seconds=600, wait_for_ready=False)
 
     assert caught.value.code is grpc.StatusCode.UNAVAILABLE
 
@@ -117,24 +115,24 @@ async def test_responses_above_the_size_limit_fail(path):
 
 
 async def test_closing_the_channel_fails_pending_calls_without_cancelling_their_tasks(path):
-    async with serving(path):
+    async with serving(path) as waiting:
         channel = rpc.channel(path)
-        waiting = asyncio.create_task(call(channel, "wait"))
-        await asyncio.sleep(0.1)
+        pending = asyncio.create_task(call(channel, "wait"))
+        await waiting.wait()
         await channel.close()
         with pytest.raises(OwnError) as caught:
-            await waiting
+            await pending
 
     assert caught.value.code is grpc.StatusCode.CANCELLED
 
 
 async def test_cancelling_a_task_cancels_its_call(path):
-    async with serving(path), rpc.channel(path) as channel:
-        waiting = asyncio.create_task(call(channel, "wait"))
-        await asyncio.sleep(0.1)
-        waiting.cancel()
+    async with serving(path) as waiting, rpc.channel(path) as channel:
+        pending = asyncio.create_task(call(channel, "wait"))
+        await waiting.wait()
+        pending.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await waiting
+            await pending
 
 
 async def test_a_failed_stream_raises_the_error_of_the_caller(path):

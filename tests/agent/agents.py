@@ -81,7 +81,7 @@ class Agent:
         self.http.close()
         if self.process.is_alive():
             self.send(number)
-        self.process.join(30)
+        self.process.join(60)
         if self.process.exitcode is None:
             self.send(signal.SIGABRT)
             self.process.join()
@@ -161,12 +161,26 @@ def running(root: Path, *options: str | Path, **how: Any) -> Iterator[Agent]:
         agent.stop()
 
 
-def wait_for(condition: Callable[[], bool], *, what: Callable[[], str] = lambda: "it", seconds: float = 20.0) -> None:
-    """Wait for a condition."""
+def run_until_exit(root: Path, *options: str | Path, **how: Any) -> tuple[int | None, str]:
+    """Run an agent that ends by itself; return its exit code and its output."""
+    log = root.with_name(f"{root.name}.exit.log")
+    process = forked(serve_command, arguments(root, *options, **how), log, {}, None)
+    process.join(60)
+    return process.exitcode, log.read_text()
+
+
+def wait_for(
+    condition: Callable[[], bool],
+    *,
+    what: Callable[[], str] = lambda: "it",
+    seconds: float = 60.0,
+    interval: float = 0.005,
+) -> None:
+    """Wait for a condition, which is checked every *interval* seconds."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} seconds for {what()}"
-        time.sleep(0.01)
+        time.sleep(interval)
 
 
 def _listens(agent: Agent, log_start: int) -> bool:

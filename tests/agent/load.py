@@ -5,16 +5,19 @@ import random
 import threading
 import time
 from collections import Counter
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from socket import AF_UNIX, SOCK_STREAM, socket
+from socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socket
 from typing import Any
 
 from alignup.align import bits
-from tests.agent import plugin_rig
-from tests.agent.agents import Agent, Document, pod, start
+from tests.agent.agents import Agent, Document, pod, running, wait_for
+from tests.agent.plugin_rig import GPUS, wait_for_devices
+from tests.effort import did
+from tests.testing.processes import start_plugin
 
 #: Errors of a client whose server is killed.
 BROKEN = (OSError, HTTPException)
@@ -24,7 +27,7 @@ class UnixConnection(HTTPConnection):
     """HTTP over a unix socket."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("agent", timeout=20)
+        super().__init__("agent", timeout=60)
         self._path = str(path)
 
     def connect(self) -> None:
@@ -135,80 +138,92 @@ def check_nothing_twice(pods: dict[str, Document]) -> None:
     assert not [name for name, count in devices.items() if count > 1]
 
 
-def kill_again_and_again(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:
-    """Kill an agent under load at random moments and check it after each; return the number of responses."""
+#: Options of agents under load: pods may wait.
+WAITING = ("--on-misfit", "wait", "--patience", "4")
+PODS_PER_KILL = 7  #: at least
+
+
+def kill_again_and_again(root: Path, *, kills: int, seed: int, clients: int = 3) -> int:
+    """Kill an agent under load at random moments and check it after each; return the number of submitted pods."""
     rng = random.Random(seed)
     workers = [Client(f"client{number}", random.Random(seed + number)) for number in range(clients)]
-    for _ in range(rounds):
-        agent = start(root, "--on-misfit", "wait", "--patience", "4")
+    for _ in range(kills):
+        with running(root, *WAITING) as agent:
+            _check_agent(agent, workers)
+            with _load(agent, workers):
+                _wait_for_pods(workers, rng.randint(PODS_PER_KILL, 2 * PODS_PER_KILL))
+                time.sleep(rng.uniform(0, 0.02))  # a random moment, also in the middle of a request
+                agent.kill()
+        did("agents killed")
+    with running(root, *WAITING) as agent:
         _check_agent(agent, workers)
-        threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in workers]
-        for thread in threads:
-            thread.start()
-        _wait_for_more(workers, rng.randint(7, 14))
-        time.sleep(rng.uniform(0, 0.02))
-        agent.kill()
-        for thread in threads:
-            thread.join(30)
-            assert not thread.is_alive()
-    agent = start(root, "--on-misfit", "wait", "--patience", "4")
-    _check_agent(agent, workers)
-    for uid in agent.pods():
-        assert agent.release(uid).status_code == 200
-    assert agent.pods() == {}
-    assert agent.admit("whole", cpu="4").status_code == 201
-    agent.stop()
+        for uid in agent.pods():
+            assert agent.release(uid).status_code == 200
+        assert agent.pods() == {}
+        assert agent.admit("whole", cpu="4").status_code == 201
     return sum(client.sent for client in workers)
 
 
-def _wait_for_more(workers: list[Client], pods: int) -> None:
-    """Wait until the clients have submitted this many more pods."""
-    enough = sum(client.sent for client in workers) + pods
-    deadline = time.monotonic() + 30
-    while sum(client.sent for client in workers) < enough:
-        assert time.monotonic() < deadline, "nothing is answered any more"
-        time.sleep(0.001)
-
-
-def kill_plugins_too(root: Path, *, rounds: int, seed: int, clients: int = 3) -> int:
-    """Kill an agent and its GPU plugin in turn, under load; return the number of pods with a GPU."""
+def kill_plugins_too(root: Path, *, kills: int, seed: int, clients: int = 3) -> None:
+    """Kill an agent and its GPU plugin in turn, under load."""
     rng = random.Random(seed)
     workers = [
-        Client(f"client{number}", random.Random(seed + number), gpus=0.6, cpus=("1", "100m"))
+        Client(f"client{number}", random.Random(seed + number), gpus=0.4, cpus=("1", "100m"))
         for number in range(clients)
     ]
-    plugin = plugin_rig.spawn(root / "device-plugins", "--preferred", "highest")
+    plugin = start_plugin(root / "device-plugins", *GPUS, "--preferred", "highest")
     try:
-        for _ in range(rounds):
-            agent = start(root, "--on-misfit", "wait", "--patience", "4", devices="")
-            plugin_rig.wait_for_devices(agent)
+        for _ in range(kills):
+            with running(root, *WAITING, devices="") as agent:
+                wait_for_devices(agent)
+                _check_agent(agent, workers)
+                with _load(agent, workers):
+                    _wait_for_pods(workers, rng.randint(2, 4), with_devices=True)
+                    plugin.kill()
+                    plugin.join()
+                    _wait_for_pods(workers, rng.randint(1, 6))
+                    plugin = start_plugin(root / "device-plugins", *GPUS, "--preferred", "highest")
+                    _wait_for_pods(workers, rng.randint(1, 12))
+                    agent.kill()
+            did("agents killed")
+            did("plugins killed")
+        with running(root, *WAITING, devices="") as agent:
+            wait_for_devices(agent)
             _check_agent(agent, workers)
-            threads = [threading.Thread(target=client.work, args=(root / "agent.sock",)) for client in workers]
-            for thread in threads:
-                thread.start()
-            time.sleep(rng.uniform(0.05, 0.3))
-            plugin.kill()
-            plugin.wait()
-            time.sleep(rng.uniform(0.0, 0.1))
-            plugin = plugin_rig.spawn(root / "device-plugins", "--preferred", "highest")
-            time.sleep(rng.uniform(0.0, 0.9))
-            agent.kill()
-            for thread in threads:
-                thread.join(30)
-                assert not thread.is_alive()
-        agent = start(root, "--on-misfit", "wait", "--patience", "4", devices="")
-        plugin_rig.wait_for_devices(agent)
-        _check_agent(agent, workers)
-        check_granted(agent.pods())
-        for uid in agent.pods():
-            assert agent.release(uid).status_code == 200
-        for uid in ("one", "two"):
-            assert agent.admit(uid, cpu="1", gpu="2").status_code == 201
-        agent.stop()
+            check_granted(agent.pods())
+            for uid in agent.pods():
+                assert agent.release(uid).status_code == 200
+            for uid in ("one", "two"):
+                assert agent.admit(uid, cpu="1", gpu="2").status_code == 201
     finally:
         plugin.kill()
-        plugin.wait()
-    return sum(client.with_devices for client in workers)
+        plugin.join()
+
+
+@contextmanager
+def _load(agent: Agent, workers: list[Client]) -> Iterator[None]:
+    """Clients that work until the agent is killed."""
+    threads = [threading.Thread(target=client.work, args=(agent.root / "agent.sock",)) for client in workers]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        if agent.process.is_alive():
+            agent.kill()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def _wait_for_pods(workers: list[Client], count: int, *, with_devices: bool = False) -> None:
+    """Wait until the clients have submitted this many more pods, or such with acknowledged devices."""
+
+    def pods() -> int:
+        return sum(client.with_devices if with_devices else client.sent for client in workers)
+
+    enough = pods() + count
+    wait_for(lambda: pods() >= enough, what=lambda: "more pods", interval=0.001)
 
 
 def check_granted(pods: dict[str, Document]) -> None:
@@ -251,18 +266,21 @@ def nonsense(agent: Agent, count: int, *, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(count):
         with socket(AF_UNIX, SOCK_STREAM) as caller:
-            caller.settimeout(0.05)
+            caller.settimeout(60)
             caller.connect(str(agent.root / "agent.sock"))
             try:
-                caller.sendall(_rubbish(rng))
+                request, whole = _rubbish(rng)
+                caller.sendall(request)
                 if rng.random() < 0.7:
+                    if not whole:  # the server would wait for more
+                        caller.shutdown(SHUT_WR)
                     caller.recv(4096)
-            except OSError:  # the server may close the connection
+            except (BrokenPipeError, ConnectionResetError):  # the server may close the connection
                 continue
 
 
-def _rubbish(rng: random.Random) -> bytes:
-    """Random bytes, truncated requests, wrong lengths, deep and invalid documents."""
+def _rubbish(rng: random.Random) -> tuple[bytes, bool]:
+    """Random bytes, truncated requests, wrong lengths, deep and invalid documents; and whether a response is due."""
     body = rng.choice(
         (
             b"",
@@ -280,6 +298,6 @@ def _rubbish(rng: random.Random) -> bytes:
     verb = rng.choice(("POST", "POST", "POST", "PATCH", "BREW", "GET"))
     head = f"{verb} /v1/pods{rng.choice(('', '?dryRun=maybe', '/%ff%00'))} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n"
     request = f"{head}Content-Type: {kind}\r\nContent-Length: {length}\r\n\r\n".encode() + body
-    return rng.choice(
-        (request, request, request, rng.randbytes(300), request[:40], b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 9_000)
-    )
+    whole = request, length <= len(body)
+    long = b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 9_000
+    return rng.choice((whole, whole, whole, (rng.randbytes(300), False), (request[:40], False), (long, False)))

@@ -1,11 +1,9 @@
-"""An admission queue with device plugins on real sockets, in one process; and plugins as processes."""
+"""An admission queue with device plugins on real sockets, in one process."""
 
 import asyncio
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,15 +17,17 @@ from alignup.agent.state import AgentState, Clock
 from alignup.align.workload import Pod
 from alignup.plugins.endpoint import PluginTimeouts
 from alignup.plugins.manager import DevicePluginManager
-from alignup.testing import Plugin, Preference
+from alignup.testing import Preference
 from tests.agent.agents import wait_for
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU
+from tests.deadlines import until
 from tests.plugins.listener import RecordingMetrics
+from tests.plugins.pausable import PausablePlugin
 
 DEVICES = "2@0,2@1"
+GPUS = ("--devices", DEVICES)  #: options of a plugin process
 PATIENT = PluginTimeouts()
-STRICT = PluginTimeouts(preferred=0.3, allocate=0.3)  #: on a busy machine, good plugins may exceed it too
 
 
 @dataclass(frozen=True)
@@ -64,17 +64,11 @@ class PluginRig:
 
     @asynccontextmanager
     async def plugin(
-        self,
-        devices: str = DEVICES,
-        *,
-        resource: str = GPU,
-        preference: Preference = Preference.NONE,
-        count: int | None = None,
-    ) -> AsyncIterator[Plugin]:
-        """A plugin whose devices can be had, *count* of them."""
-        async with Plugin(resource, devices, directory=self.directory, preference=preference) as plugin:
-            expected = len(plugin.devices) if count is None else count
-            await until(lambda: self.healthy(resource) == expected)
+        self, devices: str = DEVICES, *, resource: str = GPU, preference: Preference = Preference.NONE
+    ) -> AsyncIterator[PausablePlugin]:
+        """A plugin whose devices are all healthy."""
+        async with PausablePlugin(resource, devices, directory=self.directory, preference=preference) as plugin:
+            await until(lambda: self.healthy(resource) == len(plugin.devices))
             yield plugin
 
 
@@ -84,53 +78,27 @@ async def start_rig(
     *,
     now: AgentState | None = None,
     save: SaveState = lambda _: None,
-    deadlines: PluginTimeouts = PATIENT,
+    timeouts: PluginTimeouts = PATIENT,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[PluginRig]:
-    """A queue that serves plugins in *directory*."""
+    """A queue that serves plugins in *directory*; *clock* measures how long they are gone."""
     queue = AdmissionQueue(
         now or empty_state(),
         save,
         clock=Clock(now=time.time, monotonic=time.perf_counter),
         dispatch=lambda _: None,
     )
-    manager = DevicePluginManager(directory, PluginEvents(queue), metrics=RecordingMetrics(), timeouts=deadlines)
-    allocator = DeviceAllocator(queue, manager, log=structlog.get_logger())
+    manager = DevicePluginManager(
+        directory, PluginEvents(queue), metrics=RecordingMetrics(), timeouts=timeouts, now=clock
+    )
+    allocator = DeviceAllocator(queue, manager, log=structlog.get_logger(), backoff=0.01)
     try:
         async with manager:
             manager.expect(expected_resources(queue))
             yield PluginRig(queue, manager, allocator, directory)
-            await allocator.close()
     finally:
+        await allocator.close()
         await asyncio.to_thread(queue.close)
-
-
-async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - there is no event to wait for
-            await asyncio.sleep(0.005)
-
-
-@contextmanager
-def process(directory: Path, *options: str, resource: str = GPU, devices: str = DEVICES) -> Iterator[Any]:
-    """A plugin process, killed at the end."""
-    plugin = spawn(directory, *options, resource=resource, devices=devices)
-    try:
-        yield plugin
-    finally:
-        plugin.kill()
-        plugin.communicate()
-
-
-def spawn(directory: Path, *options: str, resource: str = GPU, devices: str = DEVICES) -> "subprocess.Popen[str]":
-    """Start a plugin process."""
-    events = ["--resource", resource, "--devices", devices, "--dir", str(directory), *options]
-    return subprocess.Popen(  # noqa: S603 - our own
-        [sys.executable, "-m", "alignup.testing.plugin", *events],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
 
 
 def wait_for_devices(agent: Any, count: int = 4, resource: str = GPU) -> None:

@@ -1,7 +1,6 @@
 """Faults that an agent must survive; ``e2e/test_agent_faults.py`` has longer versions."""
 
 import json
-import os
 import time
 
 import pytest
@@ -17,22 +16,26 @@ from alignup.schema.decisions import decision_document
 from alignup.state.checkpoint import NAME, CheckpointStore
 from alignup.state.history import History
 from tests.agent.agents import CONFIG, pod, running, wait_for
-from tests.agent.load import come_and_go, kill_again_and_again, memory_of, nonsense
+from tests.agent.load import PODS_PER_KILL, come_and_go, kill_again_and_again, memory_of, nonsense
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import host
 from tests.align.hosts import pod as small_pod
-from tests.effort import examples
+from tests.effort import SEED, did, examples, rounds
 
 ROOMY = {**CONFIG, "maxPods": 1000}
+LARGEST = 20 << 10  #: bytes of a file on a full disk
 
 
+@pytest.mark.soak
 def test_an_agent_killed_under_load_keeps_every_acknowledged_decision(tmp_path):
-    assert kill_again_and_again(tmp_path / "root", rounds=8, seed=os.getpid()) > 50
+    kills = rounds(3, soak=100)
+
+    assert kill_again_and_again(tmp_path / "root", kills=kills, seed=SEED) >= kills * PODS_PER_KILL
 
 
 def test_a_full_disk_stops_only_admissions(tmp_path):
     promised = {}
-    with running(tmp_path / "root", config=ROOMY, largest=48 << 10) as agent:
+    with running(tmp_path / "root", config=ROOMY, largest=LARGEST) as agent:
         for number in range(200):
             answer = agent.admit(f"pod-{number}", cpu="1m", memory="1Mi")
             if answer.status_code != 201:
@@ -70,33 +73,38 @@ def test_the_agent_recovers_when_the_disk_is_writable_again(tmp_path):
         (root / "agent.sock").rename(away / "agent.sock")
         root.rmdir()
         away.rename(root)
-        wait_for(agent.ready)
-        admitted = agent.admit("after", cpu="1")
+        admitted, ready = agent.admit("after", cpu="1"), agent.ready()
 
     assert rejected.status_code == 503
     assert list(shown) == ["before"]
-    assert admitted.status_code == 201
+    assert (admitted.status_code, ready) == (201, True)
     assert [one["entry"]["pod"]["uid"] for one in json.loads((root / NAME).read_bytes())["pods"]] == ["before", "after"]
 
 
+@pytest.mark.soak
 def test_malformed_requests_do_no_harm(tmp_path):
+    count = rounds(80, soak=5_000)
     with running(tmp_path / "root") as agent:
-        nonsense(agent, 10, seed=1)
+        nonsense(agent, 10, seed=SEED)
         before = memory_of(agent)
 
-        nonsense(agent, 80, seed=2)
+        nonsense(agent, count, seed=SEED + 1)
+        did("malformed requests", count)
 
         assert agent.ready()
         assert agent.admit("sense", cpu="1").status_code == 201
         assert memory_of(agent) - before < 10 << 20
 
 
+@pytest.mark.soak
 def test_admitting_and_releasing_pods_leaks_nothing(tmp_path):
+    count = rounds(40, soak=2_000)
     with running(tmp_path / "root", "--history", "50") as agent:
-        come_and_go(agent, 100)
+        come_and_go(agent, 60)
         before, stored = memory_of(agent), (agent.root / NAME).stat().st_size
 
-        come_and_go(agent, 200)
+        come_and_go(agent, count)
+        did("pods admitted and released", count)
 
         assert memory_of(agent) - before < 4 << 20
         assert (agent.root / NAME).stat().st_size == pytest.approx(stored, abs=200)

@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
-import tempfile
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -23,13 +21,19 @@ from alignup.state.kubelet import state_dir
 from alignup.testing import Fault, Preference
 from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
-from tests.agent.agents import arguments, running, wait_for
+from tests.agent.agents import run_until_exit, running, wait_for
 from tests.agent.load import kill_plugins_too
-from tests.agent.plugin_rig import STRICT, process, start_rig, until, wait_for_devices
+from tests.agent.plugin_rig import GPUS, PATIENT, start_rig, wait_for_devices
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU, NIC, host, pod
-from tests.cli.commands import alignup
+from tests.deadlines import until
+from tests.effort import SEED, did, rounds
+from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.plugins.capacity import capacity_of
+from tests.short_paths import short_directory
+from tests.testing.processes import plugin_process
+
+__all__ = ["anyio_backend", "one_loop"]
 
 pytestmark = pytest.mark.anyio
 
@@ -38,27 +42,15 @@ BAD = {
     "error": Fault(error="out of order"),
     "garbage": Fault(garbage=True),
     "hang": Fault(hang=True),
-    "late": Fault(delay=1.0),
+    "late": Fault(delay=600),
 }
-
-
-@pytest.fixture(scope="module")
-def anyio_backend():
-    return "asyncio"
-
-
-@pytest.fixture(scope="module", autouse=True)
-async def one_loop(anyio_backend):
-    """All tests rig share a loop, because gRPC keeps using the loop for a moment."""
-    yield
-    await asyncio.sleep(0.1)
 
 
 @pytest.fixture
 def directory():
     """A directory with a short path, because sockets are in it."""
-    with tempfile.TemporaryDirectory(prefix="alignup-") as place:
-        yield Path(place)
+    with short_directory() as place:
+        yield place
 
 
 async def test_a_pod_gets_its_plugins_preferred_devices_and_grants(directory):
@@ -96,7 +88,9 @@ async def test_a_dry_run_asks_for_preferences_and_allocates_nothing(directory):
 @pytest.mark.parametrize("method", ["Allocate", "GetPreferredAllocation"])
 @pytest.mark.parametrize("fault", BAD)
 async def test_an_admission_is_undone_if_a_plugin_fails_or_times_out(directory, method, fault):
-    async with start_rig(directory, deadlines=STRICT) as rig, rig.plugin(preference=Preference.LOWEST) as plugin:
+    short = PluginTimeouts(allocate=0.1) if method == "Allocate" else PluginTimeouts(preferred=0.1)
+    timeouts = short if fault in {"hang", "late"} else PATIENT
+    async with start_rig(directory, timeouts=timeouts) as rig, rig.plugin(preference=Preference.LOWEST) as plugin:
         plugin.inject(method, BAD[fault])
         before = rig.queue.host.ledger.by_provider()
 
@@ -108,7 +102,9 @@ async def test_an_admission_is_undone_if_a_plugin_fails_or_times_out(directory, 
         assert admission.decision.rejection.message.endswith(", which is unexpected")
         assert rig.queue.host.ledger.by_provider() == before
         plugin.inject(method, Fault())
-        assert (await rig.admit(pod("a", gpu="1"))).decision.admitted
+        async with asyncio.timeout(60):
+            while not (await rig.admit(pod("a", gpu="1"))).decision.admitted:
+                assert timeouts is short  # on a busy machine, good plugins exceed it too
 
 
 async def test_messages_are_the_kubelets(directory):
@@ -124,9 +120,12 @@ async def test_messages_are_the_kubelets(directory):
 
 async def test_if_one_of_two_plugins_fails_nothing_is_kept(directory):
     async with start_rig(directory) as rig, rig.plugin() as gpus, rig.plugin("1@0,1@1", resource=NIC) as nics:
-        nics.inject("Allocate", Fault(error="no"))
-
-        rejected = await rig.admit(pod("a", gpu="1", nic="1"))
+        nics.inject("Allocate", Fault(error="no", done=True))
+        nics.pause()
+        request = asyncio.create_task(rig.admit(pod("a", gpu="1", nic="1")))
+        await gpus.wait_called("Allocate")
+        nics.resume()
+        rejected = await request
 
         assert rejected.pod_view is None
         assert (rig.free(GPU), rig.free(NIC)) == (4, 2)
@@ -140,9 +139,9 @@ async def test_a_hanging_plugin_does_not_delay_other_pods(directory):
     async with start_rig(directory) as rig, rig.plugin() as gpus, rig.plugin("1@0,1@1", resource=NIC):
         gpus.inject("Allocate", Fault(hang=True))
         hanging = asyncio.create_task(rig.admit(pod("a", cpu="1", gpu="1")))
-        await until(lambda: bool(gpus.requests("Allocate")))
+        await gpus.wait_called("Allocate")
 
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             plain = await rig.admit(pod("b", cpu="1"))
             other = await rig.admit(pod("c", cpu="1", nic="1"))
             gone = await rig.queue.run(Transaction.release, "b")
@@ -160,11 +159,12 @@ async def test_a_hanging_plugin_does_not_delay_other_pods(directory):
 
 async def test_devices_of_a_pending_pod_are_not_allocated_again(directory):
     async with start_rig(directory) as rig, rig.plugin("1@0") as plugin:
-        plugin.inject("Allocate", Fault(delay=0.2))
+        plugin.pause()
         first = asyncio.create_task(rig.admit(pod("a", cpu="1", gpu="1")))
-        await until(lambda: "a" in rig.queue.state.pending)
+        await plugin.wait_called("Allocate")
 
         second = await rig.admit(pod("b", cpu="1", gpu="1"))
+        plugin.resume()
 
         assert second.pod_view is None
         assert (await first).decision.admitted
@@ -172,11 +172,14 @@ async def test_devices_of_a_pending_pod_are_not_allocated_again(directory):
 
 async def test_submitting_a_pending_pod_again_waits_for_it(directory):
     async with start_rig(directory) as rig, rig.plugin() as plugin:
-        plugin.inject("Allocate", Fault(delay=0.2))
+        plugin.pause()
         first = asyncio.create_task(rig.admit(pod("a", gpu="1")))
-        await until(lambda: "a" in rig.queue.state.pending)
+        await plugin.wait_called("Allocate")
+        second = asyncio.create_task(rig.admit(pod("a", gpu="1")))
+        await asyncio.sleep(0)  # the second request starts to wait
+        plugin.resume()
 
-        both = await asyncio.gather(first, rig.admit(pod("a", gpu="1")))
+        both = await asyncio.gather(first, second)
 
         assert both[0] == both[1]
         assert len(plugin.requests("Allocate")) == 1
@@ -184,11 +187,12 @@ async def test_submitting_a_pending_pod_again_waits_for_it(directory):
 
 async def test_a_pending_pod_can_be_released(directory):
     async with start_rig(directory) as rig, rig.plugin() as plugin:
-        plugin.inject("Allocate", Fault(delay=0.2))
+        plugin.pause()
         request = asyncio.create_task(rig.admit(pod("a", gpu="1")))
-        await until(lambda: "a" in rig.queue.state.pending)
+        await plugin.wait_called("Allocate")
 
         gone: Any = await rig.queue.run(Transaction.release, "a")
+        plugin.resume()
         admission = await request
 
         assert gone.pod.uid == "a"
@@ -269,13 +273,14 @@ async def test_a_release_admits_a_pod_that_waits_for_the_devices(directory):
 
 async def test_pods_from_manifests_are_listed_at_once_and_wait_for_their_plugins(directory):
     async with start_rig(directory) as rig, rig.plugin() as plugin:
-        plugin.inject("Allocate", Fault(delay=0.2))
+        plugin.pause()
 
         answers: Any = await rig.queue.run(
             Transaction.replace_pods, [], [(pod("a", gpu="1"), "a.yaml"), (pod("b"), "b.yaml")]
         )
         with_devices, plain = answers
         waiting = rig.status("a")
+        plugin.resume()
         await until(lambda: rig.status("a") == "admitted")
 
         assert with_devices.decision.rejection.reason == "DevicesArePrepared"
@@ -288,7 +293,7 @@ async def test_a_plugin_that_dies_before_allocate_leaves_nothing(directory):
         async with rig.plugin() as plugin:
             plugin.inject("Allocate", Fault(hang=True))
             request = asyncio.create_task(rig.admit(pod("a", gpu="1")))
-            await until(lambda: bool(plugin.requests("Allocate")))
+            await plugin.wait_called("Allocate")
         admission = await request
         await until(lambda: rig.healthy() == 0)
 
@@ -299,12 +304,13 @@ async def test_a_plugin_that_dies_before_allocate_leaves_nothing(directory):
 
 
 async def test_pods_keep_the_devices_of_a_stopped_plugin(directory):
-    async with start_rig(directory, deadlines=PluginTimeouts(reconnect=0.05)) as rig:
+    time = [0.0]
+    async with start_rig(directory, clock=lambda: time[0]) as rig:
         async with rig.plugin():
             await rig.admit(pod("a", gpu="1"))
         await until(lambda: rig.healthy() == 0)
         stopped = await rig.admit(pod("b", gpu="1"))
-        await asyncio.sleep(0.06)
+        time[0] = PATIENT.reconnect + 1
         deleted = capacity_of(rig.manager).deleted
         await rig.manager.settled()
         given_up = await rig.admit(pod("c", gpu="1"))
@@ -317,11 +323,14 @@ async def test_pods_keep_the_devices_of_a_stopped_plugin(directory):
             assert rig.free() == 3
 
 
+@pytest.mark.soak
 async def test_a_flapping_plugin_neither_loses_nor_duplicates_devices(directory):
-    async with start_rig(directory, now=empty_state(wait_enabled=True)) as rig:
-        for number in range(12):
+    flaps = rounds(12, soak=300)
+    async with start_rig(directory, now=empty_state(wait_enabled=True, capacity=flaps)) as rig:
+        for number in range(flaps):
             async with rig.plugin(preference=Preference.LOWEST):
                 await rig.admit(pod(f"p{number}", cpu="10m", memory="1Mi", gpu="1"))
+            did("plugins restarted")
         async with rig.plugin():
             await until(lambda: rig.free() == 0)
             admitted = [one.pod.uid for one in rig.queue.state.pod_views() if str(one.status) == "admitted"]
@@ -334,24 +343,28 @@ async def test_a_flapping_plugin_neither_loses_nor_duplicates_devices(directory)
             await until(lambda: rig.free() == 4)  # the last registration may not be processed yet
 
 
+@pytest.mark.soak
 async def test_under_load_every_device_has_at_most_one_owner(directory):
+    turns = rounds(5, soak=300)
     async with (
         start_rig(directory, now=empty_state(wait_enabled=True, capacity=100)) as rig,
         rig.plugin(preference=Preference.HIGHEST) as plugin,
     ):
 
         async def come_and_go(number):
-            for turn in range(5):
+            for turn in range(turns):
                 uid = f"p{number}-{turn}"
                 await rig.admit(pod(uid, cpu="10m", memory="1Mi", gpu="1"))
-                await asyncio.sleep(0.001 * number)
                 await rig.queue.run(Transaction.release, uid)
+                did("pods admitted and released")
 
         async def disturb():
-            for number in range(8):
+            for number in range(2 * turns):
                 plugin.inject("Allocate", Fault(error="no") if number % 2 else Fault(delay=0.005))
                 plugin.set_health(f"gpu-{number % 4}", "Unhealthy" if number % 2 else "Healthy")
-                await asyncio.sleep(0.02)
+                calls = len(plugin.requests("Allocate"))
+                with suppress(TimeoutError):  # all pods may be done
+                    await asyncio.wait_for(plugin.wait_called("Allocate", calls + 2), 0.1)
 
         await asyncio.gather(disturb(), *map(come_and_go, range(8)))
 
@@ -450,7 +463,7 @@ async def test_preferences_for_changed_devices_are_requested_again_a_limited_num
 
 def test_an_agent_with_plugins_as_processes(tmp_path):
     root = tmp_path / "root"
-    with running(root, devices="") as agent, process(root / "device-plugins", "--preferred", "highest"):
+    with running(root, devices="") as agent, plugin_process(root / "device-plugins", *GPUS, "--preferred", "highest"):
         wait_for_devices(agent)
         answer = agent.admit("a", cpu="2", gpu="1")
         shown = agent.pods()["a"]
@@ -458,7 +471,7 @@ def test_an_agent_with_plugins_as_processes(tmp_path):
         listed = list_pods(root / "pod-resources/kubelet.sock")
         agent.kill()
     state = tmp_path / "kubelet"
-    exported = alignup(*arguments(root, "--export", state, devices=""))
+    code, output = run_until_exit(root, "--export", state, devices="")
     with running(root, devices="") as agent:  # and no plugin
         after = agent.pods()["a"]
         rejected = agent.admit("b", gpu="1")
@@ -477,7 +490,7 @@ def test_an_agent_with_plugins_as_processes(tmp_path):
     assert 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"} 1' in metrics
     assert 'kubelet_device_plugin_alloc_duration_seconds_count{resource_name="example.com/gpu"} 1' in metrics
     assert [(one.resource_name, list(one.device_ids)) for one in listed["a"]] == [(GPU, ["gpu-1"])]
-    assert exported.returncode == 0, exported.stderr
+    assert code == 0, output
     assert response(state) == {"GPU_DEVICES": "gpu-1"}
     assert (taken_over["placements"][0]["given"], taken_over["grants"]) == (placement["given"], shown["grants"])
 
@@ -492,7 +505,7 @@ def list_pods(path):
                 "/v1.PodResourcesLister/List",
                 wire.ListPodResourcesRequest(),
                 response=wire.ListPodResourcesResponse,
-                seconds=5,
+                seconds=60,
                 error=plugin_error,
             )
         return {one.name: [device for app in one.containers for device in app.devices] for one in events.pod_resources}
@@ -510,14 +523,14 @@ def response(state):
 def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, directory):
     plugins, lister = directory / "plugins", directory / "list.sock"
     given = ("--on-misfit", "wait", "--device-plugin-dir", plugins, "--pod-resources-socket", lister)
-    with running(tmp_path / "root", *given, devices="") as agent, process(plugins):
+    with running(tmp_path / "root", *given, devices="") as agent, plugin_process(plugins, *GPUS):
         wait_for_devices(agent)
         agent.admit("runs", gpu="1")
         agent.kill()
     with running(tmp_path / "root", *given, devices="") as agent:
         waits = agent.admit("waits", gpu="1")
         before, listed = agent.pods(), list_pods(lister)
-        with process(plugins):
+        with plugin_process(plugins, *GPUS):
             wait_for(lambda: agent.pods()["waits"]["status"] == "admitted")
             after = agent.pods()
 
@@ -531,5 +544,6 @@ def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, dire
     assert after["waits"]["placements"][0]["given"]["device"] == {GPU: "gpu-1"}
 
 
+@pytest.mark.soak
 def test_killing_plugins_and_agent_under_load_loses_no_acknowledged_decision(tmp_path):
-    assert kill_plugins_too(tmp_path / "root", rounds=2, seed=os.getpid()) > 2
+    kill_plugins_too(tmp_path / "root", kills=rounds(1, soak=60), seed=SEED)

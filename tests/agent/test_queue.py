@@ -2,15 +2,14 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
-from alignup.agent import queue as queue_module
-from alignup.agent.queue import AdmissionQueue
+from alignup.agent.queue import MAX_JOBS, AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, PodError
 from alignup.schema.api import AdmissionStatus, BusyError, NotReadyError
+from tests.agent.agents import wait_for
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 
@@ -21,21 +20,35 @@ class Disk:
     def __init__(self):
         self.written = []
         self.full = False
+        self.saving = threading.Event()  #: a save has begun since ``block``
         self.unblocked = threading.Event()
         self.unblocked.set()
 
+    def block(self):
+        self.unblocked.clear()
+        self.saving.clear()
+
+    async def wait_saving(self):
+        """Return once the queue waits for a blocked save."""
+        assert await asyncio.to_thread(self.saving.wait, 60)
+
     def __call__(self, what):
-        self.unblocked.wait(10)
+        self.saving.set()
+        assert self.unblocked.wait(60)
         if self.full:
             raise FileError("cannot write checkpoint.json: No space left on device")
         self.written.append(what)
 
 
 def wait_until_ready(queue):
-    deadline = time.monotonic() + 10
-    while queue.problems() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert queue.problems() == ()
+    wait_for(lambda: not queue.problems())
+
+
+async def submit(*jobs):
+    """Put jobs into the queue, and return their tasks."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    await asyncio.sleep(0)  # each task runs until it waits for the queue
+    return tasks
 
 
 @pytest.fixture
@@ -50,7 +63,9 @@ def events():
 
 @pytest.fixture
 def queue(disk, events):
-    started = AdmissionQueue(empty_state(wait_enabled=True), disk, clock=clock(), dispatch=events.extend)
+    started = AdmissionQueue(
+        empty_state(wait_enabled=True), disk, clock=clock(), dispatch=events.extend, retry_seconds=0.01
+    )
     wait_until_ready(started)
     disk.written.clear()
     yield started
@@ -105,12 +120,12 @@ def test_jobs_that_change_nothing_are_not_saved(queue, disk):
 
 def test_nothing_is_answered_or_dispatched_before_it_is_saved(queue, disk, events):
     async def impatient():
-        disk.unblocked.clear()
-        jobs = asyncio.ensure_future(queue.run(Transaction.admit, pod("a")))
-        await asyncio.sleep(0.05)
-        before_save = jobs.done(), queue.state.pod_views(), list(events)
+        disk.block()
+        (job,) = await submit(queue.run(Transaction.admit, pod("a")))
+        await disk.wait_saving()
+        before_save = job.done(), queue.state.pod_views(), list(events)
         disk.unblocked.set()
-        return before_save, await jobs
+        return before_save, await job
 
     before_save, admission = asyncio.run(impatient())
 
@@ -120,13 +135,12 @@ def test_nothing_is_answered_or_dispatched_before_it_is_saved(queue, disk, event
 
 def test_jobs_that_arrive_during_a_save_are_saved_together(queue, disk):
     async def crowd():
-        disk.unblocked.clear()
-        first = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="1")))
-        await asyncio.sleep(0.05)
-        rest = [asyncio.ensure_future(queue.run(Transaction.admit, pod(uid, cpu="1"))) for uid in "bcd"]
-        await asyncio.sleep(0.05)
+        disk.block()
+        first = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
+        await disk.wait_saving()
+        rest = await submit(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in "bcd"))
         disk.unblocked.set()
-        return [await first, *[await one for one in rest]]
+        return await asyncio.gather(*first, *rest)
 
     admissions = asyncio.run(crowd())
 
@@ -168,18 +182,13 @@ def test_the_queue_recovers_when_the_disk_has_space_again(queue, disk):
 
 def test_all_jobs_of_a_failed_batch_fail(queue, disk):
     async def crowd():
-        disk.unblocked.clear()
-        first = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="1")))
-        await asyncio.sleep(0.05)
-        rest = [
-            asyncio.ensure_future(queue.run(Transaction.admit, pod(uid, cpu=cpu)))
-            for uid, cpu in (("b", "1"), ("c", "1"))
-        ]
-        wrong = asyncio.ensure_future(queue.run(Transaction.admit, pod("", cpu="1")))
-        await asyncio.sleep(0.05)
+        disk.block()
+        first = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
+        await disk.wait_saving()
+        rest = await submit(*(queue.run(Transaction.admit, pod(uid, cpu="1")) for uid in ("b", "c", "")))
         disk.full = True
         disk.unblocked.set()
-        return await asyncio.gather(first, *rest, wrong, return_exceptions=True)
+        return await asyncio.gather(*first, *rest, return_exceptions=True)
 
     *failed, wrong = asyncio.run(crowd())
 
@@ -190,12 +199,12 @@ def test_all_jobs_of_a_failed_batch_fail(queue, disk):
 
 def test_a_dry_run_does_not_wait_and_changes_nothing(queue, disk):
     async def beside():
-        disk.unblocked.clear()
-        jobs = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="4")))
-        await asyncio.sleep(0.05)
+        disk.block()
+        (job,) = await submit(queue.run(Transaction.admit, pod("a", cpu="4")))
+        await disk.wait_saving()
         tried = queue.transaction().decide(pod("b", cpu="4"))
         disk.unblocked.set()
-        await jobs
+        await job
         return tried, queue.transaction().decide(pod("b", cpu="4"))
 
     before, after = asyncio.run(beside())
@@ -207,14 +216,10 @@ def test_a_dry_run_does_not_wait_and_changes_nothing(queue, disk):
 
 def test_a_full_queue_raises_busy(queue, disk):
     async def flood():
-        disk.unblocked.clear()
-        jobs = [asyncio.ensure_future(queue.run(Transaction.release, "a")) for _ in range(3)]
-        jobs += [asyncio.ensure_future(queue.run(Transaction.admit, pod("a")))]
-        await asyncio.sleep(0.05)
-        jobs += [
-            asyncio.ensure_future(queue.run(Transaction.release, "unknown")) for _ in range(queue_module.MAX_JOBS + 5)
-        ]
-        await asyncio.sleep(0.1)
+        disk.block()
+        jobs = await submit(queue.run(Transaction.admit, pod("a")))
+        await disk.wait_saving()
+        jobs += await submit(*(queue.run(Transaction.release, "unknown") for _ in range(MAX_JOBS + 5)))
         disk.unblocked.set()
         return await asyncio.gather(*jobs, return_exceptions=True)
 
@@ -226,15 +231,15 @@ def test_a_full_queue_raises_busy(queue, disk):
 
 def test_cancelling_the_caller_cancels_a_job_that_has_not_started(queue, disk):
     async def leave():
-        disk.unblocked.clear()
-        first = asyncio.ensure_future(queue.run(Transaction.admit, pod("a", cpu="1")))
-        await asyncio.sleep(0.05)
-        second = asyncio.ensure_future(queue.run(Transaction.admit, pod("b", cpu="1")))
-        await asyncio.sleep(0.05)
+        disk.block()
+        (first,) = await submit(queue.run(Transaction.admit, pod("a", cpu="1")))
+        await disk.wait_saving()
+        (second,) = await submit(queue.run(Transaction.admit, pod("b", cpu="1")))
         second.cancel()
-        await asyncio.sleep(0.05)
+        await asyncio.wait([second])
         disk.unblocked.set()
         await first
+        await queue.run(Transaction.flush_events)  # after the cancelled job
 
     asyncio.run(leave())
 
@@ -262,9 +267,9 @@ def test_close_finishes_the_jobs_in_the_queue(disk):
     closing = AdmissionQueue(empty_state(), disk, clock=clock(), dispatch=lambda _: None)
 
     async def close():
-        disk.unblocked.clear()
-        jobs = [asyncio.ensure_future(closing.run(Transaction.admit, pod(uid, cpu="1"))) for uid in "ab"]
-        await asyncio.sleep(0.05)
+        disk.block()
+        jobs = await submit(*(closing.run(Transaction.admit, pod(uid, cpu="1")) for uid in "ab"))
+        await disk.wait_saving()
         disk.unblocked.set()
         await asyncio.to_thread(closing.close)
         return await asyncio.gather(*jobs)
@@ -297,7 +302,7 @@ def test_a_queue_whose_worker_died_reports_it(disk):
     faulty = AdmissionQueue(empty_state(), disk, clock=clock(), dispatch=broken)
     wait_until_ready(faulty)
     (admission,) = run(faulty.run(Transaction.admit, pod("a")))
-    faulty._thread.join(10)  # noqa: SLF001 - there is no other way to see it end
+    wait_for(lambda: not faulty.alive)
     (error,) = run(faulty.run(Transaction.admit, pod("b")))
 
     assert admission.pod_view.status is AdmissionStatus.ADMITTED

@@ -10,8 +10,6 @@ from tests.plugins.listener import RecordingListener, RecordingMetrics
 
 __all__ = ["anyio_backend", "one_loop"]
 
-QUICK = PluginTimeouts(dial=0.3, preferred=0.3, allocate=0.3, pre_start=0.3)
-
 
 @pytest.fixture
 def directory():
@@ -38,6 +36,7 @@ async def manager(directory, listener, metrics):
 
 @pytest.fixture
 async def impatient(directory, listener, metrics):
-    """A manager with short timeouts; on a busy machine even good plugins may be too slow for it."""
-    async with DevicePluginManager(directory, listener, metrics=metrics, timeouts=QUICK) as made:
+    """A manager that waits only briefly for a plugin to register; a good plugin may have to try more than once."""
+    timeouts = PluginTimeouts(dial=0.2)
+    async with DevicePluginManager(directory, listener, metrics=metrics, timeouts=timeouts) as made:
         yield made

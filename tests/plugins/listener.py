@@ -32,7 +32,7 @@ class RecordingListener:
     def healthy(self, resource: str) -> list[str]:
         return [device.id for device in self.devices.get(resource, ()) if device.healthy]
 
-    async def until(self, condition: Callable[[], object], *, seconds: float = 5.0) -> None:
+    async def until(self, condition: Callable[[], object], *, seconds: float = 60.0) -> None:
         """Return once *condition* holds, which is checked after every notification."""
         async with asyncio.timeout(seconds):
             while not condition():

@@ -37,6 +37,7 @@ class SlowListener:
         self.unblocked = asyncio.Event()
         self.unblocked.set()
         self.failures = 0
+        self.notified = asyncio.Event()
 
     async def _record(self, event):
         await self.unblocked.wait()
@@ -44,6 +45,7 @@ class SlowListener:
             self.failures -= 1
             raise FileError("the disk is full")
         self.events.append(event)
+        self.notified.set()
 
     async def devices_listed(self, resource, devices, *, preferred_allocation):
         await self._record((resource, devices, preferred_allocation))
@@ -72,7 +74,7 @@ async def change(listener):
             statuses[GPU] = status
             notifier.changed(GPU)
         if settle:
-            await asyncio.wait_for(notifier.settled(), 2)
+            await asyncio.wait_for(notifier.settled(), 60)
 
     yield apply
     await notifier.close()
@@ -152,7 +154,8 @@ async def test_resources_do_not_wait_for_each_other():
     notifier = ChangeNotifier(stuck, status=lambda _: served(ONE))
     notifier.changed(GPU)
     notifier.changed(NIC)
-    await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        await stuck.notified.wait()
     await notifier.close()
 
     assert stuck.events == [(NIC, ONE, False)]

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
@@ -12,6 +13,7 @@ from alignup.align.machine import Device
 from alignup.plugins.endpoint import Endpoint, PluginTimeouts
 from alignup.plugins.endpoint_store import UNKNOWN_RESOURCE, EndpointStore, ResourceState, ResourceStatus
 from alignup.wire import device_plugin_pb2 as wire
+from tests.effort import examples
 from tests.plugins.capacity import capacity_of
 
 GPU = "example.com/gpu"
@@ -187,5 +189,6 @@ class PluginLifecycles(RuleBasedStateMachine):
             assert view == self.seen
 
 
+@pytest.mark.soak
 def test_any_sequence_of_events():
-    run_state_machine_as_test(PluginLifecycles)
+    run_state_machine_as_test(PluginLifecycles, settings=settings(max_examples=examples(50)))

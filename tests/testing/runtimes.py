@@ -1,7 +1,7 @@
 """Pods for the test runtime, and helpers that wait for its containers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from alignup.enforce.cri.types import ContainerConfig, ContainerState, CriContai
 from alignup.testing.runtime import Runtime
 
 IMAGE = "busybox"
-TIMEOUT = 10.0  #: seconds; generous, for busy machines
+TIMEOUT = 60.0  #: seconds; generous, for busy machines
 
 
 def is_running(pid: int) -> bool:
@@ -52,14 +52,8 @@ async def wait_exited(client: Client, id_: str) -> CriContainer:
     """Return a container once it has exited."""
     async with asyncio.timeout(TIMEOUT):
         while (seen := await client.container(id_)).state != ContainerState.EXITED:  # noqa: ASYNC110 - CRI has no event for it
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.005)
     return seen
-
-
-async def wait_until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(TIMEOUT):
-        while not condition():  # noqa: ASYNC110 - there is no event for it
-            await asyncio.sleep(0.01)
 
 
 async def wait_reachable(client: Client) -> None:
@@ -69,7 +63,7 @@ async def wait_reachable(client: Client) -> None:
             try:
                 await client.version()
             except CriError:
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.005)
             else:
                 return
 

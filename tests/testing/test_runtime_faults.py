@@ -17,7 +17,7 @@ from tests.testing.runtimes import pod, shell, start_container, wait_exited, wai
 pytestmark = pytest.mark.anyio
 
 FOREVER = shell("sleep 1000")
-IMPATIENT = CriTimeouts(request=0.3, sandbox=0.3, pull=0.3)
+IMPATIENT = CriTimeouts(sandbox=0.1)
 
 
 async def test_calls_fail_the_given_number_of_times(runtime, client):
@@ -42,21 +42,22 @@ async def test_a_failed_call_has_no_effect(runtime, client):
     assert runtime.sandboxes == ()
 
 
-@pytest.mark.parametrize("fault", [Fault(hang=True, done=True, times=1), Fault(delay=1, done=True, times=1)])
-async def test_a_call_may_take_effect_without_a_response(runtime, fault):
-    async with Client(runtime.socket, timeouts=IMPATIENT) as client:
-        runtime.inject("RunPodSandbox", fault)
-        with pytest.raises(CriError) as caught:
-            await client.run_sandbox(pod())
-        with pytest.raises(CriError, match="is reserved for"):
-            await client.run_sandbox(pod())
+@pytest.mark.parametrize("fault", [Fault(hang=True, done=True, times=1), Fault(delay=600, done=True, times=1)])
+async def test_a_call_may_take_effect_without_a_response(runtime, client, fault):
+    runtime.inject("RunPodSandbox", fault)
+    async with Client(runtime.socket, timeouts=IMPATIENT) as impatient:
+        while not runtime.sandboxes:  # on a busy machine, the request may not arrive in time
+            with pytest.raises(CriError) as caught:
+                await impatient.run_sandbox(pod())
+    with pytest.raises(CriError, match="is reserved for"):
+        await client.run_sandbox(pod())
 
     assert caught.value.timed_out
     assert len(runtime.sandboxes) == 1
 
 
 async def test_responses_may_be_late_or_garbage(runtime, client):
-    runtime.inject("Version", Fault(delay=0.05))
+    runtime.inject("Version", Fault(delay=0.01))
     await client.version()
     runtime.inject("Version", Fault(garbage=True))
     with pytest.raises(CriError):
@@ -142,7 +143,7 @@ async def test_tests_can_wait_for_a_call(runtime, client):
     await client.version()
 
     assert not early
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 60)
 
 
 async def test_a_socket_in_use_is_left_alone(root, runtime, client):

@@ -1,5 +1,7 @@
 """Log files of the test runtime in the CRI log format."""
 
+import asyncio
+import os
 import re
 
 import pytest
@@ -7,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import CriError
-from alignup.testing.runtime.process import MAX_LOG_ENTRY, ContainerLog
+from alignup.testing.runtime.process import MAX_LOG_ENTRY, ChildProcess, ContainerLog
+from tests.deadlines import until
 from tests.short_paths import short_directory
-from tests.testing.runtimes import pod, shell, start_container, wait_exited, wait_until
+from tests.testing.runtimes import is_running, pod, shell, start_container, wait_exited
 
 ENTRY = re.compile(
     rb"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z) (?P<stream>stdout|stderr) (?P<tag>[FP]) (?P<text>.*)", re.DOTALL
@@ -98,12 +101,12 @@ async def test_a_reopened_log_continues_in_a_new_file(root, runtime, client):
     script = "echo before; until [ -e go ]; do sleep 0.01; done; echo after; sleep 1000"
     log, old = root / "log", root / "old"
     made = await start_container(client, shell(script, log_path="log"), sandbox=pod(logs=root))
-    await wait_until(lambda: log.read_bytes().endswith(b"\n"))
+    await until(lambda: log.read_bytes().endswith(b"\n"))
 
     log.rename(old)
     await client.reopen_log(made)
     (runtime.directory / "go").touch()
-    await wait_until(lambda: log.read_bytes().endswith(b"\n"))
+    await until(lambda: log.read_bytes().endswith(b"\n"))
 
     assert entries(old.read_bytes()) == [("stdout", "F", b"before")]
     assert entries(log.read_bytes()) == [("stdout", "F", b"after")]
@@ -122,11 +125,27 @@ async def test_the_log_of_an_exited_container_is_not_reopened(root, client):
 
 
 @pytest.mark.anyio
-async def test_a_descendant_that_keeps_the_output_open_does_not_delay_the_exit(root, client):
-    leaves = "setsid sh -c 'echo > left; exec sleep 3' & until [ -e left ]; do sleep 0.01; done; echo out"
-    config = shell(leaves, log_path="log")
+async def test_a_descendant_that_keeps_the_output_open_does_not_delay_the_exit(root):
+    stays = "echo $$ > left; until [ -e end ]; do sleep 0.01; done"
+    command = f"setsid sh -c '{stays}' & until [ -s left ]; do sleep 0.01; done; echo out"
+    log = ContainerLog(root / "log")
+    process = ChildProcess(
+        ("sh", "-c", command),
+        cwd=root,
+        env={"PATH": os.environ["PATH"]},
+        cpus=frozenset(),
+        stdin=False,
+        merge_output=False,
+        take=log.take,
+        drain=0.1,
+    )
+    async with asyncio.timeout(60):
+        code = await process.wait()
+    log.close()
+    descendant = int((root / "left").read_text())
+    stayed = is_running(descendant)
+    (root / "end").touch()
+    await until(lambda: not is_running(descendant))
 
-    seen = await wait_exited(client, await start_container(client, config, sandbox=pod(logs=root)))
-
-    assert seen.exit_code == 0
+    assert (code, stayed) == (0, True)
     assert entries((root / "log").read_bytes()) == [("stdout", "F", b"out")]

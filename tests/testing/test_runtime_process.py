@@ -12,8 +12,9 @@ from alignup.enforce.cri.types import ContainerState
 from alignup.testing import script
 from alignup.testing.runtime import __main__ as runtime_main
 from alignup.testing.runtime.__main__ import ACTIONS, main
+from tests.deadlines import until
 from tests.testing.processes import runtime_process
-from tests.testing.runtimes import is_running, pod, shell, start_container, wait_exited, wait_reachable, wait_until
+from tests.testing.runtimes import is_running, pod, shell, start_container, wait_exited, wait_reachable
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +31,7 @@ async def test_it_runs_containers_until_sigterm(root):
             found = await another.container(made)
 
         process.send_signal(signal.SIGTERM)
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 60) == 0
         assert process.stderr
         errors = await process.stderr.read()
 
@@ -42,23 +43,33 @@ async def test_it_runs_containers_until_sigterm(root):
 
 
 async def test_it_runs_its_script(root, tmp_path):
-    steps = [
-        {"do": "fault", "method": "PullImage", "error": "not now", "times": 1},
-        {"after": 1, "do": "drop", "seconds": 0.3},
-        {"after": 0.5, "do": "crash"},
-    ]
-    (tmp_path / "script").write_text("\n".join(map(json.dumps, steps)))
+    (tmp_path / "script").write_text('{"do": "fault", "method": "PullImage", "error": "not now", "times": 1}')
     options = ("--image", "busybox", "--pullable", "app=sleep 60", "--script", str(tmp_path / "script"))
 
-    async with runtime_process(root, *options) as process, Client(root / "cri.sock") as client:
+    async with runtime_process(root, *options), Client(root / "cri.sock") as client:
         with pytest.raises(CriError, match="not now"):
             await client.pull("app")
         assert await client.pull("app")
-        made = await client.run_sandbox(pod())
-        await wait_until(lambda: not (root / "cri.sock").exists())
-        await wait_reachable(client)
-        assert (await client.sandbox(made)).ready
-        assert await asyncio.wait_for(process.wait(), 10) == -signal.SIGKILL
+        assert await client.run_sandbox(pod())
+
+
+async def test_its_script_may_crash_it(root, tmp_path):
+    (tmp_path / "script").write_text('{"do": "crash"}')
+
+    async with runtime_process(root, "--script", str(tmp_path / "script")) as process:
+        assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+
+
+async def test_a_dropped_runtime_comes_back_with_its_sandboxes(runtime, client):
+    made = await client.run_sandbox(pod())
+
+    steps = script.parse('{"do": "drop", "seconds": 0.1}', ACTIONS)
+    playing = asyncio.create_task(script.play(steps, runtime))
+    await until(lambda: not runtime.socket.exists())
+    await playing
+    await wait_reachable(client)
+
+    assert (await client.sandbox(made)).ready
 
 
 async def test_actions_run(runtime, client):

@@ -136,11 +136,11 @@ async def _main(
             core.metrics.show_containers(
                 lambda: [(one.pod, one.run) for one in service.pod_views() if one.run is not None]
             )
-        await stack.enter_async_context(_serve_api(options, service, core.metrics))
+        address = await stack.enter_async_context(_serve_api(options, service, core.metrics))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
         await stack.enter_async_context(_background_tasks(watcher, queue, notifier))
         pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
-        log.info("listening", at=str(options.address), pods=pods, waiting=waiting)
+        log.info("listening", at=str(address), pods=pods, waiting=waiting)
         notifier.send(sd_notify.READY, sd_notify.status_line(f"{pods} pods admitted, {waiting} waiting"))
         await stop.wait()
         notifier.send(sd_notify.STOPPING)
@@ -214,7 +214,8 @@ def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
 
 
 @asynccontextmanager
-async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[None]:
+async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[Address]:
+    """Yield the address, with the port that the system chose for port 0."""
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     stopping = asyncio.Event()
     accept, keep = _accepted_pods(options)
@@ -228,7 +229,8 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
     api = app.build_app(dependencies, token=token, stopping=stopping)
     with _socket(options.address, token=token) as listener:
         async with sockets.serve_app(api, listener, stopping=stopping):
-            yield
+            tcp = isinstance(options.address, TcpAddress)
+            yield TcpAddress(*listener.getsockname()[:2]) if tcp else options.address
 
 
 def _socket(address: Address, *, token: bytes | None) -> AbstractContextManager[socket.socket]:

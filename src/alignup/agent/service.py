@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SELF_RUN_ANNOTATION = "run.alignup.dev/itself"  #: marks pods that the client runs itself
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", re.ASCII)
-_HISTORY_WAIT = 1.0  #: seconds to wait until earlier decisions are in the history
+_HISTORY_WAIT = 5.0  #: seconds to wait until earlier decisions are in the history
 
 _Result = TypeVar("_Result")
 

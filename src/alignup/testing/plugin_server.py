@@ -23,7 +23,6 @@ from alignup.wire import device_plugin_pb2 as wire
 
 REGISTRY = "kubelet.sock"
 POLL_INTERVAL = 0.05  #: seconds between looks at the directory
-RETRY_DELAY = 0.5  #: seconds until a failed registration is retried
 REGISTER_TIMEOUT = 30.0  #: seconds
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"]
@@ -85,9 +84,10 @@ class Plugin:
         self.preference = preference
         self.pre_start = False  #: whether it requires PreStartContainer calls
         self.crash_after: int | None = None  #: how many Allocate calls it survives
+        self.retry_delay = 0.5  #: seconds until a failed registration is retried
         self.socket = directory / (endpoint or f"{resource.replace('/', '_')}.sock")
         self.calls = RecordingServer(self.socket)
-        self.inject, self.requests = self.calls.inject, self.calls.requests
+        self.inject, self.requests, self.wait_called = self.calls.inject, self.calls.requests, self.calls.wait_called
         self.registrations = 0  #: successful ones
         self.rejections: list[str] = []  #: error messages of failed registrations
         self._registry = directory / REGISTRY
@@ -228,7 +228,7 @@ class Plugin:
             await self.register()
         except rpc.StatusError as error:
             self.rejections.append(str(error))
-            await asyncio.sleep(RETRY_DELAY)
+            await asyncio.sleep(self.retry_delay)
             return False
         return True
 

@@ -17,6 +17,7 @@ from tests.agent.agents import pod as document
 from tests.agent.agents import running, wait_for
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
+from tests.deadlines import until
 
 
 def put(directory, file, *pods):
@@ -42,7 +43,7 @@ class WatcherRig:
         self.out = io.StringIO()
         self.queue = AdmissionQueue(empty_state(**options), self._save, clock=clock(), dispatch=lambda _: None)
         self.watcher = ManifestWatcher(
-            ManifestDir(directory), self.queue, log=log.make_logger(self.out, readable=False)
+            ManifestDir(directory), self.queue, log=log.make_logger(self.out, readable=False), interval=0.01
         )
 
     def _save(self, _state):
@@ -195,21 +196,36 @@ def test_the_manifest_directory_survives_a_restart(tmp_path):
         before = agent.pods()
         agent.kill()
     (directory / "db.yaml").unlink()
+    put(directory, "new.yaml", written("new", cpu="2"))
     with running(tmp_path / "root", "--manifest-dir", directory) as agent:
-        wait_for(lambda: len(agent.pods()) == 1)
+        wait_for(lambda: {one["name"] for one in agent.pods().values()} == {"web", "new"})
         after = agent.pods()
-        put(directory, "db.yaml", written("db", cpu="2"))
-        wait_for(lambda: len(agent.pods()) == 2)
     with running(tmp_path / "root") as agent:
         unwatched = agent.pods()
         notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
 
     assert {one["source"] for one in before.values()} == {str(directory / "web.yaml"), str(directory / "db.yaml")}
-    assert sorted(one["name"] for one in unwatched.values()) == ["db", "web"]
-    assert "pods from manifests stay, but their directory is not watched: web, db" in notes
-    assert [(uid, one["placements"]) for uid, one in after.items()] == [
+    assert unwatched == after
+    assert "pods from manifests stay, but their directory is not watched: web, new" in notes
+    assert [(uid, one["placements"]) for uid, one in after.items() if one["name"] == "web"] == [
         (uid, one["placements"]) for uid, one in before.items() if one["name"] == "web"
     ]
+
+
+def test_the_directory_is_scanned_again_and_again(start_rig, tmp_path):
+    rig = start_rig()
+
+    async def follow():
+        watching = asyncio.create_task(rig.watcher.run())
+        for count in (1, 2):
+            put(tmp_path, f"{count}.json", written(f"web-{count}", cpu="1"))
+            await until(lambda: len(rig.pods) == count)  # noqa: B023 - within this round
+        watching.cancel()
+        await asyncio.wait([watching])
+
+    asyncio.run(follow())
+
+    assert rig.pods == {"web-1": AdmissionStatus.ADMITTED, "web-2": AdmissionStatus.ADMITTED}
 
 
 def test_notes_list_the_current_problems(start_rig, tmp_path):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from alignup.plugins.manager import DevicePluginManager
 
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
-INITIAL_BACKOFF, MAX_BACKOFF = 0.5, 30.0  #: seconds before a pod is retried; the delay doubles with each failure
+MAX_BACKOFF = 30.0  #: seconds
 
 _STOPPING = "the agent is stopping; start it again"
 
@@ -35,12 +35,23 @@ _Answers = dict[PreferenceRequest, tuple[str, ...] | str]
 
 
 class DeviceAllocator:
-    """Runs in the event loop it is created in, until it is closed."""
+    """Runs in the event loop it is created in, until it is closed.
 
-    def __init__(self, queue: AdmissionQueue, plugins: "DevicePluginManager", *, log: FilteringBoundLogger) -> None:
+    A pod that a plugin rejected is retried after *backoff* seconds, which double with each failure.
+    """
+
+    def __init__(
+        self,
+        queue: AdmissionQueue,
+        plugins: "DevicePluginManager",
+        *,
+        log: FilteringBoundLogger,
+        backoff: float = 0.5,
+    ) -> None:
         self._queue = queue
         self._plugins = plugins
         self._log = log
+        self._backoff = backoff
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[str, tuple[Pod, asyncio.Task[AdmissionResult]]] = {}  #: by uid
         self._backoffs: dict[str, asyncio.Task[None]] = {}  #: by uid
@@ -206,7 +217,7 @@ class DeviceAllocator:
                 await self._queue.run(Transaction.undo, pending)
                 break
             except BusyError:
-                await asyncio.sleep(INITIAL_BACKOFF)
+                await asyncio.sleep(self._backoff)
             except NotReadyError:  # the agent is stopping; nothing of the pod is durable
                 break
         self._back_off(pending.pod.uid)
@@ -217,7 +228,7 @@ class DeviceAllocator:
         if self._closed or uid in self._backoffs:
             return
         failures = self._failures[uid] = self._failures.get(uid, 0) + 1
-        seconds = min(INITIAL_BACKOFF * 2 ** min(failures - 1, 16), MAX_BACKOFF)
+        seconds = min(self._backoff * 2 ** min(failures - 1, 16), MAX_BACKOFF)
         self._backoffs[uid] = asyncio.create_task(self._end_backoff(uid, seconds), name=f"back-off of {uid}")
 
     async def _end_backoff(self, uid: str, seconds: float) -> None:

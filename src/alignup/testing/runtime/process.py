@@ -13,7 +13,6 @@ from typing import IO
 MAX_LOG_ENTRY = 16 * 1024  #: bytes
 SIGNAL_EXIT_BASE = 128
 _CHUNK = 1 << 16  #: bytes
-_DRAIN = 1.0  #: seconds for output to end after the command; a process that left the session may keep the pipe open
 
 OutputHandler = Callable[[str, bytes], None]  #: gets the stream and its data; empty data is the end
 
@@ -26,7 +25,8 @@ class ChildProcess:
     """A running command; raises :class:`ProcessStartError` if it cannot run.
 
     It is bound to *cpus*, if there are any. *stdin* gives it a standard input that stays open; *merge_output* sends
-    stderr to stdout, as on a terminal.
+    stderr to stdout, as on a terminal. Once it has ended, its output may take *drain* seconds to end: a process that
+    left the session may keep the pipe open.
     """
 
     def __init__(  # noqa: PLR0913 - the parts of a process
@@ -39,6 +39,7 @@ class ChildProcess:
         stdin: bool,
         merge_output: bool,
         take: OutputHandler,
+        drain: float = 1.0,
     ) -> None:
         try:
             with _affinity(cpus):
@@ -55,6 +56,7 @@ class ChildProcess:
             raise ProcessStartError(_runc_error(command, error)) from error
         self.pid = self._child.pid
         self._running = True
+        self._drain = drain
         streams = (("stdout", self._child.stdout), ("stderr", self._child.stderr))
         self._pumps = [asyncio.create_task(_pump(name, pipe, take)) for name, pipe in streams if pipe]
         self._end = asyncio.create_task(self._watch(), name=f"process {self.pid}")
@@ -85,7 +87,7 @@ class ChildProcess:
         code = self._child.wait()
         if self._child.stdin:
             self._child.stdin.close()
-        _, late = await asyncio.wait(self._pumps, timeout=_DRAIN)
+        _, late = await asyncio.wait(self._pumps, timeout=self._drain)
         for pump in late:
             pump.cancel()
         await asyncio.gather(*late, return_exceptions=True)
