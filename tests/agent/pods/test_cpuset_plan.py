@@ -1,7 +1,8 @@
 """Cpuset updates: which containers are updated, when, in which order, and what happens on failures."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 from hypothesis import settings
@@ -46,7 +47,7 @@ class FakeContainer:
     state: ContainerState = ContainerState.RUNNING
 
 
-def do_nothing() -> None:
+def do_nothing(_id: str, _before: CpuSet) -> None:
     pass
 
 
@@ -57,7 +58,7 @@ class FakeRuntime:
     containers: dict[str, FakeContainer] = field(default_factory=dict)
     failing: set[str] = field(default_factory=set)
     updates: list[tuple[str, str]] = field(default_factory=list)
-    after_update: Callable[[], None] = do_nothing
+    after_update: Callable[[str, CpuSet], None] = do_nothing  #: called with the id and the previous CPUs
 
     def statuses(self) -> ObservedContainers:
         found: dict[str, dict[str, ObservedContainer]] = {}
@@ -71,8 +72,8 @@ class FakeRuntime:
         self.updates.append((container_id, bits.show(cpus)))
         if container_id in self.failing:
             raise EnforceError(UPDATE_FAILED)
-        self.containers[container_id].cpus = cpus
-        self.after_update()
+        before, self.containers[container_id].cpus = self.containers[container_id].cpus, cpus
+        self.after_update(container_id, before)
 
     def take_updates(self) -> list[tuple[str, str]]:
         """The updates since the last call."""
@@ -276,6 +277,12 @@ def test_released_pods_are_forgotten_once_all_sources_are_ready(ready, known):
             "cab",
             id="an owner with a free target goes before a swap",
         ),
+        pytest.param(
+            {"a": "1", "b": "2-3", "c": "4"},
+            {"a": "2", "b": "4", "c": "3"},
+            "bac",
+            id="one of a swap goes before an owner that waits for it",
+        ),
     ],
 )
 def test_updates_are_ordered_so_that_exclusive_cpus_are_free(last, now, order):
@@ -430,7 +437,8 @@ class CpusetLifecycle(RuleBasedStateMachine):
     def check_pass(self, *, ready: bool) -> tuple[CpusetResult, ...]:
         """Run one pass and check it."""
         before = set(self.overlaps())
-        self.runtime.after_update = lambda: self.check_update(before) if self.known else None
+        if self.known:
+            self.runtime.after_update = partial(self.check_update, before)
 
         self.applied, results = reconcile_now(
             self.applied, self.pods, ledger=self.ledger, runtime=self.runtime, ready=ready
@@ -443,14 +451,19 @@ class CpusetLifecycle(RuleBasedStateMachine):
         self.check_repeat(results, ready=ready)
         return results
 
-    def check_update(self, before: set[tuple[str, str]]) -> None:
-        """A move creates no overlap, except with containers that cannot move, or in a cycle."""
+    def check_update(self, before: set[tuple[str, str]], moved: str, came_from: CpuSet) -> None:
+        """A move creates no overlap, except with containers that cannot move, or in a cycle of blocked containers."""
         new = {(owner, other) for owner, other in set(self.overlaps()) - before if not self.cannot_move(other)}
         if new:
-            moved = self.runtime.updates[-1][0]
             rest = [id_ for id_ in self.misplaced() if not self.cannot_move(id_) and id_ != moved]
             assert {other for _, other in new} <= set(rest), "an overlap with a container that does not move"
-            assert all(self.would_overlap(id_) for id_ in rest), f"{moved} moved before its time"
+            used = {moved: came_from} | {id_: self.runtime.containers[id_].cpus for id_ in rest}
+            blockers = {id_: self.blockers(id_, used) for id_ in used}
+            assert all(blockers.values()), f"{moved} moved before containers that nothing blocked"
+            reached = blockers[moved]
+            for _ in used:
+                reached = reached.union(*(blockers[id_] for id_ in reached))
+            assert moved in reached, f"{moved} moved before the containers that blocked it"
         before |= set(self.overlaps())
 
     def check_results(self, results: tuple[CpusetResult, ...]) -> None:
@@ -496,11 +509,11 @@ class CpusetLifecycle(RuleBasedStateMachine):
     def misplaced(self) -> list[str]:
         return [id_ for id_, one in self.runtime.running() if one.cpus != self.ledger.runs_on(*one.name)]
 
-    def would_overlap(self, id_: str) -> bool:
-        """Whether the exclusive CPUs of a container are in use by another pod."""
-        name = self.runtime.containers[id_].name
-        own = self.ledger.holds(*name) or 0
-        return any(own & one.cpus for _, one in self.runtime.running() if one.name[0] != name[0])
+    def blockers(self, id_: str, used: Mapping[str, CpuSet]) -> set[str]:
+        """Those of some containers with their CPUs that are on the exclusive CPUs of a container of another pod."""
+        names = {one: self.runtime.containers[one].name for one in used}
+        own = self.ledger.holds(*names[id_]) or 0
+        return {other for other, on in used.items() if own & on and names[other][0] != names[id_][0]}
 
     def end(self, uids: Iterable[str]) -> None:
         """Remove the containers of these pods."""
@@ -521,6 +534,25 @@ def test_lifecycle_without_shared_cpus():
     results = {one.name: one.problem for one in machine.check_pass(ready=False) if one.id}
 
     assert results == {("shares", "c0"): NO_CPUS, ("as one", "c0"): ""}
+
+
+def test_lifecycle_of_two_pods_that_swap_cpus():
+    """Found by the state machine: a pod moves to CPUs of another one, which moves to the CPUs of the first."""
+    machine = CpusetLifecycle()
+    machine.begin(strict=False, scope=Scope.CONTAINER)
+    machine.replace_pods(["again", "as one", "both", "with init", "one", "shares", "shares too"])
+    machine.run(("with init", "i0"))
+    machine.replace_pods(["again", "as one", "shares", "shares too", "with init"])
+    machine.admit("one", start=True)
+    machine.replace_pods(["again", "shares", "with init", "one"])
+
+    results = machine.check_pass(ready=True)
+
+    assert machine.runtime.containers == {
+        "id1": FakeContainer(("with init", "i0"), cpus("2-3")),
+        "id2": FakeContainer(("one", "c0"), cpus("4")),
+    }
+    assert not [one for one in results if one.id and one.problem]
 
 
 TestCpusetLifecycle = CpusetLifecycle.TestCase

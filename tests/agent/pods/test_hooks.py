@@ -1,7 +1,6 @@
 """postStart and preStop hooks."""
 
 import asyncio
-import time
 
 import pytest
 
@@ -28,7 +27,7 @@ async def away(command: tuple[str, ...], seconds: float) -> ExecResult:
 
 
 async def hanging(command: tuple[str, ...], seconds: float) -> ExecResult:
-    await asyncio.sleep(30)
+    await asyncio.Event().wait()
     pytest.fail("the hook did not time out")
 
 
@@ -60,11 +59,7 @@ def test_a_failed_pre_stop_hook_does_not_prevent_the_stop(execute, words):
 
 
 def test_sleep_hooks():
-    started = time.monotonic()
-
-    assert asyncio.run(probes.run_pre_stop(LifecycleHook(sleep=0), fine, grace=5)) == ""
-    assert asyncio.run(probes.run_pre_stop(LifecycleHook(sleep=30), fine, grace=0.05)).startswith(
+    assert asyncio.run(probes.run_pre_stop(LifecycleHook(sleep=0), fine, grace=60)) == ""
+    assert asyncio.run(probes.run_pre_stop(LifecycleHook(sleep=3600), fine, grace=0.05)).startswith(
         "PreStop hook not completed"
     )
-
-    assert time.monotonic() - started < 5

@@ -16,9 +16,10 @@ from tests.agent.pods.statuses import APP
 
 @dataclass
 class FakeRuntime:
-    """A runtime that takes a moment to pull images, or fails."""
+    """A runtime that pulls images, or fails."""
 
     broken: bool = False
+    hanging: bool = False
     here: set[str] = field(default_factory=set)
     pulls: list[str] = field(default_factory=list)
 
@@ -27,7 +28,9 @@ class FakeRuntime:
 
     async def pull(self, name: str) -> str:
         self.pulls.append(name)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # other tasks run meanwhile
+        if self.hanging:
+            await asyncio.Event().wait()
         if self.broken:
             raise CriError("no route to host", code="UNAVAILABLE")
         self.here.add(name)
@@ -49,13 +52,15 @@ def test_concurrent_requests_pull_an_image_once():
 
 
 def test_cancelling_one_request_does_not_cancel_the_next():
-    runtime = FakeRuntime()
+    runtime = FakeRuntime(hanging=True)
     images = ImageManager(cast("Any", runtime))
 
     async def pull_all():
         first = asyncio.create_task(images.ensure_image(APP))
         second = asyncio.create_task(images.ensure_image(APP))
-        await asyncio.sleep(0.001)
+        while not runtime.pulls:  # noqa: ASYNC110 - a plain value cannot notify
+            await asyncio.sleep(0)
+        runtime.hanging = False
         first.cancel()
         return await second
 

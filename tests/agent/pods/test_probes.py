@@ -32,14 +32,16 @@ async def never(command: tuple[str, ...], seconds: float) -> ExecResult:
 
 
 @asynccontextmanager
-async def listening(answer: Answer, context: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+async def listening(
+    answer: Answer, context: ssl.SSLContext | None = None, *, until: bytes = b"\r\n\r\n"
+) -> AsyncIterator[int]:
     """A server on a free port."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            said = answer(await reader.readuntil(b"\r\n\r\n"))
+            said = answer(await reader.readuntil(until))
             if said is None:
-                await asyncio.sleep(30)
+                await reader.read()  # until the client disconnects
             else:
                 writer.write(said)
                 await writer.drain()
@@ -54,12 +56,12 @@ async def listening(answer: Answer, context: ssl.SSLContext | None = None) -> As
 
 
 def probe_server(
-    answer: Answer, probe: Probe, *, context: ssl.SSLContext | None = None, seconds: float = 5.0
+    answer: Answer, probe: Probe, *, context: ssl.SSLContext | None = None, seconds: float = 60.0, **more: bytes
 ) -> ProbeResult:
     """The result of probing a server."""
 
     async def both() -> ProbeResult:
-        async with listening(answer, context) as port:
+        async with listening(answer, context, **more) as port:
             target = ProbeTarget(container=APP, address=HOME, execute=never)
             return await run_probe(replace(probe, port=port), target, seconds=seconds)
 
@@ -203,9 +205,10 @@ def test_certificates_are_not_verified(certificate):
 
 
 def test_https_to_a_plain_http_server_fails():
-    found = probe_server(lambda _: b"HTTP/1.1 200 OK\r\n\r\n", replace(WEB, http_scheme="HTTPS"), seconds=0.5)
+    found = probe_server(status(200), replace(WEB, http_scheme="HTTPS"), until=b"\x16")  # a TLS handshake
 
     assert not found.healthy
+    assert "tls: " in found.text
 
 
 def test_tcp_probes():
@@ -214,7 +217,7 @@ def test_tcp_probes():
         free.bind((HOME, 0))
         port = free.getsockname()[1]
         failed = asyncio.run(
-            run_probe(replace(connect, port=port), ProbeTarget(container=APP, address=HOME, execute=never), seconds=5)
+            run_probe(replace(connect, port=port), ProbeTarget(container=APP, address=HOME, execute=never), seconds=60)
         )
 
     assert probe_server(lambda _: b"", connect) == ProbeResult(healthy=True)
@@ -320,7 +323,7 @@ def probe_statuses(
             with suppress(asyncio.CancelledError):
                 await task
 
-    asyncio.run(asyncio.wait_for(for_a_while(), 30))
+    asyncio.run(asyncio.wait_for(for_a_while(), 60))
     return reported
 
 
@@ -417,7 +420,7 @@ def test_a_clock_set_back_does_not_delay_probes():
         await scripted.wait_for_commands(3)
         running.cancel()
 
-    asyncio.run(asyncio.wait_for(three_times(), 10))
+    asyncio.run(asyncio.wait_for(three_times(), 60))
 
 
 def prober(probe: Probe, scripted: ScriptedContainer) -> Prober:

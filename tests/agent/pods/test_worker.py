@@ -101,7 +101,7 @@ def run_worker(operations, spec, scenario, *, not_allowed="", time=None):
         )
         task = asyncio.create_task(worker.run())
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await scenario(worker, task)
         finally:
             task.cancel()
@@ -111,9 +111,17 @@ def run_worker(operations, spec, scenario, *, not_allowed="", time=None):
 
 
 async def wait_until(condition):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - a plain value cannot notify
             await asyncio.sleep(0.001)
+
+
+async def wait_synced(worker, operations):
+    """Wait until the worker has begun all actions that follow from the current status."""
+    for _ in range(2):
+        refreshes = operations.refreshes
+        worker.wake_up()
+        await wait_until(lambda before=refreshes: operations.refreshes > before)
 
 
 def test_a_container_started_during_a_refresh_is_not_started_again():
@@ -129,8 +137,7 @@ def test_a_container_started_during_a_refresh_is_not_started_again():
         operations.held[StartContainer].set()
         await wait_until(lambda: operations.now.live_containers)
         gate.set()
-        await wait_until(lambda: operations.refreshes > refreshes + 1)
-        await asyncio.sleep(0.01)
+        await wait_synced(worker, operations)
 
     run_worker(operations, pod(), scenario)
 
@@ -143,10 +150,7 @@ def test_a_container_that_is_starting_is_not_removed():
     async def scenario(worker, task):
         operations.held[StartContainer] = asyncio.Event()
         await wait_until(lambda: operations.performed_of(StartContainer))
-        refreshes = operations.refreshes
-        worker.wake_up()
-        await wait_until(lambda: operations.refreshes > refreshes)
-        await asyncio.sleep(0.01)
+        await wait_synced(worker, operations)
         operations.held[StartContainer].set()
         await wait_until(lambda: operations.now.live_containers)
 
@@ -174,8 +178,7 @@ def test_containers_wait_for_the_post_start_hook_of_a_sidecar():
         operations.held[StartContainer] = asyncio.Event()
         await wait_until(lambda: operations.performed_of(StartContainer))
         operations.now = pod_status(instance("first"))
-        worker.wake_up()
-        await asyncio.sleep(0.01)
+        await wait_synced(worker, operations)
         before = list(operations.performed)
         operations.held.pop(StartContainer).set()
         await wait_until(lambda: len(operations.performed_of(StartContainer)) > 1)
@@ -266,8 +269,7 @@ def test_a_pod_that_is_no_longer_allowed_starts_nothing():
     operations = FakeOperations(pod_status())
 
     async def scenario(worker, task):
-        await wait_until(lambda: operations.refreshes)
-        await asyncio.sleep(0.02)
+        await wait_synced(worker, operations)
 
     run_worker(operations, pod(), scenario, not_allowed="hostPID is not allowed")
 

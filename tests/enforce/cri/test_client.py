@@ -31,7 +31,7 @@ SANDBOX = SandboxConfig(uid="u", name="web", namespace="default", handler="kata"
 CONTAINER = ContainerConfig(name="main", image="sha256:1", requested_image="busybox:1")
 VERSION = wire.VersionResponse(runtime_name="fake", runtime_version="1", runtime_api_version="v1")
 GONE = status_error("NOT_FOUND", "no such thing")
-QUICK = CriTimeouts(request=0.3, sandbox=0.3, pull=0.3)
+QUICK = CriTimeouts(request=0.05, sandbox=0.05, pull=0.05)
 
 
 @pytest.mark.parametrize(
@@ -375,10 +375,9 @@ async def test_a_client_survives_restarts_of_the_runtime(socket):
         results = [await seen(runtime)]
         for _ in range(2):
             async with scripted_runtime(socket, {"Version": VERSION}):
-                for _ in range(500):
-                    if (name := await seen(runtime)) is not True:
-                        break
-                    await asyncio.sleep(0.02)
+                async with asyncio.timeout(60):
+                    while (name := await seen(runtime)) is True:  # noqa: ASYNC110 - gRPC reconnects by itself
+                        await asyncio.sleep(0.02)
                 results.append(name)
             results.append(await seen(runtime))
 
@@ -405,12 +404,14 @@ async def test_responses_may_be_large(socket):
 
 
 async def test_calls_run_concurrently(socket):
-    async def slow(_):
-        await asyncio.sleep(0.2)
+    everyone = asyncio.Barrier(50)
+
+    async def waiting(_):
+        await everyone.wait()
         return wire.StartContainerResponse()
 
-    async with scripted_runtime(socket, {"StartContainer": slow}) as requests, RuntimeClient(socket) as runtime:
-        async with asyncio.timeout(3):
+    async with scripted_runtime(socket, {"StartContainer": waiting}) as requests, RuntimeClient(socket) as runtime:
+        async with asyncio.timeout(60):
             await asyncio.gather(*(runtime.start(str(number)) for number in range(50)))
 
     assert len(requests) == 50

@@ -170,13 +170,17 @@ def _in_order(
     owners = [update for update in updates if ledger.holds(*update.name) is not None]
     ordered = []
 
-    def is_blocked(update: CpusetUpdate) -> bool:
-        """Whether a container of another pod that is also to be moved still occupies the CPUs."""
-        return any(last.get(other.name, 0) & update.cpus and other.name[0] != update.name[0] for other in owners)
+    def blocker(update: CpusetUpdate) -> CpusetUpdate | None:
+        """A container of another pod that is also to be moved and still occupies the CPUs."""
+        others = (one for one in owners if one.name[0] != update.name[0])
+        return next((other for other in others if last.get(other.name, 0) & update.cpus), None)
 
     while any(update.name in last for update in owners):
-        # In a cycle, any of them may go first.
-        first = next((one for one in owners if not is_blocked(one)), owners[0])
+        first = next((one for one in owners if blocker(one) is None), None)
+        if first is None:
+            first = owners[0]
+            for _ in owners:  # the blockers of blockers are a cycle in the end, and any in it may go first
+                first = blocker(first) or first
         owners.remove(first)
         ordered.append(first)
     return (*sharers, *ordered, *owners)

@@ -30,11 +30,11 @@ def grow(path: Path, *lines: object) -> None:
         file.write(records(*lines))
 
 
-def text(path: Path, query: LogQuery = ALL) -> list[str]:
+def text(path: Path, query: LogQuery = ALL, *, block: int = logs.BLOCK_BYTES) -> list[str]:
     """The lines of a log."""
 
     async def gathered() -> bytes:
-        return b"".join([part async for part in await logs.read_log(path, query)])
+        return b"".join([part async for part in await logs.read_log(path, query, block=block)])
 
     return asyncio.run(gathered()).decode().splitlines()
 
@@ -106,9 +106,7 @@ def test_tail_is_found_from_the_end(tmp_path, printed, tail, block, cut):
     *ended, unfinished = "".join(piece + ("\n" if last else "") for piece, last in printed).split("\n")
     lines = [*(f"{line}\n" for line in ended), *([unfinished] if printed and not printed[-1][1] else [])]
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logs, "_BLOCK_BYTES", block)
-        found = text(log, LogQuery(tail=tail))
+    found = text(log, LogQuery(tail=tail), block=block)
 
     assert found == "".join(lines[len(lines) - min(tail, len(lines)) :]).splitlines()
 
@@ -142,7 +140,18 @@ class Container:
     def __init__(self, log: Path) -> None:
         self.log = log
         self.running = True
+        self.checks = 0  #: how often a reader has asked whether it runs, before it reads again
         self.stamps = count(1_000_000_000)
+
+    def is_running(self) -> bool:
+        self.checks += 1
+        return self.running
+
+    async def wait_read(self) -> None:
+        """Wait until a reader has read everything once more from the beginning."""
+        checks = self.checks
+        while self.checks < checks + 2:  # noqa: ASYNC110 - a plain value cannot notify
+            await asyncio.sleep(0.001)
 
     async def reopen(self) -> None:
         self.log.touch()
@@ -155,17 +164,16 @@ class Container:
 def followed(
     log: Path, script: Callable[[Container], list[Callable[[], object]]], tail: int | None = None
 ) -> list[str]:
-    """The lines read while *events* happen one after the other, until the container has exited."""
+    """The lines read while the steps of a script happen one after the other, until the container has exited."""
 
     async def both() -> bytes:
         container = Container(log)
-        reading = await logs.read_log(
-            log, LogQuery(follow=True, tail=tail), is_running=lambda: container.running, poll=0.01
-        )
+        query = LogQuery(follow=True, tail=tail)
+        reading = await logs.read_log(log, query, is_running=container.is_running, poll=0.001)
 
         async def happens() -> None:
             for step in script(container):
-                await asyncio.sleep(0.03)
+                await container.wait_read()
                 done = step()
                 if asyncio.iscoroutine(done):
                     await done
@@ -176,7 +184,7 @@ def followed(
         await happening
         return text
 
-    return asyncio.run(asyncio.wait_for(both(), 20)).decode().splitlines()
+    return asyncio.run(asyncio.wait_for(both(), 60)).decode().splitlines()
 
 
 def test_following_ends_after_the_last_line(log):

@@ -19,12 +19,10 @@ from typing import IO, cast
 from alignup.agent.pods.files.log_format import HEADER_BYTES, LogDecoder, ends_line
 from alignup.schema.api import LogQuery
 
-POLL_SECONDS = 0.2
+BLOCK_BYTES = 1 << 18
 
-_BLOCK_BYTES = 1 << 18
 _ROTATED = re.compile(r"\.\d{8}-\d{6}(\.gz)?")
 _COMPRESSED, _UNFINISHED = ".gz", ".tmp"
-
 
 #: An open file, and the number of lines to skip from its current position.
 _LogPart = tuple[IO[bytes], int]
@@ -41,15 +39,21 @@ def log_files(path: Path) -> tuple[Path, ...]:
 
 
 async def read_log(
-    path: Path, query: LogQuery, *, is_running: Callable[[], bool] = lambda: False, poll: float = POLL_SECONDS
+    path: Path,
+    query: LogQuery,
+    *,
+    is_running: Callable[[], bool] = lambda: False,
+    poll: float = 0.2,
+    block: int = BLOCK_BYTES,
 ) -> AsyncGenerator[bytes, None]:
     """Stream the log at *path*; ``LookupError`` if there is none.
 
-    A followed log ends when everything is read after *is_running* has returned false.
+    A followed log is read every *poll* seconds, and ends when everything is read after *is_running* has returned false.
+    The beginning of a tail is searched in blocks of *block* bytes.
     """
     if not await asyncio.to_thread(log_files, path) and not (query.follow and is_running()):
         raise LookupError(f"log {path} does not exist")
-    return _stream(path, query, is_running=is_running, poll=poll)
+    return _stream(path, query, is_running=is_running, poll=poll, block=block)
 
 
 def log_tail(path: Path, *, lines: int = 80, size: int = 2048) -> str:
@@ -58,7 +62,7 @@ def log_tail(path: Path, *, lines: int = 80, size: int = 2048) -> str:
     text = b""
     with ExitStack() as stack:
         for file, decoder.skip in _open_parts(path, lines, stack):
-            while data := file.read(_BLOCK_BYTES):
+            while data := file.read(BLOCK_BYTES):
                 text = (text + decoder.feed(data))[-size:]
     return (text + decoder.finish())[-size:].decode("utf-8", "replace")
 
@@ -96,11 +100,11 @@ def remove_logs(path: Path) -> None:
 
 
 async def _stream(
-    path: Path, query: LogQuery, *, is_running: Callable[[], bool], poll: float
+    path: Path, query: LogQuery, *, is_running: Callable[[], bool], poll: float, block: int
 ) -> AsyncGenerator[bytes, None]:
     decoder = LogDecoder(timestamps=query.timestamps)
     with ExitStack() as stack:
-        parts = await asyncio.to_thread(_open_parts, path, query.tail, stack)
+        parts = await asyncio.to_thread(_open_parts, path, query.tail, stack, block)
         for file, decoder.skip in parts:
             async for data in _blocks(file):
                 if text := decoder.feed(data):
@@ -141,7 +145,7 @@ async def _follow(
 
 
 async def _blocks(file: IO[bytes] | None) -> AsyncIterator[bytes]:
-    while file is not None and (data := await asyncio.to_thread(file.read, _BLOCK_BYTES)):
+    while file is not None and (data := await asyncio.to_thread(file.read, BLOCK_BYTES)):
         yield data
 
 
@@ -153,7 +157,7 @@ def _open(path: Path) -> IO[bytes]:
     return cast("IO[bytes]", gzip.open(path)) if path.suffix == _COMPRESSED else path.open("rb")
 
 
-def _open_parts(path: Path, tail: int | None, stack: ExitStack) -> list[_LogPart]:
+def _open_parts(path: Path, tail: int | None, stack: ExitStack, block: int = BLOCK_BYTES) -> list[_LogPart]:
     """Open the files of a log, positioned where its last *tail* lines begin."""
     opened = []
     for one in log_files(path):
@@ -168,7 +172,7 @@ def _open_parts(path: Path, tail: int | None, stack: ExitStack) -> list[_LogPart
             file.seek(0)
             parts.append((file, max(0, lines - tail)))
         else:
-            lines = _seek_tail(file, tail)
+            lines = _seek_tail(file, tail, block)
             parts.append((file, 0))
         tail -= lines
         if tail <= 0:
@@ -176,12 +180,12 @@ def _open_parts(path: Path, tail: int | None, stack: ExitStack) -> list[_LogPart
     return parts[::-1]
 
 
-def _seek_tail(file: IO[bytes], lines: int) -> int:
+def _seek_tail(file: IO[bytes], lines: int, block: int) -> int:
     """Seek to the beginning of the last *lines* lines; return how many there are, up to *lines*."""
     if not lines:
         file.seek(0, os.SEEK_END)
         return 0
-    starts = _record_starts(file)
+    starts = _record_starts(file, block)
     start, _ = next(starts)  # of a record that is still being written, or of nothing
     found = 0
     for number, (offset, head) in enumerate(starts):
@@ -197,12 +201,12 @@ def _seek_tail(file: IO[bytes], lines: int) -> int:
     return found
 
 
-def _record_starts(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
+def _record_starts(file: IO[bytes], block: int) -> Iterator[tuple[int, bytes]]:
     """The offset and head of each record, last record first; the first item follows the last complete record."""
     end = file.seek(0, os.SEEK_END)
     behind = b""
     while end > 0:
-        begin = max(0, end - _BLOCK_BYTES)
+        begin = max(0, end - block)
         file.seek(begin)
         data = file.read(end - begin)
         window = data + behind
@@ -215,7 +219,7 @@ def _record_starts(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def _count_lines(file: IO[bytes]) -> int:
     total, rest = 0, b""
-    while data := file.read(_BLOCK_BYTES):
+    while data := file.read(BLOCK_BYTES):
         *records, rest = (rest + data).split(b"\n")
         total += sum(map(ends_line, records))
         rest = rest[:HEADER_BYTES]
@@ -264,7 +268,7 @@ def _prune(path: Path, keep: int) -> None:
         # At every moment either the original or the compressed file is complete.
         unfinished = file.with_name(file.name + _UNFINISHED)
         with file.open("rb") as source, gzip.open(unfinished, "wb", compresslevel=6) as target:
-            shutil.copyfileobj(source, target, _BLOCK_BYTES)
+            shutil.copyfileobj(source, target, BLOCK_BYTES)
         unfinished.chmod(file.stat().st_mode & 0o777)
         unfinished.rename(file.with_name(file.name + _COMPRESSED))
         file.unlink()
