@@ -10,7 +10,7 @@ from alignup.align import bits
 from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block
 from alignup.state.kubelet import cpu_file, memory_file
-from alignup.state.kubelet.checkpoint import StateFileFormat, data_checksum_text, empty_maps, struct_checksum_text
+from alignup.state.kubelet.checkpoint import StateFileFormat, data_checksum_text, struct_checksum_text
 from alignup.state.kubelet.go_types import decode
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
@@ -56,7 +56,7 @@ def by_type(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 
 def checksum_texts(format_: StateFileFormat, text: bytes) -> tuple[str, str]:
     """Return the texts of the two checksums in a file of the newest version: of the copy, and of the data."""
-    whole, _ = decode(format_.newest, text, into=empty_maps(format_.newest))
+    whole, _ = decode(format_.newest, text, into=format_.newest.empty)
     return struct_checksum_text(format_, format_.older[-1].struct, whole), data_checksum_text(whole["data"])
 
 

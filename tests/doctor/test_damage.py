@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from alignup.align import bits
@@ -107,7 +107,7 @@ def check_owners(text: bytes, gates: FeatureGates) -> None:
     assert not state.default & bits.union(owners)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(hosts(), st.data())
 def test_a_single_damage_never_changes_what_a_pod_holds(one, data):
     """After one damage the repaired file has only what the original had, thanks to the checksums."""
@@ -133,7 +133,7 @@ def test_a_single_damage_never_changes_what_a_pod_holds(one, data):
             assert all(after[uid][key] == before[uid][key] for uid in after for key in after[uid])
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(hosts(), st.data())
 def test_a_kubelet_starts_on_any_repaired_file(one, data):
     one, gates = busy(one, data), one.settings.gates
@@ -152,7 +152,7 @@ def test_a_kubelet_starts_on_any_repaired_file(one, data):
     assert not check_state(StateFiles(texts=repaired), on).repairs
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(hosts(), hosts(), st.data())
 def test_files_of_another_host_are_adapted(one, other, data):
     """On another machine, with another reservation and policy, everything possible is kept."""

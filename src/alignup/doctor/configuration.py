@@ -8,9 +8,9 @@ from alignup.align.errors import ConfigurationError, Problem
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
-from alignup.doctor import lenient_config, managers, warnings
+from alignup.doctor import managers, warnings
 from alignup.doctor.findings import Area, Finding, error, warning
-from alignup.doctor.manager_inputs import ManagerInputs
+from alignup.doctor.manager_inputs import ManagerInputs, read_inputs
 from alignup.kube import configuration
 from alignup.kube.configuration import StartupStage
 
@@ -48,22 +48,19 @@ def check_configuration(
 
     *ephemeral_storage* is in bytes; ``None`` skips its check.
     """
-    config = lenient_config.read(text, name=name)
-    if config.configuration is None:
-        return ConfigurationCheck(tuple(_startup_errors(config.errors)), ManagerConfig(gates=FeatureGates()))
-    config, reservations = lenient_config.compute_reservations(config, machine)
-    inputs = ManagerInputs(config, machine, reservations)
+    inputs, errors = read_inputs(text, machine, name=name)
+    if inputs is None:
+        return ConfigurationCheck(tuple(_startup_errors(errors)), ManagerConfig(gates=FeatureGates()))
     advice = "correct or remove it: the kubelet ignores it"
     findings = [
-        *_startup_errors(config.errors),
+        *_startup_errors(errors),
         *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
         *managers.check_managers(inputs),
         *_over_reservations(inputs, ephemeral_storage),
         *warnings.find_warnings(inputs),
     ]
-    order = list(Area)
-    findings.sort(key=lambda finding: order.index(finding.area))
-    dropped, found = inputs.config.has_dropped, inputs.configuration
+    findings.sort(key=lambda finding: list(Area).index(finding.area))
+    dropped, found = inputs.has_dropped, inputs.configuration
     manager_config = ManagerConfig(
         gates=inputs.gates,
         cpu_policy=None if dropped("cpuManagerPolicy") else found.cpu_manager_policy,

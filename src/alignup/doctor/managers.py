@@ -72,7 +72,7 @@ def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     errors += _check_machine(inputs, settings)
     yield from errors
     if not errors:
-        dropped = inputs.config.has_dropped("topologyManagerScope")
+        dropped = inputs.has_dropped("topologyManagerScope")
         scope = "" if dropped else f", scope {configuration.topology_manager_scope}"
         yield ok(Area.TOPOLOGY, f"starts with policy {inputs.policy}{scope}")
 
@@ -98,7 +98,7 @@ def _check_machine(inputs: ManagerInputs, settings: TopologySettings) -> Iterato
 
 
 def _check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
-    if inputs.config.has_dropped("cpuManagerPolicy"):
+    if inputs.has_dropped("cpuManagerPolicy"):
         return
     settings = inputs.cpu_settings
     if settings.policy not in set(CpuPolicy):
@@ -175,7 +175,7 @@ def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
 
 
 def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
-    if inputs.config.has_dropped("memoryManagerPolicy"):
+    if inputs.has_dropped("memoryManagerPolicy"):
         return
     name = inputs.configuration.memory_manager_policy
     if message := error_message(lambda: MemoryPolicy.parse(name)):
@@ -187,7 +187,7 @@ def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if not inputs.knows_memory_reservation:
         return
     proposal = reserved_memory_yaml(inputs)
-    if inputs.config.has_dropped("reservedMemory"):
+    if inputs.has_dropped("reservedMemory"):
         if proposal:
             summary = "this reservedMemory would be valid in place of the rejected one"
             yield note(Area.MEMORY, summary, where="reservedMemory", paste=proposal)

@@ -23,13 +23,13 @@ from alignup.state.kubelet.checkpoint import (
     CHECKSUM,
     CORRUPT,
     StateFileFormat,
+    copy_for_older_kubelets,
     data_checksum_text,
     fnv1a,
     load_state_file,
-    struct_checksum_text,
 )
 from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
-from alignup.state.kubelet.go_types import GoMap, GoStruct, decode
+from alignup.state.kubelet.go_types import decode
 
 #: Down to this depth (file, entries, pod) parts may be missing. What a container holds is complete or absent.
 _PARTIAL_DEPTH = 3
@@ -62,11 +62,11 @@ class Salvage:
 def salvage(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> Salvage:
     """The best contents of *text*: with a valid checksum if possible, else what can be read."""
     try:
-        loaded = load_state_file(format_, text, gates=gates)
+        version, contents = load_state_file(format_, text, gates=gates)
     except ParseError as error:
         return _recover(format_, text, gates=gates, load_error=str(error))
-    copy_problem = _copy_problem(format_, text, loaded.contents) if loaded.version == format_.number else ""
-    return Salvage(loaded.contents, SalvageSource.CONTENTS, loaded.version, copy_problem=copy_problem)
+    copy_problem = _copy_problem(format_, text, contents) if version == format_.number else ""
+    return Salvage(contents, SalvageSource.CONTENTS, version, copy_problem=copy_problem)
 
 
 class JsonPrefix(NamedTuple):
@@ -150,17 +150,17 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
     damage = tuple(_damage(format_, text, load_error))
     if part.whole:
         with suppress(ParseError):
-            loaded = load_state_file(format_, part.json.encode(), gates=gates)
-            return Salvage(loaded.contents, SalvageSource.CONTENTS, loaded.version, damage)
+            version, contents = load_state_file(format_, part.json.encode(), gates=gates)
+            return Salvage(contents, SalvageSource.CONTENTS, version, damage)
     if valid := _with_valid_checksum(format_, text):
         return Salvage(valid, SalvageSource.CONTENTS, format_.number, damage)
-    whole, type_error = decode(format_.newest, part.json.encode(), into=_empty_maps(format_.newest))
-    contents, unread = decode(format_.data, whole["data"].encode(), into=_empty_maps(format_.data))
-    copied, right = _copy_of(format_, whole)
+    whole, type_error = decode(format_.newest, part.json.encode(), into=format_.newest.empty)
+    contents, unread = decode(format_.data, whole["data"].encode(), into=format_.data.empty)
+    copied, right = copy_for_older_kubelets(format_, whole)
     valid_copy = type_error is None and bool(right) and whole[CHECKSUM.key] == right
     if unread is None and valid_copy and contents | copied == contents:
         return Salvage(contents, SalvageSource.CONTENTS, format_.number, damage)
-    empty = format_.data.zero | _empty_maps(format_.data)
+    empty = format_.data.empty
     if valid_copy:
         return Salvage(empty | copied, SalvageSource.COPY, format_.number, damage)
     if unread is None:
@@ -168,7 +168,7 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
     if whole["data"]:
         return Salvage(empty | copied, SalvageSource.UNCHECKED_COPY, format_.number, damage)
     older = format_.older[0].struct
-    read, _ = decode(older, part.json.encode(), into=_empty_maps(older))
+    read, _ = decode(older, part.json.encode(), into=older.empty)
     if not read["policyName"] and not read["entries"]:
         return Salvage(empty, SalvageSource.NOTHING, damage=damage)
     found = {key: value for key, value in read.items() if key != CHECKSUM.key}
@@ -182,7 +182,7 @@ def _with_valid_checksum(format_: StateFileFormat, text: bytes) -> dict[str, Any
     for one in _DATA.finditer(source):
         with suppress(ValueError):
             data = json.loads(one[1])
-            contents, unread = decode(format_.data, data.encode(), into=_empty_maps(format_.data))
+            contents, unread = decode(format_.data, data.encode(), into=format_.data.empty)
             if unread is None and fnv1a(data_checksum_text(data)) in sums:
                 return contents
     return None
@@ -193,11 +193,11 @@ def _damage(format_: StateFileFormat, text: bytes, load_error: str) -> Iterator[
     if broken := json_error(text):
         yield broken
         return
-    whole, type_error = decode(format_.newest, text, into=_empty_maps(format_.newest))
+    whole, type_error = decode(format_.newest, text, into=format_.newest.empty)
     if type_error:
         yield f"a value has the wrong type: {type_error}"
     data, stored, right = whole["data"], whole["dataChecksum"], fnv1a(data_checksum_text(whole["data"]))
-    _, unread = decode(format_.data, data.encode(), into=_empty_maps(format_.data))
+    _, unread = decode(format_.data, data.encode(), into=format_.data.empty)
     if stored and not data:
         yield "the contents are missing; only their checksum is left"
     elif data and unread:
@@ -228,26 +228,14 @@ def json_error(text: bytes) -> str:
 
 def _copy_problem(format_: StateFileFormat, text: bytes, contents: dict[str, Any]) -> str:
     """What is wrong with the copy of valid contents."""
-    whole, _ = decode(format_.newest, text, into=_empty_maps(format_.newest))
-    copied, right = _copy_of(format_, whole)
+    whole, _ = decode(format_.newest, text, into=format_.newest.empty)
+    copied, right = copy_for_older_kubelets(format_, whole)
     stored = whole[CHECKSUM.key]
     if contents | copied != contents:
         return "the copy for older kubelets differs from the contents"
     if stored != right:
         return f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
     return ""
-
-
-def _copy_of(format_: StateFileFormat, whole: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """The copy for older kubelets, and the checksum it should have."""
-    struct = format_.older[-1].struct
-    copied = {one.key: whole[one.key] for one in struct.fields if one is not CHECKSUM}
-    return copied, fnv1a(struct_checksum_text(format_, struct, copied))
-
-
-def _empty_maps(struct: GoStruct) -> dict[str, Any]:
-    """Empty maps, as a kubelet has them before it decodes."""
-    return {one.key: {} for one in struct.fields if isinstance(one.type, GoMap)}
 
 
 def salvage_devices(text: bytes) -> tuple[DeviceState, int]:

@@ -23,7 +23,7 @@ def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
     yield from _missing_eviction_threshold(inputs)
     yield from _ignored_fields(inputs)
     yield from _ignored_cpu_counts(inputs)
-    if inputs.policy is not None and not inputs.config.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
+    if inputs.policy is not None and not inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
         yield from _pointless_policies(inputs, inputs.policy)
         yield from _topology_options(inputs, inputs.policy)
     if provider := inputs.corrected_cpu_provider():
@@ -54,7 +54,7 @@ def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
 
 
 def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:
-    found, dropped = inputs.configuration, inputs.config.has_dropped
+    found, dropped = inputs.configuration, inputs.has_dropped
     if inputs.policy is Policy.NONE:
         if found.topology_manager_policy_options:
             yield _ignored(Area.TOPOLOGY, "topologyManagerPolicyOptions", "topologyManagerPolicy", "none")

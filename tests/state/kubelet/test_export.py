@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from alignup.align.errors import StateError
@@ -68,7 +68,6 @@ def holdings(one: Host) -> Any:
     )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(hosts(), st.data())
 def test_a_host_continues_from_its_files(one, data):
     """All holdings are restored, and the decision about the next pod is the same.
@@ -101,7 +100,7 @@ def test_a_host_continues_from_its_files(one, data):
     check_idle_once_all_are_released(again, fresh)
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(33))
+@settings(max_examples=examples(33))
 @given(hosts(), st.data())
 def test_unlisted_pods_release_everything_too(one, data):
     for number in range(3):
@@ -125,7 +124,7 @@ def check_idle_once_all_are_released(one: Host, idle: Host) -> None:
     assert one.ledger.used == UsedResources()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=examples(33))
+@settings(max_examples=examples(33))
 @given(hosts(), st.data())
 def test_the_same_ledger_gives_the_same_files(one, data):
     """Also after it was restored from files."""

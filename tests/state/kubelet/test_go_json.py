@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import ParseError
-from alignup.state.kubelet.go_json import MAX_DEPTH, GoArray, GoNumber, GoObject, GoValue, encode_string, parse
+from alignup.state.kubelet.go_json import MAX_DEPTH, GoNumber, GoObject, GoValue, encode_string, parse
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_invalid_json_raises_gos_message(text, error):
     ],
 )
 def test_json_is_read(text, value):
-    expected = value or GoObject((("a", GoArray((True, None))), ("a", GoObject(()))))
+    expected = value or GoObject((("a", (True, None)), ("a", GoObject(()))))
 
     assert parse(text) == expected
 
@@ -111,8 +111,8 @@ def plain(tree: GoValue) -> object:
     match tree:
         case GoObject(pairs):
             return {key: plain(value) for key, value in pairs}
-        case GoArray(items):
-            return [plain(item) for item in items]
+        case tuple():
+            return [plain(item) for item in tree]
         case GoNumber(text):
             return int(text)
         case _:

@@ -7,16 +7,18 @@ damaged. Files of older kubelets are read too, newest version first.
 The surprising rule: the checksum of an older version is not of the file but of a dump of Go structs with type names.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError, StateError
 from alignup.align.settings import FeatureGates
-from alignup.state.kubelet.go_types import GoField, GoInteger, GoMap, GoString, GoStruct, decode
+from alignup.state.kubelet.go_types import GoField, GoInteger, GoString, GoStruct, decode
+
+T = TypeVar("T")
+Contents = dict[str, Any]  #: by the field names of the newest version
 
 CORRUPT = "checkpoint is corrupted"
 CHECKSUM = GoField("checksum", "Checksum", GoInteger("checksum.Checksum"))
@@ -25,13 +27,11 @@ PODS_GATE = "PodLevelResourceManagers"
 
 @dataclass(frozen=True, slots=True)
 class OlderVersion:
-    """An older version: its struct, and the struct names its checksum may contain."""
-
     number: int
     struct: GoStruct
     checksum_optional: bool = False  #: whether a checksum that is 0 or missing is accepted
-    accepts_own_name: bool = False  #: whether its own struct name is accepted besides the name that all versions share
-    own_name_disabled_by: str = ""  #: a feature gate that takes this back
+    #: whether a checksum with its own struct name is accepted besides one with the name that all versions share
+    accepts_own_name: Callable[[FeatureGates], bool] = lambda _gates: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,23 @@ class StateFileFormat:
         return GoStruct(self.name, self.older[-1].struct.fields + wrapped)
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedStateFile:
-    version: int  #: in which the file was written
-    contents: dict[str, Any]  #: by the field names of the newest version
+def parse_state_file(  # noqa: PLR0913 - the first two describe the file
+    format_: StateFileFormat,
+    build: Callable[[int, Contents, FeatureGates], T],
+    text: bytes,
+    *,
+    configured_policy: str | None,
+    gates: FeatureGates,
+    path: str,
+) -> T:
+    """Decode the file at *path*; ``StateError`` with the kubelet's message if a kubelet would not start with it.
 
-
-@contextmanager
-def restore_errors(format_: StateFileFormat, path: str) -> Iterator[None]:
-    """Turn an error about the file at *path* into the ``StateError`` with which a kubelet exits."""
+    The policy is not checked if *configured_policy* is ``None``. What needs a feature gate is ignored unless it is on.
+    """
     try:
-        yield
+        version, contents = load_state_file(format_, text, gates=gates)
+        check_policy(format_, configured=configured_policy, stored=contents["policyName"])
+        return build(version, contents, gates)
     except (ParseError, StateError) as error:
         raise StateError(
             f"could not restore state from checkpoint: {error}, please drain this node and delete "
@@ -71,43 +77,44 @@ def restore_errors(format_: StateFileFormat, path: str) -> Iterator[None]:
         ) from None
 
 
-def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> LoadedStateFile:
-    """Decode a state file; ``ParseError`` with the kubelet's message if the kubelet would reject it."""
-    whole, error = decode(format_.newest, text, into=empty_maps(format_.newest))
+def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> tuple[int, Contents]:
+    """Return the version and the contents; ``ParseError`` with the kubelet's message if the kubelet would reject it."""
+    whole, error = decode(format_.newest, text, into=format_.newest.empty)
     contents = format_.data.zero
     if error is not None:
         error = f"failed to deserialize {format_.title} checkpoint: {error}"
     else:
-        contents, error = decode(format_.data, whole["data"].encode(), into=empty_maps(format_.data))
+        contents, error = decode(format_.data, whole["data"].encode(), into=format_.data.empty)
         if error is not None:
             error = f"failed to deserialize {format_.title} checkpoint data: {error}"
         elif whole["dataChecksum"] != fnv1a(data_checksum_text(whole["data"])):
             error = CORRUPT
     if error is None:
-        return LoadedStateFile(format_.number, contents)
+        return format_.number, contents
     if whole["data"] or whole["dataChecksum"]:
         raise ParseError(f"could not load v{format_.number} checkpoint: {error}")
     for version in format_.older:
-        contents, error = decode(version.struct, text, into=empty_maps(version.struct))
+        contents, error = decode(version.struct, text, into=version.struct.empty)
         if error is None and not _checksum_matches(format_, version, contents, gates):
             error = CORRUPT
         if error is None:
-            return LoadedStateFile(version.number, format_.data.zero | empty_maps(format_.data) | contents)
+            return version.number, format_.data.empty | contents
     raise ParseError(error)
 
 
-def encode_state_file(format_: StateFileFormat, contents: dict[str, Any]) -> bytes:
+def encode_state_file(format_: StateFileFormat, contents: Contents) -> bytes:
     """Return a file of the newest version, byte for byte as the kubelet writes it."""
-    oldest = format_.older[-1].struct
     data = format_.data.write(contents)
+    copy, checksum = copy_for_older_kubelets(format_, contents)
+    wrapped = {"data": data, "dataChecksum": fnv1a(data_checksum_text(data))}
+    return format_.newest.write({**copy, CHECKSUM.key: checksum, **wrapped}).encode()
+
+
+def copy_for_older_kubelets(format_: StateFileFormat, contents: Contents) -> tuple[Contents, int]:
+    """Return the part of *contents* that the oldest version has, and its checksum."""
+    oldest = format_.older[-1].struct
     copy = {one.key: contents[one.key] for one in oldest.fields if one is not CHECKSUM}
-    whole = {
-        **copy,
-        CHECKSUM.key: fnv1a(struct_checksum_text(format_, oldest, copy)),
-        "data": data,
-        "dataChecksum": fnv1a(data_checksum_text(data)),
-    }
-    return format_.newest.write(whole).encode()
+    return copy, fnv1a(struct_checksum_text(format_, oldest, copy))
 
 
 def check_policy(format_: StateFileFormat, *, configured: str | None, stored: str) -> None:
@@ -124,7 +131,7 @@ def data_checksum_text(data: str) -> str:
 
 
 def struct_checksum_text(
-    format_: StateFileFormat, struct: GoStruct, contents: dict[str, Any], *, name: str | None = None
+    format_: StateFileFormat, struct: GoStruct, contents: Contents, *, name: str | None = None
 ) -> str:
     return f"(*{name or format_.name}){struct.dump({**contents, CHECKSUM.key: 0})}"
 
@@ -138,18 +145,9 @@ def fnv1a(text: str) -> int:
     return value
 
 
-def empty_maps(struct: GoStruct) -> dict[str, Any]:
-    """Return the maps of *struct*, which are empty and not nil before a kubelet reads a file."""
-    return {one.key: {} for one in struct.fields if isinstance(one.type, GoMap)}
-
-
-def _checksum_matches(
-    format_: StateFileFormat, version: OlderVersion, contents: dict[str, Any], gates: FeatureGates
-) -> bool:
+def _checksum_matches(format_: StateFileFormat, version: OlderVersion, contents: Contents, gates: FeatureGates) -> bool:
     checksum = contents[CHECKSUM.key]
     if version.checksum_optional and not checksum:
         return True
-    names = [format_.name]
-    if version.accepts_own_name and not (version.own_name_disabled_by and gates.on(version.own_name_disabled_by)):
-        names.append(version.struct.name)
+    names = [format_.name, version.struct.name] if version.accepts_own_name(gates) else [format_.name]
     return checksum in (fnv1a(struct_checksum_text(format_, version.struct, contents, name=name)) for name in names)

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import ParseError
 from alignup.align.settings import FeatureGates
 from alignup.state.kubelet import checkpoint
-from alignup.state.kubelet.checkpoint import CHECKSUM, PODS_GATE, OlderVersion, StateFileFormat
+from alignup.state.kubelet.checkpoint import CHECKSUM, PODS_GATE, Contents, OlderVersion, StateFileFormat
 from alignup.state.kubelet.go_types import GoCpuSetEntry, GoField, GoMap, GoString, GoStruct
 
 NAME = "cpu_manager_state"
@@ -32,6 +32,8 @@ _BASELINES = GoField(
     GoMap("state.ContainerBaselines", _TEXT, GoMap("map[string]state.ContainerBaseline", _TEXT, _BASELINE)),
     omit_empty=True,
 )
+_V3 = GoStruct("state.CPUManagerCheckpointV3", (*_PLAIN, _PODS, CHECKSUM))
+_V2 = GoStruct("state.CPUManagerCheckpointV2", (*_PLAIN, CHECKSUM))
 
 FORMAT = StateFileFormat(
     title="cpu manager",
@@ -41,14 +43,8 @@ FORMAT = StateFileFormat(
     data=GoStruct("state.CPUManagerCheckpointData", (*_PLAIN, _PODS, _BASELINES)),
     name="state.CPUManagerCheckpoint",
     older=(
-        OlderVersion(3, GoStruct("state.CPUManagerCheckpointV3", (*_PLAIN, _PODS, CHECKSUM)), accepts_own_name=True),
-        OlderVersion(
-            2,
-            GoStruct("state.CPUManagerCheckpointV2", (*_PLAIN, CHECKSUM)),
-            checksum_optional=True,
-            accepts_own_name=True,
-            own_name_disabled_by=PODS_GATE,
-        ),
+        OlderVersion(3, _V3, accepts_own_name=lambda _gates: True),
+        OlderVersion(2, _V2, checksum_optional=True, accepts_own_name=lambda gates: not gates.on(PODS_GATE)),
     ),
 )
 
@@ -63,18 +59,6 @@ class CpuState:
     pod_entries: Mapping[str, CpuSet] = field(default_factory=dict)  #: pod uid → CPUs of the pod as a whole
     baselines: CpuAssignments = field(default_factory=dict)  #: CPUs of containers before they were resized
     version: int = field(default=VERSION, compare=False)  #: in which the file was written
-
-
-def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, path: str) -> CpuState:
-    """Decode the file at *path*; ``StateError`` with the kubelet's message if a kubelet would not start with it.
-
-    The policy is not checked if *configured_policy* is ``None``. Pod entries and baselines are ignored unless their
-    feature gates are on.
-    """
-    with checkpoint.restore_errors(FORMAT, path):
-        loaded = checkpoint.load_state_file(FORMAT, text, gates=gates)
-        checkpoint.check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
-        return _state(loaded.contents, gates, version=loaded.version)
 
 
 def dump(state: CpuState, *, gates: FeatureGates) -> bytes:
@@ -92,7 +76,7 @@ def dump(state: CpuState, *, gates: FeatureGates) -> bytes:
     )
 
 
-def _state(contents: dict[str, Any], gates: FeatureGates, *, version: int) -> CpuState:
+def _state(version: int, contents: Contents, gates: FeatureGates) -> CpuState:
     default = _cpus(contents["defaultCpuSet"], "default CPU set")
     entries = {
         uid: {
@@ -119,3 +103,6 @@ def _cpus(text: str, what: str, *, owner: str = "") -> CpuSet:
         return bits.parse(text)
     except ParseError as error:
         raise ParseError(f"could not parse {what} {quote(text)}{owner}: {error}") from None
+
+
+parse = partial(checkpoint.parse_state_file, FORMAT, _state)

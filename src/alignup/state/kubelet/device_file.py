@@ -10,34 +10,27 @@ from typing import Any
 from alignup.align.bits import quote
 from alignup.align.errors import StateError
 from alignup.state.kubelet.checkpoint import CORRUPT, fnv1a
-from alignup.state.kubelet.go_types import GoBytes, GoField, GoInteger, GoMap, GoSlice, GoString, GoStruct, decode
+from alignup.state.kubelet.go_types import GoBytes, GoInteger, GoMap, GoSlice, GoString, GoStruct, decode
 
 NAME = "kubelet_internal_checkpoint"
 NO_NODE = -1  #: the key of devices without topology
 
 _TEXT = GoString()
 _IDS = GoSlice("[]string", _TEXT)
-_ENTRY = GoStruct(
+_ENTRY = GoStruct.of(
     "checkpoint.PodDevicesEntry",
-    (
-        GoField("PodUID", "PodUID", _TEXT),
-        GoField("ContainerName", "ContainerName", _TEXT),
-        GoField("ResourceName", "ResourceName", _TEXT),
-        GoField("DeviceIDs", "DeviceIDs", GoMap("checkpoint.DevicesPerNUMA", GoInteger("int64", signed=True), _IDS)),
-        GoField("AllocResp", "AllocResp", GoBytes()),
-    ),
+    PodUID=_TEXT,
+    ContainerName=_TEXT,
+    ResourceName=_TEXT,
+    DeviceIDs=GoMap("checkpoint.DevicesPerNUMA", GoInteger("int64", signed=True), _IDS),
+    AllocResp=GoBytes(),
 )
-_DATA = GoStruct(
+_DATA = GoStruct.of(
     "checkpoint.checkpointData",
-    (
-        GoField("PodDeviceEntries", "PodDeviceEntries", GoSlice("[]checkpoint.PodDevicesEntry", _ENTRY)),
-        GoField("RegisteredDevices", "RegisteredDevices", GoMap("map[string][]string", _TEXT, _IDS)),
-    ),
+    PodDeviceEntries=GoSlice("[]checkpoint.PodDevicesEntry", _ENTRY),
+    RegisteredDevices=GoMap("map[string][]string", _TEXT, _IDS),
 )
-_FILE = GoStruct(
-    "checkpoint.Data",
-    (GoField("Data", "Data", _DATA), GoField("Checksum", "Checksum", GoInteger("checksum.Checksum"))),
-)
+_FILE = GoStruct.of("checkpoint.Data", Data=_DATA, Checksum=GoInteger("checksum.Checksum"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +71,17 @@ def parse(text: bytes, *, path: str) -> DeviceState:
             f"could not read the device manager checkpoint file {quote(path)}: {error}; "
             "a kubelet continues without it and forgets which container holds which devices"
         )
-    return DeviceState(
-        entries=tuple(map(_entry, data["PodDeviceEntries"] or ())),
-        registered=data["RegisteredDevices"] or {},
+    entries = tuple(
+        DeviceEntry(
+            uid=entry["PodUID"],
+            container=entry["ContainerName"],
+            resource=entry["ResourceName"],
+            devices={node: ids or () for node, ids in (entry["DeviceIDs"] or {}).items()},
+            response=entry["AllocResp"] or b"",
+        )
+        for entry in data["PodDeviceEntries"] or ()
     )
+    return DeviceState(entries=entries, registered=data["RegisteredDevices"] or {})
 
 
 def dump(state: DeviceState) -> bytes:
@@ -102,13 +102,3 @@ def contents(state: DeviceState) -> dict[str, Any]:
         for one in state.entries
     )
     return {"PodDeviceEntries": entries or None, "RegisteredDevices": state.registered}
-
-
-def _entry(entry: dict[str, Any]) -> DeviceEntry:
-    return DeviceEntry(
-        uid=entry["PodUID"],
-        container=entry["ContainerName"],
-        resource=entry["ResourceName"],
-        devices={node: ids or () for node, ids in (entry["DeviceIDs"] or {}).items()},
-        response=entry["AllocResp"] or b"",
-    )

@@ -29,10 +29,7 @@ _FRACTION = re.compile(rb"\.[0-9]+")
 _EXPONENT = re.compile(rb"[eE][+-]?[0-9]+")
 _SIGNED = re.compile(rb"[eE][+-]?")
 _LITERALS = {b"t": (b"true", True), b"f": (b"false", False), b"n": (b"null", None)}
-
-_ESCAPE = re.compile(r"\\u([dD][89abAB]..)\\u([dD][c-fC-F]..)|\\u(....)|\\(.)")
-_SHORT_ESCAPES = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
 
@@ -43,17 +40,12 @@ class GoNumber:
 
 @dataclass(frozen=True, slots=True)
 class GoObject:
-    """All members in order, also those with a repeated key."""
+    """All members in order, also those with a repeated key. An array is a tuple."""
 
     pairs: tuple[tuple[str, "GoValue"], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GoArray:
-    items: tuple["GoValue", ...]
-
-
-GoValue = Union[GoObject, GoArray, GoNumber, str, bool, None]  # noqa: UP007 - refers to classes before they are defined
+GoValue = Union[GoObject, tuple["GoValue", ...], GoNumber, str, bool, None]  # noqa: UP007 - refers to itself
 
 
 @lru_cache(maxsize=4)  # a file is decoded as one version after another, and checked again after that
@@ -97,7 +89,7 @@ class _Reader:
             self.at += 1
             if first == b"{":
                 return GoObject(self.members(b"}", lambda: self.pair(depth - 1), "after object key:value pair"))
-            return GoArray(self.members(b"]", lambda: self.value(depth - 1), "after array element"))
+            return self.members(b"]", lambda: self.value(depth - 1), "after array element")
         if first == b'"':
             return self.string()
         if first in _LITERALS:
@@ -134,7 +126,9 @@ class _Reader:
         following = self.data[self.at : self.at + 1]
         if following == b'"':
             self.at += 1
-            return _unescape(self.data[start : self.at - 1])
+            text = self.data[start - 1 : self.at].decode(errors="surrogateescape")
+            # Go replaces lone surrogates and bytes that are not UTF-8.
+            return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.loads(text))
         if following != b"\\":
             raise self.invalid("in string literal")
         self.at += 1
@@ -168,23 +162,3 @@ class _Reader:
         found = pattern.match(self.data, self.at if start is None else start)
         self.at = found.end() if found else self.at
         return found is not None
-
-
-def _unescape(raw: bytes) -> str:
-    """Return the text between two quotes; bytes that are not UTF-8 and lone surrogates are replaced."""
-    try:
-        text = raw.decode()
-    except UnicodeDecodeError:
-        escaped = raw.decode(errors="surrogateescape")
-        text = "".join(_REPLACEMENT if "\ud800" <= char <= "\udfff" else char for char in escaped)
-    return _ESCAPE.sub(_unescape_one, text) if "\\" in text else text
-
-
-def _unescape_one(escape: re.Match[str]) -> str:
-    high, low, code, short = escape.groups()
-    if high:
-        return chr(0x10000 + ((int(high, 16) & 0x3FF) << 10 | int(low, 16) & 0x3FF))
-    if code:
-        char = chr(int(code, 16))
-        return _REPLACEMENT if "\ud800" <= char <= "\udfff" else char
-    return _SHORT_ESCAPES.get(short, short)

@@ -8,7 +8,6 @@ in Go's words, but only after all other values have been decoded.
 """
 
 import base64
-import binascii
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,12 +15,12 @@ from typing import Any, ClassVar
 
 from alignup.align import bits
 from alignup.align.errors import ParseError
-from alignup.state.kubelet.go_json import GoArray, GoNumber, GoObject, GoValue, encode_string, parse
+from alignup.state.kubelet.go_json import GoNumber, GoObject, GoValue, encode_string, parse
 
 Value = Any  #: a value of the Go type at hand
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
-_KINDS = {GoObject: "object", GoArray: "array", GoNumber: "number", bool: "bool", str: "string"}
+_KINDS = {GoObject: "object", tuple: "array", GoNumber: "number", bool: "bool", str: "string"}
 
 
 @dataclass(slots=True)
@@ -68,8 +67,9 @@ class GoType:
         """Return the text that a checksum is computed of."""
         return "<nil>" if value is None else self._dump(value)
 
-    def _read(self, tree: Any, into: Value, state: DecodeState) -> Value:  # noqa: ANN401 - an instance of ``accepts``
-        raise NotImplementedError
+    def _read(self, tree: Any, into: Value, state: DecodeState) -> Value:  # noqa: ANN401, ARG002
+        """Return the new value; *tree* is an instance of ``accepts``."""
+        return tree
 
     def _write(self, value: Value) -> str:
         return str(value)
@@ -83,7 +83,7 @@ def decode(
 ) -> tuple[dict[str, Value], str | None]:
     """Decode *text* into a struct that contains *into*; return it with Go's error, if any, as far as it was decoded."""
     state = DecodeState()
-    value = type_.zero | (into or {})
+    value = into or type_.zero
     try:
         type_.fill(parse(text), value, state)
     except ParseError as error:
@@ -96,9 +96,6 @@ class GoString(GoType):
     name: str = "string"
     zero: str = ""
     accepts = str
-
-    def _read(self, tree: str, into: str, state: DecodeState) -> str:  # noqa: ARG002 - the new value replaces the old
-        return tree
 
     def _write(self, value: str) -> str:
         return encode_string(value)
@@ -113,10 +110,10 @@ class GoInteger(GoType):
     accepts = GoNumber
 
     def _read(self, tree: GoNumber, into: int, state: DecodeState) -> int:
-        value = self.number(tree.text)
-        if value is None:
-            state.mismatch(f"number {tree.text}", self.name)
-        return into if value is None else value
+        if (value := self.number(tree.text)) is not None:
+            return value
+        state.mismatch(f"number {tree.text}", self.name)
+        return into
 
     def number(self, text: str) -> int | None:
         """Return the number; ``None`` if it is out of range, or has a fraction or an exponent."""
@@ -134,7 +131,7 @@ class GoBytes(GoType):
     def _read(self, tree: str, into: bytes | None, state: DecodeState) -> bytes | None:
         try:
             return base64.b64decode(tree.replace("\r", "").replace("\n", ""), validate=True)
-        except (binascii.Error, ValueError):
+        except ValueError:
             state.error = state.error or "illegal base64 data"
             return into
 
@@ -148,10 +145,10 @@ class GoBytes(GoType):
 @dataclass(frozen=True)
 class GoSlice(GoType):
     item: GoType
-    accepts = GoArray
+    accepts = tuple
 
-    def _read(self, tree: GoArray, into: Value, state: DecodeState) -> Value:  # noqa: ARG002 - replaced, not extended
-        return tuple([self.item.read(one, self.item.zero, state) for one in tree.items])
+    def _read(self, tree: Value, into: Value, state: DecodeState) -> Value:  # noqa: ARG002 - replaced, not extended
+        return tuple([self.item.read(one, self.item.zero, state) for one in tree])
 
     def _write(self, value: Value) -> str:
         return f"[{','.join(map(self.item.write, value))}]"
@@ -170,11 +167,9 @@ class GoMap(GoType):
     accepts = GoObject
 
     def _read(self, tree: GoObject, into: Value, state: DecodeState) -> Value:
-        """Add the members of an object to the map."""
         entries = dict(into or {})
         for name, one in tree.pairs:
-            nil = self.pointers and one is None
-            value = None if nil else self.value.read(one, self.value.zero, state)
+            value = None if self.pointers and one is None else self.value.read(one, self.value.zero, state)
             key = name if isinstance(self.key, GoString) else self.key.number(name.removeprefix("+"))
             if key is None:
                 state.mismatch(f"number {name}", self.key.name)
@@ -183,12 +178,10 @@ class GoMap(GoType):
         return entries
 
     def _write(self, value: Value) -> str:
-        """Write the members sorted by the text of their keys."""
-        members = sorted((str(key), self.value.write(one)) for key, one in value.items())
+        members = sorted((str(key), self.value.write(one)) for key, one in value.items())  # unlike in a dump
         return "{" + ",".join(f"{encode_string(key)}:{one}" for key, one in members) + "}"
 
     def _dump(self, value: Value) -> str:
-        """Dump the members sorted by key; integer keys sort as numbers."""
         pointer = "<*>" if self.pointers else ""
         members = ((key, "" if value[key] is None else pointer, self.value.dump(value[key])) for key in sorted(value))
         return f"map[{' '.join(f'{key}:{star}{one}' for key, star, one in members)}]"
@@ -207,6 +200,11 @@ class GoStruct(GoType):
     fields: tuple[GoField, ...]
     accepts = GoObject
 
+    @classmethod
+    def of(cls, name: str, **types: GoType) -> "GoStruct":
+        """Return a struct whose fields have the same name in JSON and in Go."""
+        return cls(name, tuple(GoField(field, field, type_) for field, type_ in types.items()))
+
     @cached_property
     def fields_by_folded_key(self) -> dict[str, GoField]:
         return {one.key.casefold(): one for one in self.fields}
@@ -214,6 +212,11 @@ class GoStruct(GoType):
     @property
     def zero(self) -> dict[str, Value]:
         return {one.key: one.type.zero for one in self.fields}
+
+    @property
+    def empty(self) -> dict[str, Value]:
+        """The zero value with empty maps instead of nil, as before a kubelet reads a state file."""
+        return {one.key: {} if isinstance(one.type, GoMap) else one.type.zero for one in self.fields}
 
     def _read(self, tree: GoObject, into: dict[str, Value], state: DecodeState) -> dict[str, Value]:
         value = dict(into)

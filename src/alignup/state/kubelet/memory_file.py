@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from alignup.align import bits
@@ -10,7 +11,7 @@ from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block, MemoryTable, NodeMemory
 from alignup.align.settings import FeatureGates
 from alignup.state.kubelet import checkpoint
-from alignup.state.kubelet.checkpoint import CHECKSUM, PODS_GATE, OlderVersion, StateFileFormat
+from alignup.state.kubelet.checkpoint import CHECKSUM, PODS_GATE, Contents, OlderVersion, StateFileFormat
 from alignup.state.kubelet.go_types import GoField, GoInteger, GoMap, GoSlice, GoString, GoStruct
 
 NAME = "memory_manager_state"
@@ -29,13 +30,12 @@ _TABLE_KEYS = {
     "free": "Free",
 }
 _TABLE = GoStruct("state.MemoryTable", tuple(GoField(key, go, _SIZE) for key, go in _TABLE_KEYS.items()))
+_TABLES = GoMap("map[v1.ResourceName]*state.MemoryTable", _TEXT, _TABLE, pointers=True)
 _NODE = GoStruct(
     "state.NUMANodeState",
     (
         GoField("numberOfAssignments", "NumberOfAssignments", _INT),
-        GoField(
-            "memoryMap", "MemoryMap", GoMap("map[v1.ResourceName]*state.MemoryTable", _TEXT, _TABLE, pointers=True)
-        ),
+        GoField("memoryMap", "MemoryMap", _TABLES),
         GoField("cells", "Cells", _INTS),
     ),
 )
@@ -73,21 +73,9 @@ class MemoryState:
     machine_state: Mapping[int, NodeMemory] = field(default_factory=dict)
     #: pod uid → container → blocks
     entries: Mapping[str, Mapping[str, tuple[Block, ...]]] = field(default_factory=dict)
-    pod_entries: Mapping[str, tuple[Block, ...]] = field(
-        default_factory=dict
-    )  #: pod uid → blocks of the pod as a whole
+    #: pod uid → blocks of the pod as a whole
+    pod_entries: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)
     version: int = field(default=VERSION, compare=False)  #: in which the file was written
-
-
-def parse(text: bytes, *, configured_policy: str | None, gates: FeatureGates, path: str) -> MemoryState:
-    """Decode the file at *path*; ``StateError`` with the kubelet's message if a kubelet would not start with it.
-
-    The policy is not checked if *configured_policy* is ``None``. Pod entries are ignored unless their gate is on.
-    """
-    with checkpoint.restore_errors(FORMAT, path):
-        loaded = checkpoint.load_state_file(FORMAT, text, gates=gates)
-        checkpoint.check_policy(FORMAT, configured=configured_policy, stored=loaded.contents["policyName"])
-        return _state(loaded.contents, gates, version=loaded.version)
 
 
 def dump(state: MemoryState, *, gates: FeatureGates) -> bytes:
@@ -119,7 +107,7 @@ def _block_contents(blocks: Sequence[Block]) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _state(contents: dict[str, Any], gates: FeatureGates, *, version: int) -> MemoryState:
+def _state(version: int, contents: Contents, gates: FeatureGates) -> MemoryState:
     machine = contents["machineState"] or {}
     pods = (contents["podEntries"] or {}) if gates.on(PODS_GATE) else {}
     return MemoryState(
@@ -155,3 +143,6 @@ def _nodes(ids: Sequence[int] | None) -> NodeSet:
         if not 0 <= id_ < bits.MAX_MEMBER:
             raise StateError(f"{id_} is not a NUMA node")
     return bits.of(ids or ())
+
+
+parse = partial(checkpoint.parse_state_file, FORMAT, _state)

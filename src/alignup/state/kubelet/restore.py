@@ -5,18 +5,20 @@ provides the rest. A pod that is not in the list is replaced by a stand-in that 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from alignup.align import bits
+from alignup.align.bits import NodeSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
-from alignup.align.devices import DeviceLedger, DeviceProvider
+from alignup.align.devices import DeviceLedger, DeviceProvider, natural_sort_key
 from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.ledger import AdmittedPod, Ledger
+from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider
 from alignup.align.quantity import Quantity, QuantityFormat
@@ -28,7 +30,6 @@ from alignup.state.kubelet.checkpoint import check_policy
 from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
-from alignup.state.kubelet.restored_devices import restore_devices
 from alignup.state.kubelet.state_dir import KubeletFiles
 
 
@@ -148,6 +149,72 @@ def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[str
                 f"or drain the node and delete its {device_file.NAME}"
             ) from None
     return ledger
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredDevices:
+    """The devices of one resource."""
+
+    resource: str
+    devices: Mapping[str, Device]  #: by id
+    present: bool  #: whether the file or the machine lists the resource; if not, only held devices are known
+    gaps: tuple[str, ...]  #: what is uncertain, one sentence each
+
+
+def restore_devices(known: Iterable[Device], state: DeviceState) -> Iterator[RestoredDevices]:
+    """Yield the devices of each resource that is *known* or in *state*, sorted by resource.
+
+    The file has the ids of all healthy devices, but the NUMA nodes only of devices that a container holds. *Known*
+    devices provide the missing nodes: by id, or, if their ids are made up, by matching a device of the file with a
+    known device on the same nodes.
+    """
+    declared: dict[str, dict[str, Device]] = {}
+    for device in known:
+        declared.setdefault(device.resource, {})[device.id] = device
+    held: dict[str, dict[str, NodeSet]] = {}
+    for entry in state.entries:
+        own = held.setdefault(entry.resource, {})
+        for id_, nodes in entry.nodes.items():
+            own[id_] = bits.of(node for node in nodes if 0 <= node < bits.MAX_MEMBER)
+    for resource in sorted({*declared, *held, *state.registered}):
+        healthy = frozenset(state.registered[resource] or ()) if resource in state.registered else None
+        yield _match_devices(resource, declared.get(resource, {}), held=held.get(resource, {}), healthy=healthy)
+
+
+def _match_devices(
+    resource: str, declared: Mapping[str, Device], *, held: Mapping[str, NodeSet], healthy: Collection[str] | None
+) -> RestoredDevices:
+    """Match the devices of one resource; *healthy* is ``None`` if the file does not list the resource."""
+    listed = [*sorted(held, key=natural_sort_key), *sorted({*(healthy or ())} - held.keys(), key=natural_sort_key)]
+    spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed}, key=natural_sort_key)}
+    devices, moved, added = {}, [], []
+    for id_ in listed:
+        matching = [one for one in spare.values() if held.get(id_) in (None, one.nodes or 0)][:1]
+        found = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
+        if found is None:
+            added.append(id_)
+            found = Device(resource, id_, held.get(id_) or None, healthy=False)
+        elif id_ in held and held[id_] != (found.nodes or 0):
+            moved.append(id_)
+        devices[id_] = replace(found, id=id_, healthy=found.healthy if healthy is None else id_ in healthy)
+    unhealthy = [id_ for id_, device in spare.items() if device.healthy and healthy is not None]
+    for id_, device in spare.items():
+        devices[id_] = replace(device, healthy=device.healthy and healthy is None)
+    undeclared = [id_ for id_ in added if id_ in held and declared]
+    gaps = [
+        f"device{'s' if len(ids) > 1 else ''} {', '.join(ids)} of {resource} {'are' if len(ids) > 1 else 'is'} {what}"
+        for ids, what in (
+            (moved, "declared on other NUMA nodes than in the state files; using the declared nodes"),
+            (undeclared, "in the state files, but too few are declared on the same NUMA nodes; added there"),
+            (unhealthy, "declared but not healthy in the state files; treated as unhealthy"),
+        )
+        if ids
+    ]
+    if unplaced := len([id_ for id_ in added if id_ not in held]):
+        free = "a free device" if unplaced == 1 else f"{unplaced} free devices"
+        what = f"the topology of {free} of {resource}; give --devices {resource}=..."
+        gaps.append(f"the state files do not contain {what}")
+    return RestoredDevices(resource, devices, present=healthy is not None or bool(declared), gaps=tuple(gaps))
 
 
 def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
