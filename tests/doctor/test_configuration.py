@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from alignup.align.distances import Distances
 from alignup.align.machine import CadvisorReport, HugePages, Machine, NumaNode
-from alignup.doctor import Area, DoctorReport, Severity, check_configuration
+from alignup.doctor.configuration import check_configuration
+from alignup.doctor.findings import Area, DoctorReport, Severity
 from alignup.kube import configuration
 from tests.conformance.test_configuration import machine_of
 from tests.doctor.helpers import GIB, MEMORY, STATIC, by_severity, cases, check, machine, text

@@ -11,8 +11,9 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.settings import FeatureGates
-from alignup.doctor import ManagerConfig, Severity, StateFiles, check_state
-from alignup.doctor.state_check import DEVICE_STATE
+from alignup.doctor.configuration import ManagerConfig
+from alignup.doctor.findings import Severity
+from alignup.doctor.state_check import DEVICE_STATE, StateFiles, check_state
 from alignup.state.kubelet import cpu_file, device_file, memory_file
 from alignup.state.kubelet.export import export_ledger
 from tests.align.hosts import admit, hosts

@@ -12,8 +12,9 @@ from alignup.align.cpus.provider import CpuProvider
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.settings import FeatureGates
-from alignup.doctor import Finding, ManagerConfig, Severity, StateCheck, StateFiles, check_state
-from alignup.doctor.state_check import DEVICE_STATE
+from alignup.doctor.configuration import ManagerConfig
+from alignup.doctor.findings import Finding, Severity
+from alignup.doctor.state_check import DEVICE_STATE, StateCheck, StateFiles, check_state
 from alignup.state.kubelet import cpu_file, device_file, memory_file
 from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import DeviceEntry, DeviceState

@@ -30,7 +30,7 @@ def command(program: Callable[..., Any], *arguments: Path | int) -> list[str]:
 def run(program: Callable[..., Any], *arguments: Path | int) -> Any:
     """Run a function in a process of its own, and return what it returns."""
     done = subprocess.run(  # noqa: S603 - our own program
-        command(program, *arguments), cwd=ROOT, capture_output=True, text=True, check=False, timeout=300
+        command(program, *arguments), cwd=ROOT, capture_output=True, text=True, check=False, timeout=900
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -79,7 +79,7 @@ def test_a_symbolic_link_in_place_of_the_temporary_file_is_not_followed(tmp_path
 
 @pytest.mark.soak
 def test_killed_writers_leave_a_whole_file(tmp_path):
-    path, kills = tmp_path / "state", rounds(3, soak=300)
+    path, kills = tmp_path / "state", rounds(3, soak=100)
 
     processes.run(processes.kill_file_writers, path, kills, SEED)
 

@@ -476,7 +476,7 @@ def test_a_checkpoint_that_was_not_replaced_is_not_the_previous_one(store, one):
 
 @pytest.mark.soak
 def test_killed_writers_leave_the_last_checkpoint_they_reported(tmp_path):
-    kills = rounds(10, soak=2000)
+    kills = rounds(10, soak=300)
 
     processes.run(programs.kill_checkpoint_writers, tmp_path / "root", kills, SEED)
 

@@ -240,7 +240,7 @@ def test_a_foreign_database_is_set_aside(tmp_path, spoil, why):
 def test_damage_is_detected_on_opening_and_while_running(tmp_path):
     """Any page may be overwritten: adding works again after at most one lost decision."""
     rng = random.Random(SEED)
-    for turn in range(rounds(6, soak=300)):
+    for turn in range(rounds(6, soak=100)):
         did("histories damaged")
         directory = tmp_path / str(turn)
         directory.mkdir()
@@ -400,7 +400,7 @@ def test_a_read_only_directory_is_a_problem_not_an_error(tmp_path):
 
 @pytest.mark.soak
 def test_killed_writers_leave_a_valid_history(tmp_path):
-    kills = rounds(3, soak=500)
+    kills = rounds(3, soak=200)
 
     processes.run(programs.kill_history_writers, tmp_path, kills, SEED)
 

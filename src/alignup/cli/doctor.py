@@ -3,6 +3,7 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -65,16 +66,16 @@ def command(*, options: DoctorOptions, output: str) -> None:
     machine = inputs.read_machine(options.machine, options.devices)
     pods = [pod for work in inputs.read_workloads(options.pods)[0] for pod in work.pods()] if options.pods else []
     names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods if pod.uid}
-    given = diagnosis.DoctorInput(text=text, name=name, machine=machine, directory=directory, pods=names)
+    check = partial(diagnosis.diagnose, text, machine, name=name, directory=directory, pods=names)
     write_to = directory if options.write else None
     _check_unused(write_to)
     with inputs.input_errors("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
-        found = diagnosis.diagnose(given)
+        found = check()
     if write_to is not None:
         _check_unused(write_to)
         advice = "Run the command as a user who may write there, with the kubelet stopped."
         with inputs.input_errors("in --kubelet-dir", advice=advice):
-            found = diagnosis.write_repairs(given, found, write_to, now=datetime.now(UTC))
+            found = diagnosis.write_repairs(check, found, write_to, now=datetime.now(UTC))
     if output == "json":
         terminal.print_json(doctor_output.to_document(found))
     else:

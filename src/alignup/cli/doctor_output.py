@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from alignup.cli.layout import paragraph, section
-from alignup.doctor import Area, Finding, Severity
 from alignup.doctor.diagnosis import Diagnosis
+from alignup.doctor.findings import Area, Finding, Severity
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, pluralize
 

@@ -1,6 +1,6 @@
 """Check a configuration together with the state files of a kubelet, and repair these."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -10,17 +10,6 @@ from alignup.doctor import state_dir
 from alignup.doctor.configuration import check_configuration
 from alignup.doctor.findings import DoctorReport
 from alignup.doctor.state_check import FileRepair, check_state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoctorInput:
-    """What to check."""
-
-    text: bytes  #: of the configuration
-    name: str  #: of the configuration
-    machine: Machine
-    directory: Path | None = None  #: the kubelet's; ``None``: no state files
-    pods: Mapping[str, str] = field(default_factory=dict)  #: uid → namespace/name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +26,21 @@ class Diagnosis:
         return self.after or self.report
 
 
-def diagnose(given: DoctorInput) -> Diagnosis:
-    """Check everything; change nothing. ``FileError`` if the directory does not exist."""
-    configuration = check_configuration(given.text, given.machine, name=given.name)
-    if given.directory is None:
+def diagnose(text: bytes, machine: Machine, *, name: str, directory: Path | None, pods: Mapping[str, str]) -> Diagnosis:
+    """Check the configuration *text* and the state files in *directory*, if any; change nothing.
+
+    *pods* are the running ones: uid → namespace/name. ``FileError`` if the directory does not exist.
+    """
+    configuration = check_configuration(text, machine, name=name)
+    if directory is None:
         return Diagnosis(DoctorReport(configuration.findings))
-    state = check_state(state_dir.read(given.directory), configuration.manager_config, pods=given.pods)
+    state = check_state(state_dir.read(directory), configuration.manager_config, pods=pods)
     return Diagnosis(DoctorReport((*configuration.findings, *state.findings)), state.repairs)
 
 
-def write_repairs(given: DoctorInput, found: Diagnosis, directory: Path, *, now: datetime) -> Diagnosis:
-    """Write the repaired state files to *directory*, which no kubelet may be using, and check again."""
+def write_repairs(check: Callable[[], Diagnosis], found: Diagnosis, directory: Path, *, now: datetime) -> Diagnosis:
+    """Write the repaired state files to *directory*, which no kubelet may be using, and *check* again."""
     if not found.repairs:
         return Diagnosis(found.report, after=found.report)
     backups = state_dir.write(directory, found.repairs, now=now)
-    return Diagnosis(found.report, found.repairs, backups, diagnose(given).report)
+    return Diagnosis(found.report, found.repairs, backups, check().report)

@@ -145,9 +145,7 @@ class ManagerInputs:
     @property
     def knows_memory_reservation(self) -> bool:
         """Whether every field that reserves memory of the whole host could be read."""
-        return not self.has_dropped(
-            "systemReserved[memory]", "kubeReserved[memory]", "evictionHard[memory.available]"
-        )
+        return not self.has_dropped("systemReserved[memory]", "kubeReserved[memory]", "evictionHard[memory.available]")
 
     def cpu_provider(self) -> CpuProvider | None:
         """The CPU manager with the kubelet's faults; ``None`` if it does not start."""

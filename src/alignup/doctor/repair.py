@@ -5,8 +5,9 @@ would reject its pod at startup; with none, it allocates again. An allocation wi
 conflict, the one of a running pod.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from alignup.align import bits
@@ -51,11 +52,7 @@ class Repaired(Generic[State]):
     dropped: tuple[DroppedEntry, ...] = ()
 
 
-class _Conflict(NamedTuple):
-    """Why an allocation cannot be kept."""
-
-    reason: str
-    blocks_start: bool = True
+_Conflict = tuple[str, bool]  #: why an allocation cannot be kept, and whether the kubelet does not start with it
 
 
 @dataclass(slots=True)
@@ -78,7 +75,7 @@ class _Kept(Generic[Held]):
                 else:
                     self.held.setdefault(uid, {})[name] = held
             return
-        conflict = self.try_hold(uid, whole) if own else _Conflict(self.never_released, blocks_start=False)
+        conflict = self.try_hold(uid, whole) if own else (self.never_released, False)
         if conflict:
             self.drop(uid, "", whole, conflict)
         else:
@@ -109,13 +106,12 @@ def repair_cpus(
 
     def try_hold(uid: str, cpus: CpuSet) -> _Conflict | None:
         if gone := cpus & ~provider.view.all_cpus:
-            return _Conflict(f"the machine has no {format_cpus(gone)}")
+            return f"the machine has no {format_cpus(gone)}", True
         if reserved := cpus & provider.reserved:
-            return _Conflict(f"{format_cpus(reserved)} must stay reserved")
+            return f"{format_cpus(reserved)} must stay reserved", True
         for other, theirs in owners.items():
             if other != uid and cpus & theirs:
-                both = format_cpus(cpus & theirs)
-                return _Conflict(f"{format_pod(other, names)} holds {both} too", blocks_start=False)
+                return f"{format_pod(other, names)} holds {format_cpus(cpus & theirs)} too", False
         owners[uid] = owners.get(uid, 0) | cpus
         return None
 
@@ -130,14 +126,12 @@ def repair_cpus(
                 reason = f"the list is invalid ({error})"
                 kept.dropped.append(DroppedEntry(uid, name, f"CPUs {bits.quote(text)}", reason))
         kept.keep(uid, own, pod_wide[uid] | bits.union(own.values()) if uid in pod_wide else None)
-    shared = _shared_cpus(kept, owners, provider)
-    baselines = _baselines(contents, kept.held, provider.view.all_cpus) if gates.on(cpu_file.BASELINES_GATE) else {}
     state = CpuState(
         policy=CpuPolicy.STATIC,
-        default=shared,
+        default=_shared_cpus(kept, owners, provider),  # which may drop pods
         entries=kept.held,
         pod_entries={uid: cpus for uid, cpus in pod_wide.items() if uid in kept.pods},
-        baselines=baselines,
+        baselines=_baselines(contents, kept.held, provider.view.all_cpus) if gates.on(cpu_file.BASELINES_GATE) else {},
     )
     return Repaired(state, tuple(kept.dropped))
 
@@ -150,7 +144,7 @@ def _shared_cpus(kept: _Kept[CpuSet], owners: dict[str, CpuSet], provider: CpuPr
     while kept.held and not all_cpus & ~bits.union(owners.values()):
         uid = min(kept.held, key=lambda uid: (owners[uid].bit_count(), uid))
         reason = "the shared pool would be empty, and no kubelet starts on that; the pod gets the same CPUs again"
-        kept.drop(uid, "", owners.pop(uid), _Conflict(reason))
+        kept.drop(uid, "", owners.pop(uid), (reason, True))
         kept.pods.discard(uid)
         del kept.held[uid]
     return all_cpus & ~bits.union(owners.values())
@@ -204,50 +198,38 @@ def repair_memory(
     for uid in sorted({**found, **pod_wide}, key=priority):
         kept.keep(uid, found.get(uid, {}), pod_wide.get(uid))
     pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in kept.pods}
-    state = MemoryState(policy=policy, entries=kept.held, pod_entries=pod_entries)
-    return Repaired(_with_machine_state(state, idle), tuple(kept.dropped))
+    charged = [*pod_entries.values(), *(own for uid in kept.held.keys() - kept.pods for own in kept.held[uid].values())]
+    after = idle
+    for block in sorted(chain.from_iterable(charged), key=lambda block: -block.nodes.bit_count()):
+        after = after.give("", "", blocks=(block,))  # groups first, as the kubelet checks it
+    state = MemoryState(policy=policy, machine_state=after.nodes, entries=kept.held, pod_entries=pod_entries)
+    return Repaired(state, tuple(kept.dropped))
 
 
 def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:
     """The blocks of a file; impossible nodes become an empty set."""
-    read = []
-    for one in blocks or ():
-        nodes = one["numaAffinity"] or ()
-        known = all(0 <= node < bits.MAX_MEMBER for node in nodes)
-        read.append(Block(bits.of(nodes) if known else 0, one["type"], one["size"]))
-    return tuple(read)
+
+    def nodes(ids: Sequence[int]) -> NodeSet:
+        return bits.of(ids) if all(0 <= node < bits.MAX_MEMBER for node in ids) else 0
+
+    return tuple(Block(nodes(one["numaAffinity"] or ()), one["type"], one["size"]) for one in blocks or ())
 
 
 def _memory_conflict(ledger: MemoryLedger, block: Block) -> _Conflict | None:
     nodes = list(bits.members(block.nodes))
     if gone := [str(node) for node in nodes if node not in ledger.nodes]:
-        return _Conflict(f"the machine has no NUMA node {', '.join(gone)}")
+        return f"the machine has no NUMA node {', '.join(gone)}", True
     if not nodes:
-        return _Conflict("it is on no NUMA node")
+        return "it is on no NUMA node", True
     if not any(block.type in ledger.nodes[node].tables for node in nodes):
-        return _Conflict(f"{_format_nodes(block.nodes)} no longer has {block.type}")
-    groups = {ledger.nodes[node].cells for node in nodes if ledger.nodes[node].assignments} - {block.nodes}
-    if groups:
-        reason = (
-            f"other pods hold NUMA nodes {bits.show(groups.pop())} as a group; a kubelet may or may not start on that"
-        )
-        return _Conflict(reason, blocks_start=False)
+        return f"{_format_nodes(block.nodes)} no longer has {block.type}", True
+    if groups := {ledger.nodes[node].cells for node in nodes if ledger.nodes[node].assignments} - {block.nodes}:
+        group = bits.show(groups.pop())
+        return f"other pods hold NUMA nodes {group} as a group; a kubelet may or may not start on that", False
     room = ledger.free(block.nodes, block.type)
     if block.size > room:
-        return _Conflict(f"only {format_quantity(room)} of {block.type} is left on {_format_nodes(block.nodes)}")
+        return f"only {format_quantity(room)} of {block.type} is left on {_format_nodes(block.nodes)}", True
     return None
-
-
-def _with_machine_state(state: MemoryState, idle: MemoryLedger) -> MemoryState:
-    """The state with the machine state that its allocations add up to; groups first, as the kubelet checks it."""
-    blocks = [block for own in state.pod_entries.values() for block in own]
-    for uid, own in state.entries.items():
-        if uid not in state.pod_entries:
-            blocks += [block for held in own.values() for block in held]
-    ledger = idle
-    for block in sorted(blocks, key=lambda block: -block.nodes.bit_count()):
-        ledger = ledger.give("", "", blocks=(block,))
-    return replace(state, machine_state=ledger.nodes)
 
 
 def _format_blocks(blocks: tuple[Block, ...]) -> str:
