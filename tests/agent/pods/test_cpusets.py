@@ -98,6 +98,28 @@ def test_a_new_container_leaves_cpus_that_become_exclusive(shown):
     assert not fixture.runtime.updates["app-0"] & own
 
 
+def test_an_update_waits_for_the_start_of_its_container():
+    """containerd 1.6 stores an update of a container that is starting, but does not apply it."""
+    fixture = Fixture()
+
+    async def scenario():
+        fixture.admit("shares", cpu="100m", state="1Mi")
+        await fixture.make(SHARED, "app-0")
+        fixture.admit("owns", cpu="2")
+        async with fixture.cpusets.alone("app-0"):
+            creation = asyncio.create_task(fixture.make(EXCLUSIVE, "owner"))
+            for _ in range(100):  # no more than a few steps are due
+                await asyncio.sleep(0)
+            during = dict(fixture.runtime.updates), creation.done()
+        return during, await creation
+
+    during, own = asyncio.run(scenario())
+
+    assert during == ({}, False)
+    assert fixture.runtime.updates == {"app-0": fixture.shared}
+    assert not fixture.shared & own
+
+
 def test_a_container_created_during_a_ledger_change_is_moved_soon():
     fixture = Fixture()
 
@@ -155,3 +177,4 @@ def test_removed_containers_are_forgotten():
     asyncio.run(scenario())
 
     assert fixture.cpusets._applied.ids.keys() == {"app-49"}  # noqa: SLF001
+    assert fixture.cpusets._busy == {}  # noqa: SLF001

@@ -223,6 +223,7 @@ class CpusetReconciler:
     _applied: AppliedCpusets = field(default_factory=AppliedCpusets)
     _new: dict[str, ContainerKey] = field(default_factory=dict)  #: by id, containers that have not been seen running
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _busy: dict[str, asyncio.Lock] = field(default_factory=dict)  #: by id, containers that are started or updated
     _logged: Mapping[ContainerKey, str] = field(default_factory=dict)
     _shared: CpuSet | None = None  #: the shared CPUs at the last pass; ``None``: a pass is due
 
@@ -244,6 +245,17 @@ class CpusetReconciler:
             if placement.exclusive:
                 await self._reconcile()
             yield placement
+
+    @asynccontextmanager
+    async def alone(self, id_: str) -> AsyncIterator[None]:
+        """Start or update a container, but not both at once: containerd would lose the update."""
+        lock = self._busy.setdefault(id_, asyncio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._busy.pop(id_, None)
 
     def created_in(self, id_: str, key: ContainerKey, placement: CpusetPlacement) -> None:
         """Record a container created in *placement*, which may differ from the ledger by now."""
@@ -277,7 +289,8 @@ class CpusetReconciler:
     async def _update(self, update: CpusetUpdate) -> str:
         """Move a container; return why that failed. An exited or removed container is not a failure."""
         try:
-            await self.runtime.update(update.id, LinuxResources(cpus=update.cpus))
+            async with self.alone(update.id):
+                await self.runtime.update(update.id, LinuxResources(cpus=update.cpus))
         except CriError as problem:
             try:
                 container = await self.runtime.container(update.id)

@@ -96,7 +96,8 @@ class PodOperations:
             raise PodStartError("PreStartHookError", str(error)) from error
         id_ = await self._create(action, container, image=image)
         try:
-            await self._finish_if_cancelled(self._runtime.start(id_))
+            async with self._context.cpusets.alone(id_):
+                await self._finish_if_cancelled(self._runtime.start(id_))
         except CriError as error:
             raise PodStartError("RunContainerError", str(error)) from error
         if container.post_start is None:
