@@ -9,7 +9,8 @@ import pytest
 from alignup.agent.address import TcpAddress
 from alignup.align import bits
 from alignup.cli.client import AgentClient
-from alignup.enforce import cgroup, container_audit, process
+from alignup.enforce import cgroup, process
+from alignup.enforce.audit import audit_containers
 from alignup.schema.api import OrphanSandbox, RuntimeInfo, RuntimeStatus
 from tests.cli.commands import in_process
 from tests.cli.fake_agent import serve_fake_agent
@@ -178,7 +179,7 @@ def test_a_named_agent_must_answer(audit, tmp_path):
 
 def test_the_containers_of_a_remote_agent_are_not_audited():
     """Its pids mean nothing on this machine."""
-    look = container_audit.audit_containers(AgentClient(TcpAddress("node-7.example.com", 8080)))
+    look = audit_containers(AgentClient(TcpAddress("node-7.example.com", 8080)))
 
     assert look.containers == ()
     assert look.notes == ("the agent at node-7.example.com:8080 is remote; its containers are not audited",)

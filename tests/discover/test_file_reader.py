@@ -45,7 +45,7 @@ def test_numbers(text, number):
     ],
 )
 def test_masks(text, cpus):
-    found = tree_of(mask=text).read_cpu_mask("mask")
+    found = tree_of(mask=text).cpus("mask")
 
     assert (None if found is None else bits.show(found)) == cpus
 

@@ -8,9 +8,9 @@ import pytest
 
 from alignup.align import synthetic
 from alignup.align.machine import Device, PciDevice
-from alignup.discover import gpu
+from alignup.discover import system
 
-CARD = PciDevice("0000:9d:00.0", kind=0x030200, vendor=gpu.NVIDIA, device=0x2335, node=1)
+CARD = PciDevice("0000:9d:00.0", kind=0x030200, vendor=system.NVIDIA, device=0x2335, node=1)
 PLAIN = synthetic.parse("numa:2 core:2 pu:1")
 WITH_CARD = replace(PLAIN, pci=(CARD, PciDevice("0000:00:02.0", kind=0x030000, vendor=0x1234)))
 
@@ -43,9 +43,12 @@ def library(*, fails: bool = False) -> ModuleType:
 def test_gpus_have_the_node_of_their_pci_device(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library())
 
-    found = gpu.add_gpus(WITH_CARD)
+    found = system.add_gpus(WITH_CARD)
 
-    assert found.devices == (Device(gpu.RESOURCE, "GPU-0", nodes=0b10), Device(gpu.RESOURCE, "GPU-1", nodes=None))
+    assert found.devices == (
+        Device(system.GPU_RESOURCE, "GPU-0", nodes=0b10),
+        Device(system.GPU_RESOURCE, "GPU-1", nodes=None),
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_gpus_have_the_node_of_their_pci_device(monkeypatch):
 def test_unreadable_gpus_are_a_gap(monkeypatch, found, reason):
     monkeypatch.setitem(sys.modules, "pynvml", found)
 
-    machine = gpu.add_gpus(WITH_CARD)
+    machine = system.add_gpus(WITH_CARD)
 
     assert machine.devices == ()
     assert machine.gaps == (f"1 NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}",)
@@ -67,4 +70,4 @@ def test_unreadable_gpus_are_a_gap(monkeypatch, found, reason):
 def test_nvml_is_not_used_without_gpus(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
 
-    assert gpu.add_gpus(PLAIN) is PLAIN
+    assert system.add_gpus(PLAIN) is PLAIN

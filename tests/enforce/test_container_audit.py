@@ -7,10 +7,9 @@ from uuid import uuid4
 
 import pytest
 
-from alignup.enforce import cgroup, container_audit, memory, process
-from alignup.enforce.audit import DriftKind, PlacedContainer
+from alignup.enforce import audit, cgroup, memory, process
+from alignup.enforce.audit import ContainerProcesses, DriftKind, PlacedContainer
 from alignup.enforce.cgroup import Cpuset
-from alignup.enforce.container_audit import ContainerProcesses
 from tests.deadlines import wait_for
 from tests.enforce.commands import started
 from tests.enforce.test_cgroup import Tree
@@ -38,13 +37,13 @@ def container():
 
 
 def seen(container: PlacedContainer) -> ContainerProcesses:
-    found = container_audit.find_container_processes(container)
+    found = audit.find_container_processes(container)
     assert found is not None
     return found
 
 
 def kinds(container):
-    return [drift.kind for drift in container_audit.audit_container(seen(container))]
+    return [drift.kind for drift in audit.audit_container(seen(container))]
 
 
 @real
@@ -85,8 +84,8 @@ def test_a_widened_cgroup_is_found_and_restored(container):
     cgroup.write(group, PERMITTED, nodes=0)
     process.pin(container.pid, PERMITTED)
 
-    found = list(container_audit.audit_container(seen(container)))
-    errors = container_audit.restore_container(seen(container))
+    found = list(audit.audit_container(seen(container)))
+    errors = audit.restore_container(seen(container))
 
     assert [drift.kind for drift in found] == [DriftKind.GROUP, DriftKind.CPUS]
     assert {(drift.uid, drift.name, drift.container) for drift in found} == {("u", "shop/web/app", "app")}
@@ -101,7 +100,7 @@ def test_undecided_settings_are_not_drift_and_stay(container):
     before = cgroup.read(group)
 
     assert kinds(anywhere) == []
-    assert container_audit.restore_container(seen(anywhere)) == ()
+    assert audit.restore_container(seen(anywhere)) == ()
     assert cgroup.read(group) == before
 
 
@@ -112,7 +111,7 @@ def test_memory_is_restored_without_touching_the_cpus(container):
     group = seen(container).container.cgroup
     assert group is not None
 
-    errors = container_audit.restore_container(seen(bound))
+    errors = audit.restore_container(seen(bound))
 
     assert (errors, kinds(bound)) == ((), [])
     assert cgroup.read(group) == Cpuset(LOWEST, bound.memory)
@@ -127,8 +126,8 @@ def test_a_process_outside_the_cgroup_is_found_and_other_cgroups_are_left_alone(
     process.pin(container.pid, PERMITTED)
     outside = cgroup.read(group.parent)
 
-    found = list(container_audit.audit_container(seen(container)))
-    (error,) = container_audit.restore_container(seen(container))
+    found = list(audit.audit_container(seen(container)))
+    (error,) = audit.restore_container(seen(container))
 
     assert [drift.kind for drift in found] == [DriftKind.CPUS, DriftKind.MEMBER]
     assert (
@@ -145,7 +144,7 @@ def test_an_exited_container_is_not_found():
         ended.wait()
 
         assert (
-            container_audit.find_container_processes(
+            audit.find_container_processes(
                 PlacedContainer(uid="u", pod="shop/web", container="app", id=ID, pid=ended.pid)
             )
             is None

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx2
 
 from alignup.serve import sockets
-from alignup.serve.server import ServerLimits
+from alignup.serve.sockets import ServerLimits
 from tests.deadlines import SECONDS
 from tests.serve.fake_backend import app_of
 

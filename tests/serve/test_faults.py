@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from alignup.serve.server import ServerLimits
+from alignup.serve.sockets import ServerLimits
 from tests.deadlines import SECONDS
 from tests.effort import SEED, did, rounds
 from tests.serve.fake_backend import FakeBackend, manifest

@@ -1,7 +1,13 @@
 """Device plugin metrics, as Prometheus scrapes them."""
 
-from alignup.serve.metrics import Metrics
-from alignup.serve.plugin_metrics import BUCKETS, MAX_RESOURCES, OTHER, REGISTRATIONS, DevicePluginMetrics
+from alignup.serve.metrics import (
+    ALLOCATION_BUCKETS,
+    MAX_RESOURCES,
+    OTHER,
+    REGISTRATIONS,
+    DevicePluginMetrics,
+    Metrics,
+)
 from tests.align.hosts import host
 
 GPU = "example.com/gpu"
@@ -33,7 +39,7 @@ def test_metrics_have_the_names_labels_and_buckets_of_the_kubelet():
         'kubelet_pod_resources_endpoint_errors_get{server_api_version="v1"} 1',
     ):
         assert line in lines
-    assert sum(line.startswith(f"{name}_bucket") for line in lines) == len(BUCKETS) + 1
+    assert sum(line.startswith(f"{name}_bucket") for line in lines) == len(ALLOCATION_BUCKETS) + 1
     assert not any("requests_list" in line or "_created" in line for line in lines)
 
 

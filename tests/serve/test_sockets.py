@@ -13,7 +13,7 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.serve import sockets
-from alignup.serve.server import ServerLimits
+from alignup.serve.sockets import ServerLimits
 from tests.deadlines import SECONDS, until
 from tests.serve.fake_backend import FakeBackend, app_of, manifest
 from tests.serve.real_server import client_at, on_unix, send_raw, stale_socket

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from alignup.schema.api import NotReadyError
-from alignup.serve.server import ServerLimits
+from alignup.serve.sockets import ServerLimits
 from tests.deadlines import until
 from tests.serve.fake_backend import FakeBackend, FakeLog, client_of, manifest, run_of, running
 from tests.serve.real_server import client_at, on_unix

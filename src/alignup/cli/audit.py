@@ -14,8 +14,7 @@ from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
 
 if TYPE_CHECKING:
-    from alignup.enforce.audit import Drift
-    from alignup.enforce.container_audit import ContainerProcesses
+    from alignup.enforce.audit import ContainerProcesses, Drift
     from alignup.runs.audit import AuditReport
 
 DRIFTED = 1

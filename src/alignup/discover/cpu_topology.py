@@ -115,7 +115,7 @@ def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, Cp
         named[key] = named.get(key, 0) | 1 << cpu
     yield from ((key[0], group) for key, group in named.items())
     unknown = unnamed
-    for group in sibling_groups(unnamed, lambda cpu: _siblings(files, cpu, _SOCKET)):
+    for group in sibling_groups(unnamed, lambda cpu: _siblings(files, cpu, "topology", _SOCKET)):
         unknown &= ~group
         yield None, group
     if numbered := unnamed & ~unknown:
@@ -126,14 +126,10 @@ def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, Cp
         files.add_gap(f"the sockets of CPUs {bits.show(unknown)} are unknown")
 
 
-def _siblings(files: FileReader, cpu: int, names: Iterable[str]) -> CpuSet | None:
-    return _first_valid_set(files, cpu, [topology_path(cpu, name) for name in names])
-
-
-def _first_valid_set(files: FileReader, cpu: int, paths: Iterable[str]) -> CpuSet | None:
-    """The first set that contains *cpu*; others are wrong."""
-    for path in paths:
-        found = files.cpus(path)
+def _siblings(files: FileReader, cpu: int, directory: str, names: Iterable[str]) -> CpuSet | None:
+    """The first set in *directory* of the CPU that contains it; others are wrong."""
+    for name in names:
+        found = files.cpus(f"{CPU}/cpu{cpu}/{directory}/{name}")
         if found is not None and found >> cpu & 1:
             return found
     return None
@@ -147,7 +143,7 @@ def _cores(files: FileReader, online: CpuSet, sockets: dict[int, int]) -> dict[i
     """
 
     def siblings(cpu: int) -> CpuSet | None:
-        members = _siblings(files, cpu, _CORE)
+        members = _siblings(files, cpu, "topology", _CORE)
         if members is None:
             return None
         return bits.of(other for other in bits.members(members & online) if sockets.get(other) == sockets.get(cpu))
@@ -189,10 +185,10 @@ def _caches(files: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterato
         indexes = [name for name in files.names(here) if name.startswith("index")]
         if not indexes:
             undescribed |= 1 << cpu
-        for path in (f"{here}/{name}" for name in indexes):
-            if files.number(f"{path}/level") == 3:
-                ids[cpu] = files.number(f"{path}/id")
-                members = _first_valid_set(files, cpu, [f"{path}/shared_cpu_list", f"{path}/shared_cpu_map"])
+        for index in indexes:
+            if files.number(f"{here}/{index}/level") == 3:
+                ids[cpu] = files.number(f"{here}/{index}/id")
+                members = _siblings(files, cpu, f"cache/{index}", ("shared_cpu_list", "shared_cpu_map"))
                 return threads[cores[cpu]] if members is None else members
         return None
 

@@ -10,7 +10,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,16 +35,11 @@ _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 
 
 class FileSource(Protocol):
-    """Where the files come from; every method raises ``OSError`` for what does not exist."""
+    """Where the files come from; every method raises ``OSError`` for what does not exist or is too large."""
 
-    def read(self, path: str) -> bytes:
-        """``OSError`` above the size limit."""
-
-    def names(self, path: str) -> list[str]:
-        """The entries of a directory, in no order."""
-
-    def link(self, path: str) -> str | None:
-        """The target of a link; ``None`` if it is not a link."""
+    def read(self, path: str) -> bytes: ...
+    def names(self, path: str) -> list[str]: ...  # of a directory, in no order
+    def link(self, path: str) -> str | None: ...  # the target; ``None`` if it is not a link
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,43 +168,30 @@ class FileReader:
         return None if read is None else read.strip("\0 \t\r\n")
 
     def number(self, path: str) -> int | None:
-        text = self.text(path)
-        if text is None:
-            return None
-        if not _NUMBER.fullmatch(text):
-            self.add_unusable(path, f"is not a number: {_quote(text)}")
-            return None
-        return int(text)
+        return self._parse(path, _parse_number, "a number")
 
     def read_cpu_list(self, path: str) -> CpuSet | None:
         """The set in a file of the form ``0-3,8``; an empty file is the empty set."""
-        text = self.text(path)
-        if text is None:
-            return None
-        try:
-            return bits.parse(text)
-        except ParseError:
-            self.add_unusable(path, f"is not a list of CPUs: {_quote(text)}")
-            return None
-
-    def read_cpu_mask(self, path: str) -> CpuSet | None:
-        """The set in a file of the form ``00000000,0000ffff``."""
-        text = self.text(path)
-        if text is None:
-            return None
-        if len(text) > bits.MAX_MEMBER // 4 or not _MASK.fullmatch(text):
-            self.add_unusable(path, f"is not a mask of CPUs: {_quote(text)}")
-            return None
-        first, *others = text.split(",")
-        return int(first + "".join(word.zfill(8) for word in others), 16)
+        return self._parse(path, bits.parse, "a list of CPUs")
 
     def cpus(self, *paths: str) -> CpuSet | None:
         """The set in the first usable of *paths*: ``…list`` files have lists, all others masks."""
         for path in paths:
-            found = self.read_cpu_list(path) if path.endswith("list") else self.read_cpu_mask(path)
+            is_list = path.endswith("list")
+            found = self.read_cpu_list(path) if is_list else self._parse(path, _parse_mask, "a mask of CPUs")
             if found is not None:
                 return found
         return None
+
+    def _parse(self, path: str, parse: Callable[[str], int], what: str) -> int | None:
+        text = self.text(path)
+        if text is None:
+            return None
+        try:
+            return parse(text)
+        except ParseError:
+            self.add_unusable(path, f"is not {what}: {_quote(text)}")
+            return None
 
     def names(self, path: str) -> tuple[str, ...]:
         """Sorted; empty if the directory does not exist."""
@@ -279,6 +261,20 @@ class FileReader:
             return
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self.add_unusable(path, f"cannot be read: {reason}")
+
+
+def _parse_number(text: str) -> int:
+    if not _NUMBER.fullmatch(text):
+        raise ParseError("not a number")
+    return int(text)
+
+
+def _parse_mask(text: str) -> CpuSet:
+    """The set of a mask of the form ``00000000,0000ffff``."""
+    if len(text) > bits.MAX_MEMBER // 4 or not _MASK.fullmatch(text):
+        raise ParseError("not a mask")
+    first, *others = text.split(",")
+    return int(first + "".join(word.zfill(8) for word in others), 16)
 
 
 def _limit(path: str) -> int:

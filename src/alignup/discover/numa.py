@@ -20,13 +20,6 @@ _TOTAL = re.compile(r"MemTotal:\s*([0-9]{1,16})\s*kB", re.ASCII)
 _PAGES = re.compile(r"hugepages-([0-9]{1,16})kB", re.ASCII)
 
 
-def read_node_ids(files: FileReader) -> list[int]:
-    found = files.read_numbered(NODE, "node")
-    if not found:
-        files.add_gap("the kernel reports no NUMA nodes")
-    return found
-
-
 def map_cpus_to_nodes(files: FileReader, nodes: Sequence[int], online: CpuSet) -> dict[int, int]:
     """CPU → its node; the lowest of several."""
     found: dict[int, int] = {}

@@ -22,11 +22,7 @@ def discover(root: Path = Path("/")) -> Machine:
     if not root.is_dir():
         raise SourceError(f"{root} is not a directory: expected one that contains sys and proc")
     machine = system.read_machine(FileReader(DirectoryFiles(os.fspath(root).rstrip("/"))), name=str(root))
-    if root.resolve() == Path("/"):
-        from alignup.discover import gpu  # noqa: PLC0415 - only for the running system
-
-        return gpu.add_gpus(machine)
-    return machine
+    return system.add_gpus(machine) if root.resolve() == Path("/") else machine
 
 
 def record(root: Path, file: Path) -> Machine:

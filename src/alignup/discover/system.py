@@ -1,13 +1,25 @@
-"""A whole machine from one tree of files: the hardware, cAdvisor's report, and what is unknown."""
+"""A whole machine from one tree of files: the hardware, cAdvisor's report, and what is unknown.
+
+GPUs of the running system come from NVML (``nvidia-ml-py``), if it is installed. They become devices as NVIDIA's device
+plugin announces them, with its UUIDs and the NUMA node of their PCI device. Recordings leave them out, because UUIDs
+identify the machine.
+"""
 
 import re
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
 
 from alignup.align.errors import SourceError
-from alignup.align.machine import CadvisorReport, Machine, PciDevice
+from alignup.align.machine import CadvisorReport, Device, Machine, PciDevice
 from alignup.discover import cadvisor_view, cpu_topology, numa
 from alignup.discover.file_reader import FileReader
 
 BUS = "sys/bus/pci/devices"
+GPU_RESOURCE = "nvidia.com/gpu"
+NVIDIA = 0x10DE
+_DISPLAY = 0x03  #: the PCI base class of GPUs
 _HUGEPAGES = "sys/kernel/mm/hugepages"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
@@ -18,7 +30,9 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
     online, offline = cpu_topology.read_online_cpus(files)
     if not online:
         raise SourceError(f"{name} has no online CPU: expected {cpu_topology.CPU}/cpu0 and so on")
-    ids = numa.read_node_ids(files)
+    ids = files.read_numbered(numa.NODE, "node")
+    if not ids:
+        files.add_gap("the kernel reports no NUMA nodes")
     cpus = cpu_topology.read_cpus(files, online, numa.map_cpus_to_nodes(files, ids, online))
     nodes = numa.read_nodes(files, ids)
     distances = numa.read_distances(files, ids)
@@ -32,17 +46,15 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
             files.add_gap(f"the NUMA nodes have {total} bytes of memory in total, but the machine reports {memory}")
     if not files.has(_HUGEPAGES):
         files.add_gap("the huge pages of the whole machine are unknown")
-    devices = read_pci_devices(files)
-    report = _read_report(files)
     return Machine(
         cpus=cpus,
         nodes=nodes,
         distances=distances,
-        pci=devices,
+        pci=read_pci_devices(files),
         memory=memory,
         hugepages=numa.read_hugepages(files, _HUGEPAGES),
         offline=offline,
-        report=report,
+        report=_read_report(files),
         gaps=files.gaps,
     ).checked()
 
@@ -93,3 +105,43 @@ def _device(files: FileReader, address: str) -> PciDevice | None:
 def _code(files: FileReader, path: str) -> int | None:
     text = files.text(path)
     return int(text, 16) if text and _CODE.fullmatch(text) else None
+
+
+def add_gpus(machine: Machine) -> Machine:
+    """*machine* with its GPUs; a gap if PCI lists GPUs that NVML does not."""
+    gpus = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
+    if not gpus:
+        return machine
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        reason = "nvidia-ml-py is not installed"
+    else:
+        try:
+            return replace(machine, devices=(*machine.devices, *_gpus(nvml, machine))).checked()
+        except nvml.NVMLError as error:
+            reason = str(error)
+    gap = f"{len(gpus)} NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}"
+    return replace(machine, gaps=(*machine.gaps, gap))
+
+
+def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[Device]:
+    nodes = {_bus(device.address): device.node for device in machine.pci}
+    nvml.nvmlInit()
+    try:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            address, uuid = (
+                value.decode("ascii", "replace") if isinstance(value, bytes) else value
+                for value in (nvml.nvmlDeviceGetPciInfo(handle).busId, nvml.nvmlDeviceGetUUID(handle))
+            )
+            node = nodes.get(_bus(address))
+            yield Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _bus(address: str) -> str:
+    """A comparable address: NVML writes the domain with eight digits, the kernel with four."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{int(domain, 16):x}:{rest}"

@@ -51,7 +51,6 @@ class ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class ThreadAffinity:
-    thread: int
     cpus: CpuSet
     nodes: NodeSet
 
@@ -64,7 +63,7 @@ def thread_affinities(pid: int) -> tuple[ThreadAffinity, ...]:
             text = (PROC / str(pid) / "task" / str(thread) / "status").read_text("utf-8", "replace")
             fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
             cpus, nodes = (fields.get(name, "").strip() for name in ("Cpus_allowed_list", "Mems_allowed_list"))
-            found.append(ThreadAffinity(thread, bits.parse(cpus), bits.parse(nodes)))
+            found.append(ThreadAffinity(bits.parse(cpus), bits.parse(nodes)))
     return tuple(found)
 
 

@@ -6,9 +6,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alignup.align import bits
-from alignup.enforce import container_audit
-from alignup.enforce.audit import DeviceTopology, Drift, DriftKind, RunProcesses, audit_runs, make_drift, restore_run
-from alignup.enforce.container_audit import ContainerAudit, ContainerSource, drift_key
+from alignup.enforce.audit import (
+    ContainerAudit,
+    ContainerSource,
+    DeviceTopology,
+    Drift,
+    DriftKind,
+    RunProcesses,
+    audit_containers,
+    audit_runs,
+    drift_key,
+    make_drift,
+    restore_containers,
+    restore_run,
+)
 from alignup.enforce.run_record import RunRecord
 from alignup.runs import registry
 from alignup.runs.request import CONTAINER, GPU
@@ -40,7 +51,7 @@ def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditRep
     if drifted := {drift.uid for drift in first.run_drifts}:
         with registry.RunRegistry(directory).locked():
             failures += [failure for run in first.runs if run.record.uid in drifted for failure in restore_run(run)]
-    failures += container_audit.restore_containers(first.containers)
+    failures += restore_containers(first.containers)
     second = _audit_once(directory, agent)
     left = set(map(drift_key, second.drifts))
     fixed = tuple(drift for drift in first.drifts if drift_key(drift) not in left)
@@ -57,7 +68,7 @@ def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
         *audit_runs(remote),
         *_compare_with_agent([run.record for run in remote], agent),
     )
-    return AuditReport(runs, drifts, container_audit.audit_containers(agent))
+    return AuditReport(runs, drifts, audit_containers(agent))
 
 
 def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:

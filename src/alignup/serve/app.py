@@ -6,10 +6,10 @@ nothing, such as parsing YAML or drawing, runs in a thread.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -19,27 +19,38 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.align.errors import Problem
+from alignup.align.host import Host
 from alignup.align.machine import Machine
+from alignup.align.workload import Pod
 from alignup.picture import draw_svg
 from alignup.schema.api import (
     AdmissionDocument,
+    AdmissionResult,
     DecisionQuery,
     LogQuery,
     PodListDocument,
+    PodView,
     ReadyDocument,
     RejectionProblemDocument,
     ReleaseDocument,
+    RuntimeStatus,
+    StoredDecision,
 )
 from alignup.serve import views
-from alignup.serve.backend import AgentBackend
-from alignup.serve.endpoint import ApiEndpoint, Handler, ParameterValues, internal_error, not_found
-from alignup.serve.exposition import CONTENT_TYPE
-from alignup.serve.metrics import Metrics
+from alignup.serve.endpoint import (
+    ApiEndpoint,
+    Handler,
+    ParameterValues,
+    ReadPod,
+    internal_error,
+    not_found,
+    receive_pod,
+)
+from alignup.serve.metrics import CONTENT_TYPE, Metrics
 from alignup.serve.openapi import openapi_document
-from alignup.serve.request_body import ReadPod, receive_pod
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
 from alignup.serve.routes import OPERATIONS, Operation
-from alignup.serve.streaming import EVENT_STREAM, ByteStream, close_log, event_stream, log_response
+from alignup.serve.streaming import EVENT_STREAM, ByteStream, EventSource, close_log, event_stream, log_response
 
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
 Result = TypeVar("Result")
@@ -47,6 +58,32 @@ Result = TypeVar("Result")
 _STATUS = {"admitted": 201, "kept": 200, "waiting": 202}
 #: Names in the picture come from clients; scripts in it must not run.
 _SVG_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
+
+
+class AgentBackend(Protocol):
+    """The agent behind the API.
+
+    ``problems`` are why pods cannot be decided on now, each with a remedy. ``pod_views`` has admitted pods first, in
+    admission order. ``admit`` is durable unless it is a dry run; it raises ``PodError``, ``NotReadyError`` or
+    ``BusyError``. ``release`` is durable and returns the last state of the pod, or ``None`` for an unknown uid. If the
+    agent runs the pod, ``release`` starts its termination and returns it with ``run.ending`` set; the containers get
+    *grace* seconds, or the pod's own grace period. A ``LookupError`` of ``logs`` names a missing pod, container or log.
+    """
+
+    @property
+    def host(self) -> Host: ...
+    @property
+    def events(self) -> EventSource: ...
+    def problems(self) -> tuple[str, ...]: ...
+    def notes(self) -> tuple[str, ...]: ...
+    def pod_views(self) -> Sequence[PodView]: ...
+    def pod_view(self, uid: str) -> PodView | None: ...
+    async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult: ...
+    async def release(self, uid: str, *, grace: int | None = None) -> PodView | None: ...
+    async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]: ...
+    async def decision(self, id_: int) -> StoredDecision | None: ...
+    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]: ...
+    def runtime(self) -> RuntimeStatus: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +118,7 @@ def build_app(
     With a *token*, every request must present it. Event streams end when *stopping* is set.
     """
     description = openapi_document(version=dependencies.version, with_token=token is not None)
-    api = _Api(dependencies, limits or RequestLimits(), stopping=stopping or asyncio.Event(), description=description)
+    api = _Api(dependencies, limits or RequestLimits(), stopping or asyncio.Event(), description)
     handlers, by_path = api.handlers(), defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
     for one in OPERATIONS:
         by_path[one.path][one.method] = one, handlers[one.id]
@@ -91,24 +128,18 @@ def build_app(
     return app
 
 
+@dataclass(frozen=True, slots=True)
 class _Api:
-    def __init__(
-        self,
-        dependencies: Dependencies,
-        limits: RequestLimits,
-        *,
-        stopping: asyncio.Event,
-        description: Mapping[str, Any],
-    ) -> None:
-        self._service = dependencies.service
-        self._read_pod = dependencies.read_pod
-        self._machine_document = dependencies.machine_document
-        self._metrics = dependencies.metrics
-        self._limits = limits
-        self._stopping = stopping
-        self._description = description
-        self._streams: Counter[str] = Counter()  #: open streams by media type
-        self._tasks: set[asyncio.Future[Any]] = set()  #: running jobs, with or without a waiting client
+    dependencies: Dependencies
+    limits: RequestLimits
+    stopping: asyncio.Event
+    description: Mapping[str, Any]
+    streams: Counter[str] = field(default_factory=Counter)  #: open streams by media type
+    tasks: set[asyncio.Future[Any]] = field(default_factory=set)  #: running jobs, with or without a waiting client
+
+    @property
+    def service(self) -> AgentBackend:
+        return self.dependencies.service
 
     def handlers(self) -> Mapping[str, Handler]:
         return {
@@ -130,14 +161,16 @@ class _Api:
         }
 
     async def list_pods(self, _request: Request, _parameters: ParameterValues) -> Response:
-        pods = list(map(views.pod_view_document, self._service.pod_views()))
-        return json_response(PodListDocument(pods, self._service.notes()))
+        pods = list(map(views.pod_view_document, self.service.pod_views()))
+        return json_response(PodListDocument(pods, self.service.notes()))
 
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
         dry_run = bool(parameters["dryRun"])
-        limits = self._limits
-        pod = await receive_pod(request, self._read_pod, limit=limits.body_bytes, seconds=limits.body_seconds)
-        result = await self._within_deadline(self._service.admit(pod, dry_run=dry_run))
+        limits = self.limits
+        pod = await receive_pod(
+            request, self.dependencies.read_pod, limit=limits.body_bytes, seconds=limits.body_seconds
+        )
+        result = await self._within_deadline(self.service.admit(pod, dry_run=dry_run))
         document = views.admission_document(result, dry_run=dry_run)
         if dry_run:
             return json_response(document)
@@ -147,13 +180,13 @@ class _Api:
         return json_response(document, status=_STATUS[document.outcome], headers=headers)
 
     async def get_pod(self, _request: Request, parameters: ParameterValues) -> Response:
-        view = self._service.pod_view(str(parameters["uid"]))
+        view = self.service.pod_view(str(parameters["uid"]))
         if view is None:
             raise _no_pod(parameters["uid"])
         return json_response(views.pod_detail_document(view))
 
     async def release_pod(self, _request: Request, parameters: ParameterValues) -> Response:
-        view = await self._within_deadline(self._service.release(**parameters))
+        view = await self._within_deadline(self.service.release(**parameters))
         if view is None:
             raise _no_pod(parameters["uid"])
         terminating = view.run is not None and view.run.ending
@@ -161,50 +194,50 @@ class _Api:
 
     async def get_logs(self, request: Request, parameters: ParameterValues) -> ASGIApp:
         query = LogQuery(**{name: value for name, value in parameters.items() if name != "uid"})
-        self._check_streams(TEXT, self._limits.logs, "log streams")
+        self._check_streams(TEXT, self.limits.logs, "log streams")
         try:
-            log = await self._service.logs(str(parameters["uid"]), query)
+            log = await self.service.logs(str(parameters["uid"]), query)
         except LookupError as error:
             raise ProblemError(404, str(error.args[0]) if error.args else "There is no such log.") from error
         if request.method == "HEAD":
             await close_log(log)
             return Response(media_type=TEXT, headers=HEADERS)
         # A log that does not follow must not look complete when it is cut off.
-        stopping = self._stopping if query.follow else None
-        return self._counted(log_response(log, read_timeout=self._limits.read_seconds, stopping=stopping))
+        stopping = self.stopping if query.follow else None
+        return self._counted(log_response(log, read_timeout=self.limits.read_seconds, stopping=stopping))
 
     async def get_runtime(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(self._service.runtime())
+        return json_response(self.service.runtime())
 
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
         query = DecisionQuery(**parameters)
-        stored = await self._service.decisions(query)
+        stored = await self.service.decisions(query)
         return json_response(views.decision_page(stored, limit=query.limit))
 
     async def get_decision(self, _request: Request, parameters: ParameterValues) -> Response:
-        stored = await self._service.decision(int(parameters["id"]))
+        stored = await self.service.decision(int(parameters["id"]))
         if stored is None:
             raise ProblemError(404, f"The history has no decision {parameters['id']}.")
         return json_response(views.stored_decision_detail(stored))
 
     async def get_machine(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(await asyncio.to_thread(self._machine_document, self._service.host.machine))
+        return json_response(await asyncio.to_thread(self.dependencies.machine_document, self.service.host.machine))
 
     async def get_picture(self, _request: Request, _parameters: ParameterValues) -> Response:
-        host = self._service.host
+        host = self.service.host
         drawn = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
         return Response(drawn.encode("utf-8", "replace"), media_type=SVG, headers=HEADERS | _SVG_POLICY)
 
     async def stream_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM, headers=HEADERS)
-        self._check_streams(EVENT_STREAM, self._limits.streams, "event streams")
+        self._check_streams(EVENT_STREAM, self.limits.streams, "event streams")
         return self._counted(
             event_stream(
-                self._service.events,
-                heartbeat=self._limits.heartbeat_seconds,
-                read_timeout=self._limits.read_seconds,
-                stopping=self._stopping,
+                self.service.events,
+                heartbeat=self.limits.heartbeat_seconds,
+                read_timeout=self.limits.read_seconds,
+                stopping=self.stopping,
             )
         )
 
@@ -212,45 +245,45 @@ class _Api:
         return Response("ok\n", media_type=TEXT, headers=HEADERS)
 
     async def is_ready(self, _request: Request, _parameters: ParameterValues) -> Response:
-        problems = self._service.problems()
+        problems = self.service.problems()
         if problems:
             errors = [Problem("", what) for what in problems]
             raise ProblemError(503, "The agent cannot decide on pods now.", errors=errors, headers=RETRY_LATER)
         return json_response(ReadyDocument())
 
     async def get_metrics(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return Response(self._metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS)
+        return Response(self.dependencies.metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS)
 
     async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(self._description)
+        return json_response(self.description)
 
     async def _within_deadline(self, job: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of *job*, which runs to its end even if the client disconnects."""
         task = asyncio.ensure_future(job)
-        self._tasks.add(task)
+        self.tasks.add(task)
         task.add_done_callback(self._forget)
-        done, _ = await asyncio.wait({task}, timeout=self._limits.answer_seconds)
+        done, _ = await asyncio.wait({task}, timeout=self.limits.answer_seconds)
         if not done:
-            seconds = f"{self._limits.answer_seconds:g} seconds"
+            seconds = f"{self.limits.answer_seconds:g} seconds"
             raise ProblemError(504, f"No result after {seconds}. The request continues; get the pod later.")
         return task.result()
 
     def _forget(self, task: asyncio.Future[Any]) -> None:
-        self._tasks.discard(task)
+        self.tasks.discard(task)
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not warn when no client waits for it
 
     def _check_streams(self, media_type: str, limit: int, what: str) -> None:
-        if self._streams[media_type] >= limit:
+        if self.streams[media_type] >= limit:
             raise ProblemError(429, f"Too many {what}: the limit is {limit}.", headers=RETRY_LATER)
 
     def _counted(self, stream: ByteStream) -> ASGIApp:
         async def response(scope: Scope, receive: Receive, send: Send) -> None:
-            self._streams[stream.media_type] += 1
+            self.streams[stream.media_type] += 1
             try:
                 await stream(scope, receive, send)
             finally:
-                self._streams[stream.media_type] -= 1
+                self.streams[stream.media_type] -= 1
 
         return response
 

@@ -22,53 +22,41 @@ class EventBus:
         self._now = now
         self._capacity = capacity
         self._last_id = 0
-        self._subscribers: set[_Subscriber] = set()
+        self._buffers: list[tuple[deque[PublishedEvent], asyncio.Event]] = []  #: of each subscriber
 
     @property
     def subscribers(self) -> int:
-        return len(self._subscribers)
+        return len(self._buffers)
 
     def publish(self, kind: str, document: Mapping[str, Any]) -> PublishedEvent:
         self._last_id += 1
         event = PublishedEvent(id=self._last_id, time=self._now(), kind=kind, document=document)
-        for subscriber in self._subscribers:
-            subscriber.put(event)
+        for buffer, available in self._buffers:
+            buffer.append(event)
+            available.set()
         return event
 
     @asynccontextmanager
     async def subscribe(self) -> AsyncIterator[AsyncIterator[PublishedEvent]]:
-        subscriber = _Subscriber(self._capacity)
-        self._subscribers.add(subscriber)
+        subscriber = deque[PublishedEvent](maxlen=self._capacity), asyncio.Event()
+        self._buffers.append(subscriber)
         try:
-            yield subscriber.events()
+            yield _events(*subscriber, expected=self._last_id + 1)
         finally:
-            self._subscribers.discard(subscriber)
+            self._buffers = [one for one in self._buffers if one is not subscriber]
 
 
-class _Subscriber:
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._buffer: deque[PublishedEvent] = deque()
-        self._last_dropped: PublishedEvent | None = None
-        self._dropped = 0
-        self._available = asyncio.Event()
-
-    def put(self, event: PublishedEvent) -> None:
-        self._buffer.append(event)
-        if len(self._buffer) > self._capacity:
-            self._last_dropped = self._buffer.popleft()
-            self._dropped += 1
-        self._available.set()
-
-    async def events(self) -> AsyncIterator[PublishedEvent]:
-        """Yield events in order, and one event in place of all that were dropped."""
-        while True:
-            if self._last_dropped is not None:
-                last, count = self._last_dropped, self._dropped
-                self._last_dropped, self._dropped = None, 0
-                yield PublishedEvent(id=last.id, time=last.time, kind=MISSED, document={"count": count})
-            elif self._buffer:
-                yield self._buffer.popleft()
-            else:
-                self._available.clear()
-                await self._available.wait()
+async def _events(
+    buffer: deque[PublishedEvent], available: asyncio.Event, *, expected: int
+) -> AsyncIterator[PublishedEvent]:
+    """Yield events in order, and one event in place of all that were dropped since ID *expected*."""
+    while True:
+        while not buffer:
+            available.clear()
+            await available.wait()
+        if count := buffer[0].id - expected:
+            expected = buffer[0].id
+            yield PublishedEvent(id=expected - 1, time=buffer[0].time, kind=MISSED, document={"count": count})
+        else:
+            expected += 1
+            yield buffer.popleft()

@@ -4,8 +4,7 @@ from typing import Any
 
 from alignup.schema import codec
 from alignup.schema.api import ManifestDocument, ProblemDocument, RejectionProblemDocument
-from alignup.serve.request_body import MEDIA_TYPES
-from alignup.serve.responses import JSON, PROBLEM
+from alignup.serve.responses import JSON, MANIFEST_TYPES, PROBLEM
 from alignup.serve.routes import OPERATIONS, Operation
 
 _TOKEN = "token"  # noqa: S105 - the name of the security scheme
@@ -69,7 +68,7 @@ def _operation(one: Operation, *, with_token: bool) -> dict[str, Any]:
         found["description"] = one.description
     if one.takes_pod:
         manifest = {"schema": _ref(ManifestDocument)}
-        found["requestBody"] = {"required": True, "content": dict.fromkeys(MEDIA_TYPES, manifest)}
+        found["requestBody"] = {"required": True, "content": dict.fromkeys(MANIFEST_TYPES, manifest)}
     return found
 
 

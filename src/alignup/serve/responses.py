@@ -10,9 +10,11 @@ from alignup.schema import codec
 from alignup.schema.api import BusyError, FieldProblem, NotReadyError, ProblemDocument
 
 JSON = "application/json"
+YAML = "application/yaml"
 PROBLEM = "application/problem+json"
 SVG = "image/svg+xml"
 TEXT = "text/plain"
+MANIFEST_TYPES = (JSON, YAML, "application/x-yaml", "text/yaml", "text/x-yaml")
 
 RETRY_SOON, RETRY_LATER = {"Retry-After": "1"}, {"Retry-After": "5"}
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

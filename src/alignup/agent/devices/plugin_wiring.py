@@ -12,8 +12,7 @@ from alignup.agent.transaction import Transaction
 from alignup.align.machine import Device
 from alignup.plugins.manager import DevicePluginManager
 from alignup.plugins.pod_resources import serve_pod_resources
-from alignup.serve.metrics import Metrics
-from alignup.serve.plugin_metrics import DevicePluginMetrics
+from alignup.serve.metrics import DevicePluginMetrics, Metrics
 
 
 class PluginEvents:
