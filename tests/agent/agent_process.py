@@ -11,7 +11,7 @@ from pathlib import Path
 from alignup.agent import daemon
 from alignup.agent.address import SOCKET_NAME, UnixAddress
 from alignup.agent.daemon import DaemonOptions
-from alignup.agent.pods.backoff import PodIntervals
+from alignup.agent.pods.pod_state import PodIntervals
 from alignup.agent.pods.wiring import PodRuntimeOptions
 from alignup.agent.recovery import RecoveryOptions
 from alignup.agent.wait_queue import WaitQueue

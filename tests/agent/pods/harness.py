@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from alignup.agent import log as logs
-from alignup.agent.pods.backoff import PodIntervals
+from alignup.agent.pods.pod_state import PodIntervals
 from alignup.agent.pods.runner import PodRunner
 from alignup.agent.pods.wiring import PodRuntimeOptions, run_pods
 from alignup.agent.pods.worker import EventSink

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.agent.pods.backoff import DEFAULT_INTERVALS, finished_at
-from alignup.agent.pods.pod_state import Backoff
+from alignup.agent.pods.pod_state import DEFAULT_INTERVALS, Backoff, finished_at
 from alignup.enforce.cri.types import CriContainer
 from tests.agent.pods.statuses import EXITED, NOW, instance
 
@@ -36,7 +35,7 @@ def test_delays_after_repeated_failures(reason, waits):
     failure, rests = None, []
     for _ in waits:
         now = NOW if failure is None else failure.until
-        failure = Backoff.after_failure(failure, reason=reason, message="no", now=now)
+        failure = DEFAULT_INTERVALS.back_off(failure, reason=reason, message="no", now=now)
         rests.append(failure.until - now)
 
     assert rests == waits
@@ -55,7 +54,7 @@ def test_delays_after_repeated_failures(reason, waits):
     ],
 )
 def test_when_the_failure_count_restarts(before, failures):
-    assert Backoff.after_failure(before, reason="ErrImagePull", message="", now=NOW).failures == failures
+    assert DEFAULT_INTERVALS.back_off(before, reason="ErrImagePull", message="", now=NOW).failures == failures
 
 
 #: How long each instance runs and how long its start takes; only a start of 10 s or more looks like a back-off.

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from alignup.agent.pods.images import ImageManager, verify_run_as_non_root
 from alignup.agent.pods.pod_state import PodStartError
+from alignup.agent.pods.runtime import ImageManager, verify_run_as_non_root
 from alignup.align.errors import CriError
 from alignup.enforce.cri.types import CriImage
 from alignup.kube.podspec.types import PullPolicy, SecurityContext

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from alignup.agent.pods.actions import compute_pod_actions
-from alignup.agent.pods.backoff import finished_at
 from alignup.agent.pods.pod_state import (
+    DEFAULT_INTERVALS,
     Action,
-    Backoff,
     CreateSandbox,
     PodActions,
     PodPhase,
@@ -24,6 +23,7 @@ from alignup.agent.pods.pod_state import (
     StopContainer,
     StopSandbox,
     WorkerState,
+    finished_at,
 )
 from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
 from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, RestartPolicy
@@ -209,7 +209,9 @@ class PodLifecycle(RuleBasedStateMachine):
                     self.fail(name, "RunContainerError")
             case CreateSandbox() if fault:
                 before = self.state.sandbox_backoff
-                failure = Backoff.after_failure(before, reason="FailedCreatePodSandBox", message="no", now=world.now)
+                failure = DEFAULT_INTERVALS.back_off(
+                    before, reason="FailedCreatePodSandBox", message="no", now=world.now
+                )
                 self.state = replace(self.state, sandbox_backoff=failure)
             case CreateSandbox(attempt=attempt):
                 world.create_sandbox(attempt)
@@ -221,7 +223,9 @@ class PodLifecycle(RuleBasedStateMachine):
                 world.remove(id_)
 
     def fail(self, name: str, reason: str) -> None:
-        failure = Backoff.after_failure(self.state.backoffs.get(name), reason=reason, message="no", now=self.world.now)
+        failure = DEFAULT_INTERVALS.back_off(
+            self.state.backoffs.get(name), reason=reason, message="no", now=self.world.now
+        )
         self.state = replace(self.state, backoffs={**self.state.backoffs, name: failure})
 
     def record_delay(self, spec: ContainerSpec, sandbox: str) -> None:

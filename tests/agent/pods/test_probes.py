@@ -13,9 +13,8 @@ from dataclasses import replace
 import pytest
 
 from alignup.agent.pods.environment import MAX_BYTES
-from alignup.agent.pods.http_probe import probe_url
 from alignup.agent.pods.pod_state import ProbeStatus
-from alignup.agent.pods.probes import ExecSync, Prober, ProbeResult, ProbeTarget, run_probe
+from alignup.agent.pods.probes import ExecSync, Prober, ProbeResult, ProbeTarget, probe_url, run_probe
 from alignup.align.errors import CriError, EnforceError
 from alignup.enforce.cri.types import ExecResult
 from alignup.kube.podspec.types import ContainerSpec, EnvVar, Probe

@@ -4,7 +4,14 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from alignup.agent.pod_record import PodRecord, TerminationRequest
-from alignup.agent.pods.pod_state import CreateSandbox, PodStatus, RemoveFromRuntime, StartContainer, StopContainer
+from alignup.agent.pods.pod_state import (
+    DEFAULT_INTERVALS,
+    CreateSandbox,
+    PodStatus,
+    RemoveFromRuntime,
+    StartContainer,
+    StopContainer,
+)
 from alignup.agent.pods.worker import PodWork, PodWorker
 from alignup.agent.state import Clock
 from alignup.align.workload import Pod
@@ -97,7 +104,11 @@ def run_worker(operations, spec, scenario, *, not_allowed="", time=None):
         record = PodRecord(pod=POD, since=NOW, source="api", decision=ANY_DECISION)
         clock = Clock(now=lambda: time.now, monotonic=lambda: time.watch)
         worker = PodWorker(
-            PodWork(record=record, spec=spec, not_allowed=not_allowed), operations, clock=clock, emit=lambda event: None
+            PodWork(record=record, spec=spec, not_allowed=not_allowed),
+            operations,
+            clock=clock,
+            emit=lambda event: None,
+            intervals=DEFAULT_INTERVALS,
         )
         task = asyncio.create_task(worker.run())
         try:

@@ -13,13 +13,14 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from alignup.agent.pods.backoff import DEFAULT_INTERVALS, PodIntervals, finished_at
 from alignup.agent.pods.pod_state import (
+    DEFAULT_INTERVALS,
     LIVE_STATES,
     Action,
     Backoff,
     CreateSandbox,
     PodActions,
+    PodIntervals,
     PodPhase,
     PodStatus,
     PodTermination,
@@ -29,6 +30,7 @@ from alignup.agent.pods.pod_state import (
     StopContainer,
     StopSandbox,
     WorkerState,
+    finished_at,
 )
 from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
 from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, RestartPolicy
@@ -41,12 +43,7 @@ _SANDBOX_LOST = "the pod sandbox is gone and restartPolicy is Never"
 
 
 def compute_pod_actions(
-    spec: PodSpec,
-    status: PodStatus,
-    state: WorkerState,
-    *,
-    now: float,
-    intervals: PodIntervals = DEFAULT_INTERVALS,
+    spec: PodSpec, status: PodStatus, state: WorkerState, *, now: float, intervals: PodIntervals = DEFAULT_INTERVALS
 ) -> PodActions:
     view = _PodView(spec, status, state, now, intervals)
     termination = _termination(view)

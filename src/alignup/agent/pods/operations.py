@@ -11,11 +11,9 @@ from typing import TypeVar
 
 from alignup.agent.pod_record import PodRecord
 from alignup.agent.pods import cri_config, probes
-from alignup.agent.pods.backoff import describe_bug
 from alignup.agent.pods.cpusets import CpusetPlacement, placement_of
 from alignup.agent.pods.environment import PodFacts, make_environment
 from alignup.agent.pods.files import logs, name_resolution, volumes
-from alignup.agent.pods.images import verify_run_as_non_root
 from alignup.agent.pods.pod_state import (
     CreateSandbox,
     PodStartError,
@@ -24,9 +22,10 @@ from alignup.agent.pods.pod_state import (
     RemoveFromRuntime,
     StartContainer,
     StopContainer,
+    describe_bug,
 )
 from alignup.agent.pods.probes import ExecSync, Prober, ProbeTarget
-from alignup.agent.pods.runtime import RuntimeContext
+from alignup.agent.pods.runtime import RuntimeContext, verify_run_as_non_root
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import CriError, EnforceError, PluginError, StateError
 from alignup.enforce.cri.resources import container_resources, pod_cgroup_resources

@@ -1,14 +1,14 @@
-"""Types of the pod worker: the observed status of a pod, the worker's state, and the actions it can take."""
+"""Types of the pod worker: the observed status of a pod, the worker's state, its intervals, and its actions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from alignup.agent.pods.backoff import DEFAULT_INTERVALS, PodIntervals
 from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
 
 _PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: each retry sends a request to a registry
+_MAX_STEPS = 6  #: failures in a row that reach the maximum delay
 LIVE_STATES = frozenset({ContainerState.RUNNING, ContainerState.UNKNOWN})  #: a container may have processes
 
 
@@ -77,21 +77,68 @@ class Backoff:
     message: str
     failures: int = 1  #: in a row
 
-    @classmethod
-    def after_failure(
-        cls,
-        previous: Self | None,
-        *,
-        reason: str,
-        message: str,
-        now: float,
-        intervals: PodIntervals = DEFAULT_INTERVALS,
-    ) -> Self:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodIntervals:
+    """Seconds; the defaults of back-off, grace periods and maintenance are the kubelet's.
+
+    The kubelet restarts a container at once the first time, then after 10 s, 20 s and so on up to 5 min, and resets the
+    delay when the container has run for 10 min. It counts in memory. Here the count is derived from the container
+    statuses, so that it survives a restart of the agent: the pause before the last start is the last delay, and the
+    next delay is twice as long.
+    """
+
+    initial_delay: float = 10.0
+    max_delay: float = 300.0
+    reset_after: float = 600.0  #: how long a container must run for its delay to reset
+    initial_retry: float = 1.0  #: before a failed operation of the agent is repeated; doubles after each failure
+    max_retry: float = 60.0
+    poll: float = 1.0  #: between refreshes of the runtime's status
+    maintenance: float = 10.0  #: between passes over cpusets and logs
+    orphan_delay: float = 5.0  #: before an unknown sandbox is reported as an orphan
+    min_grace: float = 2.0  #: every container gets at least this long to stop, even after the grace period is over
+    cancel_grace: float = 5.0  #: how long a cancelled call waits for the runtime to finish
+    prober_restart: float = 10.0  #: before probes that failed with a bug restart
+
+    def delay(self, failures: int) -> float:
+        """Return the back-off after *failures* in a row."""
+        return min(self.initial_delay * 2 ** (min(failures, _MAX_STEPS) - 1), self.max_delay) if failures > 0 else 0.0
+
+    def retry_delay(self, failures: int) -> float:
+        """Return the delay before an operation is repeated that had failed *failures* times before it failed again."""
+        return min(self.initial_retry * 2.0 ** min(failures, 16), self.max_retry)
+
+    def back_off(self, previous: Backoff | None, *, reason: str, message: str, now: float) -> Backoff:
+        """Return the back-off after a failed start."""
         failures = 1
-        if previous is not None and previous.reason == reason and now < previous.until + intervals.reset_after:
+        if previous is not None and previous.reason == reason and now < previous.until + self.reset_after:
             failures += previous.failures
-        delay = intervals.delay(failures if reason in _PULL_ERRORS else 1)
-        return cls(until=now + delay, reason=reason, message=message, failures=failures)
+        until = now + self.delay(failures if reason in _PULL_ERRORS else 1)
+        return Backoff(until=until, reason=reason, message=message, failures=failures)
+
+    def crash_count(self, exited: CriContainer, previous: CriContainer | None) -> int:
+        """Return the number of crashes in a row; 0: the container may restart at once.
+
+        *previous* is the instance that exited before this one. Without it, every attempt counts.
+        """
+        if self._ran_long_enough(exited):
+            return 0
+        if previous is None:
+            return exited.attempt
+        pause = 0.0 if self._ran_long_enough(previous) else exited.created - finished_at(previous)
+        waited = max((step for step in range(_MAX_STEPS + 1) if self.delay(step) <= pause), default=0)
+        return min(waited + 1, exited.attempt)
+
+    def _ran_long_enough(self, container: CriContainer) -> bool:
+        return container.started > 0 and finished_at(container) - container.started > self.reset_after
+
+
+DEFAULT_INTERVALS = PodIntervals()
+
+
+def finished_at(container: CriContainer) -> float:
+    """When a container exited; falls back to when it started if the runtime does not report it."""
+    return max(container.finished, container.started, container.created)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,3 +211,7 @@ class PodActions:
     backing_off: Mapping[str, Backoff] = field(default_factory=dict)  #: container → why its start is delayed
     reason: str = ""  #: of a pod that failed as a whole
     message: str = ""
+
+
+def describe_bug(error: Exception) -> str:
+    return f"internal error (a bug in alignup): {type(error).__name__}: {error}"

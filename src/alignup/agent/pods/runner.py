@@ -12,10 +12,9 @@ from contextlib import suppress
 from typing import Any
 
 from alignup.agent.pod_record import FinishedPod, PodRecord
-from alignup.agent.pods.backoff import describe_bug
 from alignup.agent.pods.files import logs, volumes
 from alignup.agent.pods.operations import PodOperations
-from alignup.agent.pods.pod_state import LIVE_STATES, PodStartError
+from alignup.agent.pods.pod_state import LIVE_STATES, PodStartError, describe_bug
 from alignup.agent.pods.runtime import RuntimeContext
 from alignup.agent.pods.worker import EventSink, PodWork, PodWorker
 from alignup.agent.state import Clock

@@ -12,13 +12,12 @@ from dataclasses import dataclass, replace
 
 from alignup.agent.pod_record import PodRecord, TerminationRequest
 from alignup.agent.pods.actions import compute_pod_actions
-from alignup.agent.pods.backoff import DEFAULT_INTERVALS, PodIntervals, describe_bug
 from alignup.agent.pods.operations import PodOperations
 from alignup.agent.pods.pod_state import (
     Action,
-    Backoff,
     CreateSandbox,
     PodActions,
+    PodIntervals,
     PodStartError,
     PodStatus,
     PodTermination,
@@ -28,6 +27,7 @@ from alignup.agent.pods.pod_state import (
     StopContainer,
     StopSandbox,
     WorkerState,
+    describe_bug,
 )
 from alignup.agent.pods.status import StatusInputs, generate_pod_run
 from alignup.agent.state import AgentEvent, Clock, EventKind
@@ -49,13 +49,7 @@ class PodWork:
 
 class PodWorker:
     def __init__(
-        self,
-        work: PodWork,
-        operations: PodOperations,
-        *,
-        clock: Clock,
-        emit: EventSink,
-        intervals: PodIntervals = DEFAULT_INTERVALS,
+        self, work: PodWork, operations: PodOperations, *, clock: Clock, emit: EventSink, intervals: PodIntervals
     ) -> None:
         self.pod = work.record.pod
         self._work = work
@@ -234,9 +228,8 @@ class PodWorker:
     def _back_off(self, action: Action, error: PodStartError) -> None:
         state = self._state
         previous = state.backoffs.get(action.container) if isinstance(action, StartContainer) else state.sandbox_backoff
-        backoff = Backoff.after_failure(
-            previous, reason=error.reason, message=str(error), now=self._clock.now(), intervals=self._intervals
-        )
+        now, message = self._clock.now(), str(error)
+        backoff = self._intervals.back_off(previous, reason=error.reason, message=message, now=now)
         if isinstance(action, StartContainer):
             self._state = replace(state, backoffs={**state.backoffs, action.container: backoff})
             self._emit_trouble(f"container {action.container}: {error.reason}: {error}")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.agent.pods.files.log_format import MAX_LINE_BYTES, LogDecoder, ends_line
+from alignup.agent.pods.files.logs import MAX_LINE_BYTES, LogDecoder, ends_line
 
 T = b"2026-01-31T23:59:59.5Z"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.agent.pods.files import bind_mounts, subpaths
+from alignup.agent.pods.files import bind_mounts
 from alignup.agent.pods.pod_state import PodStartError
 from tests.agent.pods.files.mounting import skip_unless_mountable
 
@@ -23,7 +23,7 @@ def volume(tmp_path):
 
 def opened(volume: Path, sub_path: str) -> Path:
     """The real path of a subPath."""
-    with subpaths.open_subpath(volume, sub_path) as handle:
+    with bind_mounts.open_subpath(volume, sub_path) as handle:
         return Path(f"/proc/self/fd/{handle}").readlink()
 
 
@@ -85,12 +85,12 @@ def test_obstacles_are_reported(volume, sub_path):
 
 def test_a_symlink_created_during_the_walk_is_not_followed(volume):
     (volume / "dir").mkdir()
-    found = subpaths._resolve_inside(volume, "dir")  # noqa: SLF001
+    found = bind_mounts._resolve_inside(volume, "dir")  # noqa: SLF001
     (volume / "dir").rmdir()
     (volume / "dir").symlink_to("../secret")
 
     with pytest.raises(PodStartError, match="is a dangling symlink"):
-        subpaths._walk(volume, found)  # noqa: SLF001
+        bind_mounts._walk(volume, found)  # noqa: SLF001
 
 
 def test_a_bound_sub_path_survives_a_rename(tmp_path, volume):
@@ -98,7 +98,7 @@ def test_a_bound_sub_path_survives_a_rename(tmp_path, volume):
     (volume / "part").mkdir()
     (volume / "part" / "file").write_text("mine")
 
-    target = subpaths.bind_subpath(volume, "part", target=tmp_path / "given" / "0")
+    target = bind_mounts.bind_subpath(volume, "part", target=tmp_path / "given" / "0")
     (volume / "part").rename(volume / "moved")
     (volume / "part").symlink_to("../secret")
 
@@ -111,8 +111,8 @@ def test_a_file_can_be_bound_repeatedly(tmp_path, volume):
     (volume / "one").write_text("1")
     (volume / "two").write_text("2")
 
-    subpaths.bind_subpath(volume, "one", target=tmp_path / "given")
-    target = subpaths.bind_subpath(volume, "two", target=tmp_path / "given")
+    bind_mounts.bind_subpath(volume, "one", target=tmp_path / "given")
+    target = bind_mounts.bind_subpath(volume, "two", target=tmp_path / "given")
 
     assert target.read_text() == "2"
     assert len(bind_mounts.mounts_below(tmp_path)) == 1

@@ -19,7 +19,7 @@ from errno import EINVAL, EPERM
 from pathlib import Path
 
 from alignup.agent.pods.environment import PodFacts, expand, referenced_names, resolve_variable
-from alignup.agent.pods.files import bind_mounts, pod_dirs, subpaths
+from alignup.agent.pods.files import bind_mounts, pod_dirs
 from alignup.agent.pods.files.pod_dirs import ProjectedFile
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.quantity import Quantity
@@ -180,7 +180,7 @@ def _mount(
         steps = ("volume-subpaths", mount.volume, container, str(number))
         target = directories.pod.joinpath(*map(pod_dirs.path_component, steps))
         try:
-            host_path = subpaths.bind_subpath(host_path, sub_path, target=target)
+            host_path = bind_mounts.bind_subpath(host_path, sub_path, target=target)
         except OSError as error:
             what = f"failed to prepare subPath for volumeMount {mount.volume!r} of container {container!r}"
             raise PodStartError.config(f"{what}: {error.strerror}{_advice(error)}") from error
