@@ -14,7 +14,6 @@ class Cell(NamedTuple):
 
 
 Line = tuple[Cell, ...]
-Chunk = Line  #: cells that are not wrapped
 
 #: Replacements for ASCII-only output.
 _ASCII = str.maketrans("┌┐└┘─│·…█▓▒░", "++++-|.~#%=.")
@@ -34,14 +33,14 @@ def to_ascii_lines(lines: Iterable[Line]) -> list[Line]:
     return [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines]
 
 
-def split_words(line: Line) -> list[Chunk]:
+def split_words(line: Line) -> list[Line]:
     return [(Cell(word, cell.style),) for cell in line for word in cell.text.split()]
 
 
 def labeled(
-    label: str | Cell, chunks: Iterable[Chunk], *, width: int, between: str = " ", column: int = 12
+    label: str | Cell, chunks: Iterable[Line], *, width: int, between: str = " ", column: int = 12
 ) -> list[Line]:
-    """*chunks* after a *label*, wrapped; the label column grows with the label."""
+    """*chunks*, which are not broken, after a *label*; the label column grows with the label."""
     name, style = label if isinstance(label, Cell) else (label, "label")
     name = shorten(name, _LABEL)
     column = max(column, display_width(name) + 2)
@@ -50,7 +49,7 @@ def labeled(
     return [(Cell(head, style), *line) for head, line in zip(heads, lines, strict=True)]
 
 
-def wrap(chunks: Iterable[Chunk], width: int, *, between: str = " ") -> list[Line]:
+def wrap(chunks: Iterable[Line], width: int, *, between: str = " ") -> list[Line]:
     """*chunks* in lines of at most *width* columns; a chunk that is too long loses its middle."""
     lines: list[list[Cell]] = []
     used = 0
@@ -69,7 +68,7 @@ def wrap(chunks: Iterable[Chunk], width: int, *, between: str = " ") -> list[Lin
     return [tuple(line) for line in lines]
 
 
-def draw_strip(parts: Iterable[tuple[str, str, int]], *, total: int, width: int, fill: Cell) -> Chunk:
+def draw_strip(parts: Iterable[tuple[str, str, int]], *, total: int, width: int, fill: Cell) -> Line:
     """A strip divided by the amounts of *parts* (character, style, amount); rounding errors do not add up."""
     cells, sum_, used = [], 0, 0
     for char, style, amount in parts:

@@ -24,7 +24,7 @@ from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.merging.merge import MergeRule
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.cells import Cell, Chunk, Line, draw_box, draw_strip, labeled, split_words, to_ascii_lines
+from alignup.picture.cells import Cell, Line, draw_box, draw_strip, labeled, split_words, to_ascii_lines
 from alignup.picture.occupancy import UseState, group_by, known_devices, read_occupancy
 from alignup.picture.text import MIN_WIDTH
 from alignup.picture.text_format import clean, display_width, format_list, format_size, shorten
@@ -97,7 +97,7 @@ class _DecisionRenderer:
     def resource_box(self, resource: ResourceHints, *, asked: bool) -> list[Line]:
         """A box for one resource: its nodes and, if it was merged, its hints."""
         name = resource.resource or ""
-        rows: list[tuple[str, Sequence[Chunk]]] = []
+        rows: list[tuple[str, Sequence[Line]]] = []
         by_shares = group_by(sorted(resource.free or ()), lambda node: tuple(self._shares(resource, node)))
         for shares, ids in sorted(by_shares.items(), key=lambda pair: pair[1]):
             label = f"node{'s' if len(ids) > 1 else ''} {format_list(ids)}"
@@ -174,12 +174,15 @@ class _DecisionRenderer:
         yield NodeShare(UseState.FREE, table.free)
 
 
-def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: Iterable[int] = ()) -> Iterator[Chunk]:
+def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: Iterable[int] = ()) -> Iterator[Line]:
     """What is free and what is missing on nodes *ids*, then which pods hold the rest."""
     name = resource.resource or ""
     free = shares[-1].amount
     yield (Cell(f"{_format_amount(name, free)} free", "free"),)
-    if resource.request is not None and free < resource.request and not any(_is_enough(resource, node) for node in ids):
+    hints = resource.hints
+    # A node with too little free is still enough if the pod reuses what it holds there.
+    fits = hints.masks.__contains__ if isinstance(hints, HintList) else hints.fits
+    if resource.request is not None and free < resource.request and not any(fits(1 << node) for node in ids):
         yield _DOT, Cell(f"{_format_amount(name, resource.request - free)} short", "warn")
     named = sorted((one for one in shares[:-1] if one.who), key=lambda one: -one.amount)
     shown = len(named) if len(named) <= _MAX_HOLDERS + 1 else _MAX_HOLDERS
@@ -191,12 +194,6 @@ def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: 
         yield _DOT, Cell(f"{_format_amount(name, sum(one.amount for one in more))} in {len(more)} other pods", "held")
 
 
-def _is_enough(resource: ResourceHints, node: int) -> bool:
-    """Whether a node with too little free is still enough, because the pod reuses what it holds there."""
-    options, alone = resource.hints, 1 << node
-    return alone in options.masks if isinstance(options, HintList) else options.fits(alone)
-
-
 def _chosen(step: MergeStep, decision: Decision) -> str:
     if step.accepted:
         return sentences.describe_choice(step)
@@ -206,14 +203,14 @@ def _chosen(step: MergeStep, decision: Decision) -> str:
     return f"nothing: policy {decision.policy} rejects {hint}, not preferred by every resource"
 
 
-def _hints(resource: ResourceHints, *, free: int) -> list[Chunk]:
+def _hints(resource: ResourceHints, *, free: int) -> list[Line]:
     if sentences.has_no_hints(resource):
         return split_words((Cell("none: no set of nodes has enough, so memory gives no hints", "warn"),))
     if resource.has_no_preference:
         enough = resource.request is None or resource.request <= free
         return split_words((Cell("anywhere" if enough else "not enough, so it gives no hints", "dim"),))
     hints, hidden = shown_hints(resource)
-    chunks: list[Chunk] = [(Cell(sentences.format_hint(one), "free" if one.preferred else ""),) for one in hints]
+    chunks: list[Line] = [(Cell(sentences.format_hint(one), "free" if one.preferred else ""),) for one in hints]
     if not chunks and hidden:
         return split_words((Cell("sets of several nodes, too many to list", "dim"),))
     if not chunks:
@@ -221,7 +218,7 @@ def _hints(resource: ResourceHints, *, free: int) -> list[Chunk]:
     return [*chunks, (Cell("…", "dim"),)] if hidden else chunks
 
 
-def _strip(shares: Sequence[NodeShare]) -> Chunk:
+def _strip(shares: Sequence[NodeShare]) -> Line:
     shades = {UseState.RESERVED: "▓", UseState.HELD: "█", UseState.LOST: "▒", UseState.UNSEEN: "▒", UseState.FREE: "░"}
     parts = [(shades.get(share.state, "░"), str(share.state), share.amount) for share in shares]
     total = sum(share.amount for share in shares)

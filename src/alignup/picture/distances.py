@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from alignup.align.distances import Distances
 from alignup.picture.text_format import format_list
 
-#: Up to this number, each node has its own row.
-MAX_SINGLE_ROWS = 8
-#: Most rows of a table.
+MAX_SINGLE_ROWS = 8  #: up to this number, each node has its own row
 MAX_ROWS = 16
-#: With more nodes, they are not compared.
-_MAX_COMPARED = 256
+_MAX_COMPARED = 256  #: with more nodes, they are not compared
 
 Matrix = Sequence[Sequence[int]]
 

@@ -7,10 +7,10 @@ are on no socket and are shown apart.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -20,8 +20,6 @@ from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
 from alignup.picture import distances
 from alignup.picture.occupancy import Occupancy, group_by, known_devices, read_occupancy
 from alignup.picture.text_format import format_ids, format_list, format_size, pluralize, shorten
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +71,12 @@ class NodeBox:
         return "in no NUMA node" if self.node is None else f"NUMA node {self.node.id}"
 
     @property
+    def memory(self) -> str:
+        if self.node is None or self.node.memory is None:
+            return "memory not known"
+        return format_size(self.node.memory) if self.node.memory else "no memory"
+
+    @property
     def cpus(self) -> CpuSet:
         return bits.union(core_group.cpus for core_group in self.core_groups)
 
@@ -86,9 +90,7 @@ class SocketFrame:
 
     @property
     def name(self) -> str:
-        if self.sockets == (-1,):
-            return "Unknown socket"
-        return format_ids("Socket", self.sockets)
+        return "Unknown socket" if self.sockets == (-1,) else format_ids("Socket", self.sockets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +115,24 @@ class MachineLayout:
     def cpus(self) -> CpuSet:
         return bits.union(box.cpus for box in self.boxes)
 
-    def folded_nodes_without_cpus(self) -> "list[tuple[NodeBox, ...]]":
-        """Adjacent nodes without CPUs that can be drawn as one."""
-        boxes = self.nodes_without_cpus
-        return group_adjacent(boxes, key=lambda box: (fold_key(box, self.occupancy), self.nearest_to(box)))
-
     def nearest_to(self, box: NodeBox) -> str:
         """The nodes with CPUs nearest to a box without any; empty if unknown."""
         return self.nearest_nodes.get(box.node.id, "") if box.node else ""
+
+    def fold(self, boxes: Iterable[NodeBox]) -> list[tuple[NodeBox, ...]]:
+        """Groups of adjacent *boxes* that can be drawn as one: equal, without devices, and without pods."""
+
+        def key(box: NodeBox) -> Hashable:
+            if box.device_groups or box.pci or box.node is None:
+                return box
+            states = {self.occupancy.of_cpu(cpu) for cpu in bits.members(box.cpus)}
+            bars = self.occupancy.bars(box.node)
+            if len(states) > 1 or any(use.holder for use in states) or any("held" in dict(bar.parts) for bar in bars):
+                return box
+            shapes = tuple(core_group.shape for core_group in box.core_groups)
+            return bars, tuple(states), shapes, len(box.sockets), self.nearest_to(box)
+
+        return [tuple(run) for _, run in groupby(boxes, key)]
 
 
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
@@ -151,27 +163,6 @@ def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLay
         occupancy=read_occupancy(ledger),
         gaps=machine.gaps,
     )
-
-
-def group_adjacent(items: Iterable[Item], key: Callable[[Item], Hashable]) -> list[tuple[Item, ...]]:
-    return [tuple(run) for _, run in groupby(items, key)]
-
-
-def fold_key(box: NodeBox, occupancy: Occupancy) -> Hashable:
-    """Boxes with equal keys can be drawn as one: they have no devices and hold no pods."""
-    if box.device_groups or box.pci or box.node is None:
-        return box
-    states = {occupancy.of_cpu(cpu) for cpu in bits.members(box.cpus)}
-    bars = occupancy.bars(box.node)
-    if len(states) > 1 or any(use.holder for use in states) or any("held" in dict(bar.parts) for bar in bars):
-        return box
-    return bars, tuple(states), tuple(core_group.shape for core_group in box.core_groups), len(box.sockets)
-
-
-def format_memory(box: NodeBox) -> str:
-    if box.node is None or box.node.memory is None:
-        return "memory not known"
-    return format_size(box.node.memory) if box.node.memory else "no memory"
 
 
 def _facts(machine: Machine) -> Iterator[str]:

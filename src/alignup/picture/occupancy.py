@@ -159,7 +159,12 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
         return Occupancy()
     cpus = ledger.cpus
     holders = tuple(_holders(ledger))
-    sharing = tuple(_sharing(ledger))
+    sharing = []  # the pods with a container in the shared pool
+    for uid, admitted in ledger.pods.items():
+        own = cpus.held.get(uid, {})
+        lasting = [one for one in admitted.pod.init if one.restartable] + list(admitted.pod.containers)
+        if uid not in cpus.pod_held and any(one.name not in own for one in lasting):
+            sharing.append(ledger.pod_name(uid))
     by_cpu = dict.fromkeys(bits.members(cpus.lost), UseInfo(UseState.LOST))
     by_cpu |= dict.fromkeys(bits.members(cpus.available), UseInfo(UseState.SHARED) if sharing else FREE)
     by_cpu |= dict.fromkeys(bits.members(cpus.reserved), UseInfo(UseState.RESERVED))
@@ -168,9 +173,7 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
         use = UseInfo(UseState.HELD, holder)
         by_cpu |= dict.fromkeys(bits.members(holder.cpus), use)
         by_device |= {(resource, id_): use for resource, ids in holder.devices for id_ in ids}
-    return Occupancy(
-        known=True, holders=holders, sharing=sharing, by_cpu=by_cpu, by_device=by_device, memory=ledger.memory
-    )
+    return Occupancy(True, holders, tuple(sharing), by_cpu, by_device, ledger.memory)  # noqa: FBT003 - there is a ledger
 
 
 def format_block(block: Block) -> str:
@@ -219,12 +222,3 @@ def _key(index: int) -> str:
         index, letter = divmod(index - 1, 26)
         letters = chr(ord("A") + letter) + letters
     return letters
-
-
-def _sharing(ledger: Ledger) -> Iterator[str]:
-    """The pods with a container in the shared pool."""
-    for uid, admitted in ledger.pods.items():
-        own = ledger.cpus.held.get(uid, {})
-        lasting = [one for one in admitted.pod.init if one.restartable] + list(admitted.pod.containers)
-        if uid not in ledger.cpus.pod_held and any(one.name not in own for one in lasting):
-            yield ledger.pod_name(uid)

@@ -13,26 +13,13 @@ from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.picture import distances
-from alignup.picture.layout import (
-    Core,
-    CoreGroup,
-    DeviceGroup,
-    MachineLayout,
-    NodeBox,
-    SocketFrame,
-    fold_key,
-    format_memory,
-    group_adjacent,
-    layout_machine,
-)
+from alignup.picture.layout import Core, CoreGroup, DeviceGroup, MachineLayout, NodeBox, SocketFrame, layout_machine
 from alignup.picture.occupancy import Holder, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.svg_layout import Canvas, Drawable, bar, block, css, flow, framed, grid, label, row, stack
 from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten, width_in_em
 
-#: The most CPUs that are shown with numbers, or at all.
-_MAX_NUMBERED, _MAX_SHOWN = 512, 4096
-#: The most boxes that are drawn one by one.
-_MAX_BOXES = 64
+_MAX_NUMBERED, _MAX_SHOWN = 512, 4096  #: the most CPUs that are shown with numbers, or at all
+_MAX_BOXES = 64  #: the most boxes that are drawn one by one
 _MAX_DEVICES = 16
 _MAX_DESCRIBED = 16
 _MAX_GAPS = 8
@@ -70,8 +57,7 @@ def _page(layout: MachineLayout) -> Iterator[Drawable]:
     digits = len(str(max(layout.cpus.bit_length() - 1, 0)))
     painter = _Painter(layout.occupancy, digits=digits if total <= _MAX_NUMBERED else 0)
     if total > _MAX_SHOWN or len(layout.boxes) > _MAX_BOXES:
-        groups = group_adjacent(layout.boxes, key=lambda box: fold_key(box, layout.occupancy))
-        with_cpus = flow((painter.folded(group) for group in groups), _PAGE_WIDTH, gap=12)
+        with_cpus = flow(map(painter.folded, layout.fold(layout.boxes)), _PAGE_WIDTH, gap=12)
     else:
         with_cpus = flow(painter.frames(layout.frames), _PAGE_WIDTH, gap=12)
     yield with_cpus
@@ -104,8 +90,6 @@ def _section(title: str, body: Drawable) -> Drawable:
 
 
 class _Painter:
-    """Draws boxes in one style."""
-
     def __init__(self, occupancy: Occupancy, *, digits: int) -> None:
         self._occupancy = occupancy
         self._digits = digits  #: of the largest CPU number; 0: no numbers
@@ -129,7 +113,6 @@ class _Painter:
         return drawn
 
     def folded(self, group: Sequence[NodeBox]) -> Drawable:
-        """One box for equal nodes."""
         first, each = group[0], "each: " if len(group) > 1 else ""
         cpus = bits.union(box.cpus for box in group)
         ids = [box.node.id for box in group if box.node]
@@ -139,7 +122,7 @@ class _Painter:
             label(f"{sockets}: CPUs {shorten(format_list(bits.members(cpus)), 40)}"),
             label(f"{each}{times}{first.core_groups[0].shape}"),
             self._shares(cpus),
-            *([label(f"{each}{format_memory(first)}")] if len(group) > 1 else self._memory(first, 560)),
+            *([label(f"{each}{first.memory}")] if len(group) > 1 else self._memory(first, 560)),
             *self.devices(first.device_groups),
         ]
         title = format_ids("NUMA node", ids) if ids else first.name
@@ -149,7 +132,7 @@ class _Painter:
         """Nodes without CPUs; equal ones share a box if they are many or have no memory."""
         many = len(layout.nodes_without_cpus) > _MAX_BOXES
         drawn = []
-        for run in layout.folded_nodes_without_cpus():
+        for run in layout.fold(layout.nodes_without_cpus):
             empty = run[0].node is not None and not run[0].node.memory
             groups = [run] if many or empty else [(box,) for box in run]
             drawn += [self._node_without_cpus(group, layout) for group in groups]
@@ -163,7 +146,7 @@ class _Painter:
         parts = [
             *([label(f"{len(group)} nodes", 11)] if len(group) > 1 else []),
             *([label(near, 11, style="dim")] if near else []),
-            *([label(format_memory(first), 11)] if len(group) > 1 else self._memory(first, 110)),
+            *([label(first.memory, 11)] if len(group) > 1 else self._memory(first, 110)),
             *self.devices(first.device_groups),
             *(label(f"PCI: {text}", 11) for text in first.pci),
         ]
@@ -238,7 +221,6 @@ class _Painter:
         return element._replace(width=max(element.width, width_in_em("0") * 11 * max(2, self._digits) + 10))
 
     def _shares(self, cpus: CpuSet) -> Drawable:
-        """CPUs as one bar, divided by use."""
         split = self._occupancy.split(bits.members(cpus))
         shares = [(use.style, own.bit_count() / cpus.bit_count()) for use, own in split.items()]
         labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split.items()]
@@ -250,7 +232,7 @@ class _Painter:
             return
         bars = self._occupancy.bars(box.node)
         if not bars or not box.node.memory:
-            yield label(format_memory(box), 11)
+            yield label(box.memory, 11)
             return
         styles = {"in huge pages": "huge", "reserved": "reserved", "held": "held", "free": "free"}
         for each in bars:
@@ -309,7 +291,7 @@ def _holder(holder: Holder) -> Drawable:
 def _sentences(layout: MachineLayout) -> Iterator[str]:
     for box in layout.boxes[:_MAX_DESCRIBED]:
         where = f"{box.name} on {format_ids('socket', box.sockets)}"
-        memory = f", {format_memory(box)}" if box.node else ""
+        memory = f", {box.memory}" if box.node else ""
         devices = "".join(f", {len(group.devices)} of {clean(group.resource)}" for group in box.device_groups)
         yield f"{where}: CPUs {format_list(bits.members(box.cpus))}{memory}{devices}."
     if len(layout.boxes) > _MAX_DESCRIBED:

@@ -89,7 +89,6 @@ class Drawable(NamedTuple):
 
 
 def label(text: str, size: float = 12, *, style: str = "") -> Drawable:
-
     def draw(canvas: Canvas, x: float, y: float, _width: float, _height: float) -> None:
         canvas.text((x, y + size * _BASE), text, size=size, style=style)
 
@@ -113,7 +112,6 @@ def block(
 
 
 def stack(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
-    """Elements below each other."""
     parts = tuple(elements)
 
     def draw(canvas: Canvas, x: float, y: float, width: float, _height: float) -> None:
@@ -154,7 +152,6 @@ def flow(elements: Iterable[Drawable], most: float, *, gap: float = 4, across: f
 
 
 def grid(elements: Sequence[Drawable], across: int, *, gap: float = 4) -> Drawable:
-    """Elements in rows of *across*."""
     return stack((row(elements[start : start + across], gap) for start in range(0, len(elements), across)), gap)
 
 

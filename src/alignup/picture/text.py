@@ -6,49 +6,24 @@ with many nodes show one line per node, and those with hundreds one line per gro
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture.cells import (
-    Cell,
-    Chunk,
-    Line,
-    draw_box,
-    draw_strip,
-    labeled,
-    plain,
-    split_words,
-    to_ascii_lines,
-    wrap,
-)
+from alignup.picture.cells import Cell, Line, draw_box, draw_strip, labeled, plain, split_words, to_ascii_lines, wrap
 from alignup.picture.distances import DistanceTable
-from alignup.picture.layout import (
-    Core,
-    CoreGroup,
-    DeviceGroup,
-    MachineLayout,
-    NodeBox,
-    SocketFrame,
-    fold_key,
-    format_memory,
-    group_adjacent,
-    layout_machine,
-)
+from alignup.picture.layout import Core, CoreGroup, DeviceGroup, MachineLayout, NodeBox, SocketFrame, layout_machine
 from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.text_format import clean, display_width, format_ids, format_size, list_parts, pluralize, shorten
 
 MIN_WIDTH = 60
 
-#: The most CPUs of a machine and of a node that are shown by number.
-_MAX_NUMBERED, _MAX_NUMBERED_PER_NODE = 160, 64
-#: The most devices of one resource in one place that are all listed.
-_MAX_DEVICES = 16
-#: The most boxes with CPUs that are drawn; more get one line each.
-_MAX_BOXES = 8
-#: The most lines for nodes; with more, equal ones share a line.
-_MAX_LINES = 64
+_MAX_NUMBERED, _MAX_NUMBERED_PER_NODE = 160, 64  #: the most CPUs of a machine and of a node that are shown by number
+_MAX_DEVICES = 16  #: the most devices of one resource in one place that are all listed
+_MAX_BOXES = 8  #: the most boxes with CPUs that are drawn; more get one line each
+_MAX_LINES = 64  #: the most lines for nodes; with more, equal ones share a line
 _MAX_LIST_PARTS = 16
 _MAX_GAPS = 8
 _BAR_WIDTH = 20
@@ -67,7 +42,7 @@ def _picture(layout: MachineLayout, renderer: "_Renderer") -> Iterator[Line]:
     yield from wrap([(Cell(fact),) for fact in layout.facts], renderer.width, between=" · ")
     inside = renderer.inside
     if len(layout.boxes) > _MAX_BOXES:
-        yield from renderer.boxed("NUMA nodes", inside.rows(layout.boxes))
+        yield from renderer.boxed("NUMA nodes", inside.rows(layout))
     else:
         sizes = [box.cpus.bit_count() for box in layout.boxes]
         numbers = sum(sizes) <= _MAX_NUMBERED and max(sizes, default=0) <= _MAX_NUMBERED_PER_NODE
@@ -92,13 +67,12 @@ class _Renderer:
 
     @property
     def inside(self) -> "_Renderer":
-        """The renderer for the inside of a box."""
         return _Renderer(self.occupancy, self.width - 4)
 
     def boxed(self, title: str, lines: Iterable[Line]) -> list[Line]:
         return draw_box(title, lines, width=self.width)
 
-    def field(self, label: str | Cell, chunks: Iterable[Chunk], *, between: str = "  ", column: int = 12) -> list[Line]:
+    def field(self, label: str | Cell, chunks: Iterable[Line], *, between: str = "  ", column: int = 12) -> list[Line]:
         return labeled(label, chunks, width=self.width, between=between, column=column)
 
     def frame(self, frame: SocketFrame, *, numbers: bool) -> list[Line]:
@@ -117,10 +91,10 @@ class _Renderer:
         if box.node and box.node.memory is None:
             lines += self.field("memory", [(Cell("unknown", "warn"),)])
         lines += self.numbered(box) if numbers else self.folded(box)
-        return lines + self.extras(box)
+        return lines + self.devices(box.device_groups, box.pci)
 
     def memory(self, bar: MemoryBar) -> list[Line]:
-        chunks: list[Chunk] = [(Cell(bar.name),)]
+        chunks: list[Line] = [(Cell(bar.name),)]
         if {"free", "held"} & dict(bar.parts).keys():
             shades = {"held": ("█", "held"), "reserved": ("▓", "reserved"), "in huge pages": ("▒", "plain")}
             parts = [(*shades.get(name, ("░", "free")), amount) for name, amount in bar.parts]
@@ -130,7 +104,7 @@ class _Renderer:
 
     def numbered(self, box: NodeBox) -> list[Line]:
         """Every CPU by number, the threads of a core together."""
-        chunks: dict[Core, Chunk] = {}
+        chunks: dict[Core, Line] = {}
         for core in (core for core_group in box.core_groups for core in core_group.cores):
             uses = [(cpu, self.occupancy.of_cpu(cpu)) for cpu in core.cpus]
             cells = [(Cell(",", "dim"), Cell(f"{cpu}{use.mark}", use.style)) for cpu, use in uses]
@@ -151,24 +125,22 @@ class _Renderer:
     def folded(self, box: NodeBox) -> list[Line]:
         """CPUs as lists: by cache, with equal caches together; then by use."""
         lines: list[Line] = []
-        for run in group_adjacent(box.core_groups, key=lambda group: (group.shape, group.name.rpartition("cache ")[0])):
-            for part in [run] if len(run) > 4 else [(core_group,) for core_group in run]:
+        alike = groupby(box.core_groups, key=lambda group: (group.shape, group.name.rpartition("cache ")[0]))
+        for run in (list(groups) for _, groups in alike):
+            for part in [run] if len(run) > 4 else [[core_group] for core_group in run]:
                 lines += self.field(*_describe_groups(part), between=" ")
         for use, cpus in self.occupancy.split(bits.members(box.cpus)).items() if self.occupancy.known else ():
             head = (Cell(f"{cpus.bit_count()}:", use.style),)
             lines += self.field(use.label, [head, *_list_chunks(cpus, use.style)], between=" ")
         return lines
 
-    def extras(self, box: NodeBox) -> list[Line]:
-        return self.device_groups(box.device_groups) + self.pci(box.pci)
-
-    def device_groups(self, device_groups: Iterable[DeviceGroup]) -> list[Line]:
+    def devices(self, device_groups: Iterable[DeviceGroup], pci: Sequence[str]) -> list[Line]:
         lines: list[Line] = []
         for group in device_groups:
             lines += self.field("" if lines else "devices", self._devices(group))
-        return lines
+        return lines + (self.field("PCI", [(Cell(text),) for text in pci], between=" · ") if pci else [])
 
-    def _devices(self, group: DeviceGroup) -> Iterator[Chunk]:
+    def _devices(self, group: DeviceGroup) -> Iterator[Line]:
         """The devices of one resource by id; of many only the held and unhealthy ones, and a count."""
         yield (Cell(f"{shorten(clean(group.resource), self.width // 2)}:"),)
         shown = group.devices
@@ -185,20 +157,16 @@ class _Renderer:
             cells += [] if device.healthy else [Cell(" unhealthy", "warn")]
             yield tuple(cells)
 
-    def pci(self, texts: Sequence[str]) -> list[Line]:
-        return self.field("PCI", [(Cell(text),) for text in texts], between=" · ") if texts else []
-
     def unplaced_devices(self, layout: MachineLayout) -> list[Line]:
         lines: list[Line] = []
         for where, device_groups in layout.unplaced_devices:
-            lines += [(Cell(shorten(where, self.width), "label"),), *self.device_groups(device_groups)]
-        return lines + self.pci(layout.pci)
+            lines += [(Cell(shorten(where, self.width), "label"),), *self.devices(device_groups, ())]
+        return lines + self.devices((), layout.pci)
 
-    def rows(self, boxes: Sequence[NodeBox]) -> list[Line]:
-        """One line per box; of very many, one for adjacent equal ones."""
-        groups: list[tuple[NodeBox, ...]] = [(box,) for box in boxes]
-        if len(groups) > _MAX_LINES:
-            groups = group_adjacent(boxes, key=lambda box: fold_key(box, self.occupancy))
+    def rows(self, layout: MachineLayout) -> list[Line]:
+        """One line per box with CPUs; of very many, one for adjacent equal ones."""
+        boxes = layout.boxes
+        groups = layout.fold(boxes) if len(boxes) > _MAX_LINES else [(box,) for box in boxes]
         return [line for group in groups for line in self._row(group)]
 
     def _row(self, group: Sequence[NodeBox]) -> list[Line]:
@@ -208,29 +176,29 @@ class _Renderer:
         shapes = [core_group.shape for core_group in first.core_groups]
         shape = shapes[0] if len(shapes) == 1 else f"{len(shapes)} core groups, {first.cpus.bit_count()} CPUs"
         sockets = {socket for box in group for socket in box.sockets}
-        chunks: list[Chunk] = [
+        chunks: list[Line] = [
             (Cell(format_ids("socket", sockets), "dim"),),
-            *([(Cell(each + format_memory(first)),)] if first.node else []),
+            *([(Cell(each + first.memory),)] if first.node else []),
             (Cell(f"{each}{shape}: CPUs"),),
             *_list_chunks(cpus, "plain"),
         ]
         for use, own in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
             chunks.append((Cell(f"{use.label} {own.bit_count()}", use.style),))
         lines = self.field(format_ids("node", ids) if ids else "no node", chunks, between=" ", column=11)
-        return lines + self.extras(first)
+        return lines + self.devices(first.device_groups, first.pci)
 
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Line]:
         lines: list[Line] = []
-        for group in layout.folded_nodes_without_cpus():
+        for group in layout.fold(layout.nodes_without_cpus):
             first, each = group[0], f"{len(group)} nodes, each " if len(group) > 1 else ""
             bars = self.occupancy.bars(first.node) if first.node else ()
             simple = len(bars) < 2 and not any(bar.parts for bar in bars)
-            chunks = [(Cell(f"{each}{format_memory(first)}"),), (Cell(layout.nearest_to(first), "dim"),)]
+            chunks = [(Cell(f"{each}{first.memory}"),), (Cell(layout.nearest_to(first), "dim"),)]
             ids = [box.node.id for box in group if box.node]
             lines += self.field(format_ids("node", ids), [one for one in chunks if one[0].text], between=" · ")
             for bar in () if simple else bars:
                 lines += self.memory(bar)
-            lines += self.extras(first)
+            lines += self.devices(first.device_groups, first.pci)
         return lines
 
     def distances(self, table: DistanceTable) -> list[Line]:
@@ -260,7 +228,6 @@ class _Renderer:
         return lines + ([(Cell(f"and {len(gaps) - _MAX_GAPS} more", "dim"),)] if len(gaps) > _MAX_GAPS else [])
 
     def legend(self, layout: MachineLayout) -> list[Line]:
-        """What the marks mean, and what each pod holds."""
         meanings = {
             UseState.SHARED: f"{self.occupancy.sharing_text}; still available for exclusive use",
             UseState.RESERVED: "reserved for system daemons",
@@ -279,7 +246,7 @@ class _Renderer:
 
     def _holder(self, holder: Holder) -> list[Line]:
         style = UseInfo(UseState.HELD, holder).style
-        chunks: list[Chunk] = [(Cell(shorten(clean(holder.name), self.width // 2), style),)]
+        chunks: list[Line] = [(Cell(shorten(clean(holder.name), self.width // 2), style),)]
         if holder.cpus:
             chunks += [(Cell("CPUs"),), *_list_chunks(holder.cpus, style)]
         chunks += [(Cell(format_block(block)),) for block in holder.memory]
@@ -289,7 +256,7 @@ class _Renderer:
         return self.field(Cell(holder.key, style), chunks)
 
 
-def _describe_groups(core_groups: Sequence[CoreGroup]) -> tuple[str, list[Chunk]]:
+def _describe_groups(core_groups: Sequence[CoreGroup]) -> tuple[str, list[Line]]:
     first, count = core_groups[0], len(core_groups)
     chunks = _list_chunks(bits.union(core_group.cpus for core_group in core_groups), "plain")
     if count == 1:
@@ -297,11 +264,11 @@ def _describe_groups(core_groups: Sequence[CoreGroup]) -> tuple[str, list[Chunk]
     return f"{first.name.rpartition('cache ')[0]}{count} caches", [(Cell(f"each {first.shape}: CPUs"),), *chunks]
 
 
-def _list_chunks(cpus: CpuSet, style: str) -> list[Chunk]:
+def _list_chunks(cpus: CpuSet, style: str) -> list[Line]:
     """A list in chunks that can be wrapped; a very scattered one ends with its count."""
     parts = list_parts(cpus)
     shown = parts if len(parts) <= _MAX_LIST_PARTS else parts[: _MAX_LIST_PARTS - 1]
-    chunks: list[Chunk] = [(Cell(f"{part},", style),) for part in shown[:-1]]
+    chunks: list[Line] = [(Cell(f"{part},", style),) for part in shown[:-1]]
     chunks.append((Cell(shown[-1], style),))
     if len(parts) > len(shown):
         chunks.append((Cell(f"… ({cpus.bit_count()} in total)", "dim"),))
