@@ -11,15 +11,7 @@ import click
 
 from alignup.cli.app import Session, define_command
 from alignup.cli.client import AgentError
-from alignup.cli.options import (
-    HostOptions,
-    choice_option,
-    count_option,
-    option,
-    path_option,
-    repeatable_option,
-    with_options,
-)
+from alignup.cli.options import HostOptions, choice_option, count_option, option, path_option, with_options
 
 if TYPE_CHECKING:
     from alignup.agent.daemon import DaemonOptions
@@ -58,8 +50,8 @@ class AgentCommandOptions:
     runtime_endpoint: str = option(
         "SOCKET", "Socket of containerd, CRI-O, or another runtime with CRI v1", default=_CONTAINERD
     )
-    allow: tuple[str, ...] = repeatable_option(
-        "", "Permit manifests to use this, which is rejected otherwise", type=click.Choice(PERMISSIONS)
+    allow: tuple[str, ...] = option(
+        "", "Permit manifests to use this, which is rejected otherwise", type=click.Choice(PERMISSIONS), multiple=True
     )
     network: str = choice_option(
         ["auto", "cni", "host"],
@@ -69,10 +61,11 @@ class AgentCommandOptions:
     cgroup_driver: str = choice_option(["auto", "cgroupfs", "systemd"], "cgroup driver", "auto, ask the runtime")
     cgroup_root: str = option("NAME", "Parent cgroup of the pods; none leaves it to the runtime", default="alignup")
     log_dir: Path | None = path_option("DIR", "Directory of the container logs", f"logs {_IN_ROOT}")
-    recover: tuple[str, ...] = repeatable_option(
+    recover: tuple[str, ...] = option(
         "",
         "previous: fall back to the previous checkpoint. drop-misfits: release pods that no longer fit",
         type=click.Choice(["previous", "drop-misfits"]),
+        multiple=True,
     )
     export: Path | None = path_option("DIR", "Write the kubelet's state files for the current pods to DIR, and exit")
 

@@ -96,7 +96,6 @@ def escape_control(text: str) -> str:
 
 
 def examples(*lines: str) -> str:
-    """The epilog of a help page with example commands, one per line."""
     return "\b\n" + "\n".join(["Examples:" if len(lines) > 1 else "Example:", *(f"  {line}" for line in lines)])
 
 

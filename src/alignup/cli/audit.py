@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 DRIFTED = 1
 VERSION = 1  #: of the JSON document
+_LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})  #: of Prometheus
 
 
 @define_command("audit", "alignup audit", "alignup audit -o json")
@@ -53,14 +54,12 @@ def _print_text(report: "AuditReport") -> None:
     for drift in report.drifts:
         terminal.print_line(str(drift))
     terminal.print_notes((*report.failures, *report.containers.notes))
-    counts = {"run": len(report.runs), "container": len(report.containers.containers)}
-    audited = [f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count]
     if report.drifts:
         return
-    if audited:
-        terminal.print_line(f"{' and '.join(audited)}: no drift")
-    else:
-        terminal.print_line("no runs or containers to audit" if report.containers.runtime else "no runs to audit")
+    counts = {"run": len(report.runs), "container": len(report.containers.containers)}
+    audited = " and ".join(f"{count} {what}{'s' if count > 1 else ''}" for what, count in counts.items() if count)
+    nothing = "no runs or containers to audit" if report.containers.runtime else "no runs to audit"
+    terminal.print_line(f"{audited}: no drift" if audited else nothing)
 
 
 def _document(report: "AuditReport") -> dict[str, Any]:
@@ -124,9 +123,5 @@ def _gauge(name: str, help_text: str, samples: Iterable[tuple[Mapping[str, str],
     yield f"# HELP {name} {help_text}"
     yield f"# TYPE {name} gauge"
     for labels, value in samples:
-        shown = ",".join(f'{label}="{_escape_label(text)}"' for label, text in labels.items())
+        shown = ",".join(f'{label}="{text.translate(_LABEL_ESCAPES)}"' for label, text in labels.items())
         yield f"{name}{{{shown}}} {value}" if shown else f"{name} {value}"
-
-
-def _escape_label(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -102,7 +102,6 @@ class AgentClient:
         return self.find("/v1/runtime") or _NO_RUNTIME
 
     def exclusive_cpus(self) -> CpuSet:
-        """The CPUs that are assigned exclusively to some container."""
         placements = [one for pod in self.pods() for one in pod["placements"]]
         return bits.union(bits.parse(one["given"].get("cpu", {}).get("cpu", "")) for one in placements)
 
@@ -115,14 +114,12 @@ class AgentClient:
         return found
 
     def events(self) -> Iterator[Document]:
-        """Yield events as they happen, until the agent closes the stream."""
         with self._open("GET", "/v1/events", endless=True) as (_, body, _length):
             for line in body:
                 if line.startswith(b"data: "):
                     yield json.loads(line.removeprefix(b"data: "))
 
     def stream(self, path: str, **query: str | int | None) -> Iterator[bytes]:
-        """Yield the body at *path* as it arrives."""
         with self._open("GET", _with_query(path, query), endless=True) as (_, body, _length):
             while chunk := body.read1(_MAX_LINE):
                 yield chunk
@@ -151,7 +148,10 @@ class AgentClient:
                     connection.sendall(head.encode("ascii") + content)
                 status, length = _read_head(response)
                 if status >= 400 and status != accept:
-                    raise self._reported_error(status, _read_document(response, length))
+                    document = _read_document(response, length)
+                    what = [": ".join(filter(None, (one["field"], one["what"]))) for one in document.get("errors", ())]
+                    what = what or [str(document.get("detail", status))]
+                    raise AgentError(*what, where=f"reported by the agent at {self.address}")
                 if endless:
                     connection.settimeout(None)
                 yield status, response, length
@@ -169,13 +169,6 @@ class AgentClient:
             raise AgentError(
                 f"the server at {self.address} is not an agent", advice="Give the agent's address with --agent."
             ) from error
-
-    def _reported_error(self, status: int, document: Document) -> AgentError:
-        problems = [
-            f"{one['field']}: {one['what']}" if one["field"] else one["what"] for one in document.get("errors", ())
-        ]
-        what = problems or [str(document.get("detail", status))]
-        return AgentError(*what, where=f"reported by the agent at {self.address}")
 
     def _connect(self) -> "socket.socket":
         import socket  # noqa: PLC0415 - not needed without an agent

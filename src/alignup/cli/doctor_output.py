@@ -79,12 +79,11 @@ def _repair_lines(found: Diagnosis) -> Iterator[Line]:
 def _verdict(found: Diagnosis) -> str:
     errors, warnings = map(found.final.count, (Severity.ERROR, Severity.WARNING))
     now = " now" if found.backups else ""
+    counted = pluralize(warnings, "warning")
     if errors:
-        rest = f" and {pluralize(warnings, 'warning')}" if warnings else ""
+        rest = f" and {counted}" if warnings else ""
         return f"This kubelet does not start{now}: {pluralize(errors, 'error')}{rest}."
-    if warnings:
-        return f"This kubelet starts{now}, with {pluralize(warnings, 'warning')}."
-    return f"This kubelet starts{now}, without warnings."
+    return f"This kubelet starts{now}, {f'with {counted}' if warnings else 'without warnings'}."
 
 
 def to_document(found: Diagnosis) -> dict[str, Any]:

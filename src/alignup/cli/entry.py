@@ -17,7 +17,7 @@ COMPLETE = "_ALIGNUP_COMPLETE"
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run the command and return its exit code. Raises nothing."""
+    """Run the command and return its exit code. Raises nothing; click's ``main`` returns 1 for a closed pipe."""
     session = Session(debug=bool(os.environ.get("ALIGNUP_DEBUG")))
     if instruction := os.environ.get(COMPLETE):
         from click.shell_completion import shell_complete  # noqa: PLC0415 - only for shells
@@ -27,7 +27,12 @@ def run(arguments: Sequence[str]) -> int:
         _print_error("standard output is closed")
         return FAILED
     try:
-        code = _invoke(arguments, session)
+        try:
+            with app.make_context("alignup", list(arguments), obj=session) as context:
+                app.invoke(context)
+            code = 0
+        except click.exceptions.Exit as exit_:
+            code = exit_.exit_code
         sys.stdout.flush()
     except BrokenPipeError:
         _discard_output()
@@ -40,16 +45,6 @@ def run(arguments: Sequence[str]) -> int:
         _discard_output()
         return session.failure_code or getattr(error, "exit_code", FAILED)
     return code
-
-
-def _invoke(arguments: Sequence[str], session: Session) -> int:
-    """Do what click's ``main`` does, except that it returns 1 for a closed pipe."""
-    try:
-        with app.make_context("alignup", list(arguments), obj=session) as context:
-            app.invoke(context)
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
-    return 0
 
 
 def _report(error: Exception, session: Session) -> None:

@@ -57,10 +57,6 @@ def count_option(default: int, help_text: str, *, minimum: int = 0) -> Any:
     return option("N", help_text, type=click.IntRange(min=minimum), default=default)
 
 
-def repeatable_option(metavar: str, help_text: str, *names: str, **attributes: Any) -> Any:
-    return option(metavar, help_text, "", *names, multiple=True, **attributes)
-
-
 def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
 
@@ -70,7 +66,7 @@ def config_option(default_text: str) -> Any:
 
 
 def pods_option(purpose: str) -> Any:
-    return repeatable_option("FILE", f"Pods of the node (kubectl get pods -o yaml), {purpose}")
+    return option("FILE", f"Pods of the node (kubectl get pods -o yaml), {purpose}", multiple=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +77,16 @@ class NodeOptions:
         "'pack:2 numa:2 core:8 pu:2'",
         "this machine",
     )
-    devices: tuple[str, ...] = repeatable_option(
-        "RESOURCE=N@NODE,…", "Add devices to the machine, such as example.com/gpu=4@0,4@1"
+    devices: tuple[str, ...] = option(
+        "RESOURCE=N@NODE,…", "Add devices to the machine, such as example.com/gpu=4@0,4@1", multiple=True
     )
     config: Path | None = config_option("the kubelet's defaults")
-    changes: tuple[str, ...] = repeatable_option(
-        "FIELD=VALUE", "Override a field of the configuration, such as topologyManagerPolicy=restricted", "--set"
+    changes: tuple[str, ...] = option(
+        "FIELD=VALUE",
+        "Override a field of the configuration, such as topologyManagerPolicy=restricted",
+        "",
+        "--set",
+        multiple=True,
     )
 
 
@@ -110,4 +110,4 @@ workload_option: Decorator = click.option(
 
 
 def workload_field() -> Any:
-    return repeatable_option("FILE", _WORKLOADS, "-f", "--filename")
+    return option("FILE", _WORKLOADS, "", "-f", "--filename", multiple=True)

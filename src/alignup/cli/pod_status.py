@@ -119,18 +119,12 @@ def _has_started(container: Document) -> bool:
 def _init_status(inits: Sequence[Document]) -> str:
     """``Init:1/2`` or ``Init:Error``; empty when all are done."""
     for number, one in enumerate(inits):
-        if _is_done(one):
+        if one["state"] == "running" if one["kind"] == "sidecar" else one["exitCode"] == 0 and one["state"] == "ended":
             continue
         if one["state"] == "ended" or one["reason"] not in {"", _INITIALIZING}:
             return f"Init:{_reason(one)}"
         return f"Init:{number}/{len(inits)}"
     return ""
-
-
-def _is_done(container: Document) -> bool:
-    if container["kind"] == "sidecar":
-        return bool(container["state"] == "running")
-    return bool(container["state"] == "ended" and container["exitCode"] == 0)
 
 
 def _app_status(run: Document, apps: Sequence[Document]) -> str:

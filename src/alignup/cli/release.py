@@ -1,13 +1,12 @@
 """``alignup release``: release pods and free their resources."""
 
 import time
-from collections.abc import Iterable
 
 import click
 
 from alignup.cli import terminal
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentClient, AgentOptions, Document, connect, pod_path
+from alignup.cli.client import AgentOptions, connect, pod_path
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_placements, find_pod, full_name, is_terminating
 
@@ -38,7 +37,11 @@ def command(*, agent: AgentOptions, pods: tuple[str, ...], grace: int | None, wa
     terminating = [pod for pod in released if is_terminating(pod)]
     if waits and terminating:
         with terminal.waiting_message(f"{', '.join(map(full_name, terminating))}: stopping containers"):
-            _wait_until_gone(client, terminating)
+            pause = _MIN_POLL
+            for pod in terminating:  # one whose manifest is still there may already run again
+                while is_terminating(client.pod(pod["uid"])):
+                    time.sleep(pause)
+                    pause = min(2 * pause, _MAX_POLL)
     if output == "json":
         terminal.print_json({"released": released})
         return
@@ -46,12 +49,3 @@ def command(*, agent: AgentOptions, pods: tuple[str, ...], grace: int | None, wa
         placement = describe_placements(pod["placements"])
         verb = "is terminating" if pod in terminating and not waits else "is released"
         terminal.print_line(f"{full_name(pod)} {verb}{f': {placement}' if placement else ''}")
-
-
-def _wait_until_gone(client: AgentClient, pods: Iterable[Document]) -> None:
-    """Wait until the pods have terminated; one whose manifest is still there may already run again."""
-    pause = _MIN_POLL
-    for pod in pods:
-        while is_terminating(client.pod(pod["uid"])):
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_POLL)

@@ -17,7 +17,7 @@ from alignup.agent.address import default_root
 from alignup.align import bits
 from alignup.cli.app import InputError, Session, define_command, escape_control
 from alignup.cli.client import AgentClient, AgentOptions, find_agent
-from alignup.cli.options import choice_option, flag_option, option, path_option, repeatable_option, with_options
+from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 from alignup.enforce.launcher import CommandStartError
 from alignup.runs import lifecycle
 from alignup.runs.agent_allocator import AgentAllocator, pod_manifest
@@ -51,18 +51,22 @@ class RunCommand(click.Command):
 class RunOptions:
     cpus: str | None = option("N", "CPUs. Whole CPUs are exclusive; fractions (500m) use the shared pool")
     memory: str | None = option("SIZE", "Memory to allocate, such as 4Gi")
-    hugepages: tuple[str, ...] = repeatable_option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi")
-    device: tuple[str, ...] = repeatable_option("RESOURCE=N", "Devices, such as nvidia.com/gpu=1")
+    hugepages: tuple[str, ...] = option("PAGE=SIZE", "Huge pages, such as 2Mi=64Mi", multiple=True)
+    device: tuple[str, ...] = option("RESOURCE=N", "Devices, such as nvidia.com/gpu=1", multiple=True)
     policy: str | None = option("", "Topology policy", "best-effort, or as in --config", type=click.Choice(_POLICIES))
     scope: str | None = option(
         "", "Topology scope", "container, or as in --config", type=click.Choice(["container", "pod"])
     )
-    policy_options: tuple[str, ...] = repeatable_option(
-        "NAME=VALUE", "Option of the topology or CPU manager policy, such as prefer-closest-numa-nodes=true", "--option"
+    policy_options: tuple[str, ...] = option(
+        "NAME=VALUE",
+        "Option of the topology or CPU manager policy, such as prefer-closest-numa-nodes=true",
+        "",
+        "--option",
+        multiple=True,
     )
     config: Path | None = path_option("FILE", "Use the settings of this KubeletConfiguration")
-    devices: tuple[str, ...] = repeatable_option(
-        "RESOURCE=N@NODE,…", "Devices that discovery does not find, such as example.com/gpu=4@0,4@1"
+    devices: tuple[str, ...] = option(
+        "RESOURCE=N@NODE,…", "Devices that discovery does not find, such as example.com/gpu=4@0,4@1", multiple=True
     )
     name: str | None = option("NAME", "Name of the run", "derived from the command")
     wait: str | None = option(
@@ -130,11 +134,9 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
         policy=options.policy,
         scope=options.scope,
     )
-    local = options.no_agent or options.machine is not None
-    client = None if local else find_agent(agent)
-    if client is None:
-        raise click.exceptions.Exit(_run_with_ledger(request, words, options))
-    raise click.exceptions.Exit(_run_with_agent(client, request, words, options))
+    client = None if options.no_agent or options.machine is not None else find_agent(agent)
+    run = partial(_run_with_agent, client) if client else _run_with_ledger
+    raise click.exceptions.Exit(run(request, words, options))
 
 
 def run_directory() -> Path:

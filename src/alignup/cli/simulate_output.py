@@ -21,7 +21,7 @@ from alignup.fleet.compare import Comparison
 from alignup.fleet.events import PodArrival, WorkloadEvent
 from alignup.fleet.executors import SerialExecutor, process_pool
 from alignup.fleet.profiles import Profile
-from alignup.fleet.simulate import Score, SimulationResult
+from alignup.fleet.simulate import SimulationResult
 from alignup.picture import draw_svg
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, format_size, pluralize
@@ -46,7 +46,13 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
             trace.write(found, file)
         click.echo(f"Wrote {pluralize(len(pods), 'pod')} to {options.save}.", err=True)
     if options.compare is not None:
-        _print_comparison(_compare(node.host, found, options.compare, jobs=options.jobs), output)
+        comparison = _compare(node.host, found, options.compare, jobs=options.jobs)
+        if output == "json":
+            terminal.print_json(compare.to_document(comparison))
+        elif output == "csv":
+            report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
+        else:
+            terminal.print_lines(_comparison_lines(comparison))
         return
     with inputs.input_errors("in the workload"), terminal.progress("Simulating", "events") as progress:
         result = simulate.run(node.host, found, progress=progress)
@@ -78,8 +84,7 @@ def _read_files(files: tuple[str, ...]) -> Events:
     """All replicas of all workloads in *files*, arriving one after the other."""
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes(skipped)
-    finished = sum(workload.finished for workload in workloads)
-    if finished:
+    if finished := sum(workload.finished for workload in workloads):
         terminal.print_notes((f"skipped {pluralize(finished, 'finished pod')}",))
     found = events.arrivals([pod for workload in workloads if not workload.finished for pod in workload.pods()])
     if not found:
@@ -98,15 +103,6 @@ def _compare(host: Host, found: Events, dimensions: str, *, jobs: int | None) ->
         return compare.compare(host.machine, grid, found, executor=executor, progress=progress)
 
 
-def _print_comparison(comparison: Comparison, output: str) -> None:
-    if output == "json":
-        terminal.print_json(compare.to_document(comparison))
-    elif output == "csv":
-        report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
-    else:
-        terminal.print_lines(_comparison_lines(comparison))
-
-
 def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     """*timed*: whether the workload defines when its pods arrive."""
     total = pluralize(len(result.outcomes), "pod")
@@ -115,13 +111,10 @@ def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     duration = f" · {_format_duration(result.duration)} of workload" if result.duration and timed else ""
     yield (Cell(f"policy {topology.policy} · scope {topology.scope}{duration}", "dim"),)
     pods = result.pods
-    alignment = {
-        "on one NUMA node": pods.on_one,
-        "on several NUMA nodes": pods.on_several,
-        "nothing to align": pods.anywhere,
-    }
+    counts = (pods.on_one, pods.on_several, pods.anywhere)
+    named = zip(("on one NUMA node", "on several NUMA nodes", "nothing to align"), counts, strict=True)
     yield from section("Admitted")
-    yield from table([[name, str(number)] for name, number in alignment.items() if number])
+    yield from table([[name, str(number)] for name, number in named if number])
     if result.reasons:
         yield from section("Rejected")
         yield from table([[reason, str(number)] for reason, number in result.reasons.items()])
@@ -192,7 +185,12 @@ def _comparison_lines(comparison: Comparison) -> Iterator[Line]:
     if ranked:
         yield ()
         figures = ["admitted", "rejected", "one node", "stranded CPUs", "devices", "reasons"]
-        rows = [[str(one.rank), *one.variant.choices.values(), *_score_cells(one.score)] for one in ranked[:_MAX_ROWS]]
+        rows = []
+        for one in ranked[:_MAX_ROWS]:
+            score, stranded = one.score, one.score.stranded
+            numbers = (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
+            reasons = ", ".join(f"{number} {reason}" for reason, number in score.reasons.items())
+            rows.append([str(one.rank), *one.variant.choices.values(), *map(str, numbers), reasons])
         yield from table(rows, ["", *ranked[0].variant.choices, *figures])
         yield from _more(len(ranked))
     if invalid:
@@ -203,12 +201,6 @@ def _comparison_lines(comparison: Comparison) -> Iterator[Line]:
             for label in labels[:_MAX_EXAMPLES]:
                 yield (Cell(f"      {label}"),)
             yield from _more(len(labels), shown=_MAX_EXAMPLES)
-
-
-def _score_cells(score: Score) -> list[str]:
-    reasons = ", ".join(f"{number} {reason}" for reason, number in score.reasons.items())
-    numbers = (score.admitted, score.rejected, score.pods.on_one, score.stranded.cpus, score.stranded.all_devices)
-    return [*map(str, numbers), reasons]
 
 
 def _more(number: int, *, shown: int = _MAX_ROWS) -> Iterator[Line]:
