@@ -14,7 +14,6 @@ from typing import BinaryIO
 from alignup.align.errors import AlignError, ConfigurationError, DocumentError, ManifestError
 from alignup.align.host import Host
 from alignup.align.machine import Machine
-from alignup.align.workload import Pod
 from alignup.cli.app import InputError
 from alignup.cli.machine import load_machine
 from alignup.cli.options import HostOptions
@@ -112,25 +111,20 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
-    pods, skipped_pods = _read_pods(pod_files) if pod_files else ((), ())
+    workloads, skipped = read_workloads(pod_files) if pod_files else ((), ())
+    nameless = tuple(
+        f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"
+        for work in workloads
+        if not work.has_uid
+    )
+    pods = tuple(work.pod for work in workloads if work.has_uid and not work.finished)
     where = f"in --state {directory}"
     with input_errors(where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
         files = state_dir.read_dir(directory, gates=node.host.settings.gates)
     with input_errors(where, advice="Run 'alignup doctor', which checks and repairs state files."):
         restored = restore.restore_ledger(node.host, files, pods)
     host = Host(node.host.machine, node.host.settings, ledger=restored.ledger)
-    return HostInput(host, node.configuration, (*node.notes, *skipped_pods, *restored.gaps))
-
-
-def _read_pods(files: tuple[str, ...]) -> tuple[tuple[Pod, ...], tuple[str, ...]]:
-    """The pods in *files* that may hold resources, and notes on those that were skipped."""
-    workloads, skipped = read_workloads(files)
-    skipped_pods = [
-        f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"
-        for work in workloads
-        if not work.has_uid
-    ]
-    return tuple(work.pod for work in workloads if work.has_uid and not work.finished), (*skipped, *skipped_pods)
+    return HostInput(host, node.configuration, (*node.notes, *skipped, *nameless, *restored.gaps))
 
 
 @contextmanager

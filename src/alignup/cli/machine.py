@@ -40,14 +40,17 @@ def show(session: Session, *, machine: str | None, output: str, kubelet: bool) -
     hwloc XML, cAdvisor's MachineInfo, or a synthetic machine as one argument (default: this machine). alignup reads the
     YAML and JSON output back.
     """
-    from alignup.discover import machine_file  # noqa: PLC0415 - slow to import
+    from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
+    from alignup.discover import machine_file  # noqa: PLC0415
     from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
 
     session.advice = _ADVICE
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"):
         found = load_machine(machine)
     if kubelet:
-        found = _kubelet_view(found)
+        view = found.kubelet_view()
+        gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
+        found = Machine(cpus=view.cpus, nodes=view.nodes, distances=view.distances, devices=found.devices, gaps=gaps)
     if output == "svg":
         terminal.print_document(draw_svg(found))
     elif output == "yaml":
@@ -100,12 +103,3 @@ def load_machine(machine: str | None) -> "Machine":
     # Synthetic levels have colons or are numbers alone; documents have brackets or line breaks.
     is_path = machine.strip() and not re.search(r"[:<{\n\0]", machine) and not re.fullmatch(r"[\d\s]*", machine)
     return load(Path(machine) if is_path else machine)
-
-
-def _kubelet_view(machine: "Machine") -> "Machine":
-    """The machine with the numbers that the kubelet gives to CPUs and nodes."""
-    from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
-
-    view = machine.kubelet_view()
-    gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
-    return Machine(cpus=view.cpus, nodes=view.nodes, distances=view.distances, devices=machine.devices, gaps=gaps)

@@ -72,18 +72,17 @@ def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
         yield from section("What was not tried", one.remedies.unsearched)
 
 
-def _document(node: HostInput, one: Explanation) -> dict[str, Any]:
-    decision = one.decision
-    return {
-        "workload": {"kind": one.workload.kind, "name": one.workload.name, "source": str(one.workload.source)},
-        "verdict": sentences.verdict(decision),
-        "decision": decisions.to_document(decision),
-        "misfits": list(sentences.describe_rejection(decision)),
-        "proposals": [advice.to_document(proposal, node.host.ledger) for proposal in one.remedies.proposals],
-        "unsearched": list(one.remedies.unsearched),
-        "notes": [*node.notes, *advice.ignored_requests(node.host, [one.workload.pod])],
-    }
-
-
 def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
-    return {"version": VERSION, "answers": [_document(node, one) for one in explanations]}
+    answers = [
+        {
+            "workload": {"kind": one.workload.kind, "name": one.workload.name, "source": str(one.workload.source)},
+            "verdict": sentences.verdict(one.decision),
+            "decision": decisions.to_document(one.decision),
+            "misfits": list(sentences.describe_rejection(one.decision)),
+            "proposals": [advice.to_document(proposal, node.host.ledger) for proposal in one.remedies.proposals],
+            "unsearched": list(one.remedies.unsearched),
+            "notes": [*node.notes, *advice.ignored_requests(node.host, [one.workload.pod])],
+        }
+        for one in explanations
+    ]
+    return {"version": VERSION, "answers": answers}

@@ -35,7 +35,6 @@ class ContainerPlacement:
 
 
 def admit(host: Host, pod: Pod) -> Decision:
-    """Decide on *pod*, and apply the decision if it is admitted."""
     answers = NO_ANSWERS
     while (decision := host.admit(pod, answers)).preference_requests:
         answers = {**answers, **{request: request.first_devices() for request in decision.preference_requests}}

@@ -4,6 +4,7 @@
 on every version of Python: only ``Random.random`` is used, and times are rounded to milliseconds.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log
@@ -43,12 +44,10 @@ class MachineCapacity:
     def of(cls, machine: Machine, *, accelerator: str | None = None, network: str | None = None) -> "MachineCapacity":
         """*accelerator* and *network* name device resources; by default their names contain ``gpu``, ``nic`` …"""
         view = machine.kubelet_view()
-        devices: dict[str, int] = {}
-        for device in machine.devices:
-            devices[device.resource] = devices.get(device.resource, 0) + device.healthy
-        huge: dict[str, int] = {}
+        devices = Counter(device.resource for device in machine.devices if device.healthy)
+        huge: Counter[str] = Counter()
         for pages in (pages for node in view.nodes for pages in node.hugepages if pages.bytes):
-            huge[pages.resource] = huge.get(pages.resource, 0) + pages.bytes
+            huge[pages.resource] += pages.bytes
         accelerator = accelerator or _most_common(devices, _ACCELERATOR_WORDS)
         network = network or _most_common(devices, _NETWORK_WORDS)
         memory = sum(node.memory or 0 for node in view.nodes) - sum(huge.values())
@@ -59,9 +58,9 @@ class MachineCapacity:
             memory=memory or view.num_cpus * 4 * GIB,
             huge=huge,
             accelerator=accelerator,
-            accelerators=devices.get(accelerator or "", 0),
+            accelerators=devices[accelerator or ""],
             network=network,
-            networks=devices.get(network or "", 0),
+            networks=devices[network or ""],
         )
 
 
@@ -95,7 +94,6 @@ def generate(  # noqa: PLR0913 - all but the first two have defaults
 
 
 def _pods(random: Random, profile: Profile, capacity: MachineCapacity, count: int) -> Iterator[tuple[Pod, float]]:
-    """Pods with their lifetimes in seconds."""
     kinds = [kind for kind in POD_KINDS[profile] if not kind.accelerators or capacity.accelerators]
     shapes: dict[tuple[str, str], Pod] = {}
     for number in range(1, count + 1):
@@ -180,8 +178,7 @@ def _busy_seconds(made: Sequence[tuple[Pod, float]], capacity: MachineCapacity) 
 
 def _most_common(resources: Mapping[str, int], words: Sequence[str]) -> str | None:
     """The resource with the most devices whose name, without the domain, contains one of *words*."""
-    plain = {name: name.rpartition("/")[2].lower() for name, count in resources.items() if count}
-    found = [name for name, own in plain.items() if any(word in own for word in words)]
+    found = [name for name in resources if any(word in name.rpartition("/")[2].lower() for word in words)]
     return max(found, key=lambda name: resources[name], default=None)
 
 

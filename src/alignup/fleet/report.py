@@ -34,11 +34,8 @@ def to_document(result: SimulationResult) -> dict[str, Any]:
         "scope": str(topology.scope),
         "duration": result.duration,
         **score_document(result),
-        "uses": {resource: _usage(stats) for resource, stats in result.usage.items()},
-        "nodes": {
-            str(node): {resource: _usage(stats) for resource, stats in usage.items()}
-            for node, usage in result.nodes.items()
-        },
+        "uses": _usage(result.usage),
+        "nodes": {str(node): _usage(usage) for node, usage in result.nodes.items()},
         "height": _snapshot(result.peak),
         "end": _snapshot(result.end),
         "pods": [_outcome(outcome) for outcome in result.outcomes],
@@ -65,10 +62,7 @@ def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
         devices = [item for one in outcome.placements for item in one.devices.items()]
         yield {
             "time": f"{outcome.time:g}" if outcome.time < 1e6 else f"{outcome.time:.3f}",
-            "namespace": outcome.pod.namespace,
-            "name": outcome.pod.name,
-            "uid": outcome.pod.uid,
-            "qos": str(outcome.pod.qos),
+            **{name: str(getattr(outcome.pod, name)) for name in ("namespace", "name", "uid", "qos")},
             "outcome": "rejected" if rejection else "admitted",
             "aligned": _ALIGNED[outcome.on_one],
             "nodes": bits.show(outcome.nodes),
@@ -101,10 +95,8 @@ def shortfall(rejection: Rejection) -> str:
 def _shortfall(resource: str, found: list[Shortfall]) -> str:
     first = found[0]
     milli = first.provider == sentences.HOST
-    needed, free = (
-        sentences.format_number(resource, number, milli=milli)
-        for number in (first.needed, max(short.free for short in found))
-    )
+    numbers = (first.needed, max(short.free for short in found))
+    needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
     nodes = bits.union(short.nodes or 0 for short in found)
     if not nodes:
         return f"{resource}: {needed} needed, {free} free"
@@ -116,22 +108,14 @@ def _outcome(outcome: PodOutcome) -> dict[str, Any]:
     rejection = outcome.rejection
     return {
         "time": outcome.time,
-        "uid": outcome.pod.uid,
-        "name": outcome.pod.name,
-        "namespace": outcome.pod.namespace,
-        "qos": str(outcome.pod.qos),
+        **{name: str(getattr(outcome.pod, name)) for name in ("uid", "name", "namespace", "qos")},
         "outcome": "rejected" if rejection else "admitted",
         "onOne": outcome.on_one,
         "nodes": bits.show(outcome.nodes),
         "places": [_placement(placement) for placement in outcome.placements],
         "rejection": rejection
-        and {
-            "reason": rejection.reason,
-            "message": rejection.message,
-            "container": rejection.container,
-            "provider": rejection.provider,
-            "shortfall": shortfall(rejection),
-        },
+        and {name: getattr(rejection, name) for name in ("reason", "message", "container", "provider")}
+        | {"shortfall": shortfall(rejection)},
     }
 
 
@@ -159,5 +143,5 @@ def _alignment(counts: AlignmentCounts) -> dict[str, int]:
     return {"onOne": counts.on_one, "onSeveral": counts.on_several, "anywhere": counts.anywhere}
 
 
-def _usage(stats: UsageStats) -> dict[str, Any]:
-    return {**asdict(stats), "mean": round(stats.mean, 3)}
+def _usage(usage: Mapping[str, UsageStats]) -> dict[str, Any]:
+    return {resource: {**asdict(stats), "mean": round(stats.mean, 3)} for resource, stats in usage.items()}

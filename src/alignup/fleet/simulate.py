@@ -60,12 +60,10 @@ class PodOutcome:
 
     @property
     def on_one(self) -> bool | None:
-        """Whether the whole pod is on one NUMA node; ``None``: none of its resources has a node."""
         return on_one_node(site for placement in self.placements for site in placement.sites)
 
     @property
     def nodes(self) -> NodeSet:
-        """The NUMA nodes common to all its resources; if none, the nodes of any."""
         return common_nodes(site for placement in self.placements for site in placement.sites)
 
 
@@ -111,7 +109,6 @@ class Score:
 
     @property
     def sort_key(self) -> tuple[int, int, int, int]:
-        """The best score first."""
         return -self.admitted, -self.pods.on_one, self.stranded.all_devices, self.stranded.cpus
 
 
@@ -145,7 +142,12 @@ def run(host: Host, events: Sequence[WorkloadEvent], *, progress: Progress | Non
     outcomes: list[PodOutcome] = []
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            outcomes.append(_arrive(host, event))
+            try:
+                rejection = admit(host, event.pod).rejection
+            except PodError as error:
+                rejection = Rejection(INVALID, str(error))
+            placements = () if rejection else container_placements(host, event.pod)
+            outcomes.append(PodOutcome(event.time, event.pod, rejection, placements))
         else:
             host.release(event.uid)
         meter.record(event.time, host.ledger)
@@ -181,15 +183,6 @@ def _snapshot(host: Host, time: float, ledger: Ledger, shapes: Iterable[Pod]) ->
         return HostSnapshot(time, ledger, largest_requests(host), measure_stranded(host, shapes))
     finally:
         host.ledger = now
-
-
-def _arrive(host: Host, event: PodArrival) -> PodOutcome:
-    pod = event.pod
-    try:
-        rejection = admit(host, pod).rejection
-    except PodError as error:
-        rejection = Rejection(INVALID, str(error))
-    return PodOutcome(event.time, pod, rejection, () if rejection else container_placements(host, pod))
 
 
 def _result(

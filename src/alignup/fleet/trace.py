@@ -57,7 +57,8 @@ def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
     reader = _TraceReader(file)
     try:
         for line, document in _documents(text):
-            reader.add(ObjectReader.of(document, _FirstProblem(file=file, line=line)))
+            add = reader.add_event if reader.has_header else reader.add_header
+            add(ObjectReader.of(document, _FirstProblem(file=file, line=line)))
     except DocumentError as error:
         what = f"{error.what}; a trace is YAML, or JSON with one document per line"
         raise TraceError(what, file=file, line=error.line) from error
@@ -110,12 +111,6 @@ class _TraceReader:
     sources: dict[int, ObjectReader] = field(default_factory=dict)  #: id of an event → where it comes from
     shapes: dict[tuple[str, str], Pod] = field(default_factory=dict)  #: template and requests → the pod they make
 
-    def add(self, document: ObjectReader) -> None:
-        if self.has_header:
-            self._add_event(document)
-        else:
-            self._add_header(document)
-
     def sorted_events(self) -> tuple[WorkloadEvent, ...]:
         if not self.has_header:
             raise TraceError(f"not a trace: it must start with apiVersion: {API_VERSION}, kind: {KIND}", file=self.file)
@@ -124,7 +119,7 @@ class _TraceReader:
             self.sources[id(invalid[0])].error("", invalid[1])
         return events
 
-    def _add_header(self, header: ObjectReader) -> None:
+    def add_header(self, header: ObjectReader) -> None:
         for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
             if header.fields.get(name) != expected:
                 header.error(name, f"must be {expected}, not {_show(header.fields.get(name))}")
@@ -132,11 +127,18 @@ class _TraceReader:
         self.has_header = True
         templates = header.child("templates")
         for name in templates.fields:
-            self.templates[name] = _template(templates.child(name))
+            template = templates.child(name)
+            _reject_unknown(template, ("pod", "requests"))
+            if len(template.fields) != 1:
+                template.error("", "a template must have either requests or a pod")
+            if "requests" in template.fields:
+                self.templates[name] = _accept(template, _pod_of_requests(_requests(template)))
+            else:
+                self.templates[name] = _accept(template.child("pod"), name=_CONTAINER)
         for event in header.children("events"):
-            self._add_event(event)
+            self.add_event(event)
 
-    def _add_event(self, event: ObjectReader) -> None:
+    def add_event(self, event: ObjectReader) -> None:
         """Read an arrival, with the departure at the end of its lifetime, or a departure."""
         kinds = [kind for kind in _EVENT_FIELDS if kind in event.fields]
         if len(kinds) != 1:
@@ -188,15 +190,6 @@ class _TraceReader:
                 pod = replace(pod, containers=(replace(first, resources=own), *rest))
             self.shapes[key] = _accept(event, pod)
         return self.shapes[key]
-
-
-def _template(template: ObjectReader) -> Pod:
-    _reject_unknown(template, ("pod", "requests"))
-    if len(template.fields) != 1:
-        template.error("", "a template must have either requests or a pod")
-    if "requests" in template.fields:
-        return _accept(template, _pod_of_requests(_requests(template)))
-    return _accept(template.child("pod"), name=_CONTAINER)
 
 
 def _requests(owner: ObjectReader) -> Amounts:

@@ -65,7 +65,11 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
             else:
                 environment = {**os.environ, **build_environment(job.request, placement)}
                 return _start_and_wait(allocator, job, record, environment, blocked)
-        _wait_for_change(job.registry, until=min(end, time.monotonic() + _RETRY_INTERVAL))
+        # Wait until a run ends, which changes the directory, or until the next attempt: a killed run changes nothing.
+        directory, until = job.registry.directory, min(end, time.monotonic() + _RETRY_INTERVAL)
+        before = directory.stat().st_mtime_ns
+        while time.monotonic() < until and directory.stat().st_mtime_ns == before:
+            time.sleep(_POLL_INTERVAL)
 
 
 def remove_finished_runs(allocator: Allocator, runs: RunRegistry) -> tuple[RunRecord, ...]:
@@ -77,13 +81,6 @@ def remove_finished_runs(allocator: Allocator, runs: RunRegistry) -> tuple[RunRe
     for record in finished.values():
         runs.remove(record)
     return active
-
-
-def _wait_for_change(runs: RunRegistry, *, until: float) -> None:
-    """Wait until a run ends and so changes the directory, or *until* a deadline: a killed run changes nothing."""
-    before = runs.directory.stat().st_mtime_ns
-    while time.monotonic() < until and runs.directory.stat().st_mtime_ns == before:
-        time.sleep(_POLL_INTERVAL)
 
 
 def _admit(allocator: Allocator, job: RunJob) -> tuple[RunRecord, RunPlacement]:
@@ -162,7 +159,10 @@ def _start_and_wait(
                 job.registry.put(record)
             pid = _start(record, environment, blocked)
         if not record.exclusive and record.cgroup is None:
-            _update_affinity(job, record, pid)
+            with job.registry.locked():  # the shared pool may have changed while the command was starting
+                current = next((one for one in job.registry.all() if one.uid == record.uid), record)
+                if current.cpus != record.cpus:
+                    process.pin(pid, current.cpus)
         return launcher.wait(pid)
     finally:
         _release(allocator, job, record)
@@ -171,14 +171,6 @@ def _start_and_wait(
 def _start(record: RunRecord, environment: Mapping[str, str], blocked: launcher.Signals) -> int:
     placement = launcher.ProcessPlacement(cpus=record.cpus, memory=record.memory, cgroup=record.cgroup)
     return launcher.start(record.command, placement=placement, environment=environment, blocked=blocked)
-
-
-def _update_affinity(job: RunJob, record: RunRecord, pid: int) -> None:
-    """Apply a change of the shared pool that happened while the command was starting."""
-    with job.registry.locked():
-        current = next((one for one in job.registry.all() if one.uid == record.uid), record)
-        if current.cpus != record.cpus:
-            process.pin(pid, current.cpus)
 
 
 def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:

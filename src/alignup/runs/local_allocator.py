@@ -74,7 +74,11 @@ def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSe
     """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
     settings = overrides.settings or _default_settings(machine, permitted)
     topology, gates = settings.topology, settings.gates
-    options = dict(map(_parse_option, overrides.options))
+    options = {}
+    for text in overrides.options:
+        name, equals, options[name] = text.partition("=")
+        if not equals:
+            raise SettingsError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
     cpu_options = {name: value for name, value in options.items() if name in OPTION_STAGES}
     topology_options = {name: value for name, value in options.items() if name not in OPTION_STAGES}
     topology = replace(
@@ -220,10 +224,3 @@ def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
 def _restrict_node(node: Node, permitted: Cpuset) -> Node:
     allowed = node.id >= 0 and permitted.nodes >> node.id & 1
     return node if allowed else replace(node, memory=0, hugepages=())
-
-
-def _parse_option(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise SettingsError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
-    return name, value

@@ -10,7 +10,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from alignup.align.errors import AlignError, EnforceError, FileError
@@ -55,7 +55,10 @@ class RunRegistry:
             raise FileError(f"cannot lock {path}: {error.strerror}") from error
         try:
             end = time.monotonic() + _LOCK_TIMEOUT
-            while not _try_lock(handle):
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
                 if time.monotonic() > end:
                     raise FileError(f"another alignup has held {path} locked for {_LOCK_TIMEOUT:.0f} seconds")
                 time.sleep(0.005)
@@ -110,14 +113,6 @@ def _retry(succeeds: Callable[[], bool]) -> bool:
             return True
         time.sleep(_RETRY_DELAY)
     return False
-
-
-def _try_lock(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _read(path: Path) -> RunRecord | None:
