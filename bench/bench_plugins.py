@@ -47,11 +47,8 @@ class Listener:
             self._host.update_devices(resource, devices)
         self.listed.set()
 
-    async def plugin_stopped(self, resource: str) -> None:
-        del resource
-
-    async def resource_removed(self, resource: str) -> None:
-        del resource
+    async def plugin_stopped(self, resource: str, *, gone: bool) -> None:
+        del resource, gone
 
 
 class NoMetrics:

@@ -186,7 +186,7 @@ def test_device_changes_are_durable_only_if_pods_hold_the_devices():
     gone.set_devices(GPU, GPUS[1:])
     first.plugin_stopped(GPU)
     given_up = Transaction(first.state(), clock())
-    given_up.remove_resource(GPU)
+    given_up.plugin_stopped(GPU, gone=True)
 
     assert (new.durable, again.durable, first.durable) == (True, False, False)
     assert (gone.durable, given_up.durable) == (True, True)
@@ -196,7 +196,7 @@ def test_stopping_and_removing_an_unknown_resource_does_no_harm():
     transaction = Transaction(empty_state(), clock())
 
     transaction.plugin_stopped("example.com/fpga")
-    transaction.remove_resource("example.com/fpga")
+    transaction.plugin_stopped("example.com/fpga", gone=True)
 
     assert [one.kind for one in transaction.events] == [EventKind.STOPPED, EventKind.GONE]
     assert transaction.state().host.ledger.devices == empty_state().host.ledger.devices

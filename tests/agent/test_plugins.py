@@ -453,7 +453,7 @@ async def test_preferences_for_changed_devices_are_requested_again_a_limited_num
 
     async with start_rig(directory) as rig, rig.plugin("2@0", preference=Preference.LOWEST) as plugin:
         fickle: Any = Fickle(rig, plugin)
-        rig.allocator._plugins = fickle  # noqa: SLF001 - plugins cannot be made to answer just in between
+        rig.allocator.plugins = fickle  # plugins cannot be made to answer just in between
 
         admission = await rig.admit(pod("a", cpu="1", gpu="1"))
 

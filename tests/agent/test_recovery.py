@@ -72,7 +72,7 @@ def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
     assert state.admitted["trainer"].pod.manifest.text.startswith('{"apiVersion"')
     assert state.waiting.overtakes == {"next": 1}
     assert state.finished["job"].run.containers[0].cpus == "1-2"
-    assert state.finished["job"].record.decision.admitted
+    assert state.finished["job"].decision.admitted
     assert state.plugins == {GPU}
 
 

@@ -101,7 +101,7 @@ def test_a_finished_pod_that_is_submitted_again_does_not_run_again():
 def test_releasing_a_finished_pod_removes_it():
     now = after(empty_state(), admits("a"), finishes("a"), ends("a"))
 
-    assert not_none(now.finished["a"].record.termination)
+    assert not_none(now.finished["a"].termination)
     assert after(now, lambda transaction: transaction.release("a")).pod_views() == ()
 
 
@@ -132,8 +132,8 @@ def test_terminating_and_finished_pods_survive_a_crash(tmp_path):
     assert again.admitted["c"].termination is None
     assert [one.pod.manifest for one in again.admitted.values()] == [one.pod.manifest for one in now.admitted.values()]
     assert again.finished["b"].run == DONE
-    assert again.finished["b"].record.source == FILE
-    assert again.finished["b"].record.pod.manifest == runnable("b").manifest
+    assert again.finished["b"].source == FILE
+    assert again.finished["b"].pod.manifest == runnable("b").manifest
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,13 @@ class RecordingListener:
         self.devices[resource], self.preferred[resource] = devices, preferred_allocation
         self._record("listed", resource)
 
-    async def plugin_stopped(self, resource):
-        assert resource in self.devices, f"{resource} was never listed"
-        self.devices[resource] = tuple(replace(device, healthy=False) for device in self.devices[resource])
-        self._record("stopped", resource)
-
-    async def resource_removed(self, resource):
-        self.devices.pop(resource, None)
-        self._record("removed", resource)
+    async def plugin_stopped(self, resource, *, gone):
+        if gone:
+            self.devices.pop(resource, None)
+        else:
+            assert resource in self.devices, f"{resource} was never listed"
+            self.devices[resource] = tuple(replace(device, healthy=False) for device in self.devices[resource])
+        self._record("removed" if gone else "stopped", resource)
 
     def healthy(self, resource: str) -> list[str]:
         return [device.id for device in self.devices.get(resource, ()) if device.healthy]

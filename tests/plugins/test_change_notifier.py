@@ -50,11 +50,8 @@ class SlowListener:
     async def devices_listed(self, resource, devices, *, preferred_allocation):
         await self._record((resource, devices, preferred_allocation))
 
-    async def plugin_stopped(self, resource):
-        await self._record((resource, "stopped"))
-
-    async def resource_removed(self, resource):
-        await self._record((resource, "removed"))
+    async def plugin_stopped(self, resource, *, gone):
+        await self._record((resource, "removed" if gone else "stopped"))
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from alignup.agent.pod_record import FinishedPod, PodRecord
+from alignup.agent.pod_record import PodRecord
 from alignup.agent.state import AgentState
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -54,19 +54,16 @@ class Checkpointer:
         )
 
 
-def _encode_new(
-    before: _Encoded, pods: Mapping[str, PodRecord] | Mapping[str, FinishedPod], ledger: Ledger | None = None
-) -> _Encoded:
+def _encode_new(before: _Encoded, pods: Mapping[str, PodRecord], ledger: Ledger | None = None) -> _Encoded:
     """Encode the pods that have changed; with a *ledger*, they are admitted pods."""
     encoded: _Encoded = {}
-    for uid, one in pods.items():
-        waiting = ledger is None and isinstance(one, PodRecord)
-        identity = one.pod if waiting and isinstance(one, PodRecord) else one  # the document has no decision
+    for uid, record in pods.items():
+        waiting = ledger is None and record.run is None
+        identity = record.pod if waiting else record  # the document of a waiting pod has no decision
         known = before.get(uid)
         if known is not None and known[0] is identity:
             encoded[uid] = known
             continue
-        record = one.record if isinstance(one, FinishedPod) else one
         request = record.termination
         common: dict[str, Any] = {
             "since": record.since,
@@ -75,13 +72,13 @@ def _encode_new(
             "termination": None if request is None else TerminationDocument(request.since, request.grace),
         }
         document: HeldPodDocument | WaitingPodDocument | FinishedPodDocument
-        if isinstance(one, FinishedPod):
-            pod, decision = pod_document(record.pod), decision_document(record.decision)
-            document = FinishedPodDocument(pod=pod, run=one.run, decision=decision, **common)
-        elif ledger is None:
+        if ledger is not None:
+            document = HeldPodDocument(entry=pod_entry(ledger, uid), grants=record.grants, **common)
+        elif record.run is None:
             document = WaitingPodDocument(pod=pod_document(record.pod), overtaken=0, **common)
         else:
-            document = HeldPodDocument(entry=pod_entry(ledger, uid), grants=record.grants, **common)
+            pod, decision = pod_document(record.pod), decision_document(record.decision)
+            document = FinishedPodDocument(pod=pod, run=record.run, decision=decision, **common)
         text = codec.encode(document)
         # The last value of a waiting pod changes with every pod that overtakes it, and is added later.
         encoded[uid] = identity, text.removesuffix(b"0}") if waiting else text

@@ -70,15 +70,6 @@ class DaemonOptions:
     clock: Clock = field(default_factory=lambda: Clock(now=time.time, monotonic=time.perf_counter))
 
 
-@dataclass(frozen=True, slots=True)
-class _Core:
-    queue: AdmissionQueue
-    history: History
-    event_bus: EventBus
-    metrics: Metrics
-    dispatcher: EventDispatcher
-
-
 def run(options: DaemonOptions) -> None:
     """Run the agent until a signal stops it; raise ``CheckpointError`` or ``ListenError`` if it cannot start."""
     log = logs.make_logger()
@@ -112,9 +103,8 @@ async def _main(
     stop = _handle_signals(log)
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
     async with AsyncExitStack() as stack:
-        core = _build_core(options, store, recovered, log=log)
-        queue = core.queue
-        stack.callback(core.history.close)
+        queue, events = _start_queue(options, store, recovered, log=log)
+        stack.callback(events.history.close)
         stack.push_async_callback(asyncio.to_thread, queue.close)
         with suppress(NotReadyError):  # /readyz reports the reason, and the next release retries the waiting pods
             await queue.run(Transaction.retry_waiting)
@@ -123,20 +113,20 @@ async def _main(
         directory = options.plugins or options.root / PLUGIN_DIR
         pod_resources = options.pod_resources_socket or options.root / POD_RESOURCES_DIR / POD_RESOURCES_SOCKET
         allocator = await stack.enter_async_context(
-            serve_plugins(queue, directory=directory, pod_resources=pod_resources, metrics=core.metrics, log=log)
+            serve_plugins(queue, directory=directory, pod_resources=pod_resources, metrics=events.metrics, log=log)
         )
-        runner = await stack.enter_async_context(_run_pods(options, core, allocator, log=log))
+        runner = await stack.enter_async_context(_run_pods(options, queue, events, allocator))
         watcher = None
         if options.manifests is not None and not recovered.problems:
             accept, keep = _accepted_pods(options)
             manifests = ManifestDir(options.manifests, accept=accept, keep=keep)
-            watcher = ManifestWatcher(manifests, queue, log=log, terminates=runner is not None)
-        service = AgentService(queue, allocator, core.history, core.event_bus, runner, watcher)
+            watcher = ManifestWatcher(manifests, queue, log, terminates=runner is not None)
+        service = AgentService(queue, allocator, events.history, events.event_bus, runner, watcher)
         if runner is not None:
-            core.metrics.show_containers(
+            events.metrics.show_containers(
                 lambda: [(one.pod, one.run) for one in service.pod_views() if one.run is not None]
             )
-        address = await stack.enter_async_context(_serve_api(options, service, core.metrics))
+        address = await stack.enter_async_context(_serve_api(options, service, events.metrics))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
         await stack.enter_async_context(_background_tasks(watcher, queue, notifier))
         pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
@@ -148,51 +138,48 @@ async def _main(
     log.info("stopped")
 
 
-def _build_core(
+def _start_queue(
     options: DaemonOptions, store: CheckpointStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
-) -> _Core:
+) -> tuple[AdmissionQueue, EventDispatcher]:
     history = History(options.root, rows=options.history)
     if note := history.open():
         log.warning("history", detail=note)
-    event_bus = EventBus(now=options.clock.now)
     queues: list[AdmissionQueue] = []  # the metrics read the queue, which does not exist before its dispatcher
     metrics = Metrics(
         lambda: queues[0].settled_host if queues else recovered.state.host,
         waiting=lambda: len(queues[0].state.waiting.pods) if queues else 0,
     )
-    dispatcher = EventDispatcher(
-        asyncio.get_running_loop(), log=log, history=history, metrics=metrics, event_bus=event_bus
-    )
+    events = EventDispatcher(asyncio.get_running_loop(), log, history, metrics, EventBus(now=options.clock.now))
     checkpointer = Checkpointer(store, options.host)
-    queue = AdmissionQueue(
-        recovered.state, checkpointer, clock=options.clock, dispatch=dispatcher, problems=recovered.problems
+    queues.append(
+        AdmissionQueue(recovered.state, checkpointer, clock=options.clock, dispatch=events, problems=recovered.problems)
     )
-    queues.append(queue)
-    return _Core(queue, history, event_bus, metrics, dispatcher)
+    return queues[0], events
 
 
 @asynccontextmanager
 async def _run_pods(
-    options: DaemonOptions, core: _Core, allocator: DeviceAllocator, *, log: FilteringBoundLogger
+    options: DaemonOptions, queue: AdmissionQueue, events: EventDispatcher, allocator: DeviceAllocator
 ) -> "AsyncIterator[PodRunner | None]":
     """Run the containers of the admitted pods; a read-only agent leaves them as they are."""
-    if options.containers is None or core.queue.read_only:
+    if options.containers is None or queue.read_only:
         if options.containers is not None:
-            log.warning("runtime", detail="the agent is read-only, so containers are neither started nor stopped")
+            what = "the agent is read-only, so containers are neither started nor stopped"
+            events.log.warning("runtime", detail=what)
         yield None
         return
     from alignup.agent.pods.wiring import run_pods  # noqa: PLC0415 - CRI is slow to import
 
     async with run_pods(
         options.containers,
-        core.queue,
+        queue,
         root=options.root,
         pre_start=allocator.pre_start,
         clock=options.clock,
-        emit=lambda event: core.dispatcher([event]),
-        log=log,
+        emit=lambda event: events([event]),
+        log=events.log,
     ) as runner:
-        core.dispatcher.on_event(runner.wake_up)
+        events.listener = runner.wake_up
         yield runner
 
 

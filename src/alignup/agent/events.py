@@ -6,6 +6,7 @@ A failure here never affects an admission: a history that cannot be written is o
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -23,59 +24,45 @@ from alignup.state.history import History
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)
 
 
+@dataclass(slots=True)
 class EventDispatcher:
     """Called by the queue's thread; metrics and event streams belong to *loop*."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        *,
-        log: FilteringBoundLogger,
-        history: History,
-        metrics: Metrics,
-        event_bus: EventBus,
-    ) -> None:
-        self._loop = loop
-        self._log = log
-        self._history = history
-        self._metrics = metrics
-        self._event_bus = event_bus
-        self._history_problem = ""  #: the last one logged
-        self._listener: Callable[[], None] | None = None
-
-    def on_event(self, listener: Callable[[], None]) -> None:
-        """Call *listener*, from any thread, after every batch of events."""
-        self._listener = listener
+    loop: asyncio.AbstractEventLoop
+    log: FilteringBoundLogger
+    history: History
+    metrics: Metrics
+    event_bus: EventBus
+    listener: Callable[[], None] = lambda: None  #: called, from any thread, after every batch of events
+    _history_problem: str = ""  #: the last one logged
 
     def __call__(self, events: Sequence[AgentEvent]) -> None:
-        if self._listener is not None:
-            self._listener()
+        self.listener()
         documents = []
         for event in events:
-            log_event(self._log, event)
+            log_event(self.log, event)
             decision = None if event.decision is None else decision_document(event.decision)
             if decision is not None and event.kind is not EventKind.KEPT:
                 self._store(decision, event.time)
             documents.append((event, event_document(event, decision)))
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._publish, documents)
+            self.loop.call_soon_threadsafe(self._publish, documents)
 
     def _store(self, decision: DecisionDocument, time: float) -> None:
         """Add a decision to the history; log each problem once."""
-        added = self._history.add(decision, time=time)
+        added = self.history.add(decision, time=time)
         for what in filter(None, (added.note, added.problem)):
             if what != self._history_problem:
-                self._log.warning("history", detail=what)
+                self.log.warning("history", detail=what)
         self._history_problem = added.problem
 
     def _publish(self, documents: Sequence[tuple[AgentEvent, Document]]) -> None:
         for event, document in documents:
-            decision = event.decision
-            if event.kind in _COUNTED and event.pod is not None and decision is not None:
-                rejection = decision.rejection
+            if event.kind in _COUNTED and event.pod is not None and event.decision is not None:
+                rejection = event.decision.rejection
                 if rejection is None or rejection.reason != WAITS_ITS_TURN:
-                    self._metrics.decided(decision, pod=event.pod, seconds=event.seconds)
-            self._event_bus.publish(str(event.kind), document)
+                    self.metrics.decided(event.decision, pod=event.pod, seconds=event.seconds)
+            self.event_bus.publish(str(event.kind), document)
 
 
 def event_document(event: AgentEvent, decision: DecisionDocument | None) -> Document:

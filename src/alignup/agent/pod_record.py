@@ -14,6 +14,7 @@ from alignup.schema.run_status import PodGrants, PodRunStatus
 Document = Mapping[str, Any]  #: JSON values
 
 API_SOURCE = "api"  #: the source of pods that come from no manifest file
+_POLICY_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class PodRecord:
     decision: Decision  #: the latest, without its ledgers, which would stay in memory
     grants: PodGrants = field(default_factory=dict)
     termination: TerminationRequest | None = None  #: ``None``: the pod is not terminating
+    run: PodRunStatus | None = None  #: the final status of a finished pod
 
     def with_decision(self, decision: Decision) -> Self:
         return replace(self, decision=replace(decision, before=None, after=None))
@@ -48,19 +50,12 @@ class PodRecord:
         return repr(replace(self.pod, name="", namespace="", uid="", labels={}))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FinishedPod:
-    record: PodRecord
-    run: PodRunStatus
-
-
 def same_workload(pod: Pod, known: Pod) -> bool:
     """Whether *pod* requests the same resources as *known*, and runs the same if the agent runs it."""
     manifest, known_manifest = manifest_of(pod), manifest_of(known)
     same_spec = manifest is None or (known_manifest is not None and manifest.same_spec(known_manifest))
-    return same_spec and _requests(pod) == _requests(known)
-
-
-def _requests(pod: Pod) -> tuple[object, ...]:
-    policies = {name: pod.annotations.get(name) for name in (POLICY_ANNOTATION, SCOPE_ANNOTATION)}
-    return pod.init, pod.containers, pod.resources, pod.overhead, policies
+    requests, known_requests = (
+        (one.init, one.containers, one.resources, one.overhead, *map(one.annotations.get, _POLICY_ANNOTATIONS))
+        for one in (pod, known)
+    )
+    return same_spec and requests == known_requests

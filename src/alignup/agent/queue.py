@@ -71,16 +71,12 @@ class AdmissionQueue:
         self._dispatch = dispatch
         self._problems = problems
         self._retry_seconds = retry_seconds
-        self._start_pending: StartPending | None = None
+        self.start_pending: StartPending = lambda _: None  #: called with waiting pods that need their device plugins
         self._events: list[AgentEvent] = []  #: not dispatched yet
         self._save_error = "" if problems else "the checkpoint is not written yet"  #: empty: it is written
         self._jobs: Queue[_Job | None] = Queue(MAX_JOBS)
         self._thread = threading.Thread(target=self._work, name="admission queue", daemon=True)
         self._thread.start()
-
-    def on_pending(self, start: StartPending) -> None:
-        """Call *start* with waiting pods whose device plugins must be called."""
-        self._start_pending = start
 
     @property
     def state(self) -> AgentState:
@@ -178,9 +174,8 @@ class AdmissionQueue:
                 flushed.append(job)
             else:
                 job.future.set_result(result)
-        started = [one for _, transaction, _ in batch for one in transaction.started]
-        if started and self._start_pending is not None:
-            self._start_pending(started)
+        if started := [one for _, transaction, _ in batch for one in transaction.started]:
+            self.start_pending(started)
         if flushed or len(self._events) >= DISPATCH_BATCH:
             self._dispatch_events()
         for job in flushed:

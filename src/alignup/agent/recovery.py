@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from alignup.agent.devices import device_state
-from alignup.agent.pod_record import API_SOURCE, FinishedPod, PodRecord, TerminationRequest
+from alignup.agent.pod_record import API_SOURCE, PodRecord, TerminationRequest
 from alignup.agent.state import AgentState
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.errors import AlignError, CheckpointError, PodError, RestoreError, StateError, WorkLimitError
@@ -173,21 +173,21 @@ def _restore(
     return replace(empty, host=host, admitted=admitted, waiting=waiting_pods), dropped
 
 
-def _finished(documents: Iterable[object]) -> tuple[dict[str, FinishedPod], list[str]]:
+def _finished(documents: Iterable[object]) -> tuple[dict[str, PodRecord], list[str]]:
     """Return the finished pods, and why some cannot be read; nothing depends on them."""
     found, lost = {}, []
     for document in documents:
         try:
             one = codec.convert(document, FinishedPodDocument)
             pod = _with_manifest(read_pod(one.pod), one.manifest)
-            record = PodRecord(
+            found[pod.uid] = PodRecord(
                 pod=pod,
                 since=one.since,
                 source=one.source,
                 decision=from_document(one.decision),
                 termination=_termination(one.termination),
+                run=one.run,
             )
-            found[pod.uid] = FinishedPod(record=record, run=one.run)
         except (AlignError, KeyError, TypeError, ValueError) as error:
             lost.append(f"a finished pod is forgotten because it cannot be read: {error}")
     return found, lost

@@ -4,16 +4,16 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
-from alignup.agent.pod_record import API_SOURCE, FinishedPod, PodRecord
+from alignup.agent.pod_record import API_SOURCE, PodRecord
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.schema.api import AdmissionStatus, PodView
-from alignup.schema.run_status import PodRunStatus
 
 
 class EventKind(StrEnum):
@@ -62,7 +62,7 @@ class AgentState:
     #: by uid; they hold resources in the ledger and are not checkpointed. Pods from manifests are also ``waiting``.
     pending: Mapping[str, PendingAdmission] = field(default_factory=dict)
     backing_off: frozenset[str] = frozenset()  #: uids of waiting pods that a plugin rejected recently
-    finished: Mapping[str, FinishedPod] = field(default_factory=dict)  #: by uid, in completion order
+    finished: Mapping[str, PodRecord] = field(default_factory=dict)  #: by uid, in completion order
     max_finished: int = 1_000  #: finished pods from the API; older ones are removed
 
     def settled_host(self) -> Host:
@@ -84,8 +84,8 @@ class AgentState:
             return pod_view(record, AdmissionStatus.ADMITTED)
         if record := self.waiting.pods.get(uid):
             return pod_view(record, AdmissionStatus.WAITING, position=self.waiting.position(uid))
-        if finished := self.finished.get(uid):
-            return pod_view(finished.record, AdmissionStatus.FINISHED, run=finished.run)
+        if record := self.finished.get(uid):
+            return pod_view(record, AdmissionStatus.FINISHED)
         return None
 
     def pod_views(self) -> tuple[PodView, ...]:
@@ -93,18 +93,14 @@ class AgentState:
         return (
             *(pod_view(record, AdmissionStatus.ADMITTED) for record in self.admitted.values()),
             *(pod_view(record, AdmissionStatus.WAITING, position=position) for position, record in waiting),
-            *(pod_view(one.record, AdmissionStatus.FINISHED, run=one.run) for one in self.finished.values()),
+            *(pod_view(record, AdmissionStatus.FINISHED) for record in self.finished.values()),
         )
 
     def all_records(self) -> Iterator[PodRecord]:
-        yield from self.admitted.values()
-        yield from self.waiting.pods.values()
-        yield from (one.record for one in self.finished.values())
+        return chain(self.admitted.values(), self.waiting.pods.values(), self.finished.values())
 
 
-def pod_view(
-    record: PodRecord, status: AdmissionStatus, *, position: int | None = None, run: PodRunStatus | None = None
-) -> PodView:
+def pod_view(record: PodRecord, status: AdmissionStatus, *, position: int | None = None) -> PodView:
     return PodView(
         pod=record.pod,
         status=status,
@@ -113,17 +109,5 @@ def pod_view(
         decision=record.decision,
         position=position,
         grants=record.grants,
-        run=run,
+        run=record.run,
     )
-
-
-def add_finished(finished: Mapping[str, FinishedPod], one: FinishedPod, *, limit: int) -> dict[str, FinishedPod]:
-    """Add a finished pod, and remove the oldest from the API beyond *limit*.
-
-    Pods from manifests are never removed: the manifest would run them again.
-    """
-    pods = {**finished, one.record.pod.uid: one}
-    from_api = [uid for uid, each in pods.items() if each.record.source == API_SOURCE]
-    for uid in from_api[: max(len(from_api) - limit, 0)]:
-        del pods[uid]
-    return pods

@@ -10,8 +10,8 @@ from dataclasses import replace
 from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
-from alignup.agent.pod_record import API_SOURCE, FinishedPod, PodRecord, TerminationRequest, same_workload
-from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, add_finished, pod_view
+from alignup.agent.pod_record import API_SOURCE, PodRecord, TerminationRequest, same_workload
+from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, pod_view
 from alignup.align.decision import Decision
 from alignup.align.devices import DeviceLedger, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
@@ -78,10 +78,9 @@ class Transaction:
         another pod has the same uid, ``BusyError`` if the wait queue is full.
         """
         uid = pod.uid
-        if finished := self._finished.get(uid):
-            return self._admit_again(pod, finished.record, source=source)
-        if known := self._admitted.get(uid) or self._waiting.pods.get(uid) or self._pending.get(uid):
-            return self._admit_again(pod, known, source=source)
+        for pods in (self._finished, self._admitted, self._waiting.pods, self._pending):
+            if uid in pods:
+                return self._admit_again(pod, pods[uid], source=source)
         decided = self.decide(pod, source=source)
         blocking = next((one for other, one in self._waiting.pods.items() if self._blocks(other)), None)
         if decided.decision.admitted and blocking is None:
@@ -166,29 +165,30 @@ class Transaction:
 
         Of two requests the sooner counts. A waiting pod is released at once. ``None``: unknown uid.
         """
-        finished = self._finished.get(uid)
-        record = finished.record if finished else self._admitted.get(uid)
+        pods = self._finished if uid in self._finished else self._admitted
+        record = pods.get(uid)
         if record is None:
             return self.release(uid)
         request = TerminationRequest(self._clock.now(), grace)
         if record.termination is None or request.is_sooner_than(record.termination):
-            record = replace(record, termination=request)
-            if finished:
-                self._finished[uid] = replace(finished, record=record)
-            else:
-                self._admitted[uid] = record
+            record = pods[uid] = replace(record, termination=request)
             self._changed = self.durable = True
             self._emit(EventKind.TERMINATING, record)
         return self.state().pod_view(uid)
 
     def finish(self, uid: str, run: PodRunStatus) -> None:
-        """Release the resources of a pod that ran to completion, and keep its final status."""
+        """Release the resources of a pod that ran to completion, and keep its final status.
+
+        Of the finished pods, the oldest are removed. Pods from manifests stay: the manifest would run them again.
+        """
         record = self._admitted.pop(uid, None)
         if record is None:
             return
         self._host.release(uid)
-        finished, limit = FinishedPod(record=record, run=run), self._before.max_finished
-        self._finished = add_finished(self._finished, finished, limit=limit)
+        self._finished[uid] = replace(record, run=run)
+        from_api = [other for other, one in self._finished.items() if one.source == API_SOURCE]
+        for other in from_api[: max(len(from_api) - self._before.max_finished, 0)]:
+            del self._finished[other]
         self._changed = self.durable = True
         detail = ": ".join(filter(None, (run.phase, run.reason, run.message)))
         self._emit(EventKind.FINISHED, record, detail=detail)
@@ -235,20 +235,15 @@ class Transaction:
         self._emit(EventKind.ANNOUNCED, detail=f"{resource}: {count} of {len(devices)} devices are healthy")
         self.retry_waiting()
 
-    def plugin_stopped(self, resource: str) -> None:
+    def plugin_stopped(self, resource: str, *, gone: bool = False) -> None:
+        """Stop allocating the devices of a plugin, and remove them if it is *gone*; pods keep those they hold."""
         devices = self._host.ledger.devices
         if resource in devices.inventories:
-            self._update_devices(resource, devices.stop(resource))
-        detail = f"{resource}: the device plugin disconnected; its devices are not allocated until it reconnects"
-        self._emit(EventKind.STOPPED, detail=detail)
-
-    def remove_resource(self, resource: str) -> None:
-        """Remove the devices of a plugin that did not reconnect; pods keep those they hold."""
-        devices = self._host.ledger.devices
-        if resource in devices.inventories:
-            self._update_devices(resource, devices.give_up(resource))
-        detail = f"{resource}: the device plugin did not reconnect in time; the resource is removed"
-        self._emit(EventKind.GONE, detail=detail)
+            self._update_devices(resource, devices.give_up(resource) if gone else devices.stop(resource))
+        what = "disconnected; its devices are not allocated until it reconnects"
+        if gone:
+            what = "did not reconnect in time; the resource is removed"
+        self._emit(EventKind.GONE if gone else EventKind.STOPPED, detail=f"{resource}: the device plugin {what}")
 
     def retry_waiting(self) -> None:
         """Admit the waiting pods that fit now, in order."""

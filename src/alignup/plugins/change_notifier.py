@@ -7,12 +7,11 @@ other resources are not held up. A notification that fails is retried.
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from alignup.align.machine import Device
 from alignup.plugins.endpoint_store import UNKNOWN_RESOURCE, ResourceState, ResourceStatus, all_unhealthy
-
-RETRY_DELAY = 1.0  #: seconds until a failed notification is retried
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,24 +22,19 @@ class DeviceListener(Protocol):
     async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
         """Replace all devices of *resource*."""
 
-    async def plugin_stopped(self, resource: str) -> None:
-        """Mark all devices of *resource* as unhealthy until the plugin lists them again."""
-
-    async def resource_removed(self, resource: str) -> None:
-        """Remove *resource*: its plugin did not come back in time."""
+    async def plugin_stopped(self, resource: str, *, gone: bool) -> None:
+        """Mark all devices of *resource* as unhealthy until they are listed again; remove them if it is *gone*."""
 
 
+@dataclass(slots=True)
 class ChangeNotifier:
     """Brings *listener* up to date with *status* whenever a resource changes."""
 
-    def __init__(
-        self, listener: DeviceListener, *, status: Callable[[str], ResourceStatus], retry_delay: float = RETRY_DELAY
-    ) -> None:
-        self._listener = listener
-        self._status = status
-        self._retry_delay = retry_delay
-        self._notified: dict[str, ResourceStatus] = {}  #: the last status the listener accepted
-        self._tasks: dict[str, asyncio.Task[None]] = {}  #: one for each resource with pending changes
+    listener: DeviceListener
+    status: Callable[[str], ResourceStatus]
+    retry_delay: float = 1.0  #: seconds until a failed notification is retried
+    _notified: dict[str, ResourceStatus] = field(default_factory=dict)  #: the last status the listener accepted
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  #: for each resource with pending changes
 
     def changed(self, resource: str) -> None:
         if resource not in self._tasks:
@@ -59,12 +53,12 @@ class ChangeNotifier:
 
     async def _synchronize(self, resource: str) -> None:
         try:
-            while (status := self._status(resource)) != self._notified.get(resource, UNKNOWN_RESOURCE):
+            while (status := self.status(resource)) != self._notified.get(resource, UNKNOWN_RESOURCE):
                 try:
                     await self._notify(resource, status)
                 except Exception as error:  # noqa: BLE001 - the listener must see every change in the end
                     _LOG.warning("device update failed: resource=%s error=%s", resource, error)
-                    await asyncio.sleep(self._retry_delay)
+                    await asyncio.sleep(self.retry_delay)
         finally:
             del self._tasks[resource]
 
@@ -77,14 +71,14 @@ class ChangeNotifier:
             differs = notified.devices is None or all_unhealthy(notified.devices) != status.devices
         if status.devices is not None and differs:
             preferred = status.preferred_allocation
-            await self._listener.devices_listed(resource, status.devices, preferred_allocation=preferred)
+            await self.listener.devices_listed(resource, status.devices, preferred_allocation=preferred)
             notified = self._notified[resource] = ResourceStatus(
                 state=ResourceState.SERVED, devices=status.devices, preferred_allocation=preferred
             )
         if status.state is ResourceState.GONE:
-            await self._listener.resource_removed(resource)
+            await self.listener.plugin_stopped(resource, gone=True)
             self._notified.pop(resource, None)
             return
         if status.state is ResourceState.STOPPED and notified.state is ResourceState.SERVED:
-            await self._listener.plugin_stopped(resource)
+            await self.listener.plugin_stopped(resource, gone=False)
         self._notified[resource] = status

@@ -47,14 +47,14 @@ class _Entry:
     pre_start: bool = False  #: whether the last plugin requires PreStartContainer
 
 
+@dataclass(slots=True, kw_only=True)
 class EndpointStore:
     """All resources; calls *changed* with a resource whenever its :meth:`status` changes."""
 
-    def __init__(self, *, now: Clock, changed: Callable[[str], None], grace: float) -> None:
-        self._now = now
-        self._changed = changed
-        self._grace = grace
-        self._entries: dict[str, _Entry] = {}
+    now: Clock
+    changed: Callable[[str], None]
+    grace: float  #: seconds
+    _entries: dict[str, _Entry] = field(default_factory=dict)
 
     def expect(self, resources: Iterable[str]) -> None:
         """After a restart: give the plugins of these *resources* the grace period to register again."""
@@ -62,8 +62,8 @@ class EndpointStore:
             entry = self._entries.setdefault(resource, _Entry())
             entry.expected = True
             if not entry.endpoints and entry.stopped_at is None:
-                entry.stopped_at = self._now()
-                self._changed(resource)
+                entry.stopped_at = self.now()
+                self.changed(resource)
 
     def connect(self, endpoint: Endpoint) -> Endpoint | None:
         """Add *endpoint* as the one to call; return the connection that it replaces, for the caller to close."""
@@ -91,7 +91,7 @@ class EndpointStore:
         before = self.status(endpoint.resource)
         del entry.endpoints[endpoint.socket]
         if not entry.endpoints:
-            entry.stopped_at, entry.last_endpoint, entry.listed = self._now(), str(endpoint), False
+            entry.stopped_at, entry.last_endpoint, entry.listed = self.now(), str(endpoint), False
             if entry.devices is not None:
                 entry.devices = all_unhealthy(entry.devices)
         if entry.devices is None and not entry.endpoints and not entry.expected:
@@ -133,17 +133,18 @@ class EndpointStore:
 
     def expire(self) -> tuple[str, ...]:
         """Remove resources whose grace period is over, and return their names."""
-        now = self._now()
-        stopped = {name: one.stopped_at for name, one in self._entries.items() if one.stopped_at is not None}
-        expired = [name for name, since in stopped.items() if now - since > self._grace]
+        oldest = self.now() - self.grace
+        expired = [
+            name for name, one in self._entries.items() if one.stopped_at is not None and one.stopped_at < oldest
+        ]
         for name in expired:
             del self._entries[name]
-            self._changed(name)
+            self.changed(name)
         return tuple(sorted(expired))
 
     def _notify(self, resource: str, before: ResourceStatus) -> None:
         if self.status(resource) != before:
-            self._changed(resource)
+            self.changed(resource)
 
 
 def all_unhealthy(devices: Iterable[Device]) -> tuple[Device, ...]:

@@ -66,7 +66,7 @@ class DevicePluginManager:
         self._directory = directory
         self._metrics = metrics
         self._timeouts = timeouts or PluginTimeouts()
-        self._notifier = ChangeNotifier(listener, status=self.status)
+        self._notifier = ChangeNotifier(listener, self.status)
         self._store = EndpointStore(now=now, changed=self._notifier.changed, grace=self._timeouts.reconnect)
         self._watchers: dict[Endpoint, asyncio.Task[None]] = {}
         self._closing: dict[Endpoint, asyncio.Task[None]] = {}
@@ -183,7 +183,6 @@ class DevicePluginManager:
             await endpoint.close()
 
     async def _expire(self) -> None:
-        """Remove expired resources."""
         while True:
             await asyncio.sleep(EXPIRY_INTERVAL)
             for resource in self._store.expire():

@@ -6,13 +6,13 @@ its preferences, the plugin is asked a limited number of times, and then the pod
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.devices.device_state import RequestedDevices
 from alignup.agent.pending_admission import PendingAdmission, PluginRejectedError
 from alignup.agent.pod_record import same_workload
 from alignup.agent.queue import AdmissionQueue
@@ -21,9 +21,9 @@ from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
 from alignup.align.workload import Pod, demand
 from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
-from alignup.schema.run_status import PodGrants
 
 if TYPE_CHECKING:
+    from alignup.agent.devices.device_state import RequestedDevices
     from alignup.plugins.manager import DevicePluginManager
 
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
@@ -34,44 +34,36 @@ _STOPPING = "the agent is stopping; start it again"
 _Answers = dict[PreferenceRequest, tuple[str, ...] | str]
 
 
+@dataclass(slots=True)
 class DeviceAllocator:
-    """Runs in the event loop it is created in, until it is closed.
+    """Runs in the event loop it is created in, until it is closed."""
 
-    A pod that a plugin rejected is retried after *backoff* seconds, which double with each failure.
-    """
+    queue: AdmissionQueue
+    plugins: "DevicePluginManager"
+    log: FilteringBoundLogger
+    backoff: float = 0.5  #: seconds before a pod is retried; they double with each failure
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _tasks: dict[str, tuple[Pod, asyncio.Task[AdmissionResult]]] = field(default_factory=dict)  #: by uid
+    _backoffs: dict[str, asyncio.Task[None]] = field(default_factory=dict)  #: by uid
+    _failures: dict[str, int] = field(default_factory=dict)  #: uid → consecutive failures
+    _closed: bool = False
 
-    def __init__(
-        self,
-        queue: AdmissionQueue,
-        plugins: "DevicePluginManager",
-        *,
-        log: FilteringBoundLogger,
-        backoff: float = 0.5,
-    ) -> None:
-        self._queue = queue
-        self._plugins = plugins
-        self._log = log
-        self._backoff = backoff
-        self._loop = asyncio.get_running_loop()
-        self._tasks: dict[str, tuple[Pod, asyncio.Task[AdmissionResult]]] = {}  #: by uid
-        self._backoffs: dict[str, asyncio.Task[None]] = {}  #: by uid
-        self._failures: dict[str, int] = {}  #: uid → consecutive failures
-        self._closed = False
-        queue.on_pending(self._start_all)
+    def __post_init__(self) -> None:
+        self.queue.start_pending = self._start_all
 
     async def admit(self, pod: Pod) -> AdmissionResult:
         """Decide on a pod and have its devices allocated; wait for a pod that is pending already."""
         pending = self._tasks.get(pod.uid)
         if pending is not None and same_workload(pending[0], pod):
             return await self._finished(pending[1])
-        step = await self._queue.run(Transaction.admit, pod)
+        step = await self.queue.run(Transaction.admit, pod)
         return step if isinstance(step, AdmissionResult) else await self._finished(self._start(step))
 
     async def dry_run(self, pod: Pod) -> AdmissionResult:
         """Decide on a pod; plugins state their preferences, but allocate nothing."""
         answers: _Answers = {}
         for _ in range(MAX_PREFERENCE_ROUNDS + len(pod.all_containers)):
-            decided = await asyncio.to_thread(self._queue.transaction().decide, pod, answers=answers)
+            decided = await asyncio.to_thread(self.queue.transaction().decide, pod, answers=answers)
             if not decided.preference_requests:
                 break
             answers |= await self._preferences(decided.preference_requests)
@@ -79,20 +71,20 @@ class DeviceAllocator:
 
     async def pre_start(self, uid: str, container: str) -> None:
         """Call PreStartContainer of the plugins that want it; on ``PluginError`` the container must not start."""
-        admitted = self._queue.host.ledger.pods.get(uid)
+        admitted = self.queue.host.ledger.pods.get(uid)
         containers = admitted.pod.all_containers if admitted else ()
         found = next((one for one in containers if one.name == container), None)
         if found is None:
             raise PluginError(f"pod {uid} has no container {container}")
-        held = self._queue.host.ledger.devices.holds(uid, container)
-        for resource, count in sorted(demand.container_devices(found, self._queue.state.plugins).items()):
+        held = self.queue.host.ledger.devices.holds(uid, container)
+        for resource, count in sorted(demand.container_devices(found, self.queue.state.plugins).items()):
             if count and resource not in held:
                 raise PluginError(
                     f"no devices found allocated in local cache for pod {uid}, container {container}, "
                     f"resource {resource}"
                 )
             if count:
-                await self._plugins.pre_start(resource, held[resource])
+                await self.plugins.pre_start(resource, held[resource])
 
     async def close(self) -> None:
         """Cancel all tasks; nothing of them is durable, so nothing has happened."""
@@ -118,17 +110,18 @@ class DeviceAllocator:
         pod = pending.pod
         task = asyncio.create_task(self._run(pending), name=f"devices of {pod.uid}")
         self._tasks[pod.uid] = pod, task
-        task.add_done_callback(lambda done: self._forget(pod.uid, done))
-        return task
 
-    def _forget(self, uid: str, task: asyncio.Task[AdmissionResult]) -> None:
-        if uid in self._tasks and self._tasks[uid][1] is task:
-            del self._tasks[uid]
+        def forget(_: object) -> None:
+            if self._tasks.get(pod.uid) == (pod, task):
+                del self._tasks[pod.uid]
+
+        task.add_done_callback(forget)
+        return task
 
     def _log_bug(self, task: asyncio.Task[AdmissionResult]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, NotReadyError | BusyError):
-            self._log.error("devices", detail=f"bug in alignup: {type(error).__name__}: {error}")
+            self.log.error("devices", detail=f"bug in alignup: {type(error).__name__}: {error}")
 
     async def _finished(self, task: asyncio.Task[AdmissionResult]) -> AdmissionResult:
         """Wait for a task, which continues if the client disconnects."""
@@ -142,7 +135,8 @@ class DeviceAllocator:
     async def _run(self, pending: PendingAdmission) -> AdmissionResult:
         """Call the plugins of a pod; on any error its resources are released."""
         try:
-            result = await self._allocate_pod(pending)
+            step = await self._apply_preferences(pending)
+            result = step if isinstance(step, AdmissionResult) else await self._allocate_pod(step)
         except BaseException:
             if not self._closed:
                 await self._undo(pending)
@@ -153,16 +147,6 @@ class DeviceAllocator:
             self._back_off(pending.pod.uid)
         return result
 
-    async def _allocate_pod(self, pending: PendingAdmission) -> AdmissionResult:
-        step = await self._apply_preferences(pending)
-        if isinstance(step, AdmissionResult):
-            return step
-        try:
-            grants = await self._allocate_all(step.device_requests)
-        except ProviderError as error:
-            return await self._queue.run(Transaction.fail, step, error)
-        return await self._queue.run(Transaction.commit, step, grants)
-
     async def _apply_preferences(self, pending: PendingAdmission) -> PendingAdmission | AdmissionResult:
         answers: _Answers = {}
         rounds = MAX_PREFERENCE_ROUNDS + len(pending.pod.all_containers)  # containers are asked one after the other
@@ -170,7 +154,7 @@ class DeviceAllocator:
         while isinstance(step, PendingAdmission) and step.preference_requests:
             rounds -= 1
             answers |= await self._preferences(step.preference_requests)
-            step = await self._queue.run(Transaction.apply_preferences, step, answers, last=rounds <= 0)
+            step = await self.queue.run(Transaction.apply_preferences, step, answers, last=rounds <= 0)
         return step
 
     async def _preferences(self, requests: Sequence[PreferenceRequest]) -> _Answers:
@@ -178,64 +162,64 @@ class DeviceAllocator:
 
         async def preferred(request: PreferenceRequest) -> tuple[str, ...] | str:
             try:
-                return await self._plugins.preferred(request)
+                return await self.plugins.preferred(request)
             except PluginError as error:
                 return str(error)
 
         return dict(zip(requests, await asyncio.gather(*map(preferred, requests)), strict=True))
 
-    async def _allocate_all(self, requests: Iterable[RequestedDevices]) -> PodGrants:
+    async def _allocate_pod(self, pending: PendingAdmission) -> AdmissionResult:
         """Call all plugins concurrently, each for one container after the other."""
-        by_resource: dict[str, list[RequestedDevices]] = {}
-        for request in requests:
-            by_resource.setdefault(request.resource, []).append(request)
-        tasks = [asyncio.create_task(self._allocate(own)) for own in by_resource.values()]
-        try:
-            allocated = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        grants: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for request, grant in (pair for one in allocated for pair in one):
-            grants.setdefault(request.container, {})[request.resource] = grant
-        return grants
+        found: dict[RequestedDevices, Mapping[str, Any]] = {}
 
-    async def _allocate(self, requests: Iterable[RequestedDevices]) -> list[tuple[RequestedDevices, Mapping[str, Any]]]:
-        found: list[tuple[RequestedDevices, Mapping[str, Any]]] = []
-        for request in requests:
+        async def allocate(resource: str) -> None:
+            for request in (one for one in pending.device_requests if one.resource == resource):
+                try:
+                    found[request] = (await self.plugins.allocate(resource, request.ids)).to_document()
+                except PluginError as error:
+                    raise PluginRejectedError(str(error), container=request.container) from error
+
+        resources = dict.fromkeys(request.resource for request in pending.device_requests)
+        tasks = [asyncio.create_task(allocate(resource)) for resource in resources]
+        try:
             try:
-                grant = await self._plugins.allocate(request.resource, request.ids)
-            except PluginError as error:
-                raise PluginRejectedError(str(error), container=request.container) from error
-            found.append((request, grant.to_document()))
-        return found
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+        except ProviderError as error:
+            return await self.queue.run(Transaction.fail, pending, error)
+        grants: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for request in pending.device_requests:
+            grants.setdefault(request.container, {})[request.resource] = found[request]
+        return await self.queue.run(Transaction.commit, pending, grants)
 
     async def _undo(self, pending: PendingAdmission) -> None:
         while True:
             try:
-                await self._queue.run(Transaction.undo, pending)
+                await self.queue.run(Transaction.undo, pending)
                 break
             except BusyError:
-                await asyncio.sleep(self._backoff)
+                await asyncio.sleep(self.backoff)
             except NotReadyError:  # the agent is stopping; nothing of the pod is durable
                 break
         self._back_off(pending.pod.uid)
         with suppress(NotReadyError, BusyError):  # the next release retries them
-            await self._queue.run(Transaction.retry_waiting)
+            await self.queue.run(Transaction.retry_waiting)
 
     def _back_off(self, uid: str) -> None:
         if self._closed or uid in self._backoffs:
             return
         failures = self._failures[uid] = self._failures.get(uid, 0) + 1
-        seconds = min(self._backoff * 2 ** min(failures - 1, 16), MAX_BACKOFF)
+        seconds = min(self.backoff * 2 ** min(failures - 1, 16), MAX_BACKOFF)
         self._backoffs[uid] = asyncio.create_task(self._end_backoff(uid, seconds), name=f"back-off of {uid}")
 
     async def _end_backoff(self, uid: str, seconds: float) -> None:
         while True:
             await asyncio.sleep(seconds)
             try:
-                waiting = await self._queue.run(Transaction.end_backoff, uid)
+                waiting = await self.queue.run(Transaction.end_backoff, uid)
                 break
             except (NotReadyError, BusyError):
                 seconds = MAX_BACKOFF

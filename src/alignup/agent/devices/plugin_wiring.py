@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from structlog.typing import FilteringBoundLogger
@@ -15,20 +16,17 @@ from alignup.plugins.pod_resources import serve_pod_resources
 from alignup.serve.metrics import DevicePluginMetrics, Metrics
 
 
+@dataclass(frozen=True, slots=True)
 class PluginEvents:
     """Passes changes of the devices to the admission queue; implements ``plugins.change_notifier.DeviceListener``."""
 
-    def __init__(self, queue: AdmissionQueue) -> None:
-        self._queue = queue
+    queue: AdmissionQueue
 
     async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
-        await self._queue.run(Transaction.set_devices, resource, devices, preferred_allocation=preferred_allocation)
+        await self.queue.run(Transaction.set_devices, resource, devices, preferred_allocation=preferred_allocation)
 
-    async def plugin_stopped(self, resource: str) -> None:
-        await self._queue.run(Transaction.plugin_stopped, resource)
-
-    async def resource_removed(self, resource: str) -> None:
-        await self._queue.run(Transaction.remove_resource, resource)
+    async def plugin_stopped(self, resource: str, *, gone: bool) -> None:
+        await self.queue.run(Transaction.plugin_stopped, resource, gone=gone)
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Keeps the admitted pods in line with a manifest directory."""
 
 import asyncio
-from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from structlog.typing import FilteringBoundLogger
 
@@ -11,9 +11,8 @@ from alignup.agent.transaction import Transaction
 from alignup.align.workload import Pod
 from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
 
-SCAN_INTERVAL = 1.0  #: seconds
 
-
+@dataclass(slots=True)
 class ManifestWatcher:
     """Scans *directory* and passes changes to *queue*.
 
@@ -22,65 +21,54 @@ class ManifestWatcher:
     that replaces it is added afterwards.
     """
 
-    def __init__(
-        self,
-        directory: ManifestDir,
-        queue: AdmissionQueue,
-        *,
-        log: FilteringBoundLogger,
-        interval: float = SCAN_INTERVAL,
-        terminates: bool = False,
-    ) -> None:
-        self._directory = directory
-        self._queue = queue
-        self._log = log
-        self._interval = interval
-        self._terminates = terminates
-        self._rejected: dict[str, Pod] = {}  #: by uid
-        self._reasons: dict[str, str] = {}  #: uid → why the pod is rejected
-        self._queue_problem = ""  #: why the queue did not accept the last changes
+    directory: ManifestDir
+    queue: AdmissionQueue
+    log: FilteringBoundLogger
+    interval: float = 1.0  #: seconds between scans
+    terminates: bool = False
+    _rejected: dict[str, Pod] = field(default_factory=dict)  #: by uid
+    _reasons: dict[str, str] = field(default_factory=dict)  #: uid → why the pod is rejected
+    _queue_problem: str = ""  #: why the queue did not accept the last changes
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self._directory.problems, *self._reasons.values(), *filter(None, (self._queue_problem,)))
+        return (*self.directory.problems, *self._reasons.values(), *filter(None, (self._queue_problem,)))
 
     async def run(self) -> None:
         while True:
             try:
                 await self.scan_once()
-            except Exception as error:  # noqa: BLE001 - a bug must not stop the watcher
-                self._log.error("manifest", detail=f"bug in alignup: {type(error).__name__}: {error}")
-            await asyncio.sleep(self._interval)
+            except Exception as error:  # noqa: BLE001 - a bug must not stop it
+                self.log.error("manifest", detail=f"bug in alignup: {type(error).__name__}: {error}")  # noqa: TRY400
+            await asyncio.sleep(self.interval)
 
     async def scan_once(self) -> None:
-        scan = await asyncio.to_thread(self._directory.scan)
+        scan = await asyncio.to_thread(self.directory.scan)
         for note in scan.notes:
-            self._log.warning("manifest", detail=note)
+            self.log.warning("manifest", detail=note)
         uids = {one.pod.uid for one in scan.pods}
         self._reasons = {uid: why for uid, why in self._reasons.items() if uid in uids}
-        removed, added = plan_changes(scan, self._queue.state.all_records())
+        records = tuple(self.queue.state.all_records())
+        removed, added = plan_changes(scan, records)
         added = tuple(one for one in added if self._rejected.get(one.pod.uid) != one.pod)
-        if self._terminates:
-            await self._terminate(removed)
+        if self.terminates:
+            terminating = {record.pod.uid for record in records if record.termination}
+            try:
+                for uid in removed:
+                    if uid not in terminating:
+                        await self.queue.run(Transaction.terminate, uid)
+            except (NotReadyError, BusyError) as error:
+                self._set_queue_problem(str(error))
             # A pod whose uid or name a terminating pod still has is added later.
-            occupied = {key for one in self._queue.state.all_records() if one.termination for key in _keys(one.pod)}
+            occupied = {key for one in self.queue.state.all_records() if one.termination for key in _keys(one.pod)}
             removed, added = (), tuple(one for one in added if occupied.isdisjoint(_keys(one.pod)))
         if removed or added:
             await self._replace(removed, added)
 
-    async def _terminate(self, removed: Iterable[str]) -> None:
-        terminating = {record.pod.uid for record in self._queue.state.all_records() if record.termination}
-        try:
-            for uid in removed:
-                if uid not in terminating:
-                    await self._queue.run(Transaction.terminate, uid)
-        except (NotReadyError, BusyError) as error:
-            self._set_queue_problem(str(error))
-
     async def _replace(self, removed: tuple[str, ...], added: tuple[ManifestPod, ...]) -> None:
         """Pass changes to the queue; the next scan retries what it does not accept."""
         try:
-            results = await self._queue.run(Transaction.replace_pods, removed, [(one.pod, one.file) for one in added])
+            results = await self.queue.run(Transaction.replace_pods, removed, [(one.pod, one.file) for one in added])
         except (NotReadyError, BusyError) as error:
             self._set_queue_problem(str(error))
             return
@@ -94,27 +82,24 @@ class ManifestWatcher:
         if isinstance(result, BusyError | NotReadyError):
             return str(result)
         if isinstance(result, Exception):
-            self._log.warning("manifest", detail=f"{added.file}: {result}")
+            self.log.warning("manifest", detail=f"{added.file}: {result}")
         if isinstance(result, Exception) or result.pod_view is None or result.pod_view.source != added.file:
             self._rejected[added.pod.uid] = added.pod
-            self._reasons[added.pod.uid] = f"{added.file}: {_reason(added.pod, result)}"
+            why = ": another pod has its uid"
+            if isinstance(result, Exception):
+                why = f": {result}"
+            elif rejection := result.decision.rejection:
+                why = f" is rejected: {rejection.reason}: {rejection.message}"
+            name = f"pod {added.pod.namespace}/{added.pod.name}"
+            self._reasons[added.pod.uid] = f"{added.file}: {name}{why}"
         else:
             self._reasons.pop(added.pod.uid, None)
         return ""
 
     def _set_queue_problem(self, why: str) -> None:
         if why and why != self._queue_problem:
-            self._log.warning("manifest", detail=f"manifests cannot be applied now: {why}")
+            self.log.warning("manifest", detail=f"manifests cannot be applied now: {why}")
         self._queue_problem = why
-
-
-def _reason(pod: Pod, result: AdmissionResult | Exception) -> str:
-    name = f"pod {pod.namespace}/{pod.name}"
-    if isinstance(result, Exception):
-        return f"{name}: {result}"
-    if result.decision.rejection is not None:
-        return f"{name} is rejected: {result.decision.rejection.reason}: {result.decision.rejection.message}"
-    return f"{name}: another pod has its uid"
 
 
 def _keys(pod: Pod) -> set[str | tuple[str, str]]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any
 
-from alignup.agent.pod_record import FinishedPod, PodRecord
+from alignup.agent.pod_record import PodRecord
 from alignup.agent.pods.files import logs, volumes
 from alignup.agent.pods.operations import PodOperations
 from alignup.agent.pods.pod_state import LIVE_STATES, PodStartError, describe_bug
@@ -49,7 +49,7 @@ class PodRunner:
         self._workers: dict[str, PodWorker] = {}  #: by uid
         self._tasks: dict[str, asyncio.Task[None]] = {}  #: by uid, of workers, and of cleanups of pods without one
         self._invalid: dict[str, str] = {}  #: uid → why its manifest cannot be parsed
-        self._finished: Mapping[str, FinishedPod] = {}  #: the finished pods at the last sync
+        self._finished: Mapping[str, PodRecord] = {}  #: the finished pods at the last sync
         self._released: dict[str, Pod] = {}  #: by uid, oldest first
         self._maintenance: asyncio.Task[None] | None = None
         self._balanced: Mapping[str, PodRecord] = {}  #: the pods at the last update of the QoS cgroups
@@ -211,12 +211,12 @@ class PodRunner:
                 self._context.warn_once(f"pod {record.pod.namespace}/{record.pod.name}: {describe_bug(error)}")
         self._invalid = {uid: why for uid, why in self._invalid.items() if uid in state.admitted}
         for uid, finished in state.finished.items():
-            released = finished.record.termination is not None
+            released = finished.termination is not None
             if released or uid in cached:
-                self._start_task(uid, self._clean_up(finished.record.pod, with_logs=released, release=released))
+                self._start_task(uid, self._clean_up(finished.pod, with_logs=released, release=released))
         for uid in self._finished.keys() - state.finished.keys() - state.admitted.keys() - self._released.keys():
             # Dropped because there were too many finished pods: its logs are no longer accessible.
-            self._start_task(uid, self._clean_up(self._finished[uid].record.pod, with_logs=True))
+            self._start_task(uid, self._clean_up(self._finished[uid].pod, with_logs=True))
         self._finished = state.finished
         for uid in (cached & self._released.keys()) - state.admitted.keys() - state.finished.keys():
             # The runtime completed a request after the pod was cleaned up.
@@ -304,7 +304,7 @@ class PodRunner:
         state = self._queue.state
         for uid in on_disk - state.admitted.keys() - self._context.cache.pods.keys():
             finished = state.finished.get(uid)
-            pod = finished.record.pod if finished is not None else Pod(name="", uid=uid)
+            pod = finished.pod if finished is not None else Pod(name="", uid=uid)
             self._start_task(uid, self._clean_up(pod, with_logs=False))
 
     def _find_orphans(self) -> None:
