@@ -156,7 +156,6 @@ def _remove(path: Path) -> None:
 
 
 def _inode(path: Path) -> tuple[int, int] | None:
-    """Return what identifies the file at *path*; ``None`` if it does not exist."""
     with suppress(FileNotFoundError):
         found = path.lstat()
         return found.st_dev, found.st_ino

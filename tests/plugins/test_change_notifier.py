@@ -7,8 +7,8 @@ import pytest
 
 from alignup.align.errors import FileError
 from alignup.align.machine import Device
-from alignup.plugins.change_notifier import ChangeNotifier
-from alignup.plugins.endpoint_store import UNKNOWN_RESOURCE, ResourceState, ResourceStatus
+from alignup.plugins.resources import UNKNOWN_RESOURCE, ChangeNotifier, ResourceState, ResourceStatus
+from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ async def change(listener):
             statuses[GPU] = status
             notifier.changed(GPU)
         if settle:
-            await asyncio.wait_for(notifier.settled(), 60)
+            await until(lambda: not notifier.tasks)
 
     yield apply
     await notifier.close()

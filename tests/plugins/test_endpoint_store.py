@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
 from alignup.plugins.endpoint import Endpoint, PluginTimeouts
-from alignup.plugins.endpoint_store import UNKNOWN_RESOURCE, EndpointStore, ResourceState, ResourceStatus
+from alignup.plugins.resources import UNKNOWN_RESOURCE, EndpointStore, ResourceState, ResourceStatus
 from alignup.wire import device_plugin_pb2 as wire
 from tests.effort import examples
 from tests.plugins.capacity import capacity_of

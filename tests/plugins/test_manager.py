@@ -10,8 +10,8 @@ from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.machine import Device
 from alignup.plugins.endpoint import PluginTimeouts
-from alignup.plugins.endpoint_store import ResourceState
 from alignup.plugins.manager import DevicePluginManager
+from alignup.plugins.resources import ResourceState
 from alignup.rpc import StatusError
 from alignup.testing import Fault, Plugin, Preference
 from tests.effort import did, rounds

@@ -4,7 +4,7 @@ import pytest
 
 from alignup.align.errors import CriError
 from alignup.enforce.cri.types import ContainerConfig
-from alignup.testing.runtime.images import full_name
+from alignup.testing.runtime.containers import full_name
 from tests.testing.runtimes import pod, runtime_and_client, start_container, wait_exited
 
 

@@ -36,14 +36,13 @@ def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:
     """Return uid, container and resource → the serialized response of the plugin's Allocate."""
     from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415 - gRPC is slow to import
 
-    return {
-        (uid, container, resource): AllocateResponse.from_document(grant)
-        .to_message()
-        .SerializeToString(deterministic=True)
-        for uid, record in state.admitted.items()
-        for container, grants in record.grants.items()
-        for resource, grant in grants.items()
-    }
+    found = {}
+    for uid, record in state.admitted.items():
+        for container, grants in record.grants.items():
+            for resource, grant in grants.items():
+                message = AllocateResponse.from_document(grant).to_message()
+                found[uid, container, resource] = message.SerializeToString(deterministic=True)
+    return found
 
 
 def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]:

@@ -17,10 +17,9 @@ def make_logger(stream: TextIO | None = None, *, readable: bool | None = None) -
     """Return a logger; *readable*: for people (default: if *stream* is a terminal)."""
     out = sys.stderr if stream is None else stream
     on_terminal = out.isatty()
-    readable = on_terminal if readable is None else readable
-    renderer: Processor = structlog.dev.ConsoleRenderer(colors=on_terminal, pad_event_to=10, sort_keys=False)
-    if not readable:
-        renderer = structlog.processors.JSONRenderer(ensure_ascii=False)
+    renderer: Processor = structlog.processors.JSONRenderer(ensure_ascii=False)
+    if readable := on_terminal if readable is None else readable:
+        renderer = structlog.dev.ConsoleRenderer(colors=on_terminal, pad_event_to=10, sort_keys=False)
     logger: FilteringBoundLogger = structlog.wrap_logger(
         _Writer(out),
         processors=[
@@ -81,10 +80,8 @@ def log_event(log: FilteringBoundLogger, event: AgentEvent) -> None:
         if event.decision.rejection is not None:
             fields |= {"reason": event.decision.rejection.reason, "message": event.decision.rejection.message}
         else:
-            placed = (
-                f"{one.container} on {one.hint}: {sentences.describe_allocation(one)}"
-                for one in event.decision.placements
-            )
+            placements = event.decision.placements
+            placed = (f"{one.container} on {one.hint}: {sentences.describe_allocation(one)}" for one in placements)
             fields["placed"] = "; ".join(placed)
         fields["ms"] = round(event.seconds * 1000, 2)
     method = log.warning if event.kind is EventKind.REJECTED else log.info

@@ -87,28 +87,35 @@ def recover(
     if loaded is None:
         return RecoveryResult(state=empty if imported is None else _imported(empty, imported(), now=now))
     document = loaded.document
-    changes = (
-        *(f"the machine changed: {what}" for what in document.machine.differences(machine_fingerprint(host.machine))),
-        *(
-            f"the settings changed: {what}"
-            for what in document.settings.differences(settings_fingerprint(host.settings))
-        ),
-    )
+    machine = document.machine.differences(machine_fingerprint(host.machine))
+    settings = document.settings.differences(settings_fingerprint(host.settings))
+    changes = [f"the machine changed: {what}" for what in machine]
+    changes += [f"the settings changed: {what}" for what in settings]
     plugins = frozenset(document.plugins)  # their devices are unknown until they reconnect
     unplugged = _with_ledger(host, device_state.without_resources(host.ledger, plugins))
     found = _rebuild(document, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
     finished, lost = _finished(document.finished)
-    found = replace(found, state=replace(found.state, finished=finished), notes=(*found.notes, *lost))
     unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files are ignored",)
-    return replace(found, notes=(*loaded.notes, *unused, *changes, *found.notes))
+    notes = (*loaded.notes, *unused, *changes, *found.notes, *lost)
+    return replace(found, state=replace(found.state, finished=finished), notes=notes)
 
 
 def _rebuild(
     document: CheckpointDocument, empty: AgentState, *, options: RecoveryOptions, now: float
 ) -> RecoveryResult:
-    pods, ledger, misfits = _restorable(document, empty.host)
-    if ledger is None:
-        return RecoveryResult(state=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
+    """Restore the pods that can keep what they hold."""
+    host, pods, misfits = empty.host, document.pods, list[str]()
+    while True:
+        try:
+            entries = [pod.entry for pod in pods]
+            ledger = restore_ledger(entries, document.residue, idle=host.ledger, providers=host.providers)
+            break
+        except StateError as error:
+            uids = error.uids if isinstance(error, RestoreError) else ()
+            misfits += error.problems if isinstance(error, RestoreError) else (str(error),)
+            if not uids:  # the problem is not about single pods
+                return RecoveryResult(state=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
+            pods = [pod for pod in pods if pod.entry.pod.uid not in uids]
     try:
         state, dropped = _restore(pods, ledger, document.waiting, empty, now=now)
     except (AlignError, ValueError) as error:
@@ -117,29 +124,6 @@ def _rebuild(
         return RecoveryResult(state=state, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
     released = (f"released because it cannot keep its resources: {what}" for what in misfits)
     return RecoveryResult(state=state, notes=(*released, *dropped))
-
-
-def _restorable(
-    document: CheckpointDocument, host: Host
-) -> tuple[Sequence[HeldPodDocument], Ledger | None, tuple[str, ...]]:
-    """Return the pods that can keep what they hold, their ledger, and why the others cannot.
-
-    The ledger is ``None`` if the problem is not about single pods.
-    """
-    pods, misfits = document.pods, tuple[str, ...]()
-    while True:
-        try:
-            entries = [pod.entry for pod in pods]
-            ledger = restore_ledger(entries, document.residue, idle=host.ledger, providers=host.providers)
-        except RestoreError as error:
-            misfits += error.problems
-            if not error.uids:
-                return pods, None, misfits
-            pods = [pod for pod in pods if pod.entry.pod.uid not in error.uids]
-        except StateError as error:
-            return pods, None, (*misfits, str(error))
-        else:
-            return pods, ledger, misfits
 
 
 def _restore(
@@ -154,9 +138,8 @@ def _restore(
     host = _with_ledger(empty.host, ledger)
     admitted = {}
     for one, (uid, entry) in zip(documents, ledger.pods.items(), strict=True):
-        pod = _with_manifest(entry.pod, one.manifest)
         since = now if one.since is None else one.since
-        record = _record(pod, host, since=since, source=one.source or API_SOURCE)
+        record = _record(_with_manifest(entry.pod, one.manifest), host, since=since, source=one.source or API_SOURCE)
         admitted[uid] = replace(record, grants=one.grants, termination=_termination(one.termination))
     pods, overtakes, dropped = {}, {}, []
     for each in waiting:
@@ -167,9 +150,7 @@ def _restore(
             dropped.append(f"{pod.namespace}/{pod.name} is removed from the wait queue: {error}")
         else:
             overtakes[pod.uid] = each.overtaken
-    waiting_pods = replace(
-        empty.waiting, pods=pods, overtakes={uid: count for uid, count in overtakes.items() if count}
-    )
+    waiting_pods = replace(empty.waiting, pods=pods, overtakes={uid: n for uid, n in overtakes.items() if n})
     return replace(empty, host=host, admitted=admitted, waiting=waiting_pods), dropped
 
 

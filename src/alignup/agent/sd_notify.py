@@ -20,7 +20,6 @@ class Notifier:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str], *, pid: int) -> Self:
-        """Read the environment of the process *pid*."""
         path = environment.get("NOTIFY_SOCKET", "")
         address = path if path[:1] in {"/", "@"} else ""
         micros = environment.get("WATCHDOG_USEC", "")

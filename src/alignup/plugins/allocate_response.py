@@ -40,8 +40,6 @@ class DeviceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocateResponse:
-    """The settings of one container."""
-
     envs: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[MountSpec, ...] = ()
     devices: tuple[DeviceSpec, ...] = ()

@@ -27,9 +27,8 @@ from alignup.align.devices import PreferenceRequest
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.workload import names
 from alignup.plugins.allocate_response import AllocateResponse
-from alignup.plugins.change_notifier import ChangeNotifier, DeviceListener
 from alignup.plugins.endpoint import Endpoint, PluginTimeouts
-from alignup.plugins.endpoint_store import Clock, EndpointStore, ResourceStatus
+from alignup.plugins.resources import ChangeNotifier, Clock, DeviceListener, EndpointStore, ResourceStatus
 from alignup.wire import device_plugin_pb2 as wire
 
 SOCKET = "kubelet.sock"
@@ -103,14 +102,13 @@ class DevicePluginManager:
 
     async def settled(self) -> None:
         """Return once the listener knows every change so far."""
-        await self._notifier.settled()
+        while tasks := self._notifier.tasks.values():
+            await asyncio.wait(tasks)
 
     async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
-        """Return the device ids that the plugin prefers; empty if it does not implement the call."""
         return await self._primary(wanted.resource).preferred(wanted)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> AllocateResponse:
-        """Let the plugin prepare devices for a container."""
         start = time.perf_counter()
         try:
             endpoint = self._store.primary(resource)
@@ -121,7 +119,6 @@ class DevicePluginManager:
             self._metrics.observe_allocation(resource, time.perf_counter() - start)
 
     async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
-        """Announce the start of a container to the plugin, if the plugin requires it."""
         if not self._store.needs_pre_start(resource):
             return
         endpoint = self._primary(resource)
@@ -157,7 +154,6 @@ class DevicePluginManager:
         return wire.Empty()
 
     async def _watch(self, endpoint: Endpoint) -> None:
-        """Follow the plugin's device list until the stream ends."""
         reason = "its device list ended"
         try:
             async for devices in endpoint.watch():

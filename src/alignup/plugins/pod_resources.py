@@ -23,8 +23,8 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
-from alignup.plugins.endpoint_store import Clock
 from alignup.plugins.manager import PluginMetrics, PodResourcesMethod
+from alignup.plugins.resources import Clock
 from alignup.wire import pod_resources_pb2 as wire
 
 SOCKET = "kubelet.sock"  #: the name that tools expect
@@ -43,7 +43,6 @@ class RateLimiter:
         self._updated = now()
 
     def take(self) -> bool:
-        """Take a token; return whether one was left."""
         now = self._now()
         self._tokens = min(self._burst, self._tokens + (now - self._updated) * self._rate)
         self._updated = now

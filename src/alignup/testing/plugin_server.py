@@ -120,12 +120,10 @@ class Plugin:
         self.send_devices()
 
     def send_devices(self) -> None:
-        """Send the current devices to every ListAndWatch stream."""
         for stream in self._streams:
             stream.put_nowait(self._list())
 
     async def wait_registered(self, times: int = 1) -> None:
-        """Return once the plugin has registered *times* times."""
         while self.registrations < times:
             self._registered.clear()
             await self._registered.wait()
@@ -243,7 +241,6 @@ class Plugin:
 
 
 def _messages(resource: str, devices: Iterable[Device] | str) -> dict[str, wire.Device]:
-    """Return devices as ListAndWatch sends them, by id."""
     messages = {}
     for device in parse_device_list(resource, devices) if isinstance(devices, str) else devices:
         message = wire.Device(ID=device.id, health="Healthy" if device.healthy else "Unhealthy")

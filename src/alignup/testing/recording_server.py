@@ -92,11 +92,9 @@ class RecordingServer:
         self._socket.unlink(missing_ok=True)
 
     def requests(self, method: str) -> tuple[Any, ...]:
-        """Return the requests to *method*, in order of arrival."""
         return tuple(request for name, request in self.entries if name == method)
 
     async def wait_called(self, method: str, times: int = 1) -> None:
-        """Return once *method* has been called *times* times."""
         while len(self.requests(method)) < times:
             await self._arrived.wait()
 

@@ -18,7 +18,7 @@ from alignup.serve.metrics import DevicePluginMetrics, Metrics
 
 @dataclass(frozen=True, slots=True)
 class PluginEvents:
-    """Passes changes of the devices to the admission queue; implements ``plugins.change_notifier.DeviceListener``."""
+    """Passes changes of the devices to the admission queue; implements ``plugins.resources.DeviceListener``."""
 
     queue: AdmissionQueue
 

@@ -1,13 +1,15 @@
-"""Sandboxes and containers without isolation: a container is a process of this machine, a sandbox groups several.
+"""Images, sandboxes and containers without isolation: a container is a process, a sandbox groups several.
 
 Containers see each other, and the host's files and network. Instead of a mount, a container gets an environment
 variable: ``MOUNT_dev_termination_log`` is the host path for ``/dev/termination-log``.
 """
 
 import asyncio
+import hashlib
 import os
 import re
 import secrets
+import shlex
 import signal
 import time
 from dataclasses import KW_ONLY, dataclass, field
@@ -19,7 +21,6 @@ import grpc
 from alignup.align import bits
 from alignup.align.errors import ParseError
 from alignup.rpc import StatusError
-from alignup.testing.runtime.images import Image
 from alignup.testing.runtime.process import ChildProcess, ContainerLog, OutputHandler, ProcessStartError
 from alignup.wire import cri_pb2 as wire
 
@@ -36,8 +37,58 @@ _NO_LOG = "failed to create containerd task: failed to create container loggers:
 
 
 def new_id() -> str:
-    """Return a random id of the length that containerd uses."""
     return secrets.token_hex(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    name: str  #: in full
+    command: tuple[str, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return f"sha256:{hashlib.sha256(self.name.encode()).hexdigest()}"
+
+    def to_message(self) -> wire.Image:
+        digests, tags = ([self.name], []) if "@" in self.name else ([], [self.name])
+        return wire.Image(id=self.id, repo_tags=tags, repo_digests=digests, size=1)
+
+
+class ImageStore:
+    def __init__(self) -> None:
+        self._local: dict[str, Image] = {}  #: by full name
+        self._pullable: dict[str, Image] = {}
+
+    def add(self, text: str, *, pullable: bool = False) -> None:
+        """Add ``busybox``, an image without a command, or ``registry.test/app:1=sleep 60``, one with a command."""
+        name, _, command = text.partition("=")
+        images = self._pullable if pullable else self._local
+        images[full_name(name)] = Image(full_name(name), tuple(shlex.split(command)))
+
+    def remove(self, name: str) -> None:
+        self._local.pop(full_name(name), None)
+
+    def find(self, name: str) -> Image | None:
+        by_id = (image for image in self._local.values() if name in {image.id, image.id.removeprefix("sha256:")})
+        return self._local.get(full_name(name)) or next(by_id, None)
+
+    def pull(self, name: str) -> Image | None:
+        """Make a pullable image local, and return it; ``None`` if there is none of that name."""
+        image = self._pullable.get(full_name(name))
+        if image is not None:
+            self._local[image.name] = image
+        return image
+
+
+def full_name(name: str) -> str:
+    """Complete a name: ``busybox`` is ``docker.io/library/busybox:latest``."""
+    host, slash, rest = name.partition("/")
+    if not slash:
+        host, rest = "docker.io", f"library/{name}"
+    elif not ("." in host or ":" in host or host == "localhost"):
+        host, rest = "docker.io", name
+    tagged = "@" in rest or ":" in rest.rpartition("/")[2]
+    return f"{host}/{rest}" if tagged else f"{host}/{rest}:latest"
 
 
 @dataclass(slots=True)
@@ -72,8 +123,6 @@ class Sandbox:
 
 @dataclass(slots=True)
 class RuntimeContainer:
-    """A container: created, then running, then exited."""
-
     sandbox: Sandbox
     config: wire.ContainerConfig
     image: Image
@@ -255,7 +304,6 @@ class RuntimeContainer:
 
 
 def _common_fields(one: Sandbox | RuntimeContainer) -> dict[str, Any]:
-    """Return the fields that the messages about sandboxes and containers have in common."""
     return {
         "id": one.id,
         "metadata": one.config.metadata,

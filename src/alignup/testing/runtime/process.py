@@ -66,12 +66,10 @@ class ChildProcess:
         return await asyncio.shield(self._end)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the command and its descendants."""
         if self._running:
             os.killpg(self.pid, number)
 
     def set_affinity(self, cpus: frozenset[int]) -> None:
-        """Bind the command and its descendants to *cpus*."""
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(ProcessLookupError, FileNotFoundError):
                 in_session = os.getsid(int(process.name)) == self.pid
@@ -145,7 +143,6 @@ class ContainerLog:
 
 
 async def _wait_ended(pid: int) -> None:
-    """Return when the process has ended, without reaping it."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     handle = os.pidfd_open(pid)
@@ -185,7 +182,6 @@ def _affinity(cpus: frozenset[int]) -> Iterator[None]:
 
 
 def _runc_error(command: Sequence[str], error: Exception) -> str:
-    """Return runc's message for a command that cannot be run."""
     name = command[0] if command else ""
     match error:
         case FileNotFoundError() if "/" not in name:

@@ -11,8 +11,7 @@ import grpc
 
 from alignup.rpc import StatusError, check_socket_path
 from alignup.testing.recording_server import RecordingServer
-from alignup.testing.runtime.containers import RuntimeContainer, Sandbox
-from alignup.testing.runtime.images import ImageStore, full_name
+from alignup.testing.runtime.containers import ImageStore, RuntimeContainer, Sandbox, full_name
 from alignup.wire import cri_pb2 as wire
 
 NAME, VERSION = "alignup-testing", "1"
@@ -23,8 +22,8 @@ DRIVERS = {"systemd": wire.CgroupDriver.SYSTEMD, "cgroupfs": wire.CgroupDriver.C
 class Runtime:
     """A container runtime that listens at *socket* while entered; leaving kills its containers.
 
-    *images* are local, *pullable* ones can be pulled (``alignup.testing.runtime.images`` has the format). Containers
-    run in *directory*, with *affinity* on the CPUs of their cpuset that this machine has.
+    *images* are local, *pullable* ones can be pulled (see ``ImageStore.add``). Containers run in *directory*, with
+    *affinity* on the CPUs of their cpuset that this machine has.
     """
 
     def __init__(
@@ -45,12 +44,10 @@ class Runtime:
         self.network = True  #: whether pods can have their own network
         self.cgroup_driver = ""  #: ``systemd`` or ``cgroupfs``; empty: not reported, as by containerd 1.6
         self.sandboxes_by_id: dict[str, Sandbox] = {}  #: oldest first
-        self.containers_by_id: dict[str, RuntimeContainer] = {}
+        self.containers_by_id: dict[str, RuntimeContainer] = {}  #: oldest first
         self.images = ImageStore()
-        for text in images:
-            self.images.add(text)
-        for text in pullable:
-            self.images.add(text, pullable=True)
+        for text, remote in (*((one, False) for one in images), *((one, True) for one in pullable)):
+            self.images.add(text, pullable=remote)
 
     async def __aenter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -63,12 +60,10 @@ class Runtime:
 
     @property
     def sandboxes(self) -> tuple[Sandbox, ...]:
-        """All sandboxes, oldest first."""
         return tuple(self.sandboxes_by_id.values())
 
     @property
     def containers(self) -> tuple[RuntimeContainer, ...]:
-        """All containers, oldest first."""
         return tuple(self.containers_by_id.values())
 
     def container(self, name: str) -> RuntimeContainer:
@@ -109,7 +104,6 @@ class Runtime:
         await self.serve()
 
     async def fail(self, sandbox: Sandbox) -> None:
-        """End a sandbox and its containers."""
         await asyncio.gather(*(one.stop(0) for one in self._in(sandbox)))
         sandbox.ready = False
 

@@ -1,4 +1,4 @@
-"""Which plugins serve each resource, and the devices they listed last.
+"""The resources that plugins serve, the devices they listed last, and a listener that is notified of changes.
 
 A plugin may serve a resource on several sockets at once, for example during an upgrade. The endpoint that connected
 last gets the calls; a device list from any endpoint replaces the whole list. When the last endpoint disconnects, all
@@ -8,14 +8,19 @@ A plugin that registers again on the same socket replaces its earlier connection
 registration, drops the first connection as well, and needs a restart to recover (``docs/why/differences.md``).
 """
 
+import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Protocol
 
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
 from alignup.plugins.endpoint import Endpoint
+
+_LOG = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
 
@@ -149,3 +154,70 @@ class EndpointStore:
 
 def all_unhealthy(devices: Iterable[Device]) -> tuple[Device, ...]:
     return tuple(replace(device, healthy=False) for device in devices)
+
+
+class DeviceListener(Protocol):
+    """Receives device changes; an exception from a method makes the notifier retry."""
+
+    async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
+        """Replace all devices of *resource*."""
+
+    async def plugin_stopped(self, resource: str, *, gone: bool) -> None:
+        """Mark all devices of *resource* as unhealthy until they are listed again; remove them if it is *gone*."""
+
+
+@dataclass(slots=True)
+class ChangeNotifier:
+    """Brings *listener* up to date with *status* whenever a resource changes.
+
+    While the listener is busy, changes of a resource collapse into its latest status; other resources are not held up.
+    A notification that fails is retried.
+    """
+
+    listener: DeviceListener
+    status: Callable[[str], ResourceStatus]
+    retry_delay: float = 1.0  #: seconds until a failed notification is retried
+    _notified: dict[str, ResourceStatus] = field(default_factory=dict)  #: the last status the listener accepted
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)  #: for each resource with pending changes
+
+    def changed(self, resource: str) -> None:
+        if resource not in self.tasks:
+            self.tasks[resource] = asyncio.create_task(self._synchronize(resource), name=f"notify of {resource}")
+
+    async def close(self) -> None:
+        tasks = tuple(self.tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _synchronize(self, resource: str) -> None:
+        try:
+            while (status := self.status(resource)) != self._notified.get(resource, UNKNOWN_RESOURCE):
+                try:
+                    await self._notify(resource, status)
+                except Exception as error:  # noqa: BLE001 - the listener must see every change in the end
+                    _LOG.warning("device update failed: resource=%s error=%s", resource, error)
+                    await asyncio.sleep(self.retry_delay)
+        finally:
+            del self.tasks[resource]
+
+    async def _notify(self, resource: str, status: ResourceStatus) -> None:
+        """Bring the listener to *status* in steps, recording each one, so that a retry continues after the last."""
+        notified = self._notified.get(resource, UNKNOWN_RESOURCE)
+        if status.state is ResourceState.SERVED:
+            differs = notified != status
+        else:  # plugin_stopped alone already implies that devices are unhealthy
+            differs = notified.devices is None or all_unhealthy(notified.devices) != status.devices
+        if status.devices is not None and differs:
+            preferred = status.preferred_allocation
+            await self.listener.devices_listed(resource, status.devices, preferred_allocation=preferred)
+            notified = self._notified[resource] = ResourceStatus(
+                state=ResourceState.SERVED, devices=status.devices, preferred_allocation=preferred
+            )
+        if status.state is ResourceState.GONE:
+            await self.listener.plugin_stopped(resource, gone=True)
+            self._notified.pop(resource, None)
+            return
+        if status.state is ResourceState.STOPPED and notified.state is ResourceState.SERVED:
+            await self.listener.plugin_stopped(resource, gone=False)
+        self._notified[resource] = status
