@@ -13,7 +13,7 @@ from alignup.kube.configuration import (
     pods_limits,
     read,
 )
-from alignup.kube.configuration.containers import _IGNORED, _OPTIONS
+from alignup.kube.configuration.managers import _IGNORED, _OPTIONS
 from alignup.kube.configuration.schema import FIELDS
 
 

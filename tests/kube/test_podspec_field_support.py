@@ -1,6 +1,6 @@
 import pytest
 
-from alignup.kube.podspec.manifest import MAX_WARNINGS
+from alignup.kube.podspec import MAX_WARNINGS
 from tests.kube.podspec import NOTHING, container, holding, manifest, parse, problems_of, warnings_of
 
 EXPORTED = {

@@ -38,7 +38,7 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, sear
     """
     from alignup.align.explain import advice  # noqa: PLC0415 - not needed for --help
     from alignup.cli import inputs, why_output  # noqa: PLC0415
-    from alignup.kube.yaml_output import to_yaml  # noqa: PLC0415
+    from alignup.kube.documents import to_yaml  # noqa: PLC0415
 
     if isnan(search):
         raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")

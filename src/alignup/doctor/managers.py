@@ -18,7 +18,7 @@ from alignup.align.settings import TOPOLOGY_OPTIONS, Policy, TopologyOptions, To
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.doctor.findings import Area, Finding, error, note, ok
 from alignup.doctor.manager_inputs import OPTION_GATES, ManagerInputs, error_message
-from alignup.kube.yaml_output import to_yaml
+from alignup.kube.documents import to_yaml
 
 _STATIC_ERROR = "new static policy error: "
 

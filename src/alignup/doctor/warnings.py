@@ -13,7 +13,7 @@ from alignup.doctor.findings import Area, Finding, format_cpus, note, warning
 from alignup.doctor.manager_inputs import ManagerInputs
 from alignup.doctor.managers import reserved_memory_yaml
 from alignup.kube.configuration.model import DEFAULT_EVICTION_HARD
-from alignup.kube.yaml_output import to_yaml
+from alignup.kube.documents import to_yaml
 
 _AVAILABLE = "memory.available"
 

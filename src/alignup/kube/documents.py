@@ -53,6 +53,16 @@ def to_json(value: object) -> str:
             return json.dumps(value)
 
 
+def to_yaml(value: object) -> str:
+    """*value*, made of JSON types, as one YAML document; keys keep their order."""
+    import yaml  # noqa: PLC0415 - not needed for JSON
+
+    plain = json.loads(json.dumps(value))  # without subclasses of ``str``, such as enum members
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    text: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
+    return text
+
+
 class _NotJsonError(DocumentError):
     """The text begins like JSON but is not."""
 

@@ -9,107 +9,104 @@ from collections.abc import Iterator, Mapping
 
 from alignup.align.errors import Problem
 from alignup.align.settings import FEATURE_GATES, FeatureGate, FeatureGates, FeatureStage
+from alignup.kube.object_reader import word_table
 
-_ALPHA = """
-    APIServerWebhookAuthenticationToken APIServingWithRoutine AtomicWriteVolumeUserFields CBORServingAndStorage
-    CPUManagerPolicyAlphaOptions CRIListStreaming CSIVolumeHealth ClientsAllowCBOR ClientsPreferCBOR
-    CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook CompositePodGroup
-    ConsistentListFromCacheSkipTimeoutFallback ContainerStopSignals ControllerManagerReleaseLeaderElectionLockOnExit
-    CrossNamespaceVolumeDataSource DRADerivedAttributes DRADeviceCompatibilityGroups DRAListTypeAttributes
-    DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevicesType DRAResourcePoolStatus
-    DefaultPodSysctls EmptyDirVolumeMode EventedPLEG EvictionRequestAPI GRPCContainerProbeTLS H2CContainerProbe
-    ImageVolumeWithDigest InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
-    InPlacePodVerticalScalingMemoryBackedVolumes InPlacePodVerticalScalingSchedulerPreemption
-    InterPodAffinityHostnameFastPath KubeProxyNFTablesLocalhostNodePorts KubeletAllocatedPodsEndpoint
-    LoggingAlphaOptions MutablePVNodeAffinity NodeLifecycleConditions PodGroupPreemptionPolicy
-    PodLogsQuerySplitStreams QOSReserved ReduceDefaultCrashLoopBackOffDecay RuntimeClassInImageCriApi
-    SchedulerPreQueueingHints ShardedListAndWatch StatefulSetRecreateStrategy StorageVersionAPI
-    TaintTolerationComparisonOperators TopologyAwareWorkloadScheduling TopologyManagerPolicyAlphaOptions
-    UserNamespacesHostNetworkSupport VolumeBindMountOptions WindowsCPUAndMemoryAffinity WorkloadWithJob
+#: Deprecated gates count as GA: only their own name sets them.
+_GATES = """
+    alpha: APIServerWebhookAuthenticationToken APIServingWithRoutine AtomicWriteVolumeUserFields CBORServingAndStorage
+        CPUManagerPolicyAlphaOptions CRIListStreaming CSIVolumeHealth ClientsAllowCBOR ClientsPreferCBOR
+        CloudControllerManagerWatchBasedRoutesReconciliation CloudControllerManagerWebhook CompositePodGroup
+        ConsistentListFromCacheSkipTimeoutFallback ContainerStopSignals
+        ControllerManagerReleaseLeaderElectionLockOnExit CrossNamespaceVolumeDataSource DRADerivedAttributes
+        DRADeviceCompatibilityGroups DRAListTypeAttributes DRANodeAllocatableResources DRAOptionalNodeOperations
+        DRAPartitionableDevicesType DRAResourcePoolStatus DefaultPodSysctls EmptyDirVolumeMode EventedPLEG
+        EvictionRequestAPI GRPCContainerProbeTLS H2CContainerProbe ImageVolumeWithDigest
+        InPlacePodVerticalScalingExclusiveCPUs InPlacePodVerticalScalingExclusiveMemory
+        InPlacePodVerticalScalingMemoryBackedVolumes InPlacePodVerticalScalingSchedulerPreemption
+        InterPodAffinityHostnameFastPath KubeProxyNFTablesLocalhostNodePorts KubeletAllocatedPodsEndpoint
+        LoggingAlphaOptions MutablePVNodeAffinity NodeLifecycleConditions PodGroupPreemptionPolicy
+        PodLogsQuerySplitStreams QOSReserved ReduceDefaultCrashLoopBackOffDecay RuntimeClassInImageCriApi
+        SchedulerPreQueueingHints ShardedListAndWatch StatefulSetRecreateStrategy StorageVersionAPI
+        TaintTolerationComparisonOperators TopologyAwareWorkloadScheduling TopologyManagerPolicyAlphaOptions
+        UserNamespacesHostNetworkSupport VolumeBindMountOptions WindowsCPUAndMemoryAffinity WorkloadWithJob
+    beta-on: APIResponseCompression APIServerIdentity AllowParsingUserUIDFromCertAuth
+        AllowUnsafeMalformedObjectDeletion AtomicFIFO AuthorizePodWebsocketUpgradeCreatePermission
+        CPUManagerPolicyBetaOptions CRDObservedGenerationTracking ClearingNominatedNodeNameAfterBinding
+        ClientsAllowCARotation ClientsAllowTLSCacheGC ComponentFlagz ComponentStatusz ConcurrentWatchObjectDecode
+        ConstrainedImpersonation ContainerCheckpoint ContainerRestartRules ContextualLogging DRAConsumableCapacity
+        DRADeviceBindingConditions DRAPartitionableDevices DRAResourceClaimGranularStatusAuthorization
+        DRASchedulerFilterTimeout DeclarativeValidationBeta DeploymentReplicaSetTerminatingReplicas
+        DetectCacheInconsistency EnvFiles EtcdRangeStream ExcludeAdmissionWebhookVirtualResources
+        ExtendWebSocketsToKubelet GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority HPAGeneration
+        HPAOptimizedSelectorStore HPAScaleToZero HugepageAwareEviction InOrderInformersBatchProcess
+        InPlacePodLevelResourcesVerticalScaling KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages
+        KubeletInUserNamespace KubeletSeparateDiskGC KubeletServiceAccountTokenForCredentialProviders
+        ListFromCacheSnapshot LoggingBetaOptions ManifestBasedAdmissionControlConfig MatchLabelKeysInPodTopologySpread
+        MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet MemoryQoS
+        MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs NFTablesNetlink
+        NativeHistograms NodeControllerLeaseCircuitBreaker NominatedNodeNameForExpectation OpenAPIEnums
+        OpportunisticBatching PersistentVolumeClaimUnusedSinceTime PodDeletionCost PodLevelResources
+        PodLevelResourcesFixDefaulting PodLevelResourcesFixKubeletQOSClass PodTopologyLabelsAdmission PodsAPI
+        PortForwardWebsockets ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile RemoteRequestHeaderUID
+        ResourceHealthStatus ResourceHealthStatusMessage RestartAllContainersOnContainerExits
+        RotateKubeletServerCertificate SchedulerAsyncPreemption SchedulerPopFromBackoffQ
+        ServiceAccountNodeAudienceRestriction SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet
+        StaleControllerConsistencyHPA StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
+        StaleControllerConsistencyStatefulSet StatefulSetSemanticRevisionComparison StorageCapacityScoring
+        StorageVersionHash StrictIPCIDRValidation StructuredAuthenticationConfigurationEgressSelector
+        StructuredAuthenticationConfigurationJWKSMetrics TokenRequestServiceAccountUIDValidation
+        TopologyManagerPolicyBetaOptions TranslateStreamCloseWebsocketRequests UnauthenticatedHTTP2DOSMitigation
+        UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO VolumeLimitScaling WatchList WatchListClient
+        WatchListCompression WebhookRoundTripLoadBalancing WindowsGracefulNodeShutdown
+    beta-off: CoordinatedLeaderElection DRAFractionalCapacityRange DRAWorkloadResourceClaims GenericWorkload
+        LocalStorageCapacityIsolationFSQuotaMonitoring PodAndContainerStatsFromCRI PodLevelResourceManagers
+        SchedulerAsyncAPICalls
+    locked-on: AggregatedDiscoveryRemoveBetaType CPUManagerPolicyOptions CRDValidationRatcheting
+        CSIServiceAccountTokenSecrets CustomResourceFieldSelectors DRAAdminAccess DRAExtendedResource
+        DRAPrioritizedList DRAResourceClaimDeviceStatus DeclarativeValidation DisableAllocatorDualWrite
+        DisableCPUQuotaWithExclusiveCPUs DisableNodeKubeProxyVersion DynamicResourceAllocation ExecProbeTimeout
+        ExternalServiceAccountTokenSigner HPAConfigurableTolerance HostnameOverride ImageMaximumGCAge ImageVolume
+        InOrderInformers InPlacePodVerticalScaling InPlacePodVerticalScalingInitContainers JobManagedBy
+        KubeletCgroupDriverFromCRI KubeletFineGrainedAuthz KubeletPSI KubeletPodResourcesDynamicResources
+        KubeletPodResourcesGet KubeletTracing MatchLabelKeysInPodAffinity MultiCIDRServiceAllocator
+        MutableCSINodeAllocatableCount NFTablesProxyMode NodeDeclaredFeatures NodeInclusionPolicyInPodTopologySpread
+        NodeLogQuery NodeSwap PLEGOnDemandRelist PodObservedGenerationTracking PodReadyToStartContainersCondition
+        PodSchedulingReadiness PreferSameTrafficDistribution ProcMountType RecoverVolumeExpansionFailure
+        RecursiveReadOnlyMounts RelaxedEnvironmentVariableValidation RelaxedServiceNameValidation SELinuxChangePolicy
+        SELinuxMountReadWriteOncePod SeparateTaintEvictionController ServiceAccountTokenJTI
+        ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation ServiceAccountTokenPodNodeInfo
+        SupplementalGroupsPolicy SystemdWatchdog TopologyManagerPolicyOptions UserNamespacesSupport
+        VolumeAttributesClass WatchCacheInitializationPostStartHook WinDSR WinOverlay
+    locked-off: AllowOverwriteTerminationGracePeriodSeconds DeclarativeValidationTakeover GitRepoVolumeDriver
+        SeparateCacheWatchRPC
+    on: AllowServiceExternalIPs ClusterTrustBundle ClusterTrustBundleProjection CustomCPUCFSQuotaPeriod
+        DRADeviceTaintRules DRADeviceTaints InformerResourceVersion KubeProxyIPVS KubeletPodResourcesListUseActivePods
+        MutatingAdmissionPolicy PodCertificateRequest SELinuxMount ServiceCIDRStatusFieldWiping StorageNamespaceIndex
+        StorageVersionMigrator
+    off: AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests ChangeContainerStatusOnKubeletRestart KMSv1
+        KubeletRegistrationGetOnExistsOnly WindowsHostNetwork
 """
-
-_BETA_ON = """
-    APIResponseCompression APIServerIdentity AllowParsingUserUIDFromCertAuth AllowUnsafeMalformedObjectDeletion
-    AtomicFIFO AuthorizePodWebsocketUpgradeCreatePermission CPUManagerPolicyBetaOptions
-    CRDObservedGenerationTracking ClearingNominatedNodeNameAfterBinding ClientsAllowCARotation
-    ClientsAllowTLSCacheGC ComponentFlagz ComponentStatusz ConcurrentWatchObjectDecode ConstrainedImpersonation
-    ContainerCheckpoint ContainerRestartRules ContextualLogging DRAConsumableCapacity DRADeviceBindingConditions
-    DRAPartitionableDevices DRAResourceClaimGranularStatusAuthorization DRASchedulerFilterTimeout
-    DeclarativeValidationBeta DeploymentReplicaSetTerminatingReplicas DetectCacheInconsistency EnvFiles
-    EtcdRangeStream ExcludeAdmissionWebhookVirtualResources ExtendWebSocketsToKubelet GracefulNodeShutdown
-    GracefulNodeShutdownBasedOnPodPriority HPAGeneration HPAOptimizedSelectorStore HPAScaleToZero
-    HugepageAwareEviction InOrderInformersBatchProcess InPlacePodLevelResourcesVerticalScaling
-    KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletInUserNamespace KubeletSeparateDiskGC
-    KubeletServiceAccountTokenForCredentialProviders ListFromCacheSnapshot LoggingBetaOptions
-    ManifestBasedAdmissionControlConfig MatchLabelKeysInPodTopologySpread
-    MatchLabelKeysInPodTopologySpreadSelectorMerge MaxUnavailableStatefulSet MemoryQoS
-    MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs NFTablesNetlink NativeHistograms
-    NodeControllerLeaseCircuitBreaker NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching
-    PersistentVolumeClaimUnusedSinceTime PodDeletionCost PodLevelResources PodLevelResourcesFixDefaulting
-    PodLevelResourcesFixKubeletQOSClass PodTopologyLabelsAdmission PodsAPI PortForwardWebsockets
-    ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile RemoteRequestHeaderUID ResourceHealthStatus
-    ResourceHealthStatusMessage RestartAllContainersOnContainerExits RotateKubeletServerCertificate
-    SchedulerAsyncPreemption SchedulerPopFromBackoffQ ServiceAccountNodeAudienceRestriction
-    SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet StaleControllerConsistencyHPA
-    StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
-    StatefulSetSemanticRevisionComparison StorageCapacityScoring StorageVersionHash StrictIPCIDRValidation
-    StructuredAuthenticationConfigurationEgressSelector StructuredAuthenticationConfigurationJWKSMetrics
-    TokenRequestServiceAccountUIDValidation TopologyManagerPolicyBetaOptions TranslateStreamCloseWebsocketRequests
-    UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy UnlockWhileProcessingFIFO
-    VolumeLimitScaling WatchList WatchListClient WatchListCompression WebhookRoundTripLoadBalancing
-    WindowsGracefulNodeShutdown
-"""
-
-_BETA_OFF = """
-    CoordinatedLeaderElection DRAFractionalCapacityRange DRAWorkloadResourceClaims GenericWorkload
-    LocalStorageCapacityIsolationFSQuotaMonitoring PodAndContainerStatsFromCRI PodLevelResourceManagers
-    SchedulerAsyncAPICalls
-"""
-
-_LOCKED_ON = """
-    AggregatedDiscoveryRemoveBetaType CPUManagerPolicyOptions CRDValidationRatcheting CSIServiceAccountTokenSecrets
-    CustomResourceFieldSelectors DRAAdminAccess DRAExtendedResource DRAPrioritizedList DRAResourceClaimDeviceStatus
-    DeclarativeValidation DisableAllocatorDualWrite DisableCPUQuotaWithExclusiveCPUs DisableNodeKubeProxyVersion
-    DynamicResourceAllocation ExecProbeTimeout ExternalServiceAccountTokenSigner HPAConfigurableTolerance
-    HostnameOverride ImageMaximumGCAge ImageVolume InOrderInformers InPlacePodVerticalScaling
-    InPlacePodVerticalScalingInitContainers JobManagedBy KubeletCgroupDriverFromCRI KubeletFineGrainedAuthz
-    KubeletPSI KubeletPodResourcesDynamicResources KubeletPodResourcesGet KubeletTracing MatchLabelKeysInPodAffinity
-    MultiCIDRServiceAllocator MutableCSINodeAllocatableCount NFTablesProxyMode NodeDeclaredFeatures
-    NodeInclusionPolicyInPodTopologySpread NodeLogQuery NodeSwap PLEGOnDemandRelist PodObservedGenerationTracking
-    PodReadyToStartContainersCondition PodSchedulingReadiness PreferSameTrafficDistribution ProcMountType
-    RecoverVolumeExpansionFailure RecursiveReadOnlyMounts RelaxedEnvironmentVariableValidation
-    RelaxedServiceNameValidation SELinuxChangePolicy SELinuxMountReadWriteOncePod SeparateTaintEvictionController
-    ServiceAccountTokenJTI ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation
-    ServiceAccountTokenPodNodeInfo SupplementalGroupsPolicy SystemdWatchdog TopologyManagerPolicyOptions
-    UserNamespacesSupport VolumeAttributesClass WatchCacheInitializationPostStartHook WinDSR WinOverlay
-"""
-
-_LOCKED_OFF = """
-    AllowOverwriteTerminationGracePeriodSeconds DeclarativeValidationTakeover GitRepoVolumeDriver
-    SeparateCacheWatchRPC
-"""
-
-_ON = """
-    AllowServiceExternalIPs ClusterTrustBundle ClusterTrustBundleProjection CustomCPUCFSQuotaPeriod
-    DRADeviceTaintRules DRADeviceTaints InformerResourceVersion KubeProxyIPVS KubeletPodResourcesListUseActivePods
-    MutatingAdmissionPolicy PodCertificateRequest SELinuxMount ServiceCIDRStatusFieldWiping StorageNamespaceIndex
-    StorageVersionMigrator
-"""
-
-_OFF = """
-    AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests ChangeContainerStatusOnKubeletRestart KMSv1
-    KubeletRegistrationGetOnExistsOnly WindowsHostNetwork
-"""
-
+_KINDS = {
+    "alpha": FeatureGate(FeatureStage.ALPHA, default=False),
+    "beta-on": FeatureGate(FeatureStage.BETA, default=True),
+    "beta-off": FeatureGate(FeatureStage.BETA, default=False),
+    "locked-on": FeatureGate(FeatureStage.GA, default=True, locked=True),
+    "locked-off": FeatureGate(FeatureStage.GA, default=False, locked=True),
+    "on": FeatureGate(FeatureStage.GA, default=True),
+    "off": FeatureGate(FeatureStage.GA, default=False),
+}
+KUBELET_GATES: Mapping[str, FeatureGate] = {
+    name: _KINDS[kind] for kind, names in word_table(_GATES).items() for name in names
+}
 
 #: A required gate, and the gates that depend on it.
 _DEPENDENTS = """
     ClusterTrustBundle: ClusterTrustBundleProjection
-    DynamicResourceAllocation: DRAAdminAccess DRAConsumableCapacity DRADerivedAttributes
-        DRADeviceBindingConditions DRADeviceCompatibilityGroups DRADeviceTaints DRAExtendedResource
-        DRAListTypeAttributes DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevices
-        DRAPartitionableDevicesType DRAPrioritizedList DRAResourceClaimGranularStatusAuthorization
-        DRAResourcePoolStatus DRASchedulerFilterTimeout DRAWorkloadResourceClaims ResourceHealthStatus
+    DynamicResourceAllocation: DRAAdminAccess DRAConsumableCapacity DRADerivedAttributes DRADeviceBindingConditions
+        DRADeviceCompatibilityGroups DRADeviceTaints DRAExtendedResource DRAListTypeAttributes
+        DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevices DRAPartitionableDevicesType
+        DRAPrioritizedList DRAResourceClaimGranularStatusAuthorization DRAResourcePoolStatus DRASchedulerFilterTimeout
+        DRAWorkloadResourceClaims ResourceHealthStatus
     DRADeviceTaints: DRADeviceTaintRules
     DRAConsumableCapacity: DRAFractionalCapacityRange
     DeclarativeValidation: DeclarativeValidationBeta DeclarativeValidationTakeover
@@ -122,9 +119,8 @@ _DEPENDENTS = """
         InPlacePodVerticalScalingMemoryBackedVolumes InPlacePodVerticalScalingSchedulerPreemption
         KubeletAllocatedPodsEndpoint
     MatchLabelKeysInPodTopologySpread: MatchLabelKeysInPodTopologySpreadSelectorMerge
-    AtomicFIFO: NodeControllerLeaseCircuitBreaker StaleControllerConsistencyDaemonSet
-        StaleControllerConsistencyHPA StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
-        StaleControllerConsistencyStatefulSet
+    AtomicFIFO: NodeControllerLeaseCircuitBreaker StaleControllerConsistencyDaemonSet StaleControllerConsistencyHPA
+        StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
     UserNamespacesSupport: ProcMountType UserNamespacesHostNetworkSupport
     ResourceHealthStatus: ResourceHealthStatusMessage
     ContainerRestartRules: RestartAllContainersOnContainerExits
@@ -134,8 +130,8 @@ _DEPENDENTS = """
     DRAResourceClaimDeviceStatus: DRADeviceBindingConditions DRAResourceClaimGranularStatusAuthorization
     GenericWorkload: CompositePodGroup DRAWorkloadResourceClaims PodGroupPreemptionPolicy
         TopologyAwareWorkloadScheduling WorkloadWithJob
-    PodLevelResources: InPlacePodLevelResourcesVerticalScaling PodLevelResourceManagers
-        PodLevelResourcesFixDefaulting PodLevelResourcesFixKubeletQOSClass
+    PodLevelResources: InPlacePodLevelResourcesVerticalScaling PodLevelResourceManagers PodLevelResourcesFixDefaulting
+        PodLevelResourcesFixKubeletQOSClass
     DRAResourcePoolStatus: DRAPartitionableDevicesType
     TopologyAwareWorkloadScheduling: CompositePodGroup
     NodeDeclaredFeatures: DRAOptionalNodeOperations ExtendWebSocketsToKubelet H2CContainerProbe
@@ -145,26 +141,11 @@ _DEPENDENTS = """
 """
 
 
-#: Deprecated gates count as GA: only their own name sets them.
-KUBELET_GATES: Mapping[str, FeatureGate] = {
-    **dict.fromkeys(_ALPHA.split(), FeatureGate(FeatureStage.ALPHA, default=False)),
-    **dict.fromkeys(_BETA_ON.split(), FeatureGate(FeatureStage.BETA, default=True)),
-    **dict.fromkeys(_BETA_OFF.split(), FeatureGate(FeatureStage.BETA, default=False)),
-    **dict.fromkeys(_LOCKED_ON.split(), FeatureGate(FeatureStage.GA, default=True, locked=True)),
-    **dict.fromkeys(_LOCKED_OFF.split(), FeatureGate(FeatureStage.GA, default=False, locked=True)),
-    **dict.fromkeys(_ON.split(), FeatureGate(FeatureStage.GA, default=True)),
-    **dict.fromkeys(_OFF.split(), FeatureGate(FeatureStage.GA, default=False)),
-}
-
-
 def _dependencies() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
-    required = ""
-    for word in _DEPENDENTS.split():
-        if word.endswith(":"):
-            required = word[:-1]
-        else:
-            found[word] = (*found.get(word, ()), required)
+    for required, dependents in word_table(_DEPENDENTS).items():
+        for name in dependents:
+            found[name] = (*found.get(name, ()), required)
     return dict(sorted(found.items()))
 
 

@@ -231,6 +231,17 @@ class ObjectReader:
         return instead
 
 
+def word_table(text: str) -> dict[str, list[str]]:
+    """The rows of a table in source code, each ``NAME:`` and the words up to the next name."""
+    rows: dict[str, list[str]] = {}
+    for word in text.split():
+        if word.endswith(":"):
+            rows[word[:-1]] = []
+        else:
+            rows[next(reversed(rows))].append(word)
+    return rows
+
+
 def type_of(value: object) -> str:
     """The type of a decoded value, for messages."""
     if value is None:

@@ -102,7 +102,14 @@ def _pod(top: ObjectReader) -> Pod:
         os=spec.child("os").text("name"),
         recorded_qos=QoS(qos) if (qos := status.choice("qosClass", QoS)) else None,
         statuses=_statuses(status),
-        resize_infeasible=_resize_infeasible(status),
+        resize_infeasible=next(
+            (
+                condition.text("reason") == "Infeasible"
+                for condition in status.children("conditions")
+                if condition.text("type") == "PodResizePending"
+            ),
+            False,
+        ),
     )
 
 
@@ -136,14 +143,6 @@ def _statuses(status: ObjectReader) -> dict[str, ContainerStatus]:
         if allocated or actual:
             statuses[name] = ContainerStatus(allocated, actual)
     return statuses
-
-
-def _resize_infeasible(status: ObjectReader) -> bool:
-    """Whether the first ``PodResizePending`` condition says that the resize is infeasible."""
-    for condition in status.children("conditions"):
-        if condition.text("type") == "PodResizePending":
-            return condition.text("reason") == "Infeasible"
-    return False
 
 
 def _names(owner: ObjectReader, name: str) -> tuple[str, ...]:

@@ -8,9 +8,16 @@
 A kubelet stops at its first error; ``ConfigurationError.stage`` names the startup step that fails.
 """
 
-from alignup.kube.configuration.containers import ContainerSettings, container_settings, ignored_fields, pods_limits
 from alignup.kube.configuration.load import apply_overrides, read
-from alignup.kube.configuration.managers import host_settings, node_status, startup_errors
+from alignup.kube.configuration.managers import (
+    ContainerSettings,
+    container_settings,
+    host_settings,
+    ignored_fields,
+    node_status,
+    pods_limits,
+    startup_errors,
+)
 from alignup.kube.configuration.model import Configuration, Duration, StartupStage
 from alignup.kube.configuration.node_allocatable import NodeReservations, compute_node_allocatable, compute_reservations
 

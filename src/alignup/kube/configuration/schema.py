@@ -14,7 +14,7 @@ from typing import Any
 from alignup.align.errors import ParseError
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.kube.configuration.model import Duration
-from alignup.kube.object_reader import ObjectReader, type_of
+from alignup.kube.object_reader import ObjectReader, type_of, word_table
 from alignup.kube.yaml_scalars import NumberLiteral
 
 FieldDecoder = Callable[[ObjectReader, str], Any]  #: returns a field's value, or records why it cannot
@@ -97,72 +97,59 @@ _RESERVED_MEMORY = _object(numaNode=_int32, limits=ObjectReader.quantities)
 _X509, _ANONYMOUS = _object(clientCAFile=_text), _object(enabled=_flag)
 _WEBHOOK = _object(cacheAuthorizedTTL=_duration, cacheUnauthorizedTTL=_duration)
 
-_TYPES: tuple[tuple[FieldDecoder, str], ...] = (
-    (
-        _text,
-        """
-        address apiVersion cgroupDriver cgroupRoot clusterDomain configMapAndSecretChangeDetectionStrategy
+_DECODERS: Mapping[str, FieldDecoder] = {
+    "text": _text,
+    "flag": _flag,
+    "int32": _int32,
+    "int64": _int64,
+    "number": _number,
+    "duration": _duration,
+    "nullable-duration": _nullable_duration,
+    "texts": _texts,
+    "strings": _strings,
+}
+_PLAIN = """
+    text: address apiVersion cgroupDriver cgroupRoot clusterDomain configMapAndSecretChangeDetectionStrategy
         containerLogMaxSize containerRuntimeEndpoint contentType cpuManagerPolicy hairpinMode healthzBindAddress
         imagePullCredentialsVerificationPolicy imageServiceEndpoint kind kubeReservedCgroup kubeletCgroups
         memoryManagerPolicy memoryReservationPolicy podCIDR podLogsDir providerID reservedSystemCPUs resolvConf
         showHiddenMetricsForVersion staticPodPath staticPodURL systemCgroups systemReservedCgroup tlsCertFile
         tlsMinVersion tlsPrivateKeyFile topologyManagerPolicy topologyManagerScope volumePluginDir
-        """,
-    ),
-    (
-        _flag,
-        """
-        cgroupsPerQOS cpuCFSQuota enableContentionProfiling enableControllerAttachDetach enableDebugFlagsHandler
+    flag: cgroupsPerQOS cpuCFSQuota enableContentionProfiling enableControllerAttachDetach enableDebugFlagsHandler
         enableDebuggingHandlers enableProfilingHandler enableServer enableSystemLogHandler enableSystemLogQuery
         failCgroupV1 failSwapOn kernelMemcgNotification localStorageCapacityIsolation makeIPTablesUtilChains
         mergeDefaultEvictionSettings protectKernelDefaults registerNode rotateCertificates runOnce seccompDefault
         serializeImagePulls serverTLSBootstrap singleProcessOOMKill
-        """,
-    ),
-    (
-        _int32,
-        """
-        containerLogMaxFiles containerLogMaxWorkers eventBurst eventRecordQPS evictionMaxPodGracePeriod healthzPort
+    int32: containerLogMaxFiles containerLogMaxWorkers eventBurst eventRecordQPS evictionMaxPodGracePeriod healthzPort
         imageGCHighThresholdPercent imageGCLowThresholdPercent iptablesDropBit iptablesMasqueradeBit kubeAPIBurst
         kubeAPIQPS maxParallelImagePulls maxPods nodeLeaseDurationSeconds nodeStatusMaxImages oomScoreAdj podsPerCore
         port readOnlyPort registryBurst registryPullQPS
-        """,
-    ),
-    (_int64, "maxOpenFiles podPidsLimit"),
-    (_number, "memoryThrottlingFactor"),
-    (
-        _duration,
-        """
-        cpuManagerReconcilePeriod evictionPressureTransitionPeriod fileCheckFrequency httpCheckFrequency
+    int64: maxOpenFiles podPidsLimit
+    number: memoryThrottlingFactor
+    duration: cpuManagerReconcilePeriod evictionPressureTransitionPeriod fileCheckFrequency httpCheckFrequency
         imageMaximumGCAge imageMinimumGCAge nodeStatusReportFrequency nodeStatusUpdateFrequency runtimeRequestTimeout
         shutdownGracePeriod shutdownGracePeriodCriticalPods streamingConnectionIdleTimeout syncFrequency
         volumeStatsAggPeriod
-        """,
-    ),
-    (_nullable_duration, "containerLogMonitorInterval cpuCFSQuotaPeriod"),
-    (
-        _texts,
-        """
-        cpuManagerPolicyOptions defaultPodSysctls evictionHard evictionMinimumReclaim evictionSoft
+    nullable-duration: containerLogMonitorInterval cpuCFSQuotaPeriod
+    texts: cpuManagerPolicyOptions defaultPodSysctls evictionHard evictionMinimumReclaim evictionSoft
         evictionSoftGracePeriod kubeReserved qosReserved systemReserved topologyManagerPolicyOptions
-        """,
-    ),
-    (_strings, "allowedUnsafeSysctls clusterDNS enforceNodeAllocatable"),
-    (_strings, "preloadedImagesVerificationAllowlist tlsCipherSuites"),
-    (_list_of(_int32), "tlsCurvePreferences"),
-    (_map_of(_flag), "featureGates"),
-    (_map_of(_strings), "staticPodURLHeader"),
-    (_list_of(_reserved_memory), "reservedMemory"),
-    (_list_of(_object(key=_text, value=_text, effect=_text, timeAdded=_text)), "registerWithTaints"),
-    (_list_of(_object(priority=_int32, shutdownGracePeriodSeconds=_int64)), "shutdownGracePeriodByPodPriority"),
-    (_object(x509=_X509, webhook=_object(enabled=_flag, cacheTTL=_duration), anonymous=_ANONYMOUS), "authentication"),
-    (_object(mode=_text, webhook=_WEBHOOK), "authorization"),
-    (_object(swapBehavior=_text), "memorySwap"),
-    (_object(maxContainerRestartPeriod=_nullable_duration), "crashLoopBackOff"),
-    (_object(idsPerPod=_int64), "userNamespaces"),
-    (_object(endpoint=_text, samplingRatePerMillion=_int32), "tracing"),
-    (lambda owner, name: owner.fields[name], "logging"),
-)
-
+    strings: allowedUnsafeSysctls clusterDNS enforceNodeAllocatable preloadedImagesVerificationAllowlist
+        tlsCipherSuites
+"""
 #: Every field → its decoder.
-FIELDS: Mapping[str, FieldDecoder] = {name: decode for decode, names in _TYPES for name in names.split()}
+FIELDS: Mapping[str, FieldDecoder] = {
+    **{name: _DECODERS[kind] for kind, names in word_table(_PLAIN).items() for name in names},
+    "tlsCurvePreferences": _list_of(_int32),
+    "featureGates": _map_of(_flag),
+    "staticPodURLHeader": _map_of(_strings),
+    "reservedMemory": _list_of(_reserved_memory),
+    "registerWithTaints": _list_of(_object(key=_text, value=_text, effect=_text, timeAdded=_text)),
+    "shutdownGracePeriodByPodPriority": _list_of(_object(priority=_int32, shutdownGracePeriodSeconds=_int64)),
+    "authentication": _object(x509=_X509, webhook=_object(enabled=_flag, cacheTTL=_duration), anonymous=_ANONYMOUS),
+    "authorization": _object(mode=_text, webhook=_WEBHOOK),
+    "memorySwap": _object(swapBehavior=_text),
+    "crashLoopBackOff": _object(maxContainerRestartPeriod=_nullable_duration),
+    "userNamespaces": _object(idsPerPod=_int64),
+    "tracing": _object(endpoint=_text, samplingRatePerMillion=_int32),
+    "logging": lambda owner, name: owner.fields[name],
+}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from alignup.align.bits import quote
-from alignup.kube.object_reader import ObjectReader
+from alignup.kube.object_reader import ObjectReader, word_table
 from alignup.kube.podspec.volumes import UNSUPPORTED_VOLUMES
 
 _EMPTY: tuple[object, ...] = ("", (), [], {})
@@ -123,13 +123,9 @@ _IGNORED: Mapping[str, Mapping[str, tuple[object, ...]]] = {
 
 def _build_types() -> dict[str, dict[str, FieldSupport]]:
     types: dict[str, dict[str, FieldSupport]] = {}
-    fields: dict[str, FieldSupport] = {}
-    for word in _TYPES.split():
-        if word.endswith(":"):
-            fields = types[word[:-1]] = {}
-        else:
-            name, _, kind = word.partition("=")
-            fields[name] = FieldSupport(inside=types[kind] if kind else None)
+    for kind, words in word_table(_TYPES).items():
+        pairs = (word.partition("=") for word in words)
+        types[kind] = {name: FieldSupport(inside=types[type_] if type_ else None) for name, _, type_ in pairs}
     for kind, ignored in _IGNORED.items():
         for name, (warning, *harmless) in ignored.items():
             types[kind][name] = FieldSupport(warning=f"ignored: {warning}", harmless=tuple(harmless))
