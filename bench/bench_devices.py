@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from alignup.align import bits
-from alignup.align.devices import DeviceLedger, DeviceProvider, cover
+from alignup.align.devices import cover
 from alignup.align.devices.hints import CoverageFamily
-from alignup.align.devices.provider import PreferencesNeededError
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import DeviceProvider, PreferencesNeededError
 from alignup.align.hint import AmountFamily, Hint
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from alignup import rpc
 from alignup.align import synthetic
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity

@@ -56,4 +56,4 @@ def better(current: Hint, candidate: Hint, width: int, distances: Distances | No
 
 
 def rank(mask: NodeSet, distances: Distances | None) -> tuple[int, float, int]:
-    return mask.bit_count(), distances.average(mask) if distances else 0.0, mask
+    return mask.bit_count(), distances.total(mask) / mask.bit_count() ** 2 if distances else 0.0, mask

@@ -1,12 +1,21 @@
 """Machines and pods in the format of the conformance vectors."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
+from alignup.align import bits
+from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
 from alignup.align.machine import CadvisorReport, Cpu, HugePages, KubeletView, Machine, NumaNode
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, QoS, Resources
+
+
+@lru_cache(maxsize=4096)
+def list_of(nodes: NodeSet) -> list[int]:
+    """Return a set of nodes as the vectors write it; not to be changed."""
+    return list(bits.members(nodes))
 
 
 def view_of(topology: Mapping[str, Any]) -> KubeletView:

@@ -9,107 +9,68 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alignup import discover
-    from alignup.align import bits
-    from alignup.align.cpus.options import CpuSettings
-    from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, Shortfall
-    from alignup.align.devices import PreferenceRequest
-    from alignup.align.distances import Distances
-    from alignup.align.errors import (
-        AlignError,
-        ConfigurationError,
-        DocumentError,
-        FileError,
-        MachineError,
-        ManifestError,
-        ParseError,
-        PodError,
-        Problem,
-        ProviderError,
-        QuantityError,
-        SettingsError,
-        SourceError,
-        StateError,
-        TraceError,
-        WorkLimitError,
-    )
-    from alignup.align.hint import Hint
-    from alignup.align.host import Host, Settings
-    from alignup.align.ledger import Ledger
-    from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode
-    from alignup.align.memory.reserved_memory import ReservedMemory
-    from alignup.align.provider import Need, Provider
-    from alignup.align.quantity import Quantity
-    from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
-    from alignup.align.workload import Container, Pod, QoS, Resources
-    from alignup.align.workload.validation import accept
-    from alignup.discover import load
-    from alignup.schema.decisions import from_document, to_document
+    from alignup import discover as discover
+    from alignup.align import bits as bits
+    from alignup.align.cpus.options import CpuSettings as CpuSettings
+    from alignup.align.decision import Decision as Decision
+    from alignup.align.decision import MergeStep as MergeStep
+    from alignup.align.decision import Outcome as Outcome
+    from alignup.align.decision import Placement as Placement
+    from alignup.align.decision import Rejection as Rejection
+    from alignup.align.decision import ResourceHints as ResourceHints
+    from alignup.align.decision import Shortfall as Shortfall
+    from alignup.align.devices.provider import PreferenceRequest as PreferenceRequest
+    from alignup.align.distances import Distances as Distances
+    from alignup.align.errors import AlignError as AlignError
+    from alignup.align.errors import ConfigurationError as ConfigurationError
+    from alignup.align.errors import DocumentError as DocumentError
+    from alignup.align.errors import FileError as FileError
+    from alignup.align.errors import MachineError as MachineError
+    from alignup.align.errors import ManifestError as ManifestError
+    from alignup.align.errors import ParseError as ParseError
+    from alignup.align.errors import PodError as PodError
+    from alignup.align.errors import Problem as Problem
+    from alignup.align.errors import ProviderError as ProviderError
+    from alignup.align.errors import QuantityError as QuantityError
+    from alignup.align.errors import SettingsError as SettingsError
+    from alignup.align.errors import SourceError as SourceError
+    from alignup.align.errors import StateError as StateError
+    from alignup.align.errors import TraceError as TraceError
+    from alignup.align.errors import WorkLimitError as WorkLimitError
+    from alignup.align.hint import Hint as Hint
+    from alignup.align.host import Host as Host
+    from alignup.align.host import Settings as Settings
+    from alignup.align.ledger import Ledger as Ledger
+    from alignup.align.machine import Cpu as Cpu
+    from alignup.align.machine import Device as Device
+    from alignup.align.machine import HugePages as HugePages
+    from alignup.align.machine import Machine as Machine
+    from alignup.align.machine import NumaNode as NumaNode
+    from alignup.align.memory.reserved_memory import ReservedMemory as ReservedMemory
+    from alignup.align.provider import Need as Need
+    from alignup.align.provider import Provider as Provider
+    from alignup.align.quantity import Quantity as Quantity
+    from alignup.align.settings import FeatureGates as FeatureGates
+    from alignup.align.settings import Policy as Policy
+    from alignup.align.settings import Scope as Scope
+    from alignup.align.settings import TopologyOptions as TopologyOptions
+    from alignup.align.settings import TopologySettings as TopologySettings
+    from alignup.align.workload import Container as Container
+    from alignup.align.workload import Pod as Pod
+    from alignup.align.workload import QoS as QoS
+    from alignup.align.workload import Resources as Resources
+    from alignup.align.workload.validation import accept as accept
+    from alignup.discover import load as load
+    from alignup.schema.decisions import from_document as from_document
+    from alignup.schema.decisions import to_document as to_document
 
 __version__ = "0.1.0.dev0"
-
-__all__ = [
-    "AlignError",
-    "ConfigurationError",
-    "Container",
-    "Cpu",
-    "CpuSettings",
-    "Decision",
-    "Device",
-    "Distances",
-    "DocumentError",
-    "FeatureGates",
-    "FileError",
-    "Hint",
-    "Host",
-    "HugePages",
-    "Ledger",
-    "Machine",
-    "MachineError",
-    "ManifestError",
-    "MergeStep",
-    "Need",
-    "NumaNode",
-    "Outcome",
-    "ParseError",
-    "Placement",
-    "Pod",
-    "PodError",
-    "Policy",
-    "PreferenceRequest",
-    "Problem",
-    "Provider",
-    "ProviderError",
-    "QoS",
-    "Quantity",
-    "QuantityError",
-    "Rejection",
-    "ReservedMemory",
-    "ResourceHints",
-    "Resources",
-    "Scope",
-    "Settings",
-    "SettingsError",
-    "Shortfall",
-    "SourceError",
-    "StateError",
-    "TopologyOptions",
-    "TopologySettings",
-    "TraceError",
-    "WorkLimitError",
-    "accept",
-    "bits",
-    "discover",
-    "from_document",
-    "load",
-    "to_document",
-]
 
 #: The module of each name.
 _NAMES_BY_MODULE = {
     "alignup.align.cpus.options": "CpuSettings",
     "alignup.align.decision": "Decision MergeStep Outcome Placement Rejection ResourceHints Shortfall",
-    "alignup.align.devices": "PreferenceRequest",
+    "alignup.align.devices.provider": "PreferenceRequest",
     "alignup.align.distances": "Distances",
     "alignup.align.errors": (
         "AlignError ConfigurationError DocumentError FileError MachineError ManifestError ParseError PodError Problem "
@@ -130,6 +91,8 @@ _NAMES_BY_MODULE = {
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
 _SUBMODULES = {"bits": "alignup.align.bits", "discover": "alignup.discover"}
+
+__all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 - each name is above already
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name

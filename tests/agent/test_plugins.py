@@ -12,7 +12,7 @@ from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError, PluginError
 from alignup.plugins.endpoint import PluginTimeouts, plugin_error
 from alignup.schema.api import NotReadyError

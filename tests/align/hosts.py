@@ -1,6 +1,6 @@
 """Hosts for tests of whole admissions: a short way to make one, and a strategy that makes all kinds of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,6 +71,12 @@ def pod(uid: str = "a", annotations: Mapping[str, str] | None = None, **asked: s
     names = {"gpu": GPU, "nic": NIC}
     amounts = {"cpu": "2", "memory": "1Gi"} | {names.get(name, name): amount for name, amount in asked.items()}
     return Pod(name=uid, uid=uid, containers=(guaranteed("app", amounts),), annotations=annotations or {})
+
+
+def after(tries: int) -> Callable[[], bool]:
+    """Stop a search after *tries* calls."""
+    left = iter(range(tries))
+    return lambda: next(left, None) is None
 
 
 def admit(one: Host, wanted: Pod) -> Decision:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput, merge_inputs, subsets
-from tests.strategies_hints import families, lists, node_sets, subsets_of
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput, provider_inputs, subsets
+from tests.strategies_hints import SharedDevices, families, lists, node_sets, subsets_of
 
 NODE_0 = Hint(1, preferred=True)
 BOTH = Hint(3, preferred=False)
@@ -36,7 +36,7 @@ NOTHING_FREE = AmountFamily({0: 0, 1: 0}, 1, preferred_width=1)
     ],
 )
 def test_provider_hints_become_merge_inputs(answer, inputs):
-    assert list(merge_inputs({"gpu-plugin": answer})) == [MergeInput(name, options) for name, options in inputs]
+    assert provider_inputs("gpu-plugin", answer) == [MergeInput(name, options) for name, options in inputs]
 
 
 def test_dont_care_and_impossible_differ_only_in_being_preferred():
@@ -51,6 +51,24 @@ def test_of_two_hints_about_the_same_nodes_the_preferred_one_counts():
     assert said == HintList.of(
         [NODE_0, Hint(None, preferred=True), Hint(1, preferred=False), Hint(None, preferred=False)]
     )
+
+
+def test_required_nodes_that_a_family_does_not_have_fit_nowhere():
+    family = AmountFamily({0: 4, 1: 4}, 2, preferred_width=1, required=0b100)
+
+    assert (family.min_width, family.fitting_sets()) == (0, ())
+
+
+def test_no_node_completes_a_set_outside_the_family():
+    family = AmountFamily({0: 4, 1: 4}, 6, preferred_width=2)
+
+    assert (family.completing_nodes(0b1), family.completing_nodes(0b101)) == (0b10, 0)
+
+
+def test_a_minimal_family_has_neither_slack_nor_amounts():
+    family = SharedDevices((0b01, 0b11), need=1, preferred_width=1)
+
+    assert (family.slack, family.amounts_on(0), family.fixed_sets) == (None, (), ())
 
 
 def test_a_set_without_nodes_is_not_the_same_as_anywhere():

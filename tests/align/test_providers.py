@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from alignup.align import bits
-from alignup.align.devices import DeviceProvider
-from alignup.align.devices.provider import PreferencesNeededError
-from alignup.align.errors import ProviderError
+from alignup.align.devices.provider import DeviceProvider, PreferencesNeededError
+from alignup.align.errors import ProviderError, StateError
 from alignup.align.hint import Hint
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
@@ -143,6 +142,13 @@ class TestMemory:
         assert memory.hints(idle, wanted, app) is None
         with pytest.raises(ProviderError, match="failed to represent quantity as int64"):
             memory.allocate(idle, wanted, app, affinity=NODE_1)
+
+
+def test_a_provider_without_json_cannot_store_its_ledger():
+    with pytest.raises(StateError, match="the provider cpu cannot store its ledger"):
+        HOST.cpus.to_json(HOST.ledger.cpus)
+    with pytest.raises(StateError, match="the provider memory cannot store its ledger"):
+        HOST.memory.from_json({})
 
 
 def test_starting_a_container_changes_nothing_for_cpus_and_devices():

@@ -86,22 +86,6 @@ class TestReading:
 
         assert str(caught.value) == message
 
-    @pytest.mark.parametrize(
-        ("token", "printed"),
-        [
-            pytest.param("1e3", "1e3", id="a number is its text"),
-            pytest.param('" 1Gi "', "1Gi", id="a string is trimmed"),
-            pytest.param("null", "0", id="null is zero"),
-        ],
-    )
-    def test_a_json_value_is_parsed(self, token, printed):
-        assert str(Quantity.from_json_token(token)) == printed
-
-    @pytest.mark.parametrize("token", ["true", "{}", '""', '"', r'"1\u0047i"', '"null"'])
-    def test_other_json_values_are_rejected(self, token):
-        with pytest.raises(QuantityError, match="quantities must match"):
-            Quantity.from_json_token(token)
-
     @given(scribbles)
     def test_any_text_is_an_amount_or_a_quantity_error(self, text):
         try:
@@ -307,10 +291,10 @@ class TestArithmetic:
 
 class TestNothingTakesLong:
     @pytest.fixture(autouse=True)
-    def in_less_than_two_seconds(self):
-        start = time.monotonic()
+    def in_less_than_two_seconds_of_this_process(self):
+        start = time.process_time()
         yield
-        assert time.monotonic() - start < 2
+        assert time.process_time() - start < 2
 
     @pytest.mark.parametrize(
         ("text", "printed"),

@@ -1,16 +1,20 @@
 """What the CPU vectors write, as our values, and back."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.cpus.hints import CpuHints
 from alignup.align.cpus.options import CpuOptions
+from alignup.align.cpus.provider import CpuHints
 from alignup.align.hint import HintList
 from alignup.align.settings import FeatureGates
+from tests.vector_types import list_of
 
 Json = Mapping[str, Any]
+
+parse_cached = lru_cache(maxsize=4096)(bits.parse)
 
 
 def options_of(names: Sequence[str]) -> CpuOptions:
@@ -26,7 +30,7 @@ def held_of(assignments: Json | None) -> dict[str, dict[str, CpuSet]]:
 
 
 def sets_of(lists: Mapping[str, str] | None) -> dict[str, CpuSet]:
-    return {name: bits.parse(cpus) for name, cpus in (lists or {}).items()}
+    return {name: parse_cached(cpus) for name, cpus in (lists or {}).items()}
 
 
 def listed(answer: CpuHints | None) -> list[list] | None:
@@ -34,4 +38,4 @@ def listed(answer: CpuHints | None) -> list[list] | None:
     if answer is None:
         return None
     spelled = answer if isinstance(answer, HintList) else HintList.of_family(answer)
-    return [[list(bits.members(mask or 0)), preferred] for mask, preferred in spelled]
+    return [[list_of(mask or 0), preferred] for mask, preferred in spelled]

@@ -1,17 +1,24 @@
 """What the memory vectors write, as our values, and back."""
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from alignup.align import bits
+from alignup.align.bits import NodeSet
 from alignup.align.hint import Hint, HintList, HintsByResource
 from alignup.align.machine import NumaNode
 from alignup.align.memory.ledger import Block, MemoryLedger, MemoryTable, NodeMemory, Sizes
 from alignup.align.memory.provider import MemoryPolicy, MemorySettings
 from alignup.align.settings import FeatureGates
-from tests.vector_types import hugepages_of
+from tests.vector_types import hugepages_of, list_of
 
 Json = Mapping[str, Any]
+
+
+@lru_cache(maxsize=4096)
+def set_of(*nodes: int) -> NodeSet:
+    return bits.of(nodes)
 
 
 def settings_of(case: Json, *, kubelet_faults: bool = False) -> MemorySettings:
@@ -33,7 +40,7 @@ def idle_of(machine: Json) -> MemoryLedger:
 def state_of(state: Json) -> dict[int, NodeMemory]:
     return {
         int(node): NodeMemory(
-            bits.of(facts["cells"]),
+            set_of(*facts["cells"]),
             facts["assignments"],
             {type_: MemoryTable(**table) for type_, table in facts["memory"].items()},
         )
@@ -42,14 +49,14 @@ def state_of(state: Json) -> dict[int, NodeMemory]:
 
 
 def blocks_of(blocks: Sequence[Json]) -> tuple[Block, ...]:
-    return tuple(Block(bits.of(block["numa"]), block["type"], block["size"]) for block in blocks)
+    return tuple(Block(set_of(*block["numa"]), block["type"], block["size"]) for block in blocks)
 
 
 def held_of(held: Json) -> dict[str, dict[str, tuple[Block, ...]]]:
     return {pod: {name: blocks_of(blocks) for name, blocks in containers.items()} for pod, containers in held.items()}
 
 
-def reusable_of(groups: Sequence[Json]) -> dict[bits.NodeSet, Sizes]:
+def reusable_of(groups: Sequence[Json]) -> dict[NodeSet, Sizes]:
     return {bits.of(group["numa"]): group["memory"] for group in groups}
 
 
@@ -68,5 +75,5 @@ def listed(answer: HintsByResource) -> dict[str, list] | None:
             lists[type_] = list(options or ())
             continue
         spelled = options if isinstance(options, HintList) else HintList.of_family(options)
-        lists[type_] = [[list(bits.members(mask)), preferred] for mask, preferred in spelled if mask is not None]
+        lists[type_] = [[list_of(mask), preferred] for mask, preferred in spelled if mask is not None]
     return lists

@@ -1,10 +1,9 @@
 """Where CPUs could come from: the kubelet's lists, for numbers, containers and whole pods."""
 
 from alignup.align import bits
-from alignup.align.cpus.hints import CpuNodes
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
-from alignup.align.cpus.provider import CpuProvider
+from alignup.align.cpus.provider import CpuNodes, CpuProvider
 from tests.conformance.cpu_cases import held_of, listed, options_of
 from tests.conformance.harness import Case, run
 from tests.vector_types import named, pod_of, view_of

@@ -25,7 +25,7 @@ from tests.agent.pods.cpuset_passes import reconcile_now
 from tests.conformance.cpu_cases import held_of, options_of
 from tests.conformance.harness import Case, run
 from tests.conformance.test_cpu_trace import Trace, fault_of
-from tests.vector_types import view_of
+from tests.vector_types import pod_of, view_of
 
 Updates = list[tuple[str, str]]  #: container id and Linux list
 Event = dict[str, Any]
@@ -100,7 +100,8 @@ class Manager:
             options=options_of(case["options"]),
             reserved=bits.parse(case["reserved"]),
         )
-        self.trace = Trace(case, provider)
+        pods = {pod["uid"]: pod_of(pod) for pod in case["pods"]}
+        self.trace = Trace(case, provider, pods)
         self.trace.start({})
         self.applied = AppliedCpusets()
         self.active: list[str] = []

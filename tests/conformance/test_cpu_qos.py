@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from alignup.align.workload.demand import container_cpus, pod_cpus
+from alignup.align.workload.demand import exclusive_cpus
 from tests.conformance.harness import Case, run
 from tests.vector_types import pod_of
 
@@ -15,8 +15,8 @@ def check(case: Case) -> None:
     pod = replace(pod_of(case["pod"]), recorded_qos=None)
     gate = "PodLevelResourceManagers" in case["gates"]
 
-    own = {each.name: container_cpus(pod, each, pod_level_managers=gate) for each in pod.all_containers}
+    own = {each.name: exclusive_cpus(pod, each, pod_level_managers=gate) for each in pod.all_containers}
 
     assert pod.qos == case["pod"]["qos"]
     assert own == case["container_cpus"]
-    assert pod_cpus(pod, pod_level_managers=gate) == case["pod_cpus"]
+    assert exclusive_cpus(pod, None, pod_level_managers=gate) == case["pod_cpus"]

@@ -12,14 +12,14 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, union
-from alignup.align.cpus.hints import CpuNodes
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
-from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
+from alignup.align.cpus.provider import CpuNodes, CpuProvider, select_reserved_cpus
 from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import Hint
+from alignup.align.workload import Pod
 from tests.align.cpus import naive
-from tests.conformance.cpu_cases import held_of, listed, options_of, sets_of
+from tests.conformance.cpu_cases import held_of, listed, options_of, parse_cached, sets_of
 from tests.conformance.harness import Case, run
 from tests.vector_types import named, pod_of, view_of
 
@@ -38,21 +38,22 @@ def check(case: Case) -> str | None:
     assert bits.show(provider.reserved) == case["reserved"]
     assert bits.show(provider.reserved_cores) == case["reserved_physical"]
 
-    follow(case, provider)
-    fault = follow(case, replace(provider, kubelet_faults=True))
+    pods = {pod["uid"]: pod_of(pod) for pod in case["pods"]}
+    events = [(event, expected(event)) for event in case["events"]]
+    follow(Trace(case, provider, pods), events)
+    fault = follow(Trace(case, replace(provider, kubelet_faults=True), pods), events)
     assert fault or not case.get("same_cpu_for_two_pods")
     return fault
 
 
-def follow(case: Case, provider: CpuProvider) -> str | None:
+def follow(trace: "Trace", events: list[tuple[dict[str, Any], dict[str, Any]]]) -> str | None:
     """Play the events, compare what comes of them until the kubelet goes wrong, and say how it did."""
-    trace = Trace(case, provider)
     fault = None
-    for number, event in enumerate(case["events"]):
+    for number, (event, wanted) in enumerate(events):
         before = trace.ledger
         seen = trace.play(event)
         trace.check_owners()
-        if fault or seen == expected(event):
+        if fault or seen == wanted:
             continue
         fault = fault_of(event, before, trace.provider)
         assert fault, f"event {number} {event}: {seen}"
@@ -121,10 +122,10 @@ def create(case: Case, options: list[str], *, reserved: CpuSet | None = None) ->
 class Trace:
     """A provider and its ledger, as the events of a trace change them."""
 
-    def __init__(self, case: Case, provider: CpuProvider) -> None:
+    def __init__(self, case: Case, provider: CpuProvider, pods: dict[str, Pod]) -> None:
         self.case = case
         self.provider = provider
-        self.pods = {pod["uid"]: pod_of(pod) for pod in case["pods"]}
+        self.pods = pods
         self.ledger = CpuLedger(node_cpus={}, reserved=0, shared=0)
 
     def play(self, event: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +198,7 @@ def affinity_of(event) -> Hint:
 
 def expected(event) -> dict[str, Any]:
     ledger = (
-        bits.parse(event["default"]),
+        parse_cached(event["default"]),
         held_of(event["assignments"]),
         sets_of(event.get("pod_assignments")),
         sets_of(event.get("reusable")),

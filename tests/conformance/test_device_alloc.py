@@ -7,8 +7,15 @@ for every rejection.
 from dataclasses import replace
 
 from alignup.align import bits
-from alignup.align.devices import DeviceLedger, DeviceProvider, DeviceRequest, PreferenceRequest
-from alignup.align.devices.provider import PreferencesNeededError, devices_to_allocate, filter_by_affinity
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import (
+    DeviceProvider,
+    DeviceRequest,
+    PreferenceRequest,
+    PreferencesNeededError,
+    by_affinity,
+    devices_to_allocate,
+)
 from alignup.align.errors import ProviderError
 from alignup.align.hint import Hint
 from alignup.align.machine import Device
@@ -83,7 +90,7 @@ def check_classes(case: Case, ledger: DeviceLedger) -> None:
         assert RESOURCE not in ledger.inventories
         return
     inventory = ledger.inventories[RESOURCE]
-    classes = filter_by_affinity(ledger, RESOURCE, affinity=affinity_of(case))
+    classes = by_affinity(inventory, ledger.free[RESOURCE], affinity_of(case))
     assert {name: sorted(inventory.names(getattr(classes, name))) for name in CLASSES} == {
         name: sorted(case[name]) for name in CLASSES
     }

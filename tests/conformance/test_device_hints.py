@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.devices import DeviceIds, DeviceLedger, DeviceProvider
+from alignup.align.devices.ledger import DeviceIds, DeviceLedger
+from alignup.align.devices.provider import DeviceProvider
 from alignup.align.hint import AnyHints, HintList, subsets
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod, demand

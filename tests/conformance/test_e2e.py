@@ -19,7 +19,7 @@ from alignup.align.workload import Pod
 from alignup.kube.pod import read_pod
 from tests.conformance.harness import Case, run
 from tests.soundness import by_group, check_sound
-from tests.vector_types import machine_of
+from tests.vector_types import list_of, machine_of
 
 
 def test_admissions_are_the_kubelets(request):
@@ -265,7 +265,7 @@ class Trace:
         assert shared == want["default_cpus"], f"{where}: shared {shared}, expected {want['default_cpus']}"
         memory = {
             str(id_): {
-                "cells": list(bits.members(node.cells)),
+                "cells": list_of(node.cells),
                 "assignments": node.assignments,
                 "tables": {type_: list(table) for type_, table in node.tables.items()},
             }
@@ -311,7 +311,7 @@ def options(resource: ResourceHints) -> list[Any] | None:
     hints = resource.hints if isinstance(resource.hints, HintList) else HintList.of_family(resource.hints)
     if hints == IMPOSSIBLE:
         return []
-    return [[list(bits.members(hint.nodes or 0)), hint.preferred] for hint in hints]
+    return [[list_of(hint.nodes or 0), hint.preferred] for hint in hints]
 
 
 def message(decision: Decision) -> str:

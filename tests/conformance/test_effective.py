@@ -51,9 +51,9 @@ def fit_of(pod: Pod) -> dict[str, Any]:
 
 def cpus_of(pod: Pod, gate: bool) -> dict[str, Any]:
     return {
-        "pod": demand.pod_cpus(pod, pod_level_managers=gate),
+        "pod": demand.exclusive_cpus(pod, None, pod_level_managers=gate),
         "containers": {
-            one.name: demand.container_cpus(pod, one, pod_level_managers=gate) for one in pod.all_containers
+            one.name: demand.exclusive_cpus(pod, one, pod_level_managers=gate) for one in pod.all_containers
         },
     }
 
@@ -62,8 +62,8 @@ def memory_of(pod: Pod, gate: bool) -> dict[str, Any]:
     def of(container: Container | None = None) -> dict[str, Any]:
         try:
             if container is None:
-                return dict(demand.pod_memory(pod, pod_level_managers=gate))
-            return dict(demand.container_memory(pod, container, pod_level_managers=gate))
+                return dict(demand.memory(pod, None, pod_level_managers=gate))
+            return dict(demand.memory(pod, container, pod_level_managers=gate))
         except ProviderError as error:
             return {"error": str(error)}
 

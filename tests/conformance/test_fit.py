@@ -8,6 +8,7 @@ from alignup.align.fit import FitFailure, NodeAllocatable, UsedResources
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, demand
 from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import is_scalar
 from alignup.kube.pod import read_pod
 from tests.conformance.harness import Case, run
 
@@ -23,9 +24,7 @@ def test_pods_fit_where_the_kubelet_says(request):
 def check(case: Case) -> str | None:
     pod = pod_of(case["pod"])
     others = [pod_of(document) for document in case["running"]]
-    allocatable = NodeAllocatable.of(
-        {name: Quantity.parse(text) for name, text in case["node"]["allocatable"].items()},
-    )
+    allocatable = allocatable_of(case["node"]["allocatable"])
     used = UsedResources()
     for other in others:
         used = used.plus(demand.fit_used(other))
@@ -73,6 +72,19 @@ def check_eviction(results: list[dict[str, Any]], pod: Pod, others: list[Pod], f
 def in_any_order(message: str) -> tuple[str, ...] | str:
     """A message that lists what is missing, whatever the order; any other as it is."""
     return (NEED.sub("", message), *sorted(NEED.findall(message))) if NEED.search(message) else message
+
+
+def allocatable_of(listed: dict[str, str]) -> NodeAllocatable:
+    """The allocatable list of a Node's status; resources unknown to the check are omitted."""
+    amounts = {name: Quantity.parse(text) for name, text in listed.items()}
+    values = {name: amount.value() for name, amount in amounts.items()}
+    return NodeAllocatable(
+        milli_cpu=amounts.get("cpu", Quantity.ZERO).milli(),
+        memory=values.get("memory", 0),
+        ephemeral_storage=values.get("ephemeral-storage", 0),
+        pods=values.get("pods", 0),
+        scalars={name: value for name, value in values.items() if is_scalar(name)},
+    )
 
 
 def pod_of(document: Case) -> Pod:

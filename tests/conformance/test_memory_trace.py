@@ -21,37 +21,48 @@ def test_memory_is_allocated_and_released_as_in_the_kubelet(request):
 
 
 def check(case: Case) -> None:
-    replay = Replay(case, kubelet_faults=True)
-    for number, event in enumerate(case["events"]):
+    pods = {pod["uid"]: pod_of(pod) for pod in case["pods"]}
+    events = [(event, state_after(event)) for event in case["events"]]
+    replay = Replay(case, pods, kubelet_faults=True)
+    for number, (event, state) in enumerate(events):
         try:
-            replay.step(event)
+            replay.step(event, state)
         except AssertionError as error:
             raise AssertionError(f"event {number} ({event['op']}): {error}") from error
 
     counted = case["metrics"]
     assert replay.counts["requests"] == counted["kubelet_memory_manager_pinning_requests_total"]
     assert replay.counts["errors"] == counted["kubelet_memory_manager_pinning_errors_total"]
-    check_without_faults(case)
+    check_without_faults(Replay(case, pods, kubelet_faults=False), events)
 
 
-def check_without_faults(case: Case) -> None:
-    replay = Replay(case, kubelet_faults=False)
-    for number, event in enumerate(case["events"]):
+def check_without_faults(replay: "Replay", events: list[tuple[Case, Case]]) -> None:
+    for number, (event, state) in enumerate(events):
         faulty = replay.is_fault(event)
         try:
-            replay.step(event)
+            replay.step(event, state)
         except AssertionError as error:
             assert faulty, f"event {number} ({event['op']}), without faults: {error}"
             return
 
 
+def state_after(event: Case) -> Case:
+    """What the ledger holds after *event*; the state of the nodes is not always listed."""
+    state = {
+        "held": cases.held_of(event["assignments"]),
+        "pod_held": {pod: cases.blocks_of(blocks) for pod, blocks in event.get("pod_assignments", {}).items()},
+        "reusable": {pod: cases.reusable_of(groups) for pod, groups in event.get("reusable", {}).items()},
+    }
+    return state | ({"nodes": cases.state_of(event["machine_state"])} if "machine_state" in event else {})
+
+
 class Replay:
     """One trace: the ledger as it goes through the events."""
 
-    def __init__(self, case: Case, *, kubelet_faults: bool) -> None:
+    def __init__(self, case: Case, pods: dict[str, Pod], *, kubelet_faults: bool) -> None:
         self.settings = cases.settings_of(case, kubelet_faults=kubelet_faults)
         self.provider = MemoryProvider(self.settings)
-        self.pods = {pod["uid"]: pod_of(pod) for pod in case["pods"]}
+        self.pods = pods
         managed = self.settings.policy is MemoryPolicy.STATIC
         self.idle = cases.idle_of(case["machine"]) if managed else MemoryLedger()
         self.ledger = MemoryLedger()
@@ -66,8 +77,8 @@ class Replay:
         node = self.ledger.nodes.get(event["affinity"][0])
         return node is not None and node.cells.bit_count() > 1
 
-    def step(self, event: Case) -> None:
-        """Do what *event* says, and compare everything it shows."""
+    def step(self, event: Case, state: Case) -> None:
+        """Do what *event* says, and compare everything it shows with *state*."""
         match event["op"]:
             case "start" | "restart":
                 self.start(event)
@@ -79,7 +90,11 @@ class Replay:
                 self.ledger = self.provider.start_container(self.ledger, *self.subject(event))
             case "remove":
                 self.ledger = self.ledger.release(event["pod"], event["container"])
-        self.compare(event)
+        ledger = self.ledger
+        assert ledger.nodes == state.get("nodes", ledger.nodes)
+        assert ledger.held == state["held"]
+        assert ledger.pod_held == state["pod_held"]
+        assert ({ledger.last_pod: ledger.reusable} if ledger.reusable else {}) == state["reusable"]
 
     def subject(self, event: Case) -> tuple[Pod, Container]:
         pod = self.pods[event["pod"]]
@@ -107,11 +122,11 @@ class Replay:
         try:
             if event["op"] == "allocate":
                 pod, container = self.subject(event)
-                self.counts["requests"] += bool(self.provider.container_need(pod, container))
+                self.counts["requests"] += bool(self.provider.need(pod, container))
                 self.ledger = self.provider.allocate(self.ledger, pod, container, affinity=affinity)
             else:
                 pod = self.pods[event["pod"]]
-                handled = bool(self.provider.pod_need(pod))
+                handled = bool(self.provider.need(pod, None))
                 self.counts["requests"] += handled
                 self.ledger = self.provider.allocate(self.ledger, pod, None, affinity=affinity)
                 self.counts["requests"] += len(pinned_containers(pod)) if handled else 0
@@ -123,12 +138,3 @@ class Replay:
             assert error.message == event["error"]["admission_message"]
         else:
             assert "error" not in event, f"not rejected: {event['error']['raw']}"
-
-    def compare(self, event: Case) -> None:
-        if "machine_state" in event:
-            assert self.ledger.nodes == cases.state_of(event["machine_state"])
-        assert self.ledger.held == cases.held_of(event["assignments"])
-        pod_held = {pod: cases.blocks_of(blocks) for pod, blocks in event.get("pod_assignments", {}).items()}
-        assert self.ledger.pod_held == pod_held
-        reusable = {pod: cases.reusable_of(groups) for pod, groups in event.get("reusable", {}).items()}
-        assert ({self.ledger.last_pod: self.ledger.reusable} if self.ledger.reusable else {}) == reusable

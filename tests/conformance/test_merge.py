@@ -4,7 +4,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.distances import Distances
-from alignup.align.hint import Hint, HintsByResource, merge_inputs
+from alignup.align.hint import Hint, HintsByResource, provider_inputs
 from alignup.align.policy import apply_policy
 from alignup.align.settings import Policy
 from tests.conformance.harness import Case, run
@@ -34,7 +34,7 @@ def check(case: Case) -> str | None:
 def judged(case: Case, distances: Distances | None) -> dict[str, Any]:
     verdict = apply_policy(
         Policy(case["policy"]),
-        merge_inputs({str(number): answer(said) for number, said in enumerate(case["providers"])}),
+        [one for number, said in enumerate(case["providers"]) for one in provider_inputs(str(number), answer(said))],
         nodes=bits.of(case["numa_nodes"]),
         distances=distances,
     )

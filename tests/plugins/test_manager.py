@@ -6,7 +6,7 @@ from socket import AF_UNIX, SOCK_STREAM, socket
 
 import pytest
 
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.machine import Device
 from alignup.plugins.endpoint import PluginTimeouts

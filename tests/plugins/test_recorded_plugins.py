@@ -4,7 +4,7 @@ import grpc
 import pytest
 from google.protobuf.json_format import ParseDict
 
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.plugins.allocate_response import AllocateResponse
 from alignup.rpc import error_text

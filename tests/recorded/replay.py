@@ -18,7 +18,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.decision import Decision
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger

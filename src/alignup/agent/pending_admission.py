@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from alignup.agent.devices.device_state import RequestedDevices
 from alignup.align.decision import Decision, Outcome, Rejection, Shortfall
-from alignup.align.devices import DeviceProvider, PreferenceAnswers, PreferenceRequest
+from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers, PreferenceRequest
 from alignup.align.errors import ProviderError
 from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host

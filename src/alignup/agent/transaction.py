@@ -13,7 +13,8 @@ from alignup.agent.pending_admission import PendingAdmission, assume_no_preferen
 from alignup.agent.pod_record import API_SOURCE, PodRecord, TerminationRequest, same_workload
 from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, pod_view
 from alignup.align.decision import Decision
-from alignup.align.devices import DeviceLedger, PreferenceAnswers
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod

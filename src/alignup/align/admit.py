@@ -112,7 +112,6 @@ class _Admission:
                     self.allocate(container, affinity)
 
     def choose(self, container: Container | None) -> Hint:
-        """Collect the hints, merge them, and apply the policy."""
         inputs: list[MergeInput] = []
         resources: list[ResourceHints] = []
         for provider in self.providers:
@@ -134,16 +133,13 @@ class _Admission:
             else:
                 resources.append(ResourceHints(name, None, None, None, DONT_CARE))
         result = apply_policy(self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances)
-        merged = result.merged
-        if merged is None:
-            raise AssertionError("every policy except none merges")
         step = MergeStep(
             container=None if container is None else container.name,
             resources=tuple(resources),
-            width=merged.width,
-            rule=merged.rule,
+            width=result.merged.width,
+            rule=result.merged.rule,
             hint=result.hint,
-            runners_up=merged.runners_up,
+            runners_up=result.merged.runners_up,
             accepted=result.admitted,
         )
         self.steps.append(step)
@@ -192,13 +188,9 @@ class _Admission:
         after = None
         if outcome is Outcome.ADMITTED:
             after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
-        return Decision(
-            uid=self.pod.uid,
-            name=self.pod.name,
-            namespace=self.pod.namespace,
-            qos=self.pod.qos,
-            policy=self.policy,
-            scope=self.scope,
+        return _decision(
+            self.pod,
+            (self.policy, self.scope),
             outcome=outcome,
             steps=tuple(self.steps),
             placements=() if after is None else build_placements(self.pod, self.hints, after, self.providers),
@@ -234,7 +226,6 @@ class _Admission:
 def build_placements(
     pod: Pod, hints: Mapping[str, Hint], ledger: Ledger, providers: Sequence[Provider[Any]]
 ) -> tuple[Placement, ...]:
-    """What each container of *pod* holds in *ledger*."""
     uid = pod.uid
     outside = [provider for provider in providers if provider.name in ledger.others]
     return tuple(
@@ -258,19 +249,22 @@ def _keep(
     """A pod in the ledger keeps its allocation and is never rejected; the kubelet may reject it after a restart."""
     pod = admitted.pod
     try:
-        policy, scope = effective_policy(pod, rules)
+        effective = effective_policy(pod, rules)
     except PodError:  # the annotations were not in effect at its admission, and are invalid
-        policy, scope = rules.topology.policy, rules.topology.scope
-    return Decision(
-        uid=pod.uid,
-        name=pod.name,
-        namespace=pod.namespace,
-        qos=pod.qos,
-        policy=policy,
-        scope=scope,
+        effective = rules.topology.policy, rules.topology.scope
+    return _decision(
+        pod,
+        effective,
         outcome=Outcome.ADMITTED,
         placements=build_placements(pod, admitted.hints, ledger, providers),
         kept=True,
         before=ledger,
         after=ledger,
+    )
+
+
+def _decision(pod: Pod, effective: tuple[Policy, Scope], **details: Any) -> Decision:  # noqa: ANN401 - see Decision
+    policy, scope = effective
+    return Decision(
+        uid=pod.uid, name=pod.name, namespace=pod.namespace, qos=pod.qos, policy=policy, scope=scope, **details
     )

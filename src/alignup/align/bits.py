@@ -44,6 +44,14 @@ def union(sets: Iterable[Bits]) -> Bits:
     return joined
 
 
+def subsets(bits: Bits) -> list[Bits]:
+    """All subsets, including the empty one, counted up member by member."""
+    found = [0]
+    for member in members(bits):
+        found += [subset | 1 << member for subset in found]
+    return found
+
+
 def parse(text: str) -> Bits:
     """Parse a Linux list such as ``0-3,8``; the empty text is the empty set."""
     bits = 0

@@ -124,8 +124,6 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A resource of which too little is free, with the numbers."""
-
     provider: str
     resource: str
     needed: int

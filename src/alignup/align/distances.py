@@ -1,6 +1,7 @@
 """Distances between NUMA nodes, by node id."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
@@ -9,18 +10,23 @@ from alignup.align.errors import MachineError
 MAX_DISTANCE = 1 << 31  #: exclusive; keeps sums exact in a double
 
 
+@dataclass(frozen=True, slots=True, init=False)
 class Distances:
     """A matrix of distances by node id; it may be asymmetric, as on some real machines."""
 
-    __slots__ = ("_both", "_ids", "_matrix")
+    ids: tuple[int, ...]
+    matrix: tuple[tuple[int, ...], ...]
+    #: node → node → the sum of both directions, the diagonal once: what a node adds to the sum over all pairs
+    _both: Mapping[int, Mapping[int, int]] = field(compare=False, repr=False)
 
     def __init__(self, matrix: Mapping[int, Mapping[int, int]]) -> None:
         if problems := tuple(_matrix_problems(matrix)):
             raise MachineError(problems)
-        self._ids = tuple(sorted(matrix))
-        self._matrix = tuple(tuple(matrix[a][b] for b in self._ids) for a in self._ids)
-        #: node → node → the sum of both directions, the diagonal once: what a node adds to the sum over all pairs
-        self._both = {a: {b: matrix[a][b] + (matrix[b][a] if a != b else 0) for b in self._ids} for a in self._ids}
+        ids = tuple(sorted(matrix))
+        both = {a: {b: matrix[a][b] + (matrix[b][a] if a != b else 0) for b in ids} for a in ids}
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "matrix", tuple(tuple(matrix[a][b] for b in ids) for a in ids))
+        object.__setattr__(self, "_both", both)
 
     @classmethod
     def of_rows(cls, rows: Mapping[int, Sequence[int]]) -> "Distances":
@@ -44,16 +50,8 @@ class Distances:
             raise MachineError(problems)
         return cls(matrix)
 
-    @property
-    def ids(self) -> tuple[int, ...]:
-        return self._ids
-
-    @property
-    def matrix(self) -> tuple[tuple[int, ...], ...]:
-        return self._matrix
-
     def between(self, a: int, b: int) -> int:
-        return self._matrix[self._ids.index(a)][self._ids.index(b)]
+        return self.matrix[self.ids.index(a)][self.ids.index(b)]
 
     def both_ways(self, node: int) -> Mapping[int, int]:
         """What *node* and each other node add to a sum over all ordered pairs; for *node* itself, its own distance."""
@@ -63,19 +61,6 @@ class Distances:
         """The sum over all ordered pairs of *nodes*, including each node with itself."""
         chosen = list(bits.members(nodes))
         return sum(self._both[a][b] for i, a in enumerate(chosen) for b in chosen[: i + 1])
-
-    def average(self, nodes: NodeSet) -> float:
-        """``total`` divided by the number of pairs; 0 for the empty set."""
-        return self.total(nodes) / nodes.bit_count() ** 2 if nodes else 0.0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Distances) and (self._ids, self._matrix) == (other._ids, other._matrix)
-
-    def __hash__(self) -> int:
-        return hash((self._ids, self._matrix))
-
-    def __repr__(self) -> str:
-        return f"Distances({dict(zip(self._ids, self._matrix, strict=True))})"
 
 
 def _matrix_problems(matrix: Mapping[int, Mapping[int, int]]) -> Iterator[str]:

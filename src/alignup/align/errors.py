@@ -23,9 +23,7 @@ class DocumentError(ParseError):
     """A malformed YAML or JSON text; ``line`` and ``document`` count from 1."""
 
     def __init__(self, what: str, *, line: int, document: int = 1) -> None:
-        self.what = what
-        self.line = line
-        self.document = document
+        self.what, self.line, self.document = what, line, document
         super().__init__(f"line {line}: {what}")
 
 
@@ -104,9 +102,7 @@ class ConfigurationError(SettingsError):
 
     def __init__(self, problems: Sequence[Problem], *, stage: str, source: str = "", advice: str | None = None) -> None:
         self.problems = tuple(problems)
-        self.stage = stage
-        self.source = source
-        self.advice = advice
+        self.stage, self.source, self.advice = stage, source, advice
         # At other stages, each message is the kubelet's own and complete without the field.
         bare = stage not in {"load", "eviction_hard"}
         text = "; ".join(one.what if bare else str(one) for one in problems)
@@ -124,8 +120,7 @@ class RestoreError(StateError):
     """
 
     def __init__(self, problems: Sequence[str], *, uids: Sequence[str]) -> None:
-        self.problems = tuple(problems)
-        self.uids = tuple(uids)
+        self.problems, self.uids = tuple(problems), tuple(uids)
         super().__init__("; ".join(problems))
 
 
@@ -164,9 +159,7 @@ class CriError(EnforceError):
 
     def __init__(self, text: str, *, code: str, details: str = "", image_missing: bool = False) -> None:
         super().__init__(text)
-        self.code = code
-        self.details = details
-        self.image_missing = image_missing
+        self.code, self.details, self.image_missing = code, details, image_missing
 
     @property
     def not_found(self) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from alignup.align.quantity import Quantity
-from alignup.align.workload import Amounts, Pod, demand, names
+from alignup.align.workload import Pod, demand, names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.align.workload.validation import SOURCE_ANNOTATION
@@ -29,49 +29,24 @@ _NO_SCALARS: Mapping[str, int] = {}
 
 
 class NodeAllocatable(NamedTuple):
-    """What all pods of a host may use together."""
-
     milli_cpu: int = 0
     memory: int = 0
     ephemeral_storage: int = 0
     pods: int = 0
     scalars: Mapping[str, int] = _NO_SCALARS  #: by resource; 0: known, but the host has none
 
-    @classmethod
-    def of(cls, amounts: Amounts) -> "NodeAllocatable":
-        """The allocatable list of a Node's status; resources unknown to the check are omitted."""
-
-        def value(name: str) -> int:
-            return amounts.get(name, Quantity.ZERO).value()
-
-        return cls(
-            milli_cpu=amounts.get(CPU, Quantity.ZERO).milli(),
-            memory=value(MEMORY),
-            ephemeral_storage=value(EPHEMERAL_STORAGE),
-            pods=value(PODS),
-            scalars={name: value(name) for name in amounts if names.is_scalar(name)},
-        )
-
     def with_devices(self, devices: Mapping[str, int]) -> "NodeAllocatable":
         return self._replace(scalars={**self.scalars, **devices}) if devices else self
 
 
 class UsedResources(NamedTuple):
-    """What the pods of a host use together."""
-
     milli_cpu: int = 0
     memory: int = 0
     ephemeral_storage: int = 0
     pods: int = 0
     scalars: Mapping[str, int] = _NO_SCALARS  #: by resource, without zeros
 
-    def plus(self, pod: FitRequest) -> "UsedResources":
-        return self._changed(pod, by=1)
-
-    def minus(self, pod: FitRequest) -> "UsedResources":
-        return self._changed(pod, by=-1)
-
-    def _changed(self, pod: FitRequest, *, by: int) -> "UsedResources":
+    def plus(self, pod: FitRequest, *, by: int = 1) -> "UsedResources":
         scalars = self.scalars
         if pod.scalars:
             changed = {name: scalars.get(name, 0) + by * amount for name, amount in pod.scalars.items()}
@@ -86,8 +61,6 @@ class UsedResources(NamedTuple):
 
 
 class InsufficientResource(NamedTuple):
-    """One resource that does not fit, with the compared numbers."""
-
     resource: str
     requested: int
     used: int
@@ -127,8 +100,11 @@ def check_fit(
 
     *others* are iterated only if a critical pod does not fit. *request* is the pod's request if it is known already.
     """
-    if failure := _wrong_os(pod):
-        return failure
+    if pod.labels.get(_OS_LABEL, _OS) != _OS:
+        message = f"Failed to admit pod as the `{_OS_LABEL}` label doesn't match node label"
+        return FitFailure("PodOSSelectorNodeLabelDoesNotMatch", message)
+    if pod.os and pod.os != _OS:
+        return FitFailure("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     request = effective_request(pod, allocatable, request=request)
     insufficient = insufficient_resources(request, used=used, allocatable=allocatable)
     if not insufficient:
@@ -179,42 +155,26 @@ def is_critical(pod: Pod) -> bool:
 
 
 def may_preempt(pod: Pod, other: Pod) -> bool:
-    """Whether the kubelet may preempt *other* for *pod*, which is critical."""
     if not is_critical(other):
         return True
     return pod.priority is not None and other.priority is not None and pod.priority > other.priority
 
 
 def still_missing(insufficient: Iterable[InsufficientResource], evicted: Iterable[Pod]) -> dict[str, int]:
-    """What would still be missing, by resource, after evicting these pods."""
+    """What would still be missing, by resource, after evicting these pods.
+
+    The kubelet estimates what that frees, which can be less than the pods use.
+    """
     missing = {one.resource: one.missing for one in insufficient}
     for pod in evicted:
-        freed = _freed(pod)
+        if pod.has_pod_level_resources:
+            requested = demand.pod_level_amounts(pod.resources.requests)
+        else:
+            requested = demand.requests(pod, pod_level=False, overhead=False)
         for name in missing:
-            missing[name] -= freed.get(name, 0)
+            if name == PODS:
+                missing[name] -= 1
+            elif name in requested and not requested[name].is_zero:
+                total = requested[name] + pod.overhead.get(name, Quantity.ZERO)
+                missing[name] -= total.milli() if name == CPU else total.value()
     return {name: amount for name, amount in missing.items() if amount > 0}
-
-
-def _freed(pod: Pod) -> dict[str, int]:
-    """What evicting *pod* frees in the kubelet's estimate, which can be less than its usage."""
-    if pod.has_pod_level_resources:
-        requested = demand.pod_level_amounts(pod.resources.requests)
-    else:
-        requested = demand.requests(pod, pod_level=False, overhead=False)
-    freed = {}
-    for name, amount in requested.items():
-        if not amount.is_zero:
-            total = amount + pod.overhead.get(name, Quantity.ZERO)
-            freed[name] = total.milli() if name == CPU else total.value()
-    return freed | {PODS: 1}
-
-
-def _wrong_os(pod: Pod) -> FitFailure | None:
-    if pod.labels.get(_OS_LABEL, _OS) != _OS:
-        return FitFailure(
-            "PodOSSelectorNodeLabelDoesNotMatch",
-            f"Failed to admit pod as the `{_OS_LABEL}` label doesn't match node label",
-        )
-    if pod.os and pod.os != _OS:
-        return FitFailure("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
-    return None

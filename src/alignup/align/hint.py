@@ -273,10 +273,6 @@ class MergeInput(NamedTuple):
     hints: Hints
 
 
-def merge_inputs(hints: Mapping[str, HintsByResource]) -> tuple[MergeInput, ...]:
-    return tuple(one for provider, own in hints.items() for one in provider_inputs(provider, own))
-
-
 def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
     if not hints:
         return [MergeInput(provider, DONT_CARE)]
@@ -340,8 +336,5 @@ def _cached_subsets(nodes: NodeSet) -> tuple[NodeSet, ...]:
 @lru_cache(maxsize=64)
 def _in_subset_order(nodes: NodeSet) -> Callable[[Sequence[int]], Iterable[int]]:
     """A function that puts one value per subset, counted up node by node, into the order of ``subsets``."""
-    counted = [0]
-    for node in bits.members(nodes):
-        counted += [mask | 1 << node for mask in counted]
-    index = {mask: index for index, mask in enumerate(counted)}
+    index = {mask: index for index, mask in enumerate(bits.subsets(nodes))}
     return itemgetter(*(index[mask] for mask in subsets(nodes)))

@@ -34,8 +34,6 @@ from alignup.align.workload.names import CPU, MEMORY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings of a host, in the kubelet's terms."""
-
     topology: TopologySettings = field(default_factory=TopologySettings)
     cpus: CpuSettings = field(default_factory=CpuSettings)
     memory_policy: str = MemoryPolicy.NONE
@@ -109,7 +107,13 @@ class Host:
             allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
             pod_policy_annotations=settings.pod_policy_annotations,
         )
-        self.ledger = self._complete(ledger or self.initial_ledger())
+        self.ledger = ledger or self.initial_ledger()
+        if unknown_names := self.ledger.others.keys() - {one.name for one in self.others}:
+            listed = ", ".join(sorted(unknown_names))
+            raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
+        new = {one.name: one.initial_ledger() for one in self.others if one.name not in self.ledger.others}
+        if new:
+            self.ledger = replace(self.ledger, others={**self.ledger.others, **new})
 
     def initial_ledger(self) -> Ledger:
         return Ledger(
@@ -168,14 +172,6 @@ class Host:
             resource, devices, preferred_allocation=resource in self.settings.preferred_allocation
         )
         self.ledger = replace(self.ledger, devices=updated)
-
-    def _complete(self, ledger: Ledger) -> Ledger:
-        """Add the initial ledger of every provider from outside that is not in *ledger*."""
-        unknown = ledger.others.keys() - {one.name for one in self.others}
-        if unknown:
-            raise StateError(f"the ledger belongs to another host: unknown provider {', '.join(sorted(unknown))}")
-        new = {one.name: one.initial_ledger() for one in self.others if one.name not in ledger.others}
-        return replace(ledger, others={**ledger.others, **new}) if new else ledger
 
 
 def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:

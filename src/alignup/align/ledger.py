@@ -49,7 +49,6 @@ class Ledger:
         }
 
     def with_providers(self, ledgers: Mapping[str, Any]) -> "Ledger":
-        """This ledger with new provider ledgers, as in ``by_provider``."""
         return _build(ledgers, self.pods, self.used)
 
     def with_pod(self, admitted: AdmittedPod, ledgers: Mapping[str, Any] | None = None) -> "Ledger":
@@ -58,10 +57,9 @@ class Ledger:
         return _build(self.by_provider() if ledgers is None else ledgers, pods, self.used.plus(admitted.usage))
 
     def without_pod(self, uid: str, ledgers: Mapping[str, Any]) -> "Ledger":
-        """This ledger without a pod, and with the provider ledgers after its release."""
         pods = dict(self.pods)
         gone = pods.pop(uid)
-        return _build(ledgers, pods, self.used.minus(gone.usage))
+        return _build(ledgers, pods, self.used.plus(gone.usage, by=-1))
 
 
 def _build(ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], used: UsedResources) -> Ledger:

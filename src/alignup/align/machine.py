@@ -9,14 +9,15 @@ contradictory facts. Odd facts pass: real machines have CPUs in no node, and soc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Self
+from typing import Self, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.caching import lock_free_cached_property
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
+
+_Thing = TypeVar("_Thing", int, str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,6 @@ def hugepages_resource(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One NUMA node; its CPUs refer to it."""
-
     id: int
     memory: int | None = None  #: bytes, including huge pages; ``None`` if unknown
     hugepages: tuple[HugePages, ...] = ()
@@ -144,7 +143,6 @@ class KubeletView:
 
     @lock_free_cached_property
     def cache_cpus(self) -> dict[int, CpuSet]:
-        """Uncore cache → its CPUs, ascending."""
         return _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)
 
     @property
@@ -205,21 +203,15 @@ class Machine:
             # The true distances if the kubelet has any; it would read wrong columns for sparse nodes.
             known = {node.id for node in reported if node.distances}
             distances = distances if distances and known == set(distances.ids) else None
+        # CAdvisor looks for a core inside one node and one socket.
         lowest: dict[tuple[int | None, int, int], int] = {}
-        for cpu in seen:
-            lowest[_core_seen(cpu)] = min(cpu.id, lowest.get(_core_seen(cpu), cpu.id))
-        numbered = tuple(
-            Cpu(
-                id=cpu.id,
-                core=lowest[_core_seen(cpu)],
-                socket=cpu.socket,
-                node=cpu.node,
-                cache=cpu.socket if cpu.cache is None else cpu.cache,
-            )
-            for cpu in sorted(seen, key=lambda cpu: cpu.id)
-        )
+        numbered = []
+        for cpu in sorted(seen, key=lambda cpu: cpu.id):
+            core = lowest.setdefault((cpu.node, cpu.socket, cpu.core), cpu.id)
+            cache = cpu.socket if cpu.cache is None else cpu.cache
+            numbered.append(Cpu(cpu.id, core=core, socket=cpu.socket, node=cpu.node, cache=cache))
         return KubeletView(
-            cpus=numbered,
+            cpus=tuple(numbered),
             num_cpus=self.report.num_cpus if self.report else len(numbered),
             num_cores=len(lowest),
             num_sockets=self.report.num_sockets if self.report else len({cpu.socket for cpu in numbered}),
@@ -228,30 +220,13 @@ class Machine:
         )
 
     def problems(self) -> tuple[str, ...]:
-        """All contradictions in these facts, one sentence each."""
-        nodes = {node.id for node in self.nodes}
-        return tuple(
-            chain(
-                _cpu_problems(self.cpus, nodes),
-                _node_problems(self.nodes),
-                _distance_problems(self.distances, nodes),
-                _device_problems(self.devices),
-                _pci_problems(self.pci),
-                _total_problems(self.memory, self.hugepages),
-                _report_problems(self.report, bits.of(_known(self.cpus)) | self.offline, nodes),
-            )
-        )
+        return tuple(_machine_problems(self))
 
     def checked(self) -> Self:
         """This machine; ``MachineError`` with every problem if it contradicts itself."""
         if problems := self.problems():
             raise MachineError(problems)
         return self
-
-
-def _core_seen(cpu: Cpu) -> tuple[int | None, int, int]:
-    """CAdvisor's identity of a core, which it looks for inside one node and one socket."""
-    return cpu.node, cpu.socket, cpu.core
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
@@ -272,6 +247,33 @@ def _id_problems(what: str, ids: Iterable[int]) -> Iterator[str]:
             yield f"{what} {number} is not a number from 0 to {bits.MAX_MEMBER - 1}"
         if times > 1:
             yield f"{what} {number} is listed {times} times"
+
+
+def _repeated(things: Iterable[_Thing]) -> Iterator[tuple[_Thing, int]]:
+    """Each of *things* that occurs more than once, and how often; ascending."""
+    return ((thing, times) for thing, times in sorted(Counter(things).items()) if times > 1)
+
+
+def _machine_problems(machine: Machine) -> Iterator[str]:
+    """Unknown nodes of devices are no problem: plugins report them, and firmware names nodes that are offline."""
+    nodes = {node.id for node in machine.nodes}
+    known = nodes if machine.distances is None else set(machine.distances.ids)
+    yield from _cpu_problems(machine.cpus, nodes)
+    yield from _node_problems(machine.nodes)
+    for node in sorted(nodes - known):
+        yield f"NUMA node {node} has no distances"
+    for node in sorted(known - nodes):
+        yield f"NUMA node {node} has distances, but the machine has no such node"
+    yield from _device_problems(machine.devices)
+    for address, times in _repeated(device.address for device in machine.pci):
+        yield f"PCI device {address} is listed {times} times"
+    if machine.memory is not None and machine.memory < 0:
+        yield f"the machine has {machine.memory} bytes of memory"
+    for size, times in Counter(pages.size for pages in machine.hugepages).items():
+        if size <= 0 or times > 1:
+            yield f"the machine lists huge pages of {size} bytes {times} times"
+    if machine.report is not None:
+        yield from _report_problems(machine.report, bits.of(_known(machine.cpus)) | machine.offline, nodes)
 
 
 def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
@@ -302,9 +304,8 @@ def _node_problems(nodes: Sequence[NumaNode]) -> Iterator[str]:
     for node in nodes:
         if node.memory is not None and node.memory < 0:
             yield f"NUMA node {node.id} has {node.memory} bytes of memory"
-        for size, times in Counter(pages.size for pages in node.hugepages).items():
-            if times > 1:
-                yield f"NUMA node {node.id} lists huge pages of {size} bytes {times} times"
+        for size, times in _repeated(pages.size for pages in node.hugepages):
+            yield f"NUMA node {node.id} lists huge pages of {size} bytes {times} times"
         for pages in node.hugepages:
             if pages.size <= 0:
                 yield f"NUMA node {node.id} has huge pages of {pages.size} bytes"
@@ -315,51 +316,24 @@ def _node_problems(nodes: Sequence[NumaNode]) -> Iterator[str]:
             yield f"NUMA node {node.id} has {huge} bytes in huge pages, but only {node.memory} bytes of memory"
 
 
-def _distance_problems(distances: Distances | None, nodes: set[int]) -> Iterator[str]:
-    if distances is None:
-        return
-    for node in sorted(nodes.difference(distances.ids)):
-        yield f"NUMA node {node} has no distances"
-    for node in sorted(set(distances.ids) - nodes):
-        yield f"NUMA node {node} has distances, but the machine has no such node"
-
-
 def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
-    """Unknown nodes are no problem: plugins report them, and the kubelet accepts them."""
-    for (resource, name), times in sorted(Counter((device.resource, device.id) for device in devices).items()):
+    named = [(device.resource, device.id) for device in devices]
+    for resource, name in sorted(set(named)):
         if not resource or not name:
             yield f"device {name!r} of resource {resource!r} has an empty name"
-        if times > 1:
-            yield f"device {name} of {resource} is listed {times} times"
+    for (resource, name), times in _repeated(named):
+        yield f"device {name} of {resource} is listed {times} times"
     for device in devices:
         if device.nodes is not None and device.nodes < 0:
             yield f"device {device.id} of {device.resource} is on {device.nodes}, which is not a set of NUMA nodes"
 
 
-def _pci_problems(devices: Sequence[PciDevice]) -> Iterator[str]:
-    """An unknown node is no problem: firmware names nodes that are offline."""
-    for address, times in sorted(Counter(device.address for device in devices).items()):
-        if times > 1:
-            yield f"PCI device {address} is listed {times} times"
-
-
-def _total_problems(memory: int | None, hugepages: Sequence[HugePages]) -> Iterator[str]:
-    if memory is not None and memory < 0:
-        yield f"the machine has {memory} bytes of memory"
-    for size, times in Counter(pages.size for pages in hugepages).items():
-        if size <= 0 or times > 1:
-            yield f"the machine lists huge pages of {size} bytes {times} times"
-
-
-def _report_problems(report: CadvisorReport | None, cpus: CpuSet, nodes: set[int]) -> Iterator[str]:
-    if report is None:
-        return
+def _report_problems(report: CadvisorReport, cpus: CpuSet, nodes: set[int]) -> Iterator[str]:
     reported = nodes if report.nodes is None else {node.id for node in report.nodes}
     for problem in _cpu_problems(report.cpus, reported) if report.cpus else ():
         yield f"as reported, {problem}"
-    for node, times in sorted(Counter(node.id for node in report.nodes or ()).items()):
-        if times > 1:
-            yield f"as reported, NUMA node {node} is listed {times} times"
+    for node, times in _repeated(node.id for node in report.nodes or ()):
+        yield f"as reported, NUMA node {node} is listed {times} times"
     for unknown in bits.members(bits.of(_known(report.cpus)) & ~cpus):
         yield f"CPU {unknown} is reported, but the machine has no such CPU"
     for cpu in report.cpus:

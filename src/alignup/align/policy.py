@@ -16,7 +16,7 @@ from alignup.align.settings import Policy
 class PolicyResult(NamedTuple):
     hint: Hint  #: the affinity for the providers
     admitted: bool
-    merged: MergeResult | None  #: ``None`` under policy none, which merges nothing
+    merged: MergeResult  #: under policy none, which merges nothing, as if nothing was found
 
 
 def apply_policy(
@@ -29,7 +29,8 @@ def apply_policy(
 ) -> PolicyResult:
     """Merge *inputs* under *policy* on a machine of *nodes*; *distances* only with prefer-closest-numa-nodes."""
     if policy is Policy.NONE:
-        return PolicyResult(Hint(None, preferred=False), admitted=True, merged=None)
+        merged = MergeResult(nodes, preferred=False, width=0, rule=MergeRule.NOTHING, runners_up=())
+        return PolicyResult(Hint(None, preferred=False), admitted=True, merged=merged)
     if policy is Policy.SINGLE_NUMA_NODE:
         merged = merge_single_numa_node([hints for _, hints in inputs], nodes)
         hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)

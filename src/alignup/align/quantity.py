@@ -68,22 +68,15 @@ class Quantity:
 
         if not text[: match.start(4)].strip("+-."):
             raise QuantityError(_NUMBER)
-        number, power = _to_billionths(_number(digits) * factor, power)
+        number = _number(digits) * factor
+        if number and power <= MAX_DIGITS:  # zero and very large numbers keep their power
+            number, power = _rescale(number, power, _NANO), _NANO
         if form is QuantityFormat.BINARY_SI:
             if number > _MAX * 10**9:
                 number, power = _MAX, 0
             elif 0 < number < 10**9:
                 form = QuantityFormat.DECIMAL_SI
         return cls(-number if sign == "-" else number, power, format=form, dec=True)
-
-    @classmethod
-    def from_json_token(cls, token: str) -> "Quantity":
-        """Parse one JSON value as spelled; as in Kubernetes, escapes are not decoded, and ``null`` is zero."""
-        if token == "null":  # noqa: S105 - a JSON literal
-            return cls.ZERO
-        if len(token) >= 2 and token[0] == token[-1] == '"':
-            token = token[1:-1]
-        return cls.parse(token.strip())
 
     @property
     def is_zero(self) -> bool:
@@ -114,10 +107,7 @@ class Quantity:
         """The amount rounded away from zero to thousandths; in the 64-bit form, itself if it is coarse enough."""
         if self.power >= _MILLI and (not self.dec or self.power > MAX_DIGITS):
             return self
-        if self.power >= _MILLI:
-            number = self.unscaled * 10 ** (self.power - _MILLI)
-        else:
-            number = _divide_away(self.unscaled, _MILLI - self.power)
+        number = _rescale(self.unscaled, self.power, _MILLI)
         return Quantity(number, _MILLI, format=self.format, dec=self.dec)
 
     def canonical(self) -> str:
@@ -204,13 +194,12 @@ class Quantity:
                 return _divide_dec(self.unscaled, -finer)
             return _low64(self.unscaled * pow(10, finer, 1 << 64))
         if finer < 0:
-            return _divide_away(self.unscaled, -finer)
+            return _rescale(self.unscaled, self.power, power)
         return _multiply_int(self.unscaled, _low32(finer))
 
 
-_Meaning = tuple[
-    int, int, int, QuantityFormat
-]  # a factor, a power of ten, the most digits of the 64-bit form, the format
+#: A factor, a power of ten, the most digits of the 64-bit form, the format.
+_Meaning = tuple[int, int, int, QuantityFormat]
 
 _DECIMAL_NAMES = {-9: "n", -6: "u", -3: "m", 0: "", 3: "k", 6: "M", 9: "G", 12: "T", 15: "P", 18: "E"}
 _BINARY_NAMES = {1: "Ki", 2: "Mi", 3: "Gi", 4: "Ti", 5: "Pi", 6: "Ei"}
@@ -235,17 +224,12 @@ def _exponent(suffix: str) -> _Meaning:
     return 1, _low32(exponent), 18, QuantityFormat.DECIMAL_EXPONENT
 
 
-def _to_billionths(number: int, power: int) -> tuple[int, int]:
-    """*number* times ten to the *power*, rounded up; zero and very large numbers keep their power."""
-    if not number or power > MAX_DIGITS:
-        return number, power
-    if power >= _NANO:
-        return number * 10 ** (power - _NANO), _NANO
-    return _divide_away(number, _NANO - power), _NANO
-
-
-def _divide_away(number: int, places: int) -> int:
-    """*number* divided by ten to the *places*, rounded away from zero."""
+def _rescale(number: int, power: int, new_power: int) -> int:
+    """*number* times ten to the *power*, in units of ten to the *new_power*, rounded away from zero."""
+    places = new_power - power
+    if places <= 0:
+        finer: int = number * 10**-places
+        return finer
     if 3 * places > number.bit_length():  # then the divisor, over 8 ** places, is larger
         return (number > 0) - (number < 0)
     quotient: int = -(-abs(number) // 10**places)

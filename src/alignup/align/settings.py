@@ -67,10 +67,8 @@ class FeatureGates:
         for name, on in self.changed.items():
             gate = FEATURE_GATES.get(name)
             if gate and gate.locked and on is not gate.default:
-                default = str(gate.default).lower()
-                raise SettingsError(
-                    f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {default}"
-                )
+                tried, default = str(on).lower(), str(gate.default).lower()
+                raise SettingsError(f"cannot set feature gate {name} to {tried}, feature is locked to {default}")
 
     def on(self, name: str) -> bool:
         """Whether gate *name* is on; ``KeyError`` if it is neither set nor in ``FEATURE_GATES``."""
@@ -92,7 +90,8 @@ class TopologyOptions:
         """Parse ``topologyManagerPolicyOptions``; missing options keep the values of *base*."""
         values: dict[str, Any] = {}
         for name, value in sorted(options.items()):
-            _check_stage(name, gates)
+            stage = TOPOLOGY_OPTIONS[name].stage if name in TOPOLOGY_OPTIONS else None
+            check_stage(name, stage, gates, manager="Topology")
             option = TOPOLOGY_OPTIONS[name]
             values[option.field] = option.parse(name, value)
         return replace(base or cls(), **values)
@@ -135,18 +134,14 @@ class TopologySettings:
             raise SettingsError(f"unsupported on machines with more than {self.options.max_nodes} NUMA Nodes")
 
 
-def _check_stage(name: str, gates: FeatureGates) -> None:
-    option = TOPOLOGY_OPTIONS.get(name)
-    if option is None:
-        raise SettingsError(f"unknown Topology Manager Policy option: {quote(name)}")
-    gate = {
-        FeatureStage.ALPHA: "TopologyManagerPolicyAlphaOptions",
-        FeatureStage.BETA: "TopologyManagerPolicyBetaOptions",
-    }.get(option.stage)
-    if gate and not gates.on(gate):
-        raise SettingsError(
-            f"topology manager policy {option.stage}-level options not enabled, but option {quote(name)} provided"
-        )
+def check_stage(option: str, stage: FeatureStage | None, gates: FeatureGates, *, manager: str) -> None:
+    """Raise if *option* of the CPU or Topology *manager* is unknown (``None``), or if its stage is not enabled."""
+    if stage is None:
+        raise SettingsError(f"unknown {manager} Manager Policy option: {quote(option)}")
+    if stage is not FeatureStage.GA and not gates.on(f"{manager}ManagerPolicy{stage.capitalize()}Options"):
+        what = f"{manager} Manager Policy {stage.capitalize()}-level Options"
+        what = what if manager == "CPU" else what.lower()
+        raise SettingsError(f"{what} not enabled, but option {quote(option)} provided")
 
 
 def parse_bool(option: str, value: str) -> bool:
@@ -177,10 +172,6 @@ class TopologyOption:
     values: str = "true or false"  #: for messages
     stage: FeatureStage = FeatureStage.GA
 
-    @property
-    def is_switch(self) -> bool:
-        return self.parse is parse_bool
-
 
 #: By the kubelet's name. Remedies, comparisons, `alignup run --option` and checkpoints all follow this table.
 TOPOLOGY_OPTIONS: Mapping[str, TopologyOption] = MappingProxyType(
@@ -191,4 +182,4 @@ TOPOLOGY_OPTIONS: Mapping[str, TopologyOption] = MappingProxyType(
         ),
     }
 )
-TOPOLOGY_SWITCHES = tuple(name for name, option in TOPOLOGY_OPTIONS.items() if option.is_switch)
+TOPOLOGY_SWITCHES = tuple(name for name, option in TOPOLOGY_OPTIONS.items() if option.parse is parse_bool)

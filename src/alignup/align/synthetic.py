@@ -79,13 +79,9 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class _Tree:
-    """All levels from the outermost to the CPUs, and the nodes attached to the whole machine."""
-
-    levels: tuple[_Level, ...]
-    attached: tuple[_Attached, ...]
+    levels: tuple[_Level, ...]  #: the machine, and all levels from the outermost to the CPUs
 
     def width(self, depth: int) -> int:
-        """The total number of objects of a level; the machine, at depth -1, is one."""
         return prod(level.count for level in self.levels[: depth + 1])
 
     def depth(self, kind: str) -> int | None:
@@ -94,10 +90,6 @@ class _Tree:
     @property
     def cpus(self) -> int:
         return self.width(len(self.levels))
-
-    def attached_nodes(self) -> list[tuple[int, _Attached]]:
-        outside = [(-1, attached) for attached in self.attached]
-        return outside + [(depth, one) for depth, level in enumerate(self.levels) for one in level.attached]
 
 
 def parse(
@@ -129,20 +121,20 @@ def parse(
 
 
 def _tree(text: str) -> _Tree:
-    outside: list[_Attached] = []
-    levels: list[_Level] = []
+    levels = [_Level("", "machine", 1)]
     for item in _items(text):
-        if not item["attached"]:
-            levels.append(_level(item))
-            if len(levels) > MAX_LEVELS or prod(level.count for level in levels) > MAX_CPUS:
-                raise ParseError(f"{item[0]!r} makes the machine too large: expected at most {MAX_CPUS} CPUs")
-        elif levels:
-            levels[-1] = replace(levels[-1], attached=(*levels[-1].attached, _attached(item)))
-        else:
-            outside.append(_attached(item))
-    if not levels:
+        if item["attached"]:
+            if _kind(item["attached"], item[0]) != "numa":
+                raise ParseError(f"{item[0]!r}: expected '[numa]', nothing else can be attached")
+            nodes = _attached(item["theirs"] or "", item[0])
+            levels[-1] = replace(levels[-1], attached=(*levels[-1].attached, nodes))
+            continue
+        levels.append(_level(item))
+        if len(levels) > MAX_LEVELS + 1 or prod(level.count for level in levels) > MAX_CPUS:
+            raise ParseError(f"{item[0]!r} makes the machine too large: expected at most {MAX_CPUS} CPUs")
+    if len(levels) == 1:
         raise ParseError(f"{text!r} describes no machine: expected levels such as 'pack:2 numa:1 core:8 pu:2'")
-    return _Tree(_typed(levels, outside), tuple(outside))
+    return _Tree(_typed(levels))
 
 
 def _items(text: str) -> Iterator[re.Match[str]]:
@@ -162,20 +154,15 @@ def _level(item: re.Match[str]) -> _Level:
     token, kind = item[0], _kind(item["type"], item[0]) if item["type"] else None
     if not _COUNT.fullmatch(item["count"]):
         raise ParseError(f"{token!r}: expected a type and a number of objects from 1, such as 'core:8'")
+    if kind == "numa":
+        return _Level(token, kind, int(item["count"]), attached=(_attached(item["attributes"] or "", token),))
     attributes = _attributes(item["attributes"] or "", kind=kind, token=token)
-    indexes = attributes.get("indexes")
-    if kind != "numa":
-        return _Level(token, kind, int(item["count"]), indexes)
-    memory = _bytes(attributes["memory"], token) if "memory" in attributes else None
-    return _Level(token, kind, int(item["count"]), attached=(_Attached(memory, indexes),))
+    return _Level(token, kind, int(item["count"]), attributes.get("indexes"))
 
 
-def _attached(item: re.Match[str]) -> _Attached:
-    if _kind(item["attached"], item[0]) != "numa":
-        raise ParseError(f"{item[0]!r}: expected '[numa]', nothing else can be attached")
-    attributes = _attributes(item["theirs"] or "", kind="numa", token=item[0])
-    memory = _bytes(attributes["memory"], item[0]) if "memory" in attributes else None
-    return _Attached(memory, attributes.get("indexes"))
+def _attached(attributes: str, token: str) -> _Attached:
+    read = _attributes(attributes, kind="numa", token=token)
+    return _Attached(_bytes(read["memory"], token) if "memory" in read else None, read.get("indexes"))
 
 
 def _kind(name: str, token: str) -> str:
@@ -213,15 +200,15 @@ def _bytes(size: str, token: str) -> int:
     return int(read[1]) * _UNITS[read[2]]
 
 
-def _typed(levels: Sequence[_Level], outside: Sequence[_Attached]) -> tuple[_Level, ...]:
+def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
     """The levels with their types; ``ParseError`` if they cannot be levels of one machine."""
-    *inner, last = levels
+    machine, *inner, last = levels
     if last.kind not in {"pu", None}:
         raise ParseError(f"{last.token!r} comes last: expected 'pu', the CPUs, below it")
     untyped = [level.token for level in inner if level.kind is None]
     if untyped and len(untyped) < len(inner):
         raise ParseError(f"{untyped[0]!r}: expected a type here, since other levels have one")
-    hung = bool(outside) or any(level.attached for level in levels if level.kind != "numa")
+    hung = any(level.attached for level in levels if level.kind != "numa")
     if untyped:
         # hwloc gives these types to the levels of a text without types.
         wanted = [kind for kind in _WANTED if kind != "numa" or not hung][: len(inner)]
@@ -237,7 +224,7 @@ def _typed(levels: Sequence[_Level], outside: Sequence[_Attached]) -> tuple[_Lev
         if level.kind == "numa" and (hung or len(level.attached) > 1):
             raise ParseError(f"{level.token!r}: expected NUMA nodes either as a level or attached, not both")
         seen.add(level.kind)
-    return typed if hung or "numa" in seen else (_usual(_Level("", None, 1), "numa"), *typed)
+    return (machine, *typed) if hung or "numa" in seen else (machine, _usual(_Level("", None, 1), "numa"), *typed)
 
 
 def _usual(level: _Level, kind: str) -> _Level:
@@ -248,7 +235,7 @@ def _usual(level: _Level, kind: str) -> _Level:
 
 def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tuple[list[NumaNode], list[int]]:
     """All nodes, and for each CPU the id of its node."""
-    hung = tree.attached_nodes()
+    hung = [(depth, one) for depth, level in enumerate(tree.levels) for one in level.attached]
     total = sum(tree.width(depth) for depth, _ in hung)
     if total > MAX_NODES:
         raise ParseError(f"the machine has {total} NUMA nodes: expected at most {MAX_NODES}")
@@ -342,6 +329,6 @@ def _loops_by_type(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int
         raise ParseError(f"{token!r}: expected each type once")
     loops = []
     for depth, width in widths:
-        outer = max((other for other in widths if other[0] < depth), default=(-1, 1))
+        outer = max((other for other in widths if other[0] < depth), default=(0, 1))
         loops.append((total // width, width // outer[1]))
     return loops

@@ -7,7 +7,7 @@ from itertools import islice
 
 import click
 
-from alignup.align.explain import advice, sentences
+from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.workload.names import CPU
@@ -40,7 +40,7 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     terminal.print_notes(node.notes)
     found = _read_events(options, node.host.machine)
     pods = [event.pod for event in found if isinstance(event, PodArrival)]
-    terminal.print_notes(advice.ignored_requests(node.host, pods))
+    terminal.print_notes(sentences.ignored_requests(node.host, pods))
     if options.save:
         with inputs.input_errors("in --save", advice=_WRITABLE), options.save.open("w", encoding="utf-8") as file:
             trace.write(found, file)

@@ -36,7 +36,7 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, sear
 
     The exit code is 0 when all pods are admitted, 1 when one is rejected, 2 when the input is invalid.
     """
-    from alignup.align.explain import advice  # noqa: PLC0415 - not needed for --help
+    from alignup.align.explain import sentences  # noqa: PLC0415 - not needed for --help
     from alignup.cli import inputs, why_output  # noqa: PLC0415
     from alignup.kube.documents import to_yaml  # noqa: PLC0415
 
@@ -46,7 +46,7 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, sear
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes((*node.notes, *skipped))
     chosen = inputs.select_workloads(workloads, name, files=files)
-    terminal.print_notes(advice.ignored_requests(node.host, [workload.pod for workload in chosen]))
+    terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
         found = [why_output.explain(node.host, workload, seconds=search) for workload in chosen]
     if output == "text":

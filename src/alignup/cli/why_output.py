@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from alignup.align.decision import Decision
-from alignup.align.explain import advice, remedies, sentences
+from alignup.align.explain import remedies, sentences
 from alignup.align.explain.remedies import Remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -66,8 +66,8 @@ def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
     else:
         yield from section("What would admit it", ["no single change that was tried"])
     for proposal in proposals:
-        yield from paragraph(advice.describe_proposal(proposal, ledger), prefix="  - ")
-        yield from paragraph(f"→ {advice.describe_result(proposal)}", prefix="    ", style="dim")
+        yield from paragraph(proposal.describe(ledger), prefix="  - ")
+        yield from paragraph(f"→ {proposal.describe_result()}", prefix="    ", style="dim")
     if one.remedies.unsearched:
         yield from section("What was not tried", one.remedies.unsearched)
 
@@ -79,9 +79,9 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "verdict": sentences.verdict(one.decision),
             "decision": decisions.to_document(one.decision),
             "misfits": list(sentences.describe_rejection(one.decision)),
-            "proposals": [advice.to_document(proposal, node.host.ledger) for proposal in one.remedies.proposals],
+            "proposals": [proposal.to_document(node.host.ledger) for proposal in one.remedies.proposals],
             "unsearched": list(one.remedies.unsearched),
-            "notes": [*node.notes, *advice.ignored_requests(node.host, [one.workload.pod])],
+            "notes": [*node.notes, *sentences.ignored_requests(node.host, [one.workload.pod])],
         }
         for one in explanations
     ]

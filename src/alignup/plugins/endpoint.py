@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from alignup import rpc
 from alignup.align import bits
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
 from alignup.plugins.allocate_response import AllocateResponse

@@ -23,7 +23,7 @@ from typing import Literal, Protocol, Self
 
 from alignup import rpc
 from alignup.align.bits import quote
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.workload import names
 from alignup.plugins.allocate_response import AllocateResponse

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from alignup import rpc
 from alignup.align import bits
 from alignup.align.cpus.options import CpuPolicy
-from alignup.align.devices import DeviceLedger
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import AlignError, ListenError
 from alignup.align.host import Host
 from alignup.align.machine import Device

@@ -20,7 +20,7 @@ from alignup.align.decision import (
     Shortfall,
     shown_hints,
 )
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ParseError
 from alignup.align.hint import IMPOSSIBLE, Hint, HintList
 from alignup.align.merging.merge import MergeRule

@@ -221,13 +221,13 @@ def _memory(progress: _Progress, provider: MemoryProvider) -> Counter[SeriesKey]
     found = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})
     if not progress.pod_level:
         found[(MEMORY_REQUESTS,)] = sum(_needs(progress.pod, one, provider) for one in progress.attempted(name))
-    elif progress.pod_attempted(name) and provider.pod_need(progress.pod):
+    elif progress.pod_attempted(name) and provider.need(progress.pod, None):
         found[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(progress.pod)))
     return +found
 
 
 def _needs(pod: Pod, container: Container, provider: MemoryProvider) -> bool:
     try:
-        return bool(provider.container_need(pod, container))
+        return bool(provider.need(pod, container))
     except ProviderError:  # an invalid quantity is rejected before anything is counted
         return False

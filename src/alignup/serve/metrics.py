@@ -16,7 +16,7 @@ from alignup.align import bits
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.decision import Decision, Outcome
-from alignup.align.devices import DeviceLedger
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.workload import Pod

@@ -15,7 +15,7 @@ import grpc.aio
 
 from alignup import rpc
 from alignup.align import bits
-from alignup.align.devices import natural_sort_key
+from alignup.align.devices.ledger import natural_sort_key
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device
 from alignup.testing.recording_server import RecordingServer

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits, synthetic
-from alignup.align.cpus.hints import NO_HINTS, CpuNodes
-from alignup.align.hint import IMPOSSIBLE, HintList, merge_inputs, subsets
+from alignup.align.cpus.provider import NO_HINTS, CpuNodes
+from alignup.align.hint import IMPOSSIBLE, HintList, provider_inputs, subsets
 from tests.strategies import cpu_sets, machines
 
 #: 2 sockets of 2 nodes of 4 CPUs.
@@ -91,4 +91,4 @@ def test_cpus_near_a_node(by_socket, cpus):
 
 
 def test_an_empty_family_is_none():
-    assert [one.hints for one in merge_inputs({"cpu": {"cpu": NO_HINTS}})] == [IMPOSSIBLE]
+    assert [one.hints for one in provider_inputs("cpu", {"cpu": NO_HINTS})] == [IMPOSSIBLE]

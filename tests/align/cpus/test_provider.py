@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from alignup.align import bits, synthetic
-from alignup.align.cpus.hints import NO_HINTS
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
-from alignup.align.cpus.provider import CpuProvider
+from alignup.align.cpus.provider import NO_HINTS, CpuProvider
 from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import HintList
 from alignup.align.quantity import Quantity

@@ -8,9 +8,15 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.devices import DeviceIds, DeviceLedger, DeviceProvider, PreferenceAnswers, PreferenceRequest
 from alignup.align.devices.hints import CoverageFamily
-from alignup.align.devices.provider import NO_ANSWERS, PreferencesNeededError
+from alignup.align.devices.ledger import DeviceIds, DeviceLedger
+from alignup.align.devices.provider import (
+    NO_ANSWERS,
+    DeviceProvider,
+    PreferenceAnswers,
+    PreferenceRequest,
+    PreferencesNeededError,
+)
 from alignup.align.hint import AmountFamily, AnyHints, Hint, HintList, subsets
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.devices import DeviceInventory, DeviceLedger, natural_sort_key
+from alignup.align.devices.ledger import DeviceInventory, DeviceLedger, natural_sort_key
 from alignup.align.errors import StateError
 from alignup.align.machine import Device
 from tests.align.devices.plain import GPU, NIC, gpus, ledger_of
@@ -116,6 +116,13 @@ def test_a_removed_resource_is_managed_while_a_pod_holds_some():
     assert given_up.allocatable() == {NIC: 1}
     assert given_up.take_back("pod").handled == {NIC}
     assert given_up.announce(GPU, gpus([0])).take_back("pod").handled == {GPU, NIC}
+
+
+def test_a_pod_releases_devices_of_a_resource_that_no_plugin_reported_yet():
+    restored = DeviceLedger(nodes=0b11).give("pod", "app", devices={GPU: ["gpu-0"]})
+
+    assert restored.handled == {GPU}
+    assert restored.take_back("pod") == DeviceLedger(nodes=0b11)
 
 
 def test_the_capacity_for_a_holder_includes_devices_in_use():

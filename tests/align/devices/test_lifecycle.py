@@ -4,8 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from alignup.align.devices import DeviceLedger, DeviceProvider, PreferenceAnswers
 from alignup.align.devices.hints import CoverageFamily
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import ProviderError
 from alignup.align.hint import AmountFamily
 from alignup.align.workload import Pod

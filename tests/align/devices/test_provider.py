@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.devices import DeviceLedger, DeviceProvider, PreferenceRequest
-from alignup.align.devices.provider import filter_by_affinity
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import DeviceProvider, PreferenceRequest, by_affinity
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod
@@ -357,7 +357,9 @@ def test_devices_near_the_chosen_nodes_come_first(machine, data):
     nodes, announced = machine
     ledger = ledger_of(announced, nodes=nodes)
     affinity = data.draw(subsets_of(nodes))
-    aligned, unaligned, without = filter_by_affinity(ledger, GPU, affinity=affinity) if announced else (0, 0, 0)
+    aligned = unaligned = without = 0
+    if announced:
+        aligned, unaligned, without = by_affinity(ledger.inventories[GPU], ledger.free[GPU], affinity)
     free = (aligned | unaligned | without).bit_count()
     if not free:
         return

@@ -19,6 +19,7 @@ from alignup.align.explain.changes import (
     migrate_host,
 )
 from alignup.align.explain.remedies import Remedies, find_remedies
+from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host
 from alignup.align.machine import Device, HugePages, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
@@ -28,7 +29,7 @@ from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Pod, Resources
 from alignup.align.workload.demand import container_devices
 from alignup.align.workload.validation import accept
-from tests.align.hosts import GIB, GPU, NIC, admit, host, pod
+from tests.align.hosts import GIB, GPU, NIC, admit, after, host, pod
 from tests.strategies_pods import amounts, container, guaranteed
 
 MIB = 1 << 20
@@ -57,6 +58,10 @@ def asking(asked: dict[str, str], uid: str = "new") -> Pod:
 
 def cpus(now: int, was: int) -> tuple[RequestChange]:
     return (RequestChange("app", "cpu", was, now, Unit.CPUS),)
+
+
+def cpu_share(now: int, was: int) -> tuple[RequestChange]:
+    return (RequestChange("app", "cpu", was, now, Unit.MILLI_CPUS),)
 
 
 def memory(now: int, was: int) -> tuple[RequestChange]:
@@ -396,6 +401,39 @@ def test_without_any_time_everything_is_listed_as_not_searched():
         "Time ran out before all other reservations were tried.",
         "Time ran out before all evictions were tried.",
     )
+
+
+def test_a_search_can_stop_at_any_time():
+    """It keeps the proposals found so far, and notes what it did not try."""
+    one = crowded(host(memory=False, fit_check=False), *(pod(uid, cpu="1") for uid in "abcdefg"))
+    wanted = accept(pod("new", cpu="2"))
+    everything = find_remedies(one, wanted)
+    kinds = {type(change) for change, *_ in proposed(everything)}
+    notes: set[str] = set()
+    short, tries = Remedies(), 0
+
+    while short != everything:
+        short = find_remedies(one, wanted, should_stop=after(tries))
+        assert {type(change) for change, *_ in proposed(short)} <= kinds
+        notes.update(short.unsearched)
+        tries += 1
+
+    assert any(isinstance(change, Eviction) for (change,) in proposed(everything))
+    assert "Time ran out before all evictions of 1 pods were tried." in notes
+
+
+def test_without_reserved_cpus_no_reservation_shrinks():
+    one = host(Policy.NONE, memory=False, cpus=CpuSettings(), reservation={})
+
+    assert proposed(find_remedies(one, accept(pod(cpu="9")))) == [cpu_share(8000, was=9000)]
+
+
+def test_candidates_beyond_the_limit_are_noted():
+    what_if = WhatIf(host(), accept(pod(cpu="9")), answers={}, should_stop=lambda: False)
+    candidates = [(policy(other),) for other in (Policy.RESTRICTED, Policy.BEST_EFFORT)]
+
+    assert what_if.first(candidates, limit=1, beyond="Only one was tried.") == ()
+    assert what_if.unsearched == ["Only one was tried."]
 
 
 def test_too_many_different_nodes_are_noted():

@@ -3,7 +3,7 @@
 The last two are checked exhaustively, on machines with a few CPUs and a few pages.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -15,7 +15,7 @@ from alignup.align.decision import Decision
 from alignup.align.explain.amounts import nearest_amounts, requested_amounts
 from alignup.align.explain.changes import Eviction, RequestChange
 from alignup.align.explain.evictions import smallest_eviction
-from alignup.align.explain.remedies import Remedies, find_remedies, never
+from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, HugePages, NumaNode
@@ -26,7 +26,7 @@ from alignup.align.synthetic import parse
 from alignup.align.workload import Amounts, Container, Pod, Resources
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept, validation_problems
-from tests.align.hosts import CPU_OPTIONS, GPU, arrivals, hosts
+from tests.align.hosts import CPU_OPTIONS, GPU, after, arrivals, hosts
 from tests.effort import examples
 from tests.soundness import check_sound
 
@@ -45,12 +45,6 @@ def settle(host: Host, pod: Pod) -> Decision:
             rest = [id_ for id_ in ask.available if id_ not in ask.must_include]
             answers[ask] = (*ask.must_include, *rest)[: ask.size]
     return decision
-
-
-def after(tries: int) -> Callable[[], bool]:
-    """Stop after *tries* calls."""
-    left = iter(range(tries))
-    return lambda: next(left, None) is None
 
 
 @st.composite
@@ -204,7 +198,7 @@ def test_amounts_are_the_nearest_that_are_admitted(host, pod):
     """Of all amounts of a resource for one container: the largest admitted below the request, the smallest above."""
     assume(not settle(host, pod).admitted)
 
-    what_if = WhatIf(host, pod, answers={}, should_stop=never)
+    what_if = WhatIf(host, pod, answers={}, should_stop=lambda: False)
     changes = [
         one.changes[0] for question in requested_amounts(host, pod) for one in nearest_amounts(what_if, question)
     ]
@@ -287,7 +281,7 @@ def test_no_smaller_eviction_suffices(host, pod):
     """No smaller set of running pods admits the pod by evictions."""
     assume(host.ledger.pods and not settle(host, pod).admitted)
 
-    what_if = WhatIf(host, pod, answers={}, should_stop=never)
+    what_if = WhatIf(host, pod, answers={}, should_stop=lambda: False)
     evictions = [
         one for proposal in smallest_eviction(what_if) for one in proposal.changes if isinstance(one, Eviction)
     ]

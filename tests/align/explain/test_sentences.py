@@ -15,7 +15,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.merging.merge import MergeRule
 from alignup.align.quantity import Quantity
-from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
 from alignup.picture.decision import decision_parts
 from alignup.schema.decisions import from_document, to_document
@@ -85,6 +85,38 @@ def test_containers_in_the_shared_pool_are_listed_together():
     assert sentences.describe_allocations([placed("a"), placed("b", cpu="3"), placed("c")]) == (
         "b: CPU 3; a, c: shared CPU pool"
     )
+
+
+def test_a_result_without_shared_containers():
+    both = [Placement(name, Hint(None, preferred=True), cpus=cpus) for name, cpus in (("a", 0b1), ("b", 0b110))]
+
+    assert sentences.describe_allocations(both) == "a: CPU 0; b: CPUs 1-2"
+
+
+def test_under_policy_none_nothing_is_aligned():
+    decision = host(Policy.NONE).decide(pod("a"))
+
+    assert sentences.describe_rules(decision) == "policy none: nothing is aligned · Guaranteed pod"
+
+
+def test_requests_that_a_kubelet_ignores_are_named():
+    plain, devices = pod("a"), replace(pod("b", gpu="1"), containers=(guaranteed("app", {"x.y/fpga": "1"}),))
+    pod_level = replace(plain, resources=plain.containers[0].resources)
+    one, enabled = host(), host(gates=FeatureGates({"PodLevelResourceManagers": True}))
+    fpga = (
+        "no device plugin offers x.y/fpga, and a kubelet admits pods regardless of such requests; "
+        "declare the devices with --devices x.y/fpga=..."
+    )
+    level = (
+        "{} pod-level resources (spec.resources): "
+        "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
+    )
+
+    assert sentences.ignored_requests(one, [plain]) == ()
+    assert sentences.ignored_requests(one, [plain, devices]) == (fpga,)
+    assert sentences.ignored_requests(one, [pod_level]) == (level.format("a has"),)
+    assert sentences.ignored_requests(one, [pod_level, pod_level]) == (level.format("a and others have"),)
+    assert sentences.ignored_requests(enabled, [pod_level]) == ()
 
 
 def test_a_pod_waits_for_its_device_plugin():

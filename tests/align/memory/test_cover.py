@@ -11,6 +11,7 @@ from alignup.align import bits
 from alignup.align.errors import WorkLimitError
 from alignup.align.memory import cover
 from alignup.align.memory.cover import NodeAmounts
+from tests.effort import SEED, did, rounds
 
 
 @st.composite
@@ -55,11 +56,12 @@ def test_is_enough_if_some_choice_holds_the_need(request_of, count):
     assert answer is any(add_up(list(chosen), need) for chosen in combinations(stocks, min(count, len(stocks))))
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kinds", [2, 3, 4])
 def test_many_different_nodes_give_an_exact_result_or_an_error(kinds):
     """Any answer holds what is needed, and one node less is not enough for the weighted need of some weights."""
-    random = Random(kinds)
-    for _ in range(5):
+    random = Random(SEED + kinds)
+    for _ in range(rounds(2, soak=100)):
         stocks = [tuple(random.randrange(10**10) for _ in range(kinds)) for _ in range(64)]
         share = random.uniform(0.2, 0.8)
         need = tuple(int(share * sum(column)) for column in zip(*stocks, strict=True))
@@ -72,6 +74,7 @@ def test_many_different_nodes_give_an_exact_result_or_an_error(kinds):
         chosen = cover.lowest_nodes(list(enumerate(stocks)), need, count=count)
         assert chosen.bit_count() == count
         assert add_up([stocks[node] for node in bits.members(chosen)], need)
+        did("machines with 64 different nodes")
 
 
 def test_a_search_that_takes_too_long_is_an_error():

@@ -292,8 +292,8 @@ def test_a_pod_placed_as_a_whole_requests_its_pod_level_resources():
     answer = MemoryProvider(AS_ONE).hints(idle(4, 4, 8), made, None)
 
     assert list(map(str, spelled(answer)))[:2] == ["{2}", "{0-1} not preferred"]
-    assert MemoryProvider(AS_ONE).container_need(made, made.containers[0]) == {MEMORY: GIB}
-    assert MemoryProvider(AS_ONE).container_need(made, made.containers[1]) == {}
+    assert MemoryProvider(AS_ONE).need(made, made.containers[0]) == {MEMORY: GIB}
+    assert MemoryProvider(AS_ONE).need(made, made.containers[1]) == {}
 
 
 def test_nothing_is_managed_under_policy_none():

@@ -79,7 +79,7 @@ def test_of_several_entries_for_one_node_the_last_one_counts():
     kept = reserved_memory.reserved_by_node(entries, amounts({MEMORY: "4Gi"}), nodes=machine(8, 8).nodes)
 
     assert kept == {0: {MEMORY: 2 * GIB}, 1: {MEMORY: GIB}}
-    assert reserved_memory.reservation_problems(entries) == (
+    assert tuple(reserved_memory.reservation_problems(entries)) == (
         'invalid configuration: the reserved memory has a duplicate value for NUMA node 0 and resource "memory"',
     )
 
@@ -186,6 +186,6 @@ def test_a_proposal_satisfies_the_kubelet(machine, data):
     entries = reserved_memory.propose_reserved_memory(reservation, view)
 
     kept = reserved_memory.reserved_by_node(entries, reservation, nodes=view.nodes)
-    assert reserved_memory.reservation_problems(entries) == ()
+    assert tuple(reserved_memory.reservation_problems(entries)) == ()
     assert reserved_memory.excess_reservations(view.nodes, kept) == ()
     assert {type_: sum(own.get(type_, 0) for own in kept.values()) for type_ in sizes} == sizes

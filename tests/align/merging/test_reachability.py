@@ -71,6 +71,18 @@ def test_dropped_nodes_are_distributed_exactly(data):
         assert reachability.is_reachable(mask, inputs, nodes=nodes, budget=WorkBudget(PLENTY)) is expected
 
 
+@pytest.mark.parametrize(("slack", "reachable"), [(10, True), (9, False)])
+def test_nodes_are_distributed_where_the_obvious_way_fails(slack, reachable):
+    """5 and 5, 4 and 3 and 3 fill two slacks of 10; taking turns from the largest down does not."""
+    amounts = {0: 100, 1: 5, 2: 5, 3: 4, 4: 3, 5: 3}
+    family = AmountFamily(amounts, 120 - slack, preferred_width=1)
+
+    found = reachability.is_reachable(0b1, [family, family], nodes=0b111111, budget=WorkBudget(PLENTY))
+
+    assert found is reachable
+    assert (0b1 in reachability.count_reachable_sets([family, family], 0b111111)) is reachable
+
+
 def test_without_inputs_all_nodes_are_reachable():
     assert reachability.count_reachable_sets([], 0b1011) == [0b1011]
     assert reachability.intersect_lists([], 0b1011, WorkBudget(0)) == {0b1011}

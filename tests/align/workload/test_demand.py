@@ -174,10 +174,10 @@ def test_exclusive_cpus_are_whole_and_for_guaranteed_pods():
     pod = Pod(name="p", containers=(half, two), init=(guaranteed("side", {"cpu": "1", "memory": "1Gi"}, sidecar=True),))
     burstable = replace(pod, containers=(*pod.containers, container("idle")))
 
-    assert [demand.container_cpus(pod, one) for one in pod.all_containers] == [1, 0, 2]
-    assert demand.pod_cpus(pod) == 3
-    assert [demand.container_cpus(burstable, one) for one in burstable.all_containers] == [0, 0, 0, 0]
-    assert demand.pod_cpus(burstable) == 0
+    assert [demand.exclusive_cpus(pod, one) for one in pod.all_containers] == [1, 0, 2]
+    assert demand.exclusive_cpus(pod, None) == 3
+    assert [demand.exclusive_cpus(burstable, one) for one in burstable.all_containers] == [0, 0, 0, 0]
+    assert demand.exclusive_cpus(burstable, None) == 0
 
 
 def test_pod_level_resources_are_allocated_as_a_whole():
@@ -186,14 +186,14 @@ def test_pod_level_resources_are_allocated_as_a_whole():
     sharing = container("sharing", {"cpu": "1", "memory": "1Gi"})
     pod = Pod(name="p", containers=(exclusive, sharing), resources=Resources(own, own))
 
-    assert demand.pod_cpus(pod) == 3
-    assert demand.pod_cpus(pod, pod_level_managers=True) == 8
-    assert demand.container_cpus(pod, exclusive, pod_level_managers=True) == 2
-    assert demand.container_cpus(pod, sharing) == 1
-    assert demand.container_cpus(pod, sharing, pod_level_managers=True) == 0
-    assert demand.pod_memory(pod, pod_level_managers=True) == {"memory": 16 * GIB}
-    assert demand.container_memory(pod, exclusive, pod_level_managers=True) == {"memory": 4 * GIB}
-    assert demand.container_memory(pod, sharing, pod_level_managers=True) == {}
+    assert demand.exclusive_cpus(pod, None) == 3
+    assert demand.exclusive_cpus(pod, None, pod_level_managers=True) == 8
+    assert demand.exclusive_cpus(pod, exclusive, pod_level_managers=True) == 2
+    assert demand.exclusive_cpus(pod, sharing) == 1
+    assert demand.exclusive_cpus(pod, sharing, pod_level_managers=True) == 0
+    assert demand.memory(pod, None, pod_level_managers=True) == {"memory": 16 * GIB}
+    assert demand.memory(pod, exclusive, pod_level_managers=True) == {"memory": 4 * GIB}
+    assert demand.memory(pod, sharing, pod_level_managers=True) == {}
 
 
 def test_pod_memory_omits_types_of_init_containers_only():
@@ -203,8 +203,8 @@ def test_pod_memory_omits_types_of_init_containers_only():
         containers=(container("c", {"memory": "1Gi", "hugepages-1Gi": "0", "cpu": "1"}),),
     )
 
-    assert demand.container_memory(pod, pod.init[0]) == {"memory": 3 * GIB, "hugepages-2Mi": 64 << 20}
-    assert demand.pod_memory(pod) == {"memory": 3 * GIB, "hugepages-1Gi": 0}
+    assert demand.memory(pod, pod.init[0]) == {"memory": 3 * GIB, "hugepages-2Mi": 64 << 20}
+    assert demand.memory(pod, None) == {"memory": 3 * GIB, "hugepages-1Gi": 0}
 
 
 @pytest.mark.parametrize("text", ["1.5Gi", "1500m", "1000m"])
@@ -212,9 +212,9 @@ def test_memory_must_be_whole_bytes(text):
     pod = Pod(name="p", init=(container("i", {"memory": text}),), containers=(container("c", {"memory": "1Gi"}),))
 
     with pytest.raises(ProviderError, match=NOT_BYTES):
-        demand.container_memory(pod, pod.init[0])
+        demand.memory(pod, pod.init[0])
     with pytest.raises(ProviderError, match=NOT_BYTES):
-        demand.pod_memory(pod)
+        demand.memory(pod, None)
 
 
 def test_devices_are_counted_by_limits():
@@ -235,7 +235,7 @@ def test_no_container_requests_more_than_its_pod(crowd):
     for pod in map(accept, crowd):
         devices = demand.pod_devices(pod, DEVICES)
 
-        assert all(demand.container_cpus(pod, one) <= demand.pod_cpus(pod) for one in pod.all_containers)
+        assert all(demand.exclusive_cpus(pod, one) <= demand.exclusive_cpus(pod, None) for one in pod.all_containers)
         for one in pod.all_containers:
             assert all(count <= devices[name] for name, count in demand.container_devices(one, DEVICES).items())
 

@@ -42,8 +42,8 @@ def test_the_pod_of_the_announcement_is_guaranteed():
     asked = pod.containers[0].resources
     assert asked.requests == asked.limits == amounts({name: str(amount) for name, amount in limits.items()})
     assert pod.qos is QoS.GUARANTEED
-    assert demand.pod_cpus(pod) == 2
-    assert demand.pod_memory(pod) == {"memory": 200 << 20}
+    assert demand.exclusive_cpus(pod, None) == 2
+    assert demand.memory(pod, None) == {"memory": 200 << 20}
     assert demand.pod_devices(pod, {"gpu-vendor.com/gpu", "nic-vendor.com/nic"}) == {
         "gpu-vendor.com/gpu": 1,
         "nic-vendor.com/nic": 1,
@@ -131,7 +131,7 @@ def test_the_api_server_rewrites_amounts_and_a_static_pod_keeps_them():
 
     stored, kept = accept(written), accept(written, source=PodSource.STATIC)
 
-    assert demand.pod_memory(stored) == {"memory": 3 << 29}
+    assert demand.memory(stored, None) == {"memory": 3 << 29}
     assert kept.containers[0].resources.requests["memory"].as_int64() is None
 
 
@@ -277,7 +277,7 @@ def test_the_api_server_keeps_amounts(pod):
     assert demand.requests(stored) == demand.requests(filled)
     assert stored.qos is filled.qos
     for one in stored.all_containers:
-        asked = demand.container_memory(stored, one)
+        asked = demand.memory(stored, one)
         assert asked.items() <= {name: amount.value() for name, amount in one.resources.requests.items()}.items()
 
 

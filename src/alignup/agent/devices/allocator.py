@@ -17,7 +17,7 @@ from alignup.agent.pending_admission import PendingAdmission, PluginRejectedErro
 from alignup.agent.pod_record import same_workload
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
-from alignup.align.devices import PreferenceRequest
+from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
 from alignup.align.workload import Pod, demand
 from alignup.schema.api import AdmissionResult, BusyError, NotReadyError

@@ -1,1 +1,1 @@
-"""The CPU manager: the ledger (``ledger``), hints (``hints``), selection (``packed``, ``distributed``), ``options``."""
+"""The CPU manager: the ledger (``ledger``), hints (``provider``), selection (``packed``, ``distributed``)."""

@@ -21,7 +21,7 @@ from itertools import combinations
 from math import isqrt
 from typing import NamedTuple
 
-from alignup.align.bits import Bits, CpuSet
+from alignup.align.bits import Bits, CpuSet, union
 from alignup.align.cpus.packed import PackedSelection, not_enough_error
 from alignup.align.machine import KubeletView
 
@@ -85,7 +85,7 @@ def plan_distribution(
     """
     for width in range(fewest, min(count // group, len(sizes)) + 1):
         search = _Search(sizes, count, group=group, width=width, sockets=sockets)
-        if search.feasible:
+        if search.richest:  # if the richest combination has not enough, none has
             return search.best()
     return None
 
@@ -105,15 +105,16 @@ class _Search:
         self._left = sum(sizes) - count
         # With sockets, the share is at most that of the smallest node; without, such a node is excluded.
         self._able = [index for index, size in enumerate(sizes) if sockets or size >= self._even_share]
-        self._richest = [indexes for pool in self._pools() if (indexes := self._richest_of(pool))]
-
-    @property
-    def feasible(self) -> bool:
-        """Whether any combination has enough: if the richest has not, none has."""
-        return bool(self._richest)
+        #: the richest combination of all nodes, and of each socket, where it has enough
+        self.richest: list[Indexes] = []
+        alike = [[i for i, own in enumerate(sockets or ()) if own == one] for one in sorted(set(sockets or ()))]
+        for pool in (self._able, *alike):
+            indexes = tuple(sorted(sorted(pool, key=lambda index: -sizes[index])[:width]))
+            if len(indexes) == width and self._has_enough(indexes):
+                self.richest.append(indexes)
 
     def best(self) -> DistributionPlan:
-        best = min(self._richest, key=self._rank)
+        best = min(self.richest, key=self._rank)
         if self._exact:
             best = self._first_best(best)
         _, goal = self._rank(best)
@@ -138,16 +139,6 @@ class _Search:
                     break
         return known
 
-    def _pools(self) -> Iterator[list[int]]:
-        yield self._able
-        for socket in sorted(set(self._sockets or ())):
-            yield [index for index, touched in enumerate(self._sockets or ()) if touched == socket]
-
-    def _richest_of(self, pool: Sequence[int]) -> Indexes:
-        """The richest combination inside *pool*; empty if it has not enough."""
-        indexes = tuple(sorted(sorted(pool, key=lambda index: -self._sizes[index])[: self._width]))
-        return indexes if len(indexes) == self._width and self._has_enough(indexes) else ()
-
     def _has_enough(self, indexes: Indexes) -> bool:
         return sum([self._sizes[index] // self._group for index in indexes]) >= self._groups
 
@@ -168,16 +159,8 @@ class _Search:
         share, saved = self._even_part(indexes)
         remainder = self._remainder(indexes, share)
         saved += remainder.ideal() if ideal else remainder.most(exact=self._exact)
-        return self._crosses(indexes), self._score(saved)
-
-    def _crosses(self, indexes: Indexes) -> bool:
-        """With sockets, whether the combination is on several."""
-        if not self._sockets:
-            return False
-        touched = 0
-        for index in indexes:
-            touched |= self._sockets[index]
-        return touched & touched - 1 != 0
+        touched = union([self._sockets[index] for index in indexes]) if self._sockets else 0
+        return touched & touched - 1 > 0, self._score(saved)
 
     def _score(self, saved: int) -> int:
         """The standard deviation of free CPUs per node, in thousandths, from a mean rounded to thousandths."""
@@ -195,10 +178,6 @@ class _Remainder:
         self._groups = groups
         self._group = group
 
-    def ideal(self) -> int:
-        """What is saved if each group comes from the node that is richest at that moment."""
-        return self._saved_ideally(self._left)
-
     def most(self, *, exact: bool) -> int:
         """The most that rounds can save; if not *exact*, what the richest nodes save."""
         if not self._groups:
@@ -208,7 +187,7 @@ class _Remainder:
         # With one group each, the richest nodes save most; with more groups than nodes, all take part.
         most = self._saved(rising[-self._groups :] if self._groups <= len(able) else able)
         for number in range(min(self._groups - 1, len(able)) if exact else 0, 0, -1):
-            if self._saved_ideally(rising[-number:]) <= most:
+            if self.ideal(rising[-number:]) <= most:
                 break
             most = max(most, *map(self._saved, combinations(able, number)))
         return most
@@ -222,7 +201,7 @@ class _Remainder:
             getting = min(number, self._groups)
             window = len(able) - (number - getting)
             richest = sorted(sizes[:window])[-getting:]
-            ceiling = self._saved(richest) if getting == self._groups else self._saved_ideally(richest)
+            ceiling = self._saved(richest) if getting == self._groups else self.ideal(richest)
             if ceiling < 0 or not good(ceiling):
                 continue
             for chosen in combinations(range(window), getting):
@@ -264,10 +243,10 @@ class _Remainder:
                 groups = 0
         return saved
 
-    def _saved_ideally(self, sizes: Sequence[int]) -> int:
-        """What taking each group from the richest of *sizes* saves; -1 if they do not have enough."""
+    def ideal(self, sizes: Sequence[int] | None = None) -> int:
+        """What taking each group from the richest of *sizes* (or all) saves; -1 if they do not have enough."""
         group = self._group
-        heap = [-size for size in sizes]
+        heap = [-size for size in (self._left if sizes is None else sizes)]
         heapify(heap)
         saved = 0
         for _ in range(self._groups):

@@ -34,7 +34,6 @@ class CpuLedger:
 
     @property
     def available(self) -> CpuSet:
-        """The CPUs that can be allocated: shared, but not reserved."""
         return self.shared & ~self.reserved
 
     def holds(self, uid: str, container: str) -> CpuSet | None:
@@ -42,7 +41,6 @@ class CpuLedger:
         return self.held.get(uid, {}).get(container)
 
     def runs_on(self, uid: str, container: str) -> CpuSet:
-        """The CPUs a container may use: its own, or the shared ones."""
         own = self.holds(uid, container)
         return self.shared if own is None else own
 

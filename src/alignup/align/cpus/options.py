@@ -9,7 +9,7 @@ from typing import Self
 from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity
-from alignup.align.settings import FeatureGates, FeatureStage, Policy, parse_bool
+from alignup.align.settings import FeatureGates, FeatureStage, Policy, check_stage, parse_bool
 
 
 class CpuPolicy(StrEnum):
@@ -18,11 +18,9 @@ class CpuPolicy(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> Self:
-        """Parse ``cpuManagerPolicy``."""
-        try:
-            return cls(name)
-        except ValueError:
-            raise SettingsError(f"unknown policy: {quote(name)}") from None
+        if name not in set(cls):
+            raise SettingsError(f"unknown policy: {quote(name)}")
+        return cls(name)
 
 
 #: The options of the static policy, by the kubelet's names.
@@ -35,10 +33,6 @@ OPTION_STAGES: Mapping[str, FeatureStage] = MappingProxyType(
         "strict-cpu-reservation": FeatureStage.GA,
         "prefer-align-cpus-by-uncorecache": FeatureStage.GA,
     }
-)
-
-_GATES = MappingProxyType(
-    {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
 )
 
 #: Pairs that exclude each other, in the order they are checked.
@@ -66,7 +60,7 @@ class CpuOptions:
         """Parse ``cpuManagerPolicyOptions``; of several errors, the first by option name is raised."""
         chosen = {}
         for name, value in sorted(options.items()):
-            _check_stage(name, gates)
+            check_stage(name, OPTION_STAGES.get(name), gates, manager="CPU")
             chosen[name] = parse_bool(name, value)
         for first, second in _CLASHES:
             if chosen.get(first) and chosen.get(second):
@@ -110,14 +104,3 @@ class CpuSettings:
                 "[cpumanager] the static policy requires systemreserved.cpu + kubereserved.cpu to be greater than zero"
             )
         return -(-self.reservation.milli() // 1000)
-
-
-def _check_stage(name: str, gates: FeatureGates) -> None:
-    stage = OPTION_STAGES.get(name)
-    if stage is None:
-        raise SettingsError(f"unknown CPU Manager Policy option: {quote(name)}")
-    gate = _GATES.get(stage)
-    if gate and not gates.on(gate):
-        raise SettingsError(
-            f"CPU Manager Policy {stage.capitalize()}-level Options not enabled, but option {quote(name)} provided"
-        )

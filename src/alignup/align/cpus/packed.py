@@ -29,9 +29,7 @@ class PackedSelection:
         self._nodes_first = view.num_sockets >= view.num_nodes
         self._outer, self._inner = (nodes, sockets) if self._nodes_first else (sockets, nodes)
         whole = (frozenset(nodes), even_sockets)
-        self._whole_outer, self._whole_inner = whole if self._nodes_first else reversed(whole)
-        self._smallest_outer = min(map(int.bit_count, self._whole_outer), default=0)
-        self._smallest_inner = min(map(int.bit_count, self._whole_inner), default=0)
+        whole_outer, whole_inner = whole if self._nodes_first else reversed(whole)
         self._inner_of = _children(self._outer, self._inner)
         self._cores_of = _children(self._inner, cores)
         self._caches_of = _children(nodes, caches)
@@ -41,7 +39,12 @@ class PackedSelection:
         self._all = view.all_cpus
         last: tuple[TakeStep, ...] = (self._single_spread,) if spread else (self._whole_cores, self._single)
         cached: tuple[TakeStep, ...] = (self._caches,) if by_cache else ()
-        self._steps: tuple[TakeStep, ...] = (self._outer_groups, self._inner_groups, *cached, *last)
+        self._steps: tuple[TakeStep, ...] = (
+            self._whole_groups(whole_outer, self._outer_order),
+            self._whole_groups(whole_inner, self._inner_order),
+            *cached,
+            *last,
+        )
 
     def take(self, free: CpuSet, count: int) -> CpuSet:
         """Select exactly *count* of the *free* CPUs, or raise ``ProviderError``; none if *count* is not positive."""
@@ -51,13 +54,12 @@ class PackedSelection:
         if count > left.bit_count():
             raise not_enough_error(free, count)
         taken = 0
-        for step in self._steps:
-            more = step(left, count)
+        steps = iter(self._steps)
+        while count:  # the last step takes any CPU
+            more = next(steps)(left, count)
             taken |= more
             left ^= more
             count -= more.bit_count()
-            if not count:
-                break
         return taken
 
     def nodes(self, free: CpuSet) -> list[CpuSet]:
@@ -73,15 +75,14 @@ class PackedSelection:
             for inner in _most_used_first(self._inner_of[outer], within=outer & free, free=free)
         ]
 
-    def _outer_groups(self, free: CpuSet, need: int) -> CpuSet:
-        if need < self._smallest_outer:
-            return 0
-        return _take_whole(filter(self._whole_outer.__contains__, self._outer_order(free)), free=free, need=need)
+    @staticmethod
+    def _whole_groups(whole: frozenset[CpuSet], order: Callable[[CpuSet], list[CpuSet]]) -> TakeStep:
+        smallest = min(map(int.bit_count, whole), default=0)
 
-    def _inner_groups(self, free: CpuSet, need: int) -> CpuSet:
-        if need < self._smallest_inner:
-            return 0
-        return _take_whole(filter(self._whole_inner.__contains__, self._inner_order(free)), free=free, need=need)
+        def step(free: CpuSet, need: int) -> CpuSet:
+            return _take_whole(filter(whole.__contains__, order(free)), free=free, need=need) if need >= smallest else 0
+
+        return step
 
     def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:
         # Whole cores have the same number of CPUs, so inside their parent they are in ascending order.
@@ -98,10 +99,8 @@ class PackedSelection:
             for core in _most_used_first(self._cores_of[inner], within=inner & free, free=free)
         )
         taken = 0
-        for core in cores:
-            taken |= lowest_cpus(core & free, need - taken.bit_count())
-            if taken.bit_count() == need:
-                break
+        while taken.bit_count() < need:  # never more than are free
+            taken |= lowest_cpus(next(cores) & free, need - taken.bit_count())
         return taken
 
     def _single_spread(self, free: CpuSet, need: int) -> CpuSet:

@@ -4,29 +4,33 @@ The CPUs of an ordinary init container are reusable by the containers that run a
 the last one handled.
 """
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.caching import lock_free_cached_property
 from alignup.align.cpus.distributed import DistributedSelection
-from alignup.align.cpus.hints import NO_HINTS, CpuHints, CpuNodes
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.packed import PackedSelection
 from alignup.align.errors import ProviderError, SettingsError, StateError
-from alignup.align.hint import Hint, HintsByResource
+from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource
 from alignup.align.machine import KubeletView
 from alignup.align.provider import Need, Provider
 from alignup.align.settings import FeatureGates, Policy
-from alignup.align.workload import Container, Pod
-from alignup.align.workload.demand import container_cpus, pod_cpus
+from alignup.align.workload import Container, Pod, demand
 from alignup.align.workload.names import CPU
 
 CpuSelection = PackedSelection | DistributedSelection
+CpuHints = AmountFamily | HintList
+
+#: The hints for a request that cannot be satisfied.
+NO_HINTS = HintList((), preferred=frozenset())
 
 
 def create_selection(view: KubeletView, options: CpuOptions) -> CpuSelection:
@@ -57,6 +61,42 @@ def select_reserved_cpus(view: KubeletView, options: CpuOptions, *, count: int, 
             f"unknown CPU ID: {next(bits.members(unknown))}"
         )
     return reserved
+
+
+class CpuNodes:
+    """The NUMA nodes of one machine and their CPUs; with *by_socket*, the nodes of a socket count as one."""
+
+    def __init__(self, view: KubeletView, *, by_socket: bool) -> None:
+        self._cpus = view.node_cpus
+        #: the number of CPUs of the largest node, of the two largest, and so on
+        self._largest = tuple(accumulate(sorted((cpus.bit_count() for cpus in self._cpus.values()), reverse=True)))
+        self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
+        self._nodes_of_socket = tuple(map(self.touched, self._sockets))
+        self._nodes_per_socket = view.num_nodes // max(view.num_sockets, 1)
+
+    def touched(self, cpus: CpuSet) -> NodeSet:
+        return bits.of(node for node, own in self._cpus.items() if own & cpus)
+
+    def near(self, nodes: NodeSet) -> CpuSet:
+        """The CPUs of *nodes*; with sockets, of every socket they touch."""
+        cpus = bits.union(own for node, own in self._cpus.items() if nodes >> node & 1)
+        return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
+
+    def count(self, cpus: CpuSet) -> dict[int, int]:
+        return {node: (cpus & own).bit_count() for node, own in self._cpus.items()}
+
+    def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
+        """Hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* (here by node) counts twice."""
+        width = min(bisect_left(self._largest, request) + 1, len(self._largest))
+        by_socket = bool(self._sockets) and self._nodes_per_socket > 0
+        return AmountFamily(
+            free,
+            request - reusable.bit_count(),
+            preferred_width=width,
+            required=self.touched(reusable) if reusable else 0,
+            sockets=self._nodes_of_socket if by_socket else (),
+            preferred_sockets=-(-width // self._nodes_per_socket) if by_socket else 0,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,9 +182,7 @@ class CpuProvider(Provider[CpuLedger]):
     def exclusive_cpus(self, pod: Pod, container: Container | None = None) -> int:
         if self.policy is CpuPolicy.NONE or (pod.has_pod_level_resources and not self.pod_level):
             return 0
-        if container is None:
-            return pod_cpus(pod, pod_level_managers=self.pod_level)
-        return container_cpus(pod, container, pod_level_managers=self.pod_level)
+        return demand.exclusive_cpus(pod, container, pod_level_managers=self.pod_level)
 
     def needs(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
         count = self.exclusive_cpus(pod, container)
@@ -155,7 +193,6 @@ class CpuProvider(Provider[CpuLedger]):
         return None if found is None else {CPU: found}
 
     def container_hints(self, ledger: CpuLedger, pod: Pod, container: Container) -> CpuHints | None:
-        """``None`` if the container needs no exclusive CPUs."""
         count = self.exclusive_cpus(pod, container)
         if not count:
             return None
@@ -165,11 +202,10 @@ class CpuProvider(Provider[CpuLedger]):
         return self._hints_for_owned(owned, count)
 
     def pod_hints(self, ledger: CpuLedger, pod: Pod) -> CpuHints | None:
-        """``None`` if the pod needs no exclusive CPUs."""
         count = self.exclusive_cpus(pod)
         if not count:
             return None
-        if self._is_placed_as_whole(pod) and self._empty_shared_pool(pod):
+        if self.pod_level and pod.has_pod_level_resources and self._empty_shared_pool(pod):
             return NO_HINTS
         owned = self._pod_cpus(ledger, pod)
         if owned:
@@ -193,7 +229,7 @@ class CpuProvider(Provider[CpuLedger]):
             return ledger
         cpus = ledger.holds(pod.uid, container.name)
         reusable = ledger.reusable_by(pod.uid)
-        ends = any(container.name == init.name and not init.restartable for init in pod.init)
+        ends = container.name in pod.ordinary_init
         if cpus is not None:
             return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus)
         self._check_smt(ledger, count)
@@ -206,7 +242,8 @@ class CpuProvider(Provider[CpuLedger]):
     def _allocate_pod(self, ledger: CpuLedger, pod: Pod, affinity: NodeSet | None) -> CpuLedger:
         """Allocate pod-level CPUs as a whole, and divide them among the containers."""
         count = self.exclusive_cpus(pod)
-        if not count or not self._is_placed_as_whole(pod) or self._pod_cpus(ledger, pod):
+        as_whole = self.pod_level and pod.has_pod_level_resources
+        if not count or not as_whole or self._pod_cpus(ledger, pod):
             return ledger
         problem = self._empty_shared_pool(pod)
         if problem:
@@ -258,9 +295,6 @@ class CpuProvider(Provider[CpuLedger]):
             )
         return shared
 
-    def _is_placed_as_whole(self, pod: Pod) -> bool:
-        return self.pod_level and pod.has_pod_level_resources
-
     def _pod_cpus(self, ledger: CpuLedger, pod: Pod) -> CpuSet:
         """The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check."""
         return 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
@@ -299,17 +333,13 @@ class CpuProvider(Provider[CpuLedger]):
         """The kubelet's message if the exclusive containers leave no CPUs for the shared ones; empty if they do."""
         budget = self.exclusive_cpus(pod)
         exclusive, has_shared = 0, False
-        for container in pod.init:
+        for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
-            if container.restartable:
+            if container.name not in pod.ordinary_init:
                 exclusive += count
                 has_shared |= not count
             elif not count and exclusive >= budget:
                 return "pod rejected, pod has shared init containers but no cpus available for them"
-        for container in pod.containers:
-            count = self.exclusive_cpus(pod, container)
-            exclusive += count
-            has_shared |= not count
         if has_shared and exclusive >= budget:
             return (
                 "pod rejected, sum of exclusive container cpu requests equals pod budget, "
@@ -325,15 +355,10 @@ class CpuProvider(Provider[CpuLedger]):
         """
         parts: dict[str, CpuSet | None] = {}
         pool = cpus
-        for container in pod.init:
+        for container in pod.all_containers:
             count = self.exclusive_cpus(pod, container)
             part = self._selection.take(pool, count) if count else None
-            if container.restartable:
+            if container.name not in pod.ordinary_init:
                 pool &= ~(part or 0)
-            parts[container.name] = pool if part is None and not container.restartable else part
-        for container in pod.containers:
-            count = self.exclusive_cpus(pod, container)
-            part = self._selection.take(pool, count) if count else None
-            pool &= ~(part or 0)
-            parts[container.name] = part
+            parts[container.name] = pool if part is None and container.name in pod.ordinary_init else part
         return {name: pool if part is None else part for name, part in parts.items()}

@@ -31,7 +31,10 @@ def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
     at_least = _richest(map(int.bit_count, touched.values()), need)
     if at_least == 1:
         return 1
-    at_most = _greedy(touched, need)
+    reached, at_most = 0, 0
+    while reached.bit_count() < need:  # the greedy choice
+        reached |= max(touched.values(), key=lambda units: (units & ~reached).bit_count())
+        at_most += 1
     if at_least == at_most or are_nested(weights):
         return at_most
     search = _Search(_undominated(touched), _charges(weights), source)
@@ -92,15 +95,6 @@ def _charges(weights: Weights) -> list[Bits]:
     return charges
 
 
-def _greedy(touched: Mapping[int, Bits], need: int) -> int:
-    """The number of nodes if each adds most."""
-    reached, count = 0, 0
-    while reached.bit_count() < need:
-        reached |= max(touched.values(), key=lambda units: (units & ~reached).bit_count())
-        count += 1
-    return count
-
-
 def _undominated(touched: Mapping[int, Bits]) -> list[Bits]:
     """What nodes touch, without nodes whose units another node touches too."""
     kept: list[Bits] = []
@@ -135,7 +129,7 @@ class _Search:
         ranked = sorted(zip(gains, choices, strict=True), reverse=True)
         for place, (gain, units) in enumerate(ranked):
             if sum(gain for gain, _ in ranked[place : place + left]) < missing:
-                return False
+                break
             rest = [fresh for _, other in ranked[place + 1 :] if (fresh := other & ~units)]
             if self.completes(rest, left - 1, missing - gain):
                 return True

@@ -86,7 +86,6 @@ class DeviceInventory:
         return tuple([self.devices[index].id for index in bits.members(devices)])
 
     def near(self, nodes: NodeSet) -> DeviceSet:
-        """The devices on at least one of *nodes*."""
         found = 0
         for mask, devices in self.groups.items():
             if mask & nodes:
@@ -140,11 +139,9 @@ class DeviceLedger:
         return self.held.get(uid, {}).get(container, {})
 
     def owned(self, uid: str, resource: str) -> frozenset[str]:
-        """The ids of *resource* that the containers of a pod hold together."""
         return frozenset().union(*(own.get(resource, ()) for own in self.held.get(uid, {}).values()))
 
     def reusable_by(self, uid: str) -> Mapping[str, frozenset[str]]:
-        """The devices of its init containers that a pod may reuse, by resource."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else {}
 
     def free_on(self, resource: str) -> Mapping[int, int]:

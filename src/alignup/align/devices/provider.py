@@ -43,7 +43,6 @@ class PreferenceRequest:
     size: int
 
     def first_devices(self) -> tuple[str, ...]:
-        """The devices that must be included, then the first available ones."""
         rest = [id_ for id_ in self.available if id_ not in self.must_include]
         return (*self.must_include, *rest)[: self.size]
 
@@ -93,14 +92,12 @@ class DeviceProvider(Provider[DeviceLedger]):
         """Hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
         requested = _requested(ledger, pod, container)
         if container is None:
-            return {
-                resource: _hints(ledger, resource, count, held=ledger.owned(pod.uid, resource))
-                for resource, count in requested.items()
-            }
-        own = ledger.holds(pod.uid, container.name)
-        reusable = ledger.reusable_by(pod.uid)
+            held: Mapping[str, Collection[str]] = {name: ledger.owned(pod.uid, name) for name in requested}
+            reusable: Mapping[str, Collection[str]] = {}
+        else:
+            held, reusable = ledger.holds(pod.uid, container.name), ledger.reusable_by(pod.uid)
         return {
-            resource: _hints(ledger, resource, count, held=own.get(resource, ()), reusable=reusable.get(resource, ()))
+            resource: _hints(ledger, resource, count, held=held.get(resource, ()), reusable=reusable.get(resource, ()))
             for resource, count in requested.items()
         }
 
@@ -142,11 +139,6 @@ def devices_to_allocate(
     return picked if isinstance(picked, PreferenceRequest) else ledger.inventories[request.resource].names(picked)
 
 
-def filter_by_affinity(ledger: DeviceLedger, resource: str, *, affinity: NodeSet | None) -> DevicesByAffinity:
-    """The free devices of *resource* by affinity; ``None``: no nodes were chosen."""
-    return _by_affinity(ledger.inventories[resource], ledger.free[resource], affinity)
-
-
 def _requested(ledger: DeviceLedger, pod: Pod, container: Container | None) -> dict[str, int]:
     if container is None:
         return demand.pod_devices(pod, ledger.handled)
@@ -154,7 +146,7 @@ def _requested(ledger: DeviceLedger, pod: Pod, container: Container | None) -> d
 
 
 def _hints(
-    ledger: DeviceLedger, resource: str, count: int, *, held: Collection[str], reusable: Collection[str] = ()
+    ledger: DeviceLedger, resource: str, count: int, *, held: Collection[str], reusable: Collection[str]
 ) -> AnyHints:
     """Hints for *count* devices: for those *held* already, if any, else for the free and the *reusable* ones."""
     inventory = ledger.inventories.get(resource)
@@ -203,7 +195,7 @@ def _pick(
     """The devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
     inventory = ledger.inventories[request.resource]
     reusable = inventory.find(ledger.reusable_by(request.uid).get(request.resource, ()))
-    taken = _fill(0, request.count, _by_affinity(inventory, reusable, affinity)) if reusable else 0
+    taken = _fill(0, request.count, by_affinity(inventory, reusable, affinity)) if reusable else 0
     missing = request.count - taken.bit_count()
     if not missing:
         return taken
@@ -213,7 +205,7 @@ def _pick(
             f"requested number of devices unavailable for {request.resource}. "
             f"Requested: {missing}, Available: {free.bit_count()}"
         )
-    aligned, unaligned, without_topology = _by_affinity(inventory, free, affinity)
+    aligned, unaligned, without_topology = by_affinity(inventory, free, affinity)
     stages: tuple[DeviceSet, ...] = (aligned,)
     candidates = aligned
     if missing >= aligned.bit_count():
@@ -255,7 +247,8 @@ def _preferred(
     return inventory.find(answer)
 
 
-def _by_affinity(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSet | None) -> DevicesByAffinity:
+def by_affinity(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSet | None) -> DevicesByAffinity:
+    """Some *devices* by affinity; ``None``: no nodes were chosen."""
     if affinity is None or not inventory.placed:
         return DevicesByAffinity(0, 0, devices)
     aligned = devices & inventory.near(affinity)
@@ -283,7 +276,7 @@ def _reusable_after(
     ledger: DeviceLedger, pod: Pod, container: Container, devices: DeviceIds
 ) -> Mapping[str, frozenset[str]]:
     """The reusable devices of *pod*: an ordinary init container leaves its devices to the next, others keep theirs."""
-    ends = any(container.name == init.name and not init.restartable for init in pod.init)
+    ends = container.name in pod.ordinary_init
     reusable = dict(ledger.reusable_by(pod.uid))
     for resource, ids in devices.items():
         before = reusable.pop(resource, frozenset())

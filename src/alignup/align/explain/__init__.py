@@ -1,1 +1,1 @@
-"""Explain a decision (``sentences``, ``decision_parts``), and find what would admit a rejected pod (``remedies``)."""
+"""Explain a decision (``sentences``), and find what would admit a rejected pod (``remedies``)."""

@@ -1,4 +1,4 @@
-"""The changes that may admit a rejected pod, each a value that can be applied.
+"""The changes that may admit a rejected pod, each a value that can be applied and described.
 
 Applying a change returns another host and another pod and leaves the originals alone. It raises ``SettingsError`` where
 a kubelet would not start with the changed settings, and ``StateError`` where it would not start with the running pods.
@@ -10,15 +10,19 @@ from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
+from typing import Any
 
+from alignup.align import bits
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
-from alignup.align.bits import CpuSet, union
+from alignup.align.bits import CpuSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision
 from alignup.align.errors import StateError
+from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
+from alignup.align.ledger import Ledger
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryProvider
@@ -48,6 +52,9 @@ class Unit(StrEnum):
             return Quantity(amount, -3) if amount % 1000 else Quantity.of(amount // 1000)
         return Quantity.of(amount, QuantityFormat.BINARY_SI if self is Unit.BYTES else QuantityFormat.DECIMAL_SI)
 
+    def document(self, was: int, now: int) -> dict[str, str]:
+        return {"was": str(self.quantity(was)), "now": str(self.quantity(now))}
+
 
 @dataclass(frozen=True, slots=True)
 class RequestChange:
@@ -74,6 +81,16 @@ class RequestChange:
             for group in (pod.init, pod.containers)
         )
         return host, replace(pod, init=init, containers=containers)
+
+    def describe(self, _: Ledger) -> str:
+        subject = f"container {self.container}" if self.container else "the pod"
+        if not self.now:
+            return f"remove {self.resource} from {subject}"
+        return f"request {_instead(self, milli=self.unit is Unit.MILLI_CPUS)} for {subject}"
+
+    def to_document(self, _: Ledger) -> dict[str, Any]:
+        where = {"container": self.container, "resource": self.resource}
+        return {"kind": "request", **where, **self.unit.document(self.was, self.now)}
 
     def _changed(self, old: Resources) -> Resources:
         request, limit = old.requests.get(self.resource), old.limits.get(self.resource)
@@ -104,6 +121,12 @@ class SettingChange:
             return host, replace(pod, annotations={**pod.annotations, key: self.now})
         return migrate_host(host, self._changed(host.settings)), pod
 
+    def describe(self, _: Ledger) -> str:
+        return f"set {self.field} to {self.now} instead of {self.was}"
+
+    def to_document(self, _: Ledger) -> dict[str, Any]:
+        return {"kind": "setting", "field": self.field, "was": self.was, "now": self.now}
+
     def _changed(self, old: Settings) -> Settings:
         if self.field.startswith(CPU_OPTION):
             options = {**old.cpus.options, self.field.removeprefix(CPU_OPTION): self.now}
@@ -131,6 +154,22 @@ class Eviction:
             rest.release(uid)
         return rest, pod
 
+    def describe(self, ledger: Ledger) -> str:
+        count = sum(map(len, self.alternatives))
+        if not count:
+            others = ""
+        elif len(self.pods) > 1:
+            others = " (or other pods that hold the same)"
+        elif count == 1:
+            others = " (or another pod that holds the same)"
+        else:
+            others = f" (or one of {count} others that hold the same)"
+        return f"evict {_and(map(ledger.pod_name, self.pods))}{others}"
+
+    def to_document(self, ledger: Ledger) -> dict[str, Any]:
+        pods = [{"uid": uid, "name": ledger.pod_name(uid)} for uid in self.pods]
+        return {"kind": "leaving", "pods": pods, "instead": [list(alike) for alike in self.alternatives]}
+
 
 @dataclass(frozen=True, slots=True)
 class NodeReservationChange:
@@ -139,6 +178,10 @@ class NodeReservationChange:
     node: int
     was: int
     now: int
+
+    def __str__(self) -> str:
+        was, now = map(sentences.format_quantity, (self.was, self.now))
+        return f"{now} instead of {was} on NUMA node {self.node}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +201,10 @@ class ReservationChange:
     def moved(self) -> bool:
         return self.was == self.now
 
+    @property
+    def unit(self) -> Unit:
+        return Unit.MILLI_CPUS if self.resource == CPU else Unit.BYTES
+
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
         other = migrate_host(host, self._changed(host.settings))
         reserved = {
@@ -167,6 +214,30 @@ class ReservationChange:
         for excess in reserved_memory.excess_reservations(host.view.nodes, reserved) if self.shares else ():
             raise StateError(excess)
         return other, pod
+
+    def describe(self, _: Ledger) -> str:
+        if self.shares:
+            was, now = map(sentences.format_quantity, (self.was, self.now))
+            total = f"reserve {now} instead of {was} of {self.resource} in total, in reservedMemory"
+            what = f"move reservedMemory ({self.resource}):" if self.moved else total
+            drain = "(drain the node first: memory_manager_state records the old reservation)"
+            return f"{what} {_and(map(str, self.shares))} {drain}"
+        if self.listed:
+            was, now = (bits.show(cpus) or "none" for cpus in self.listed)
+            return f"set reservedSystemCPUs to {now} instead of {was}"
+        return f"reserve {_instead(self, milli=self.resource == CPU)} for system daemons"
+
+    def to_document(self, _: Ledger) -> dict[str, Any]:
+        document: dict[str, Any] = {"kind": "reservation", "resource": self.resource}
+        document |= self.unit.document(self.was, self.now)
+        if self.listed:
+            was, now = map(bits.show, self.listed)
+            document["reservedSystemCPUs"] = {"was": was, "now": now}
+        if self.shares:
+            document["reservedMemory"] = [
+                {"node": share.node, **self.unit.document(share.was, share.now)} for share in self.shares
+            ]
+        return document
 
     def _changed(self, old: Settings) -> Settings:
         reservation = dict(old.reservation)
@@ -183,9 +254,8 @@ class ReservationChange:
         """*amount*, changed by as much as the reservation."""
         if self.moved:
             return amount
-        unit = Unit.MILLI_CPUS if self.resource == CPU else Unit.BYTES
         before = amount.milli() if self.resource == CPU else amount.value()
-        return unit.quantity(max(0, before - self.was + self.now))
+        return self.unit.quantity(max(0, before - self.was + self.now))
 
     def _entries(self, old: tuple[ReservedMemory, ...]) -> Iterator[ReservedMemory]:
         new = {share.node: share.now for share in self.shares}
@@ -201,6 +271,16 @@ class ReservationChange:
 
 
 Change = RequestChange | SettingChange | Eviction | ReservationChange
+
+
+def _instead(change: RequestChange | ReservationChange, *, milli: bool) -> str:
+    now = sentences.format_amount(change.resource, change.now, milli=milli)
+    return f"{now} instead of {sentences.format_number(change.resource, change.was, milli=milli)}"
+
+
+def _and(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def apply_changes(changes: Iterable[Change], host: Host, pod: Pod) -> tuple[Host, Pod]:
@@ -219,6 +299,26 @@ class Proposal:
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
         return apply_changes(self.changes, host, pod)
+
+    def describe(self, ledger: Ledger) -> str:
+        """The changes in one sentence; *ledger* gives the names of pods."""
+        return ", and ".join(change.describe(ledger) for change in self.changes)
+
+    def describe_result(self) -> str:
+        placements = self.decision.placements
+        if len(placements) == 1:
+            return sentences.describe_allocation(placements[0])
+        return sentences.describe_allocations(placements)
+
+    def to_document(self, ledger: Ledger) -> dict[str, Any]:
+        return {
+            "sentence": self.describe(ledger),
+            "changes": [change.to_document(ledger) for change in self.changes],
+            "placements": [
+                {"container": one.container, "nodes": sentences.node_list(one.hint.nodes), "given": one.as_text()}
+                for one in self.decision.placements
+            ],
+        }
 
 
 def migrate_host(host: Host, settings: Settings) -> Host:
@@ -241,7 +341,7 @@ def _migrate_cpus(rules: CpuProvider, ledger: CpuLedger) -> CpuLedger:
     if rules.policy is CpuPolicy.NONE:
         return ledger
     excluded = rules.reserved if rules.options.strict_cpu_reservation else 0
-    owned = union(map(ledger.owned, {*ledger.held, *ledger.pod_held}))
+    owned = bits.union(map(ledger.owned, {*ledger.held, *ledger.pod_held}))
     shared = rules.view.all_cpus & ~(owned | excluded)
     if (shared, rules.reserved) == (ledger.shared, ledger.reserved):
         return ledger
@@ -271,7 +371,6 @@ def _held_blocks(ledger: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, 
 
 
 def _total_reserved(ledger: MemoryLedger) -> Counter[str]:
-    """Type → bytes held on all nodes together."""
     sizes: Counter[str] = Counter()
     for node in ledger.nodes.values():
         sizes.update({type_: table.reserved for type_, table in node.tables.items()})

@@ -17,14 +17,12 @@ from itertools import combinations, combinations_with_replacement, islice
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.cpus.ledger import CpuLedger
-from alignup.align.devices import DeviceLedger
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.explain.changes import Eviction, Proposal
 from alignup.align.explain.what_if import SearchTimeoutError, WhatIf
 from alignup.align.fit import PODS
 from alignup.align.machine import KubeletView
-from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.workload import QoS
-from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 
 MAX_EVICTED = 3  #: pods in one set
@@ -79,13 +77,14 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
 
 
 def _sets(what_if: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple[EvictionCandidate, ...]]:
-    """The sets of *size* to try, each once."""
     nodes = bits.union(group[0].nodes for group in groups)
     by_node = [[group for group in groups if group[0].nodes >> node & 1] for node in bits.members(nodes)]
     tried: set[frozenset[EvictionCandidate]] = set()
     for some in (*by_node, groups) if size > 1 else (groups,):
-        for chosen in _distinct_sets(some, size):
-            if frozenset(chosen) not in tried:
+        # Sets that differ in what their pods hold, with the first pods of each group.
+        for kinds in map(Counter, combinations_with_replacement(range(len(some)), size)):
+            chosen = tuple(holder for kind, count in kinds.items() for holder in some[kind][:count])
+            if len(chosen) == size and frozenset(chosen) not in tried:
                 tried.add(frozenset(chosen))
                 yield chosen
     candidates = [holder for group in groups for holder in group]
@@ -95,14 +94,6 @@ def _sets(what_if: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple
     yield from islice(rest, MAX_EQUIVALENT)
     if next(rest, None):
         what_if.note_unsearched(f"Not all evictions of {size} equivalent pods were tried.")
-
-
-def _distinct_sets(groups: Sequence[Group], size: int) -> Iterator[tuple[EvictionCandidate, ...]]:
-    """The sets of *size* that differ in what their pods hold; of each group the first pods."""
-    for kinds in combinations_with_replacement(range(len(groups)), size):
-        counts = Counter(kinds)
-        if all(count <= len(groups[kind]) for kind, count in counts.items()):
-            yield tuple(holder for kind, count in counts.items() for holder in groups[kind][:count])
 
 
 def _may_suffice(what_if: WhatIf, chosen: Sequence[EvictionCandidate], size: int) -> bool:
@@ -148,11 +139,21 @@ def _suffices(what_if: WhatIf, change: Eviction) -> bool:
 def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
     """The candidates, least important first by priority and QoS class, then newest first."""
     host = what_if.host
-    needed = _needed_resources(what_if)
+    ledgers = host.ledger.by_provider()
+    needed = {
+        one.name: {
+            resource
+            for container in (*what_if.pod.all_containers, None)
+            for resource in one.needs(ledgers[one.name], what_if.pod, container)
+        }
+        for one in host.providers
+    }
     found = []
     for arrival, (uid, admitted) in enumerate(host.ledger.pods.items()):
         cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed[host.cpus.name] else ((), 0)
-        blocks = _blocks(host.ledger.memory, uid) if needed[host.memory.name] else ()
+        memory = host.ledger.memory
+        held = [memory.pod_held[uid]] if uid in memory.pod_held else memory.held.get(uid, {}).values()
+        blocks = tuple(sorted(block for own in held for block in own)) if needed[host.memory.name] else ()
         devices = tuple(sorted(_devices(host.ledger.devices, uid, needed[host.devices.name])))
         nodes |= bits.union(block.nodes for block in blocks) | bits.union(device[1] for device in devices)
         # Providers from outside need not list requests, so everything they allocated may matter.
@@ -163,24 +164,14 @@ def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
             for item in sorted(provider.describe(host.ledger.others[provider.name], uid, container.name).items())
         )
         holdings = (cores, blocks, devices, others)
-        uses = {short.resource: _used_amount(admitted.usage, short.resource) for short in what_if.shortfalls}
+        usage = admitted.usage
+        amounts = {PODS: 1, CPU: usage.milli_cpu, MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage}
+        amounts |= usage.scalars
+        uses = {short.resource: amounts.get(short.resource, 0) for short in what_if.shortfalls}
         if any(holdings) or any(uses.values()):
             rank = (admitted.pod.priority or 0, _RANKS.index(admitted.pod.qos), -arrival)
             found.append((rank, EvictionCandidate(uid, (*holdings, *uses.items()), nodes, uses)))
     return [candidate for _, candidate in sorted(found, key=lambda ranked: ranked[0])]
-
-
-def _needed_resources(what_if: WhatIf) -> dict[str, set[str]]:
-    """Provider → the resources that the rejected pod requests from it."""
-    pod, ledgers = what_if.pod, what_if.host.ledger.by_provider()
-    return {
-        provider.name: {
-            resource
-            for container in (*pod.all_containers, None)
-            for resource in provider.needs(ledgers[provider.name], pod, container)
-        }
-        for provider in what_if.host.providers
-    }
 
 
 def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
@@ -195,23 +186,11 @@ def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, No
     return tuple(sorted(tuple(sorted(places)) for places in cores.values())), nodes
 
 
-def _blocks(ledger: MemoryLedger, uid: str) -> tuple[Block, ...]:
-    held = [ledger.pod_held[uid]] if uid in ledger.pod_held else ledger.held.get(uid, {}).values()
-    return tuple(sorted(block for blocks in held for block in blocks))
-
-
 def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
     """The resource, nodes and health of each device; one that is gone has no nodes."""
     for resource in resources:
         inventory = ledger.inventories.get(resource)
+        known = {device.id: device for device in inventory.devices} if inventory else {}
         for id_ in ledger.owned(uid, resource):
-            index = inventory.indexes.get(id_) if inventory else None
-            if inventory is None or index is None:
-                yield resource, 0, False
-            else:
-                yield resource, inventory.devices[index].nodes or 0, inventory.devices[index].healthy
-
-
-def _used_amount(usage: FitRequest, resource: str) -> int:
-    plain = {PODS: 1, CPU: usage.milli_cpu, MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage}
-    return plain.get(resource, usage.scalars.get(resource, 0))
+            device = known.get(id_)
+            yield (resource, device.nodes or 0, device.healthy) if device else (resource, 0, False)

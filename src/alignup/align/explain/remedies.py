@@ -5,21 +5,19 @@
         changed_host, changed_pod = proposal.apply(host, pod)      # copies: the originals stay as they are
         assert changed_host.decide(changed_pod).admitted
 
-The search covers other amounts of one resource (``amounts``), other settings (``setting_changes``), evictions
-(``evictions``) and other reservations (``reservations``). It runs until *should_stop* returns true; ``unsearched`` then
-lists what was not tried.
+The search covers other amounts of one resource (``amounts``), other settings and reservations (``host_changes``), and
+evictions (``evictions``). It runs until *should_stop* returns true; ``unsearched`` then lists what was not tried.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
-from alignup.align.devices import PreferenceAnswers
+from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.explain.amounts import nearest_amounts, requested_amounts
 from alignup.align.explain.changes import Eviction, Proposal, RequestChange, ReservationChange, SettingChange
 from alignup.align.explain.evictions import smallest_eviction
-from alignup.align.explain.reservations import reservation_changes
-from alignup.align.explain.setting_changes import setting_changes
+from alignup.align.explain.host_changes import reservation_changes, setting_changes
 from alignup.align.explain.what_if import SearchTimeoutError, WhatIf
 from alignup.align.host import Host
 from alignup.align.workload import Pod
@@ -35,12 +33,8 @@ class Remedies:
     unsearched: tuple[str, ...] = ()
 
 
-def never() -> bool:
-    return False
-
-
 def find_remedies(
-    host: Host, pod: Pod, *, answers: PreferenceAnswers | None = None, should_stop: Callable[[], bool] = never
+    host: Host, pod: Pod, *, answers: PreferenceAnswers | None = None, should_stop: Callable[[], bool] = lambda: False
 ) -> Remedies:
     """Proposals that admit *pod* on *host*; none if the pod is not rejected.
 

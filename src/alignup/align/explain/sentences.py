@@ -5,6 +5,7 @@ takes more than a decision: see ``align.explain.remedies``.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
@@ -12,8 +13,11 @@ from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Reje
 from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy
-from alignup.align.workload import QoS
-from alignup.align.workload.names import CPU, MEMORY, is_hugepages
+from alignup.align.workload import Pod, QoS
+from alignup.align.workload.names import CPU, MEMORY, is_extended, is_hugepages
+
+if TYPE_CHECKING:
+    from alignup.align.host import Host
 
 HOST = "host"  #: the provider of a rejection by the fit check, which counts milli-CPUs
 _SMT_ERROR = "SMTAlignmentError"
@@ -69,12 +73,10 @@ def format_nodes(mask: NodeSet | None) -> str:
 
 
 def node_list(mask: NodeSet | None) -> str | None:
-    """NUMA nodes in the kernel's list format, for JSON."""
     return None if mask is None else bits.show(mask)
 
 
 def format_hint(hint: Hint) -> str:
-    """With a star when the hint is preferred."""
     return format_nodes(hint.nodes) + ("*" if hint.preferred else "")
 
 
@@ -122,6 +124,27 @@ def describe_rejection(decision: Decision) -> tuple[str, ...]:
     return tuple(_insufficient(decision.rejection, decision.steps))
 
 
+def ignored_requests(host: "Host", pods: Sequence[Pod]) -> tuple[str, ...]:
+    """Describe the requests of *pods* that a kubelet silently ignores."""
+    gates, offered = host.settings.gates, host.ledger.devices.handled
+    requested = {
+        name for pod in pods for one in pod.all_containers for name in one.resources.requests if is_extended(name)
+    }
+    notes = [
+        f"no device plugin offers {name}, and a kubelet admits pods regardless of such requests; "
+        f"declare the devices with --devices {name}=..."
+        for name in sorted(requested - offered)
+    ]
+    pod_level = [pod for pod in pods if pod.resources.requests or pod.resources.limits]
+    if pod_level and not (gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")):
+        which = f"{pod_level[0].name} and others have" if len(pod_level) > 1 else f"{pod_level[0].name} has"
+        notes.append(
+            f"{which} pod-level resources (spec.resources): "
+            "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
+        )
+    return tuple(notes)
+
+
 def _exclusive(placement: Placement) -> str:
     parts = (_format_given(resource, text) for part in placement.as_text().values() for resource, text in part.items())
     return " · ".join(filter(None, parts))
@@ -143,7 +166,6 @@ def _format_node_set(mask: NodeSet) -> str:
 
 
 def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[str]:
-    """A provider, or the node as a whole, has too little."""
     subject = f"container {rejection.container}" if rejection.container else "the pod"
     for short in rejection.shortfalls:
         milli = short.provider == HOST

@@ -8,7 +8,7 @@ from itertools import islice
 
 from alignup.align import fit
 from alignup.align.decision import Decision
-from alignup.align.devices import PreferenceAnswers
+from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import SettingsError, StateError, WorkLimitError
 from alignup.align.explain.changes import Change, Proposal, apply_changes
 from alignup.align.host import Host
@@ -20,8 +20,6 @@ class SearchTimeoutError(Exception):
 
 
 class WhatIf:
-    """One pod on one host, and the changes tried with it."""
-
     def __init__(self, host: Host, pod: Pod, *, answers: PreferenceAnswers, should_stop: Callable[[], bool]) -> None:
         self.host, self.pod = host, pod
         self._answers, self._should_stop = answers, should_stop
@@ -70,12 +68,10 @@ class WhatIf:
         return ()
 
     def check_time(self) -> None:
-        """Raise ``SearchTimeoutError`` when it is time to stop."""
         if self._should_stop():
             raise SearchTimeoutError
 
     def missing(self, resource: str) -> int:
-        """How much more of *resource* the whole host would need."""
         return next((short.missing for short in self.shortfalls if short.resource == resource), 0)
 
     def note_unsearched(self, sentence: str) -> None:

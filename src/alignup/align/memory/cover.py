@@ -134,12 +134,12 @@ class _Cover:
         """What the richest nodes by weight lack of each kind; negative if they hold more."""
         left = self.count
         missing = list(self.need)
-        for amounts in sorted(self.copies, key=lambda amounts: _weighed(weights, amounts), reverse=True):
+        richest = iter(sorted(self.copies, key=lambda amounts: _weighed(weights, amounts), reverse=True))
+        while left:  # there are more nodes
+            amounts = next(richest)
             taken = min(self.copies[amounts], left)
             missing = [wanted - taken * own for wanted, own in zip(missing, amounts, strict=True)]
             left -= taken
-            if not left:
-                break
         return missing
 
     def _search(self, weights: NodeAmounts, work_limit: int) -> bool:

@@ -72,9 +72,7 @@ class MemoryHintFamily:
         return self.amounts[node]
 
     def fitting_sets(self) -> tuple[NodeSet, ...]:
-        inside: list[NodeSet] = [0]
-        for node in self.amounts:
-            inside += [mask | 1 << node for mask in inside]
+        inside = bits.subsets(self.nodes)
         fitting = set(inside)
         for kind, wanted in enumerate(self.need):
             held = [0]
@@ -141,18 +139,12 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
             fixed_sets.append(cells)
     preferred_width = 1 if one_is_enough else 0
     if not one_is_enough and len(idle) < len(ledger.nodes):
-        preferred_width = _idle_width(ledger, need)
+        idle_tables = [node.tables for node in ledger.nodes.values()]
+        all_idle = [tuple([own.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for own in idle_tables]
+        preferred_width = cover.fewest_nodes(all_idle, wanted) or 0
     fixed_sets += [mask for mask in groups if mask not in fixed_sets and _group_fits(ledger, mask, need, pod=pod)]
     found = MemoryHintFamily(idle, wanted, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets))
     return found if found.min_width else None
-
-
-def _idle_width(ledger: MemoryLedger, need: Sizes) -> int:
-    """The smallest number of nodes that can serve *need* on the idle machine; 0 if all of them cannot."""
-    amounts = [
-        tuple([node.tables.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for node in ledger.nodes.values()
-    ]
-    return cover.fewest_nodes(amounts, tuple(need.values())) or 0
 
 
 def _group_fits(ledger: MemoryLedger, nodes: NodeSet, need: Sizes, *, pod: str) -> bool:

@@ -257,12 +257,8 @@ def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: 
 
 def _charged(ledger: MemoryLedger) -> Iterator[tuple[str, str, Block]]:
     """Every charged block with its pod and container; blocks of a pod as a whole have no container."""
-    for pod, blocks in ledger.pod_held.items():
-        for block in blocks:
-            yield pod, "", block
-    for pod, containers in ledger.held.items():
-        if pod in ledger.pod_held:
-            continue
+    whole = {pod: {"": blocks} for pod, blocks in ledger.pod_held.items()}
+    for pod, containers in {**whole, **ledger.held, **whole}.items():
         for container, blocks in containers.items():
             for block in blocks:
                 yield pod, container, block
@@ -285,6 +281,5 @@ def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -
 
 
 def _in_group(nodes: Mapping[int, NodeMemory], group: NodeSet, type_: str) -> tuple[int, int]:
-    """The reserved and free bytes of one type on *group*."""
     tables = [nodes[node].tables.get(type_, EMPTY_TABLE) for node in bits.members(group)]
     return sum(table.reserved for table in tables), sum(table.free for table in tables)

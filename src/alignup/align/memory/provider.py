@@ -7,6 +7,7 @@ placed at all gets no hint, which counts as "anywhere"; it is rejected only at a
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
 from typing import Self
 
 from alignup.align.bits import NodeSet, quote
@@ -62,27 +63,19 @@ class MemoryProvider(Provider[MemoryLedger]):
             return MemoryLedger()
         return MemoryLedger.of_machine(self.nodes, self.reserved)
 
-    def container_need(self, pod: Pod, container: Container) -> Mapping[str, int]:
-        """The bytes of each type to allocate to a container; empty if the provider does not manage it."""
-        if not self._manages(pod):
-            return {}
-        return demand.container_memory(pod, container, pod_level_managers=self.settings.pod_level_managers)
-
-    def pod_need(self, pod: Pod) -> Mapping[str, int]:
-        """The bytes of each type to allocate to a whole pod; empty if the provider does not manage it."""
-        if not self._manages(pod):
-            return {}
-        return demand.pod_memory(pod, pod_level_managers=self.settings.pod_level_managers)
-
-    def _manages(self, pod: Pod) -> bool:
+    def need(self, pod: Pod, container: Container | None) -> Mapping[str, int]:
+        """The bytes of each type to allocate to a container or a whole pod; empty if they are not managed."""
+        managers = self.settings.pod_level_managers
         if self.settings.policy is MemoryPolicy.NONE or pod.qos is not QoS.GUARANTEED:
-            return False
-        return self.settings.pod_level_managers or not pod.has_pod_level_resources
+            return {}
+        if pod.has_pod_level_resources and not managers:
+            return {}
+        return demand.memory(pod, container, pod_level_managers=managers)
 
     def _request(self, pod: Pod, container: Container | None) -> Mapping[str, int]:
         """What to allocate; empty also for an amount that cannot be read, which is rejected at allocation."""
         try:
-            return self.pod_need(pod) if container is None else self.container_need(pod, container)
+            return self.need(pod, container)
         except ProviderError:
             return {}
 
@@ -106,13 +99,12 @@ class MemoryProvider(Provider[MemoryLedger]):
         return _hints(ledger, need, pod=pod.uid)
 
     def allocate(self, ledger: MemoryLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> MemoryLedger:
-        """Allocate on the nodes of *affinity*, or on more if they are not enough."""
         if container is None:
             return self._allocate_pod(ledger, pod, affinity)
-        need = self.container_need(pod, container)
+        need = self.need(pod, container)
         if not need:
             return ledger
-        init = _is_ordinary_init(pod, container)
+        init = container.name in pod.ordinary_init
         if ledger.blocks(pod.uid, container.name) is not None:
             return ledger.give_again(pod.uid, container.name, init=init)
         nodes = self._place(ledger, need, pod=pod.uid, affinity=affinity)
@@ -121,7 +113,7 @@ class MemoryProvider(Provider[MemoryLedger]):
 
     def _allocate_pod(self, ledger: MemoryLedger, pod: Pod, affinity: Hint) -> MemoryLedger:
         """Allocate pod-level memory as a whole: containers with requests get their share, all others share the rest."""
-        budget = self.pod_need(pod)
+        budget = self.need(pod, None)
         placed = pod.uid in ledger.pod_held and not self.settings.kubelet_faults
         if not budget or not pod.has_pod_level_resources or placed:
             return ledger
@@ -197,17 +189,8 @@ def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block,
 
 def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
     """The ordinary init containers that have ended when *container* starts."""
-    names = []
-    for init in pod.init:
-        if init.name == container.name:
-            break
-        if not init.restartable:
-            names.append(init.name)
-    return tuple(names)
-
-
-def _is_ordinary_init(pod: Pod, container: Container) -> bool:
-    return not container.restartable and container.name in [init.name for init in pod.init]
+    before = takewhile(lambda init: init.name != container.name, pod.init)
+    return tuple(init.name for init in before if not init.restartable)
 
 
 def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
@@ -216,7 +199,7 @@ def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
     has_shared = False
     for container in pod.all_containers:
         own = _own(pod, container)
-        lasting = not _is_ordinary_init(pod, container)
+        lasting = container.name not in pod.ordinary_init
         if own and lasting:
             spent = {type_: size + own.get(type_, 0) for type_, size in spent.items()}
         elif lasting:
@@ -239,21 +222,14 @@ def _shares(pod: Pod, budget: Sizes) -> dict[str, Sizes]:
     """The share of each container of a pod placed as a whole: its own requests, or the rest shared by the others."""
     shares: dict[str, Sizes] = {}
     pool = dict(budget)
-    for container in pod.init:
-        shares[container.name] = _own(pod, container)
-        if container.restartable:
-            pool = _subtract(pool, shares[container.name])
-        elif not shares[container.name]:
-            shares[container.name] = pool  # it runs before the containers, beside the sidecars started so far
-    for container in pod.containers:
-        shares[container.name] = _own(pod, container)
-        pool = _subtract(pool, shares[container.name])
+    for container in pod.all_containers:
+        own = _own(pod, container)
+        if container.name not in pod.ordinary_init:
+            pool = {type_: max(0, size - own.get(type_, 0)) for type_, size in pool.items()}
+        # An ordinary init container runs before the containers, beside the sidecars started so far.
+        shares[container.name] = pool if not own and container.name in pod.ordinary_init else own
     return {name: own or pool for name, own in shares.items()}
 
 
 def _own(pod: Pod, container: Container) -> Sizes:
-    return demand.container_memory(pod, container, pod_level_managers=True)
-
-
-def _subtract(sizes: Sizes, taken: Sizes) -> dict[str, int]:
-    return {type_: max(0, size - taken.get(type_, 0)) for type_, size in sizes.items()}
+    return demand.memory(pod, container, pod_level_managers=True)

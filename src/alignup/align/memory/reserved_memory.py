@@ -26,9 +26,25 @@ class ReservedMemory:
     limits: Amounts
 
 
-def reservation_problems(entries: Iterable[ReservedMemory]) -> tuple[str, ...]:
+def reservation_problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:
     """The errors of the kubelet's validation of its configuration."""
-    return tuple(_problems(entries))
+    seen: Counter[tuple[int, str]] = Counter()
+    for entry in entries:
+        for type_, amount in sorted(entry.limits.items()):
+            where = f"for NUMA node {entry.node}"
+            seen[entry.node, type_] += 1
+            if not _is_memory(type_):
+                yield (
+                    f"invalid configuration: the limit type {quote(type_)} {where} is not supported, "
+                    "only [memory hugepages-<HugePageSize>] is accepted"
+                )
+            if amount.is_zero:
+                yield f"invalid configuration: reserved memory may not be zero {where} and resource {quote(type_)}"
+            if seen[entry.node, type_] > 1:
+                yield (
+                    f"invalid configuration: the reserved memory has a duplicate value {where} "
+                    f"and resource {quote(type_)}"
+                )
 
 
 def reserved_by_node(
@@ -90,34 +106,13 @@ def propose_reserved_memory(reservation: Amounts, view: KubeletView) -> tuple[Re
     return tuple(ReservedMemory(node, limits) for node, limits in shares.items() if limits)
 
 
-def _problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:
-    seen: Counter[tuple[int, str]] = Counter()
-    for entry in entries:
-        for type_, amount in sorted(entry.limits.items()):
-            where = f"for NUMA node {entry.node}"
-            seen[entry.node, type_] += 1
-            if type_ != MEMORY and not names.is_hugepages(type_):
-                yield (
-                    f"invalid configuration: the limit type {quote(type_)} {where} is not supported, "
-                    "only [memory hugepages-<HugePageSize>] is accepted"
-                )
-            if amount.is_zero:
-                yield f"invalid configuration: reserved memory may not be zero {where} and resource {quote(type_)}"
-            if seen[entry.node, type_] > 1:
-                yield (
-                    f"invalid configuration: the reserved memory has a duplicate value {where} "
-                    f"and resource {quote(type_)}"
-                )
-
-
 def _check_totals(entries: Sequence[ReservedMemory], reservation: Amounts) -> None:
     totals: dict[str, Quantity] = {}
     for entry in entries:
         for type_, amount in entry.limits.items():
             # The later amount comes first: a sum is printed in the format of its first non-zero term.
             totals[type_] = amount + totals.get(type_, Quantity.ZERO)
-    types = {*totals, *(type_ for type_ in reservation if type_ == MEMORY or names.is_hugepages(type_))}
-    for type_ in sorted(types):
+    for type_ in sorted({*totals, *filter(_is_memory, reservation)}):
         total, wanted = totals.get(type_, Quantity.ZERO), reservation.get(type_, Quantity.ZERO)
         if total != wanted:
             raise SettingsError(
@@ -129,7 +124,7 @@ def _check_totals(entries: Sequence[ReservedMemory], reservation: Amounts) -> No
 def _wanted(reservation: Amounts) -> dict[str, int]:
     sizes = {}
     for type_, amount in reservation.items():
-        if (type_ == MEMORY or names.is_hugepages(type_)) and not amount.is_zero:
+        if _is_memory(type_) and not amount.is_zero:
             size = amount.as_int64()
             if size is None or size < 0:
                 raise SettingsError(f"{amount} of {type_} cannot be reserved: it is not a whole number of bytes")
@@ -137,6 +132,10 @@ def _wanted(reservation: Amounts) -> dict[str, int]:
     if MEMORY not in sizes:
         raise SettingsError("[memorymanager] you should specify the system reserved memory")
     return sizes
+
+
+def _is_memory(type_: str) -> bool:
+    return type_ == MEMORY or names.is_hugepages(type_)
 
 
 def _capacity(node: NumaNode) -> dict[str, int]:

@@ -183,7 +183,6 @@ def _best_on_few_nodes(
 def _best_not_preferred(
     inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> MergeResult:
-    """The best reachable set, if no combination is preferred."""
     try:
         if all(isinstance(hints, HintList) for hints in inputs):
             reachable: Collection[NodeSet] = reachability.intersect_lists(inputs, nodes, budget)
@@ -245,7 +244,6 @@ def _allows(hints: Hints, partial: NodeSet) -> bool:
 
 
 def _widths(target: int, most: int) -> Iterable[tuple[int, MergeRule]]:
-    """The widths in the order of preference, each with its rule."""
     if 0 < target <= most:
         yield target, MergeRule.AT_TARGET
     for width in range(min(target - 1, most), 0, -1):

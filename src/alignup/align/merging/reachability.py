@@ -35,7 +35,6 @@ def allowed_sets(hints: Hints, nodes: NodeSet) -> set[NodeSet]:
 
 
 def allowed_nodes(hints: Hints, nodes: NodeSet) -> NodeSet:
-    """The nodes of *nodes* in any set of *hints*."""
     if isinstance(hints, HintList):
         return nodes if hints.anywhere is not None else nodes & bits.union(hints.masks)
     return nodes & (hints.nodes | bits.union(hints.fixed_sets))
@@ -53,6 +52,9 @@ def reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSe
     return reached
 
 
+_sparse_sets = lru_cache(maxsize=64)(bits.subsets)
+
+
 def count_reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> list[NodeSet]:
     """Every reachable set, in time that depends on the number of nodes and inputs only."""
     tables = [allowed_sets(hints, nodes) for hints in inputs]
@@ -63,15 +65,6 @@ def count_reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> list[NodeSe
     index = {mask: index for index, mask in enumerate(sparse)}
     numbered = [{index[mask] for mask in table} for table in tables]
     return [sparse[number] for number in _reached(numbered, nodes.bit_count())]
-
-
-@lru_cache(maxsize=64)
-def _sparse_sets(nodes: NodeSet) -> tuple[NodeSet, ...]:
-    """Number → set: bit *i* of the number stands for the *i*-th node."""
-    sets = [0]
-    for node in bits.members(nodes):
-        sets += [mask | 1 << node for mask in sets]
-    return tuple(sets)
 
 
 def _reached(tables: list[set[int]], count: int) -> list[int]:
@@ -138,15 +131,12 @@ def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, bu
             supersets = {mask & nodes for mask in hints.masks if not target & ~mask}
             if hints.anywhere is not None:
                 supersets.add(nodes)
-            fixed = _minimal({mask & other for mask in fixed for other in supersets})
+            found = {mask & other for mask in fixed for other in supersets}
+            # Whatever a superset reaches, its subset reaches too.
+            fixed = {mask for mask in found if not any(other != mask and other & mask == other for other in found)}
         else:
             families.append(hints)
     return any(_families_reach(families, mask, target, [], budget) for mask in fixed)
-
-
-def _minimal(found: set[NodeSet]) -> set[NodeSet]:
-    """The sets that contain no other one: whatever a superset reaches, its subset reaches too."""
-    return {mask for mask in found if not any(other != mask and other & mask == other for other in found)}
 
 
 def _families_reach(

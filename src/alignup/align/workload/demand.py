@@ -72,7 +72,6 @@ def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[s
 
 
 def pod_level_amounts(amounts: Amounts) -> Amounts:
-    """Only the amounts that pod-level resources may contain."""
     return {name: amount for name, amount in amounts.items() if names.is_pod_level(name)}
 
 
@@ -117,34 +116,27 @@ def _fit_request(total: Amounts) -> FitRequest:
     )
 
 
-def container_cpus(pod: Pod, container: Container, *, pod_level_managers: bool = False) -> int:
-    """The number of exclusive CPUs of one container; 0 if it uses the shared pool."""
+def exclusive_cpus(pod: Pod, container: Container | None, *, pod_level_managers: bool = False) -> int:
+    """The exclusive CPUs of a container, or of a whole pod (``None``) without overhead and fractions of containers."""
     if pod.qos is not QoS.GUARANTEED:
         return 0
-    if _is_whole(pod, managed=pod_level_managers) and container.resources.qos is not QoS.GUARANTEED:
-        return 0
-    return container.resources.whole_cpus
-
-
-def pod_cpus(pod: Pod, *, pod_level_managers: bool = False) -> int:
-    """The number of exclusive CPUs of a whole pod, without overhead; fractions of single containers count as 0."""
-    if pod.qos is not QoS.GUARANTEED:
-        return 0
-    if _is_whole(pod, managed=pod_level_managers):
+    whole = pod_level_managers and pod.has_pod_level_resources
+    if container is not None:
+        return 0 if whole and container.resources.qos is not QoS.GUARANTEED else container.resources.whole_cpus
+    if whole:
         return pod.resources.whole_cpus
     return aggregate(pod, lambda one: {CPU: one.resources.whole_cpus}).get(CPU, 0)
 
 
-def container_memory(pod: Pod, container: Container, *, pod_level_managers: bool = False) -> Mapping[str, int]:
-    """The requested bytes of memory and of each huge page size of one container, in any QoS class."""
-    if _is_whole(pod, managed=pod_level_managers) and container.resources.qos is not QoS.GUARANTEED:
-        return {}
-    return _bytes(container.resources)
+def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = False) -> Mapping[str, int]:
+    """The requested bytes of memory and huge pages of a container in any QoS class, or of a whole pod (``None``).
 
-
-def pod_memory(pod: Pod, *, pod_level_managers: bool = False) -> dict[str, int]:
-    """The requested bytes of a whole pod; like the kubelet, without types that only init containers request."""
-    if _is_whole(pod, managed=pod_level_managers):
+    Like in the kubelet, those of a pod are without types that only init containers request.
+    """
+    whole = pod_level_managers and pod.has_pod_level_resources
+    if container is not None:
+        return {} if whole and container.resources.qos is not QoS.GUARANTEED else _bytes(container.resources)
+    if whole:
         return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
     total = aggregate(pod, lambda one: _bytes(one.resources))
     named = {name for container in pod.containers for name in container.resources.requests}
@@ -152,7 +144,6 @@ def pod_memory(pod: Pod, *, pod_level_managers: bool = False) -> dict[str, int]:
 
 
 def container_devices(container: Container, resources: Collection[str]) -> dict[str, int]:
-    """The number of devices of each of *resources* in the limits of one container."""
     return {name: amount.value() for name, amount in container.resources.limits.items() if name in resources}
 
 
@@ -160,11 +151,6 @@ def pod_devices(pod: Pod, resources: Collection[str]) -> dict[str, int]:
     """The number of devices of each of *resources* in the limits of a whole pod, without overhead."""
     total = limits(pod, overhead=False)
     return {name: amount.value() for name, amount in total.items() if name in resources}
-
-
-def _is_whole(pod: Pod, *, managed: bool) -> bool:
-    """Whether pod-level resources are allocated as a whole."""
-    return managed and pod.has_pod_level_resources
 
 
 def _bytes(resources: Resources) -> Mapping[str, int]:
@@ -185,7 +171,6 @@ def _add(total: dict[str, Amount], more: Mapping[str, Amount]) -> None:
 
 
 def _raise_to(total: dict[str, Amount], floor: Mapping[str, Amount]) -> None:
-    """Raise *total* to at least *floor*."""
     for name, amount in floor.items():
         if name not in total or amount > total[name]:
             total[name] = amount

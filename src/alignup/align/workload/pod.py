@@ -120,6 +120,11 @@ class Pod:
         return self.init + self.containers
 
     @lock_free_cached_property
+    def ordinary_init(self) -> tuple[str, ...]:
+        """The names of the init containers that are no sidecars: each ends before the next container starts."""
+        return tuple(container.name for container in self.init if not container.restartable)
+
+    @lock_free_cached_property
     def has_pod_level_resources(self) -> bool:
         own = self.resources
         return any(map(names.is_pod_level, own.requests)) or any(map(names.is_pod_level, own.limits))

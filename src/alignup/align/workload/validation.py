@@ -94,7 +94,6 @@ def _on_host(pod: Pod, host: str) -> Pod:
 
 
 def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
-
     def amounts(old: Amounts) -> Amounts:
         return {name: change(amount) for name, amount in old.items()}
 
@@ -167,11 +166,19 @@ def _resource_problems(
         yield from _amount_problems(f"{field}.limits[{name}]", name, amount, name_problems=name_problems)
     for name, amount in resources.requests.items():
         yield from _amount_problems(f"{field}.requests[{name}]", name, amount, name_problems=name_problems)
-        yield from _balance_problems(field, name, amount, limit=resources.limits.get(name))
+        yield from _limit_problems(field, name, amount, limit=resources.limits.get(name))
     named = resources.limits.keys() | resources.requests.keys()
     if any(map(names.is_hugepages, named)) and not named & {CPU, MEMORY}:
         yield Problem(field, "Forbidden: HugePages require cpu or memory")
-    yield from _claim_problems(f"{field}.claims", resources.claims, known=claims)
+    for index, name in enumerate(resources.claims):
+        where = f"{field}.claims[{index}]"
+        if not name:
+            yield Problem(where, "Required value")
+            continue
+        if name in resources.claims[:index]:
+            yield Problem(where, f"Duplicate value: {quote(name)}")
+        if name not in claims:
+            yield Problem(where, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
 
 
 def _amount_problems(
@@ -189,7 +196,7 @@ def _amount_problems(
             yield _invalid(field, amount, f"{amount} is not positive integer multiple of {name}")
 
 
-def _balance_problems(field: str, name: str, amount: Quantity, *, limit: Quantity | None) -> Iterator[Problem]:
+def _limit_problems(field: str, name: str, amount: Quantity, *, limit: Quantity | None) -> Iterator[Problem]:
     may_exceed = names.is_overcommittable(name)
     if limit is None:
         if not may_exceed:
@@ -198,19 +205,6 @@ def _balance_problems(field: str, name: str, amount: Quantity, *, limit: Quantit
         yield _invalid(f"{field}.requests", amount, f"must be equal to {name} limit of {limit}")
     elif amount > limit:
         yield _invalid(f"{field}.requests", amount, f"must be less than or equal to {name} limit of {limit}")
-
-
-def _claim_problems(field: str, claims: tuple[str, ...], *, known: tuple[str, ...]) -> Iterator[Problem]:
-    """A claim must have a name, be unique, and be a claim of the pod."""
-    for index, name in enumerate(claims):
-        where = f"{field}[{index}]"
-        if not name:
-            yield Problem(where, "Required value")
-            continue
-        if name in claims[:index]:
-            yield Problem(where, f"Duplicate value: {quote(name)}")
-        if name not in known:
-            yield Problem(where, f"Not found: {quote(name)}: must be one of the names in pod.spec.resourceClaims")
 
 
 def _pod_level_problems(pod: Pod) -> Iterator[Problem]:

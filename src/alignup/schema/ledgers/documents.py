@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.devices import DeviceLedger
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import StateError
 from alignup.align.ledger import Ledger
 from alignup.align.memory.ledger import Block

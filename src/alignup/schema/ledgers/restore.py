@@ -15,8 +15,7 @@ from msgspec import structs
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.ledger import CpuLedger
-from alignup.align.devices import DeviceLedger
-from alignup.align.devices.ledger import DeviceIds, DeviceInventory, natural_sort_key
+from alignup.align.devices.ledger import DeviceIds, DeviceInventory, DeviceLedger, natural_sort_key
 from alignup.align.errors import ParseError, RestoreError, StateError
 from alignup.align.fit import UsedResources
 from alignup.align.ledger import AdmittedPod, Ledger

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from alignup.align import bits
-from alignup.align.devices import DeviceLedger
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.state.kubelet import cpu_file

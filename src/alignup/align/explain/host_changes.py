@@ -1,4 +1,9 @@
-"""Find a smaller reservation for system daemons, or another place for it, that admits a pod.
+"""Find other settings or reservations of the host that admit a pod.
+
+Candidates are a more permissive policy, the other scope, and options of the topology and CPU managers: each alone, and
+in pairs only if none suffices alone. Of the policies the strictest that admits is proposed. The CPU and memory
+managers' policies stay, since changing them requires draining the node. If pods choose their policy by annotation, the
+pod's annotation changes instead of the host's setting.
 
 CPUs are reserved by count or by list. Memory is reserved per NUMA node under the static memory manager, with a total
 that has to match. Reserved memory is moved to another node, where that helps, before less of it is proposed. Running
@@ -6,24 +11,67 @@ pods keep what they hold; a reservation that takes from them is not proposed.
 """
 
 from collections.abc import Iterable, Iterator
-from itertools import combinations_with_replacement, product
+from itertools import combinations, combinations_with_replacement, product
 
 from alignup.align import bits
+from alignup.align.admit import effective_policy
 from alignup.align.bits import CpuSet
-from alignup.align.cpus.options import CpuPolicy
-from alignup.align.explain.break_points import node_sums, other_amounts, subset_sums
-from alignup.align.explain.changes import NodeReservationChange, Proposal, ReservationChange
+from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy
+from alignup.align.explain import changes
+from alignup.align.explain.amounts import node_sums, other_amounts, subset_sums
+from alignup.align.explain.changes import NodeReservationChange, Proposal, ReservationChange, SettingChange
 from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host
 from alignup.align.machine import KubeletView
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, parse_bool
 from alignup.align.workload import names
 from alignup.align.workload.names import CPU, MEMORY
 
 MAX_TRIED = 150  #: reservations of one resource; each builds another host
 _MIB = 1 << 20
 _MAX_REQUEST_SUMS, _MAX_NODE_SUMS = 100, 1000
+
+_IRRELEVANT = "strict-cpu-reservation"  #: it affects the shared pool only
+
+
+def setting_changes(what_if: WhatIf) -> Iterator[Proposal]:
+    """Proposals of one setting each; if there are none, one proposal of two."""
+    candidates = _candidates(what_if)
+    found_single = False
+    for alternatives in candidates:
+        found = what_if.first((setting,) for setting in alternatives)
+        found_single = found_single or bool(found)
+        yield from found
+    if not found_single:
+        yield from what_if.first(both for one, other in combinations(candidates, 2) for both in product(one, other))
+
+
+def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
+    """The alternatives for each field, smallest change first."""
+    settings = what_if.host.settings
+    policy, scope = effective_policy(what_if.pod, what_if.host.rules)
+    if settings.pod_policy_annotations:
+        policy_field, scope_field = changes.OWN_POLICY, changes.OWN_SCOPE
+    else:
+        policy_field, scope_field = changes.POLICY, changes.SCOPE
+    laxer = list(Policy)[: list(Policy).index(policy)]
+    options = {
+        changes.TOPOLOGY_OPTION + name: getattr(settings.topology.options, TOPOLOGY_OPTIONS[name].field)
+        for name in TOPOLOGY_SWITCHES
+    }
+    if settings.cpus.policy == CpuPolicy.STATIC:
+        options |= {
+            changes.CPU_OPTION + name: parse_bool(name, settings.cpus.options.get(name, "false"))
+            for name in OPTION_STAGES
+            if name != _IRRELEVANT
+        }
+    return [
+        [SettingChange(policy_field, str(policy), str(other)) for other in reversed(laxer)],
+        [SettingChange(scope_field, str(scope), str(other)) for other in Scope if other is not scope],
+        *([SettingChange(name, str(on).lower(), str(not on).lower())] for name, on in options.items()),
+    ]
 
 
 def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
@@ -115,7 +163,7 @@ def _reduced(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
 def _reserved_by_node(host: Host, type_: str) -> dict[int, int]:
     """Node → reserved bytes of *type_*; empty where memory is not reserved per node."""
     entries = host.settings.reserved_memory
-    if host.settings.memory_policy != MemoryPolicy.STATIC or reserved_memory.reservation_problems(entries):
+    if host.settings.memory_policy != MemoryPolicy.STATIC or any(reserved_memory.reservation_problems(entries)):
         return {}
     reserved = {node.id: 0 for node in host.view.nodes}
     for entry in entries:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
-from alignup.align.explain.advice import describe_proposal, describe_result, to_document
 from alignup.align.explain.changes import (
     Eviction,
     NodeReservationChange,
@@ -19,7 +19,8 @@ from alignup.align.explain.changes import (
 )
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
-from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
+from alignup.align.quantity import Quantity
+from tests.align.hosts import GPU, admit, after, arrivals, host, hosts, pod
 from tests.effort import examples
 
 GIB = 1 << 30
@@ -66,6 +67,20 @@ CHANGES = {
         Eviction(("web",), (("db",),)),
         "evict default/web (or another pod that holds the same)",
         {"kind": "leaving", "pods": [{"uid": "web", "name": "default/web"}], "instead": [["db"]]},
+    ),
+    "one eviction of many": (
+        Eviction(("web",), (("db", "cache"),)),
+        "evict default/web (or one of 2 others that hold the same)",
+        {"kind": "leaving", "pods": [{"uid": "web", "name": "default/web"}], "instead": [["db", "cache"]]},
+    ),
+    "two evictions of more": (
+        Eviction(("web", "db"), (("cache",), ())),
+        "evict default/web and default/db (or other pods that hold the same)",
+        {
+            "kind": "leaving",
+            "pods": [{"uid": "web", "name": "default/web"}, {"uid": "db", "name": "default/db"}],
+            "instead": [["cache"], []],
+        },
     ),
     "two evictions": (
         Eviction(("web", "gone"), ((), ())),
@@ -129,8 +144,8 @@ CHANGES = {
 def test_every_change_has_a_sentence_and_a_document(change, sentence, document):
     proposal = Proposal((change,), decided())
 
-    assert describe_proposal(proposal, busy().ledger) == sentence
-    assert to_document(proposal, busy().ledger)["changes"] == [document]
+    assert proposal.describe(busy().ledger) == sentence
+    assert proposal.to_document(busy().ledger)["changes"] == [document]
 
 
 def test_several_changes_make_one_sentence():
@@ -139,14 +154,25 @@ def test_several_changes_make_one_sentence():
         SettingChange("topologyManagerScope", "pod", "container"),
     )
 
-    assert describe_proposal(Proposal(both, decided()), busy().ledger) == (
+    assert Proposal(both, decided()).describe(busy().ledger) == (
         "set topologyManagerPolicy to none instead of restricted, "
         "and set topologyManagerScope to container instead of pod"
     )
 
 
 def test_the_result_lists_each_container():
-    assert describe_result(Proposal((), decided())) == "CPUs 4-5 · 1Gi memory on NUMA node 1"
+    assert Proposal((), decided()).describe_result() == "CPUs 4-5 · 1Gi memory on NUMA node 1"
+
+
+def test_a_reservation_of_the_cpu_manager_alone_shrinks():
+    """The whole host may reserve no CPUs."""
+    cpus = CpuSettings(policy="static", reservation=Quantity.parse("2"))
+    one = host(memory=False, cpus=cpus, reservation={})
+
+    changed, _ = ReservationChange("cpu", 2000, 1000).apply(one, pod())
+
+    assert str(changed.settings.cpus.reservation) == "1"
+    assert changed.settings.reservation == {}
 
 
 @settings(deadline=None, max_examples=examples(20))
@@ -155,11 +181,10 @@ def test_every_proposal_has_a_sentence_and_a_document(data, one):
     for number in range(3):
         admit(one, data.draw(arrivals(f"uid-{number}")))
     late = data.draw(arrivals("late"))
-    tries = iter(range(200))
 
-    found = find_remedies(one, late, should_stop=lambda: next(tries, None) is None)
+    found = find_remedies(one, late, should_stop=after(200))
 
     for proposal in found.proposals:
-        assert describe_proposal(proposal, one.ledger)
-        assert describe_result(proposal)
-        assert json.loads(json.dumps(to_document(proposal, one.ledger)))["sentence"]
+        assert proposal.describe(one.ledger)
+        assert proposal.describe_result()
+        assert json.loads(json.dumps(proposal.to_document(one.ledger)))["sentence"]
