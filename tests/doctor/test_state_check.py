@@ -14,11 +14,12 @@ from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Finding, Severity
-from alignup.doctor.state_check import DEVICE_STATE, StateCheck, StateFiles, check_state
+from alignup.doctor.state_check import StateCheck, StateFiles, check_state
 from alignup.state.kubelet import cpu_file, device_file, memory_file
 from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
+from alignup.state.kubelet.state_dir import DEVICE_STATE
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
 from tests.doctor.helpers import GIB, MEMORY, STATIC, by_severity, cases, check, kubelet_error, machine

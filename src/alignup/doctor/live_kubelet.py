@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 from alignup.state.kubelet.state_dir import PLUGINS_DIR
@@ -50,7 +51,11 @@ def _processes(directory: Path, proc: Path) -> Iterator[str]:
             continue
         if Path(arguments[0]).name != "kubelet":
             continue
-        root = _root_dir(arguments)
+        root = ROOT
+        for argument, following in pairwise([*arguments, ""]):  # the last one counts
+            name, equals, value = argument.lstrip("-").partition("=")
+            if argument.startswith("-") and name == "root-dir":
+                root = Path(value if equals else following)
         inside = process / "root" / root.relative_to("/") if root.is_absolute() else process / "cwd" / root
         try:
             same = inside.samefile(directory)
@@ -58,13 +63,3 @@ def _processes(directory: Path, proc: Path) -> Iterator[str]:
             same = root.resolve() == directory.resolve()
         if same:
             yield f"process {process.name} is a kubelet with --root-dir {root}"
-
-
-def _root_dir(arguments: list[str]) -> Path:
-    """The last ``--root-dir``, as the kubelet reads it."""
-    root = ROOT
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, value = argument.lstrip("-").partition("=")
-        if argument.startswith("-") and name == "root-dir":
-            root = Path(value if equals else following)
-    return root

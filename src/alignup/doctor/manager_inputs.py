@@ -47,8 +47,7 @@ def read_inputs(
 
 def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set[str]) -> Configuration | None:
     """The configuration without the fields that cannot be read, which are added to *errors* and *dropped*."""
-    document: ParsedDocument | None = None
-    rest = text
+    document, rest = None, text
     while True:
         try:
             found = configuration.read(rest, name=name)
@@ -164,8 +163,8 @@ class ManagerInputs:
 
         ``None`` if it would not start even then.
         """
-        static = self.configuration.cpu_manager_policy == CpuPolicy.STATIC
-        if not static or self.has_dropped("cpuManagerPolicy") or not self.knows_cpus:
+        static = self.configuration.cpu_manager_policy == CpuPolicy.STATIC and not self.has_dropped("cpuManagerPolicy")
+        if not static or not self.knows_cpus:
             return None
         try:
             options = CpuOptions.parse(self.valid_options, gates=self.option_gates)
@@ -177,7 +176,6 @@ class ManagerInputs:
 
     @cached_property
     def option_gates(self) -> FeatureGates:
-        """The feature gates, with those enabled that options need."""
         return FeatureGates({**self.gates.changed, **dict.fromkeys(OPTION_GATES.values(), True)})
 
     @cached_property

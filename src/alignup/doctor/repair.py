@@ -26,7 +26,6 @@ from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
 
-State = TypeVar("State")
 Held = TypeVar("Held")
 Contents = Mapping[str, Any]
 PodNames = Mapping[str, str]  #: running pods: uid → namespace/name
@@ -37,8 +36,6 @@ def format_pod(uid: str, pods: PodNames) -> str:
 
 
 class DroppedEntry(NamedTuple):
-    """An allocation that a repaired state no longer has."""
-
     uid: str
     container: str  #: empty: the whole pod
     held: str
@@ -46,19 +43,11 @@ class DroppedEntry(NamedTuple):
     blocks_start: bool = True  #: whether the kubelet does not start while it is in the file
 
 
-@dataclass(frozen=True, slots=True)
-class Repaired(Generic[State]):
-    state: State
-    dropped: tuple[DroppedEntry, ...] = ()
-
-
 _Conflict = tuple[str, bool]  #: why an allocation cannot be kept, and whether the kubelet does not start with it
 
 
 @dataclass(slots=True)
 class _Kept(Generic[Held]):
-    """What is kept so far, and dropped."""
-
     format: Callable[[Held], str]
     try_hold: Callable[[str, Held], _Conflict | None]  #: for the pod with this uid
     never_released: str  #: why a pod-level allocation without containers is dropped
@@ -92,7 +81,7 @@ def _containers_by_pod(contents: Contents) -> dict[str, Mapping[str, Any]]:
 
 def repair_cpus(
     contents: Contents, provider: CpuProvider, *, gates: FeatureGates, pods: PodNames | None = None
-) -> Repaired[CpuState]:
+) -> tuple[CpuState, list[DroppedEntry]]:
     """The CPU manager's state as *provider* accepts it."""
     found, names = _containers_by_pod(contents), pods or {}
     if provider.policy is CpuPolicy.NONE:
@@ -101,7 +90,7 @@ def repair_cpus(
             for uid, own in found.items()
             for name, text in own.items()
         ]
-        return Repaired(CpuState(policy=CpuPolicy.NONE), tuple(dropped))
+        return CpuState(policy=CpuPolicy.NONE), dropped
     owners: dict[str, CpuSet] = {}
 
     def try_hold(uid: str, cpus: CpuSet) -> _Conflict | None:
@@ -133,7 +122,7 @@ def repair_cpus(
         pod_entries={uid: cpus for uid, cpus in pod_wide.items() if uid in kept.pods},
         baselines=_baselines(contents, kept.held, provider.view.all_cpus) if gates.on(cpu_file.BASELINES_GATE) else {},
     )
-    return Repaired(state, tuple(kept.dropped))
+    return state, kept.dropped
 
 
 def _shared_cpus(kept: _Kept[CpuSet], owners: dict[str, CpuSet], provider: CpuProvider) -> CpuSet:
@@ -165,7 +154,7 @@ def _baselines(
 
 def repair_memory(
     contents: Contents, idle: MemoryLedger, *, policy: str, gates: FeatureGates, pods: PodNames | None = None
-) -> Repaired[MemoryState]:
+) -> tuple[MemoryState, list[DroppedEntry]]:
     """The memory manager's state that follows from *idle* and the allocations."""
     found = {uid: {name: _blocks(own[name]) for name in own} for uid, own in _containers_by_pod(contents).items()}
     stored = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
@@ -176,7 +165,7 @@ def repair_memory(
             for uid, own in found.items()
             for name, blocks in own.items()
         ]
-        return Repaired(MemoryState(policy=policy), tuple(dropped))
+        return MemoryState(policy=policy), dropped
     ledger = idle
 
     def try_hold(_uid: str, blocks: tuple[Block, ...]) -> _Conflict | None:
@@ -203,7 +192,7 @@ def repair_memory(
     for block in sorted(chain.from_iterable(charged), key=lambda block: -block.nodes.bit_count()):
         after = after.give("", "", blocks=(block,))  # groups first, as the kubelet checks it
     state = MemoryState(policy=policy, machine_state=after.nodes, entries=kept.held, pod_entries=pod_entries)
-    return Repaired(state, tuple(kept.dropped))
+    return state, kept.dropped
 
 
 def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:
@@ -242,7 +231,7 @@ def _format_nodes(nodes: NodeSet) -> str:
     return f"NUMA node{'s' * (nodes.bit_count() != 1)} {bits.show(nodes)}"
 
 
-def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> Repaired[DeviceState]:
+def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> tuple[DeviceState, list[DroppedEntry]]:
     """The device manager's state, without devices of two pods and incomplete entries."""
     names = pods or {}
     owners: dict[tuple[str, str], str] = {}
@@ -263,4 +252,4 @@ def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> Repai
         dropped.append(DroppedEntry(entry.uid, entry.container, held, reason, blocks_start=False))
     identities = {id(entry) for entry in valid}
     entries = tuple(entry for entry in state.entries if id(entry) in identities)
-    return Repaired(DeviceState(entries=entries, registered=state.registered), tuple(dropped))
+    return DeviceState(entries=entries, registered=state.registered), dropped

@@ -36,7 +36,8 @@ _PARTIAL_DEPTH = 3
 _MAX_DEPTH = 50
 
 _TOKEN = re.compile(r'[ \t\r\n]*([{}\[\],:]|"(?:[^"\\\x00-\x1f]|\\.)*"|-?[0-9][0-9.eE+-]*|true|false|null)')
-_CLOSING = {"}": "{", "]": "["}
+_CLOSING = str.maketrans("{[", "}]")
+_DECODER = json.JSONDecoder(parse_constant=int)  # which rejects NaN
 _DATA = re.compile(r'"data"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")')
 _DATA_SUM = re.compile(r'"dataChecksum"\s*:\s*([0-9]{1,10})')
 
@@ -80,68 +81,32 @@ def readable_prefix(text: bytes) -> JsonPrefix:
 
     Reading ends at the first error: what follows might belong elsewhere.
     """
-    reader = _PrefixReader(text.decode("utf-8", "replace").rstrip(" \t\r\n\0"))
-    while reader.step():
-        pass
-    value = json.loads(reader.complete)
-    if not isinstance(value, dict):
-        return JsonPrefix("{}", cut=reader.at_end)
-    return JsonPrefix(json.dumps(value), whole=not reader.open, cut=reader.at_end)
+    source = text.decode("utf-8", "replace").rstrip(" \t\r\n\0").lstrip(" \t\r\n")
+    try:
+        value, _ = _DECODER.raw_decode(source)
+    except (ValueError, RecursionError) as error:
+        return _broken_prefix(source, error)
+    return JsonPrefix(json.dumps(value), whole=True) if isinstance(value, dict) else JsonPrefix("{}")
 
 
-class _PrefixReader:
-    """Reads JSON token by token up to the first error, and keeps what is complete so far."""
-
-    def __init__(self, text: str) -> None:
-        self.complete = "null"  #: what was read, with its open containers closed
-        self.at_end = False  #: whether the text ended before the value
-        self.open: list[str] = []  #: the open brackets
-        self._text, self._position = text, 0
-        self._expected = "value"  #: value, key, colon, separator, "first value" or "first key"
-
-    def step(self) -> bool:
-        """Read a token; false at an error or at the end of the value."""
-        match = _TOKEN.match(self._text, self._position)
-        value_or_key = self._expected.endswith(("value", "key"))
-        if match is None:
-            rest = self._text[self._position :].lstrip()
-            self.at_end = not rest or (value_or_key and rest.startswith('"'))
-            return False
-        symbol, self._position = match[1], match.end()
-        if symbol in _CLOSING:
-            may_close = self._expected in {"first key", "first value", "separator"}
-            if not may_close or self.open[-1:] != [_CLOSING[symbol]]:
-                return False
-            self.open.pop()
-            return self._expect("separator")
-        if symbol in ",:":
-            if self._expected != ("separator" if symbol == "," else "colon"):
-                return False
-            self._expected = "key" if symbol == "," and self.open[-1] == "{" else "value"
-            return True
-        if not value_or_key or (self._expected.endswith("key") and symbol[0] != '"'):
-            return False
-        if symbol in "{[":
-            self.open.append(symbol)
-            return len(self.open) <= _MAX_DEPTH and self._expect("first key" if symbol == "{" else "first value")
-        # A number or a literal at the very end may be incomplete.
-        self.at_end = symbol[0] != '"' and self._position == len(self._text)
-        try:
-            json.loads(symbol)
-        except ValueError:
-            return False
-        if self._expected.endswith("key"):
-            self._expected = "colon"
-            return not self.at_end
-        return not self.at_end and self._expect("separator")
-
-    def _expect(self, expected: str) -> bool:
-        """Keep what was read, but no parts of deep containers or of containers in lists; false at the end."""
-        self._expected = expected
-        if len(self.open) <= _PARTIAL_DEPTH and "[" not in self.open[:-1]:
-            closing = "".join("}" if bracket == "{" else "]" for bracket in reversed(self.open))
-            self.complete = self._text[: self._position] + closing
-        return bool(self.open)
+def _broken_prefix(source: str, error: Exception) -> JsonPrefix:
+    """The object up to *error*, but no parts of deep containers or of containers in lists."""
+    limit = getattr(error, "pos", len(source))
+    position, opened, complete = 0, "", [(0, "{}")]
+    while (match := _TOKEN.match(source, position)) and match.end() <= limit and len(opened) <= _MAX_DEPTH:
+        symbol, position = match[1], match.end()
+        opened = opened + symbol if symbol in "{[" else opened[:-1] if symbol in "}]" else opened
+        unfinished = position == len(source) and symbol[0] not in '{}[],:"'  # a number or a literal
+        if len(opened) <= _PARTIAL_DEPTH and "[" not in opened[:-1] and not unfinished:
+            complete.append((position, opened[::-1].translate(_CLOSING)))
+    in_string = match is None and source[position:].lstrip().startswith('"') and not str(error).startswith("Expecting")
+    in_number = match is not None and match[1][0] != '"' and match.start(1) < limit < match.end() == len(source)
+    cut = position == len(source) or in_string or in_number
+    for end, closing in reversed(complete):  # after a key, a colon or a comma it is not JSON
+        with suppress(ValueError):
+            value = json.loads(source[:end] + closing)
+            break
+    return JsonPrefix(json.dumps(value) if isinstance(value, dict) else "{}", cut=cut)
 
 
 def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load_error: str) -> Salvage:
@@ -189,7 +154,6 @@ def _with_valid_checksum(format_: StateFileFormat, text: bytes) -> dict[str, Any
 
 
 def _damage(format_: StateFileFormat, text: bytes, load_error: str) -> Iterator[str]:
-    """What is wrong with a file that the kubelet cannot load."""
     if broken := json_error(text):
         yield broken
         return
@@ -227,7 +191,6 @@ def json_error(text: bytes) -> str:
 
 
 def _copy_problem(format_: StateFileFormat, text: bytes, contents: dict[str, Any]) -> str:
-    """What is wrong with the copy of valid contents."""
     whole, _ = decode(format_.newest, text, into=format_.newest.empty)
     copied, right = copy_for_older_kubelets(format_, whole)
     stored = whole[CHECKSUM.key]

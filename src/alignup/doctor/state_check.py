@@ -1,7 +1,7 @@
 """Check a kubelet's state files: what is wrong with each, what the kubelet does, and how to repair it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,14 +19,12 @@ from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Area, Finding, error, format_cpus, note, ok, warning
 from alignup.doctor.repair import DroppedEntry, PodNames, format_pod, repair_cpus, repair_devices, repair_memory
 from alignup.doctor.salvage import Salvage, SalvageSource, json_error, salvage, salvage_devices
+from alignup.picture.text_format import pluralize
 from alignup.state.kubelet import cpu_file, device_file, memory_file
 from alignup.state.kubelet.checkpoint import PODS_GATE
 from alignup.state.kubelet.memory_file import MemoryState
-from alignup.state.kubelet.state_dir import PLUGINS_DIR
+from alignup.state.kubelet.state_dir import DEVICE_STATE
 
-DEVICE_STATE = f"{PLUGINS_DIR}/{device_file.NAME}"
-
-_NEWEST = {cpu_file.NAME: cpu_file.VERSION, memory_file.NAME: memory_file.VERSION}
 _FIX_CONFIGURATION = "fix the configuration first: the correct state depends on it"
 _ALLOCATED_AGAIN = "at startup the kubelet allocates again, or rejects the pod if it does not fit"
 
@@ -59,11 +57,8 @@ def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | No
     """What a kubelet does with *files*; *pods* are the running ones, which win conflicts."""
     findings: list[Finding] = []
     repairs: list[FileRepair] = []
-    for name, check in (
-        (cpu_file.NAME, _check_cpus),
-        (memory_file.NAME, _check_memory),
-        (DEVICE_STATE, _check_devices),
-    ):
+    checks = {cpu_file.NAME: _check_cpus, memory_file.NAME: _check_memory, DEVICE_STATE: _check_devices}
+    for name, check in checks.items():
         if name in files.texts:
             checked = check(files.texts[name], f"{files.directory}/{name}", config, pods or {})
             findings += checked.findings
@@ -80,17 +75,16 @@ def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | No
 
 @dataclass(slots=True)
 class _CheckedFile:
-    """A file of the CPU or memory manager and everything that was found out about it."""
-
     name: str
     resource: str
+    newest: int  #: the newest version
     text: bytes
     policy: str | None  #: the configured one
     start: Callable[[bytes], None]  #: read the file as the kubelet does at startup; ``StateError``
     found: Salvage
     pods: PodNames
     kubelet_error: str = ""  #: empty if the kubelet starts on the file
-    dropped: tuple[DroppedEntry, ...] = ()
+    dropped: Sequence[DroppedEntry] = ()
     differences: tuple[str, ...] = ()
     after: bytes | None = None  #: ``None``: cannot be repaired while the configuration is invalid
 
@@ -100,7 +94,7 @@ class _CheckedFile:
         except StateError as failure:
             self.kubelet_error = str(failure)
 
-    def set_repair(self, dropped: tuple[DroppedEntry, ...], after: bytes) -> None:
+    def set_repair(self, dropped: Sequence[DroppedEntry], after: bytes) -> None:
         try:
             self.start(after)
         except StateError as failure:
@@ -108,23 +102,20 @@ class _CheckedFile:
         self.dropped, self.after = dropped, after
 
     @property
-    def repair(self) -> FileRepair | None:
-        if self.after is None or not (self.kubelet_error or self.dropped or self.found.copy_problem):
-            return None
-        return FileRepair(self.name, self.text, self.after, tuple(self._describe_repair()))
-
-    @property
     def holders(self) -> set[str]:
         return {uid for uid, held in (self.found.contents["entries"] or {}).items() if held}
 
-    def _describe_repair(self) -> Iterator[str]:
-        yield f"restored from {self.found.source}"
+    @property
+    def repair(self) -> FileRepair | None:
+        if self.after is None or not (self.kubelet_error or self.dropped or self.found.copy_problem):
+            return None
+        done = [f"restored from {self.found.source}"]
         if kept := sorted(self.holders - {entry.uid for entry in self.dropped}):
-            yield f"kept: the {self.resource} of {_format_pods(kept, self.pods)}"
-        for entry in self.dropped:
-            yield f"dropped: {_format_holder(entry, self.pods)}, {entry.held}"
+            done.append(f"kept: the {self.resource} of {_format_pods(kept, self.pods)}")
+        done += [f"dropped: {_format_holder(entry, self.pods)}, {entry.held}" for entry in self.dropped]
         if self.found.source is SalvageSource.NOTHING:
-            yield f"all allocations of {self.resource} are lost; {_ALLOCATED_AGAIN}"
+            done.append(f"all allocations of {self.resource} are lost; {_ALLOCATED_AGAIN}")
+        return FileRepair(self.name, self.text, self.after, tuple(done))
 
     def unusable(self, summary: str, *, kubelet_message: str) -> Finding:
         advice = _FIX_CONFIGURATION if self.after is None else f"--write repairs it from {self.found.source}"
@@ -140,10 +131,10 @@ def _check_cpus(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -
             provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
 
     found = salvage(cpu_file.FORMAT, text, gates=gates)
-    file = _CheckedFile(cpu_file.NAME, "CPUs", text, config.cpu_policy, start=start, found=found, pods=pods)
+    file = _CheckedFile(cpu_file.NAME, "CPUs", cpu_file.VERSION, text, config.cpu_policy, start, found, pods)
     if provider:
-        repaired = repair_cpus(found.contents, provider, gates=gates, pods=pods)
-        file.set_repair(repaired.dropped, cpu_file.dump(repaired.state, gates=gates))
+        state, dropped = repair_cpus(found.contents, provider, gates=gates, pods=pods)
+        file.set_repair(dropped, cpu_file.dump(state, gates=gates))
         if provider.policy is CpuPolicy.STATIC and found.contents["policyName"] == CpuPolicy.STATIC:
             file.differences = tuple(_cpu_differences(found.contents, provider, gates=gates))
     return _to_check(file)
@@ -159,13 +150,12 @@ def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames)
             stored.restored(idle, pod_level=config.pod_level)
 
     found = salvage(memory_file.FORMAT, text, gates=gates)
-    file = _CheckedFile(memory_file.NAME, "memory", text, policy, start=start, found=found, pods=pods)
+    file = _CheckedFile(memory_file.NAME, "memory", memory_file.VERSION, text, policy, start, found, pods)
     if idle is not None and policy is not None:
-        repaired = repair_memory(found.contents, idle, policy=policy, gates=gates, pods=pods)
-        file.set_repair(repaired.dropped, memory_file.dump(repaired.state, gates=gates))
+        state, dropped = repair_memory(found.contents, idle, policy=policy, gates=gates, pods=pods)
+        file.set_repair(dropped, memory_file.dump(state, gates=gates))
         if file.kubelet_error and policy == MemoryPolicy.STATIC == found.contents["policyName"]:
-            lost = bool(repaired.dropped)
-            file.differences = tuple(_memory_differences(found.contents, repaired.state, dropped=lost))
+            file.differences = tuple(_memory_differences(found.contents, state, dropped=bool(dropped)))
     return _to_check(file)
 
 
@@ -213,12 +203,12 @@ def _memory_differences(contents: Mapping[str, Any], repaired: MemoryState, *, d
         yield f"NUMA nodes {', '.join(map(str, gone))} no longer exist"
     if new := sorted(now.keys() - stored.keys()):
         yield f"NUMA nodes {', '.join(map(str, new))} are new"
-    found = False
-    for id_ in sorted(stored.keys() & now.keys()):
-        tables = (stored[id_] or {}).get("memoryMap") or {}
-        for difference in _table_differences(tables, now[id_].tables):
-            found = True
-            yield f"NUMA node {id_}: {difference}"
+    found = [
+        f"NUMA node {id_}: {difference}"
+        for id_ in sorted(stored.keys() & now.keys())
+        for difference in _table_differences((stored[id_] or {}).get("memoryMap") or {}, now[id_].tables)
+    ]
+    yield from found
     if not (found or gone or new or dropped):
         yield "the allocations do not match the free memory in the file"
 
@@ -231,12 +221,13 @@ def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Ite
             continue
         was = {name: format_quantity(before[name]) for name in before}
         total, reserved, left = (format_quantity(amount) for amount in table[:3])
+        written = "when the file was written, now"
         if was["total"] != total:
-            yield f"{was['total']} of {type_} when the file was written, now {total}"
+            yield f"{was['total']} of {type_} {written} {total}"
         if was["systemReserved"] != reserved:
-            yield f"{was['systemReserved']} of {type_} was reserved when the file was written, now {reserved}"
+            yield f"{was['systemReserved']} of {type_} was reserved {written} {reserved}"
         if (was["total"], was["systemReserved"]) == (total, reserved) and was["allocatable"] != left:
-            yield f"{was['allocatable']} of {type_} was allocatable when the file was written, now {left}"
+            yield f"{was['allocatable']} of {type_} was allocatable {written} {left}"
 
 
 def _to_check(file: _CheckedFile) -> StateCheck:
@@ -247,18 +238,16 @@ def _to_check(file: _CheckedFile) -> StateCheck:
     if file.found.copy_problem:
         summary = f"{file.found.copy_problem}; this kubelet ignores the copy, an older one would read it"
         findings.append(warning(Area.STATE, summary, advice="--write rewrites it", where=file.name))
-    version, newest = file.found.version, _NEWEST[file.name]
-    if not file.kubelet_error and 0 < version < newest:
-        summary = f"version {version}, from an older kubelet: it is read, and rewritten as version {newest}"
+    if not file.kubelet_error and 0 < (version := file.found.version) < file.newest:
+        summary = f"version {version}, from an older kubelet: it is read, and rewritten as version {file.newest}"
         findings.append(note(Area.STATE, summary, where=file.name))
     unknown = sorted((file.found.contents["entries"] or {}).keys() - file.pods.keys())
     if file.pods and unknown:
         summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
         findings.append(note(Area.STATE, summary, where=file.name))
     if not file.kubelet_error and not repair:
-        pods = _count_pods(len(file.holders))
-        summary = f"policy {file.found.contents['policyName']}, {file.resource} held by {pods}"
-        findings.append(ok(Area.STATE, summary, where=file.name))
+        held = f"{file.resource} held by {pluralize(len(file.holders), 'pod')}"
+        findings.append(ok(Area.STATE, f"policy {file.found.contents['policyName']}, {held}", where=file.name))
     return StateCheck(tuple(findings), (repair,) if repair else ())
 
 
@@ -296,10 +285,6 @@ def _format_pods(uids: Iterable[str], pods: PodNames) -> str:
     return ", ".join(format_pod(uid, pods) for uid in uids)
 
 
-def _count_pods(count: int) -> str:
-    return "1 pod" if count == 1 else f"{count} pods"
-
-
 def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
     """A kubelet that cannot read the device manager's file starts without it."""
     findings: list[Finding] = []
@@ -314,17 +299,17 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
         findings.append(warning(Area.STATE, summary, advice=advice, where=DEVICE_STATE))
         done.append(f"restored from {SalvageSource.REST}")
         done += [f"dropped: {unread} unreadable entries"] if unread else []
-    repaired = repair_devices(state, pods=pods)
-    for entry in repaired.dropped:
+    state, dropped = repair_devices(state, pods=pods)
+    for entry in dropped:
         summary = f"{_format_holder(entry, pods)} holds {entry.held}: {entry.reason}"
         findings.append(warning(Area.STATE, summary, advice="--write drops it", where=DEVICE_STATE))
         done.append(f"dropped: {_format_holder(entry, pods)}, {entry.held}")
-    if kept := sorted({entry.uid for entry in repaired.state.entries}):
+    if kept := sorted({entry.uid for entry in state.entries}):
         done.insert(bool(done and done[0].startswith("restored")), f"kept: the devices of {_format_pods(kept, pods)}")
-    findings += _missing_devices(repaired.state, config, pods)
+    findings += _missing_devices(state, config, pods)
     if not findings:
-        findings.append(ok(Area.STATE, f"devices held by {_count_pods(len(kept))}", where=DEVICE_STATE))
-    after = device_file.dump(repaired.state)
+        findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_STATE))
+    after = device_file.dump(state)
     broken = any(finding.severity == "warning" for finding in findings)
     return StateCheck(tuple(findings), (FileRepair(DEVICE_STATE, text, after, tuple(done)),) if broken else ())
 

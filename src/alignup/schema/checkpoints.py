@@ -20,7 +20,6 @@ class Fingerprint(Document, frozen=True):
     facts: dict[str, str]
 
     def differences(self, now: "Fingerprint") -> tuple[str, ...]:
-        """Return one sentence for each fact that is different *now*."""
         return tuple(
             f"{name}: was {self.facts.get(name) or 'nothing'}, is {now.facts.get(name) or 'nothing'}"
             for name in {**self.facts, **now.facts}

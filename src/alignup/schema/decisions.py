@@ -219,12 +219,10 @@ def _decision(document: DecisionDocument) -> Decision:
     if (rejected := document.rejection) is not None:
         shortfalls = tuple(build(Shortfall, one, nodes=parse_or_none(one.nodes)) for one in rejected.shortfalls)
         rejection = build(Rejection, rejected, shortfalls=shortfalls)
-    return Decision(
+    return build(
+        Decision,
+        document,
         **msgspec.structs.asdict(document.pod),
-        policy=document.policy,
-        scope=document.scope,
-        outcome=document.outcome,
-        kept=document.kept,
         steps=tuple(map(_step, document.steps)),
         placements=tuple(Placement.of_text(one.container, one.hint.hint(), one.given) for one in document.placements),
         rejection=rejection,
@@ -232,6 +230,8 @@ def _decision(document: DecisionDocument) -> Decision:
             build(PreferenceRequest, ask, available=tuple(ask.available), must_include=tuple(ask.must_include))
             for ask in document.asks
         ),
+        before=None,
+        after=None,
     )
 
 
@@ -239,13 +239,7 @@ def _step(step: MergeStepDocument) -> MergeStep:
     resources = []
     for one in step.resources:
         hints = HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE
-        resources.append(ResourceHints(one.provider, one.resource, one.request, one.free, hints, one.hidden))
-    return MergeStep(
-        step.container,
-        tuple(resources),
-        step.width,
-        MergeRule[step.rule],
-        step.hint.hint(),
-        tuple(bits.parse(nodes) for nodes in step.runners_up),
-        step.accepted,
-    )
+        resources.append(build(ResourceHints, one, hints=hints, truncated=one.hidden))
+    runners_up = tuple(bits.parse(nodes) for nodes in step.runners_up)
+    rule, hint = MergeRule[step.rule], step.hint.hint()
+    return build(MergeStep, step, resources=tuple(resources), rule=rule, hint=hint, runners_up=runners_up)

@@ -84,8 +84,8 @@ def read_pod(document: PodDocument) -> Pod:
     return build(
         Pod,
         document,
-        init=tuple(map(_container, document.init)),
-        containers=tuple(map(_container, document.containers)),
+        init=tuple(build(Container, one, resources=_resources(one)) for one in document.init),
+        containers=tuple(build(Container, one, resources=_resources(one)) for one in document.containers),
         resources=_resources(document),
         overhead=_amounts(document.overhead),
         claims=document.pod_claims,
@@ -100,10 +100,6 @@ def read_pod(document: PodDocument) -> Pod:
 
 def _container_document(container: Container) -> ContainerDocument:
     return build(ContainerDocument, container, **_resource_documents(container.resources))
-
-
-def _container(document: ContainerDocument) -> Container:
-    return Container(document.name, _resources(document), document.restartable)
 
 
 def _resource_documents(resources: Resources) -> dict[str, Any]:
@@ -128,10 +124,7 @@ def _amounts_document(amounts: Amounts) -> AmountsDocument:
 
 
 def _amounts(document: AmountsDocument) -> dict[str, Quantity]:
-    amounts = {}
-    for name, amount in document.items():
-        if isinstance(amount, str):
-            amounts[name] = Quantity.parse(amount)
-        else:
-            amounts[name] = build(Quantity, amount, unscaled=int(amount.unscaled, 16))
-    return amounts
+    return {
+        name: Quantity.parse(one) if isinstance(one, str) else build(Quantity, one, unscaled=int(one.unscaled, 16))
+        for name, one in document.items()
+    }

@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from alignup.align import bits
 from alignup.align.host import Settings
 from alignup.align.machine import Machine
-from alignup.align.settings import TOPOLOGY_OPTIONS, TopologySettings
-from alignup.align.workload import Amounts
+from alignup.align.quantity import Quantity
+from alignup.align.settings import TOPOLOGY_OPTIONS
 from alignup.schema.checkpoints import Fingerprint
 
 
 def fingerprint_of(facts: Mapping[str, str]) -> Fingerprint:
-    """Return the fingerprint of *facts*, in any order."""
     text = json.dumps(dict(facts), sort_keys=True)
     return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:32], dict(facts))
 
@@ -37,43 +36,37 @@ def machine_fingerprint(machine: Machine) -> Fingerprint:
 def settings_fingerprint(settings: Settings) -> Fingerprint:
     """Return every setting that can change a decision."""
     topology, cpus = settings.topology, settings.cpus
-    reserved = (f"{entry.node}: {_amounts(entry.limits)}" for entry in settings.reserved_memory)
-    return fingerprint_of(
-        {
-            "topology manager policy": topology.policy,
-            "topology manager scope": topology.scope,
-            **{name: _option_value(topology, option.field) for name, option in TOPOLOGY_OPTIONS.items()},
-            "CPU manager policy": cpus.policy,
-            "CPU manager options": _pairs(cpus.options),
-            "reserved CPUs": bits.show(cpus.explicit),
-            "CPU reservation": "" if cpus.reservation is None else cpus.reservation.canonical(),
-            "memory manager policy": settings.memory_policy,
-            "reserved memory": "; ".join(reserved),
-            "reservation": _amounts(settings.reservation),
-            "feature gates": _pairs({name: _on_off(on) for name, on in settings.gates.changed.items()}),
-            "resources with preferred allocation": ", ".join(sorted(settings.preferred_allocation)),
-            "fit check": _on_off(settings.fit_check),
-            "maximum number of pods": str(settings.max_pods),
-            "pod policy annotations": _on_off(settings.pod_policy_annotations),
-            "kubelet defects": _on_off(settings.kubelet_faults),
-        }
-    )
+    options = {name: getattr(topology.options, option.field) for name, option in TOPOLOGY_OPTIONS.items()}
+    facts = {
+        "topology manager policy": topology.policy,
+        "topology manager scope": topology.scope,
+        **(options if topology.limit_nodes else options | {"max-allowable-numa-nodes": "any"}),
+        "CPU manager policy": cpus.policy,
+        "CPU manager options": cpus.options,
+        "reserved CPUs": bits.show(cpus.explicit),
+        "CPU reservation": cpus.reservation,
+        "memory manager policy": settings.memory_policy,
+        "reserved memory": "; ".join(f"{entry.node}: {_text(entry.limits)}" for entry in settings.reserved_memory),
+        "reservation": settings.reservation,
+        "feature gates": settings.gates.changed,
+        "resources with preferred allocation": ", ".join(sorted(settings.preferred_allocation)),
+        "fit check": settings.fit_check,
+        "maximum number of pods": settings.max_pods,
+        "pod policy annotations": settings.pod_policy_annotations,
+        "kubelet defects": settings.kubelet_faults,
+    }
+    return fingerprint_of({name: _text(value) for name, value in facts.items()})
 
 
-def _option_value(topology: TopologySettings, field: str) -> str:
-    value = getattr(topology.options, field)
-    if field == "max_nodes" and not topology.limit_nodes:
-        return "any"
-    return _on_off(value) if isinstance(value, bool) else str(value)
-
-
-def _amounts(amounts: Amounts) -> str:
-    return _pairs({name: amount.canonical() for name, amount in amounts.items()})
-
-
-def _pairs(pairs: Mapping[str, str]) -> str:
-    return ", ".join(f"{name}={value}" for name, value in sorted(pairs.items()))
-
-
-def _on_off(enabled: bool) -> str:  # noqa: FBT001 - a plain conversion
-    return "on" if enabled else "off"
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "on" if value else "off"
+        case Quantity():
+            return value.canonical()
+        case Mapping():
+            return ", ".join(f"{name}={_text(one)}" for name, one in sorted(value.items()))
+        case _:
+            return str(value)

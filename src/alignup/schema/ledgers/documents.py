@@ -116,12 +116,10 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
     if uid in cpus.held or uid in cpus.pod_held:
         containers = {name: bits.show(own) for name, own in cpus.held.get(uid, {}).items()}
         cpu_holdings = CpuHoldings(containers, show_or_none(cpus.pod_held.get(uid)))
-    blocks, pod_blocks = memory.held.get(uid), memory.pod_held.get(uid)
-    if blocks is not None or pod_blocks is not None:
-        memory_holdings = MemoryHoldings(
-            None if blocks is None else {name: list(map(BlockDocument.of, own)) for name, own in blocks.items()},
-            None if pod_blocks is None else list(map(BlockDocument.of, pod_blocks)),
-        )
+    if (blocks := memory.held.get(uid)) is not None:
+        memory_holdings = MemoryHoldings({name: list(map(BlockDocument.of, own)) for name, own in blocks.items()})
+    if (pod_blocks := memory.pod_held.get(uid)) is not None:
+        memory_holdings = memory_holdings.replace(pod=list(map(BlockDocument.of, pod_blocks)))
     return PodEntryDocument(
         pod=pod_document(admitted.pod),
         hints={container: HintDocument.of(hint) for container, hint in admitted.hints.items()},

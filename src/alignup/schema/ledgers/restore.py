@@ -36,8 +36,6 @@ ReservedBytes = Mapping[int, Sizes]  #: NUMA node → type → bytes reserved th
 
 @dataclass(frozen=True, slots=True)
 class PodEntry:
-    """A pod, and the holdings to check."""
-
     admitted: AdmittedPod
     document: PodEntryDocument
 
@@ -53,8 +51,6 @@ class PodEntry:
 
 
 class ChargedBlock(NamedTuple):
-    """A block that counts against its nodes, and its owner."""
-
     uid: str
     owner: str
     block: Block
@@ -231,7 +227,6 @@ def _block_problems(one: ChargedBlock, idle: MemoryLedger) -> Iterator[str]:
 def _charged_nodes(
     charged: Sequence[ChargedBlock], reserved: ReservedBytes, idle: MemoryLedger, conflicts: Conflicts
 ) -> dict[int, NodeMemory]:
-    """Return the nodes that have blocks, with what is reserved on them."""
     groups: dict[NodeSet, Counter[str]] = {}
     assignments: Counter[NodeSet] = Counter()
     for _, _, block in charged:

@@ -36,8 +36,6 @@ class OlderVersion:
 
 @dataclass(frozen=True, slots=True)
 class StateFileFormat:
-    """The state file of one manager."""
-
     title: str  #: the manager's name in its errors
     called: str  #: the manager's name in advice to delete the file
     prefix: str  #: of errors about the policy

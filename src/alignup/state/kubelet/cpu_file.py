@@ -62,7 +62,6 @@ class CpuState:
 
 
 def dump(state: CpuState, *, gates: FeatureGates) -> bytes:
-    """Return the file, byte for byte as the kubelet writes it."""
     entries = {uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in state.entries.items()}
     return checkpoint.encode_state_file(
         FORMAT,

@@ -85,7 +85,6 @@ def parse(text: bytes, *, path: str) -> DeviceState:
 
 
 def dump(state: DeviceState) -> bytes:
-    """Return the file, byte for byte as the kubelet writes it."""
     data = contents(state)
     return _FILE.write({"Data": data, "Checksum": fnv1a(checksum_text(data))}).encode()
 

@@ -25,7 +25,18 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
     A kubelet cannot start with one of these states: all CPUs are exclusive, none shared (``docs/why/differences.md``).
     """
     ledger, settings = host.ledger, host.settings
-    entries = _device_entries(ledger.devices, responses or {})
+    entries = tuple(
+        DeviceEntry(
+            uid=uid,
+            container=container,
+            resource=resource,
+            devices=_ids_by_node(ledger.devices, resource, ids),
+            response=(responses or {}).get((uid, container, resource), b""),
+        )
+        for uid, containers in sorted(ledger.devices.held.items())
+        for container, own in sorted(containers.items())
+        for resource, ids in sorted(own.items())
+    )
     registered = {
         resource: inventory.names(inventory.healthy)
         for resource, inventory in sorted(ledger.devices.inventories.items())
@@ -61,21 +72,6 @@ def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
                 left = nodes[id_].assignments - 1
                 nodes[id_] = nodes[id_]._replace(cells=nodes[id_].cells if left else 1 << id_, assignments=left)
     return MemoryState(policy=policy, machine_state=nodes, entries=held, pod_entries=ledger.pod_held)
-
-
-def _device_entries(ledger: DeviceLedger, responses: EncodedResponses) -> tuple[DeviceEntry, ...]:
-    return tuple(
-        DeviceEntry(
-            uid=uid,
-            container=container,
-            resource=resource,
-            devices=_ids_by_node(ledger, resource, ids),
-            response=responses.get((uid, container, resource), b""),
-        )
-        for uid, containers in sorted(ledger.held.items())
-        for container, own in sorted(containers.items())
-        for resource, ids in sorted(own.items())
-    )
 
 
 def _ids_by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:

@@ -25,14 +25,11 @@ _KINDS = {GoObject: "object", tuple: "array", GoNumber: "number", bool: "bool", 
 
 @dataclass(slots=True)
 class DecodeState:
-    """The position while decoding, and the first error."""
-
     struct: str = ""  #: the innermost struct
     fields: tuple[str, ...] = ()  #: the path to the current value
     error: str | None = None
 
     def mismatch(self, found: str, wanted: str) -> None:
-        """Record a value of a wrong type."""
         place = f"struct field {self.struct}.{'.'.join(self.fields)} of" if self.struct else "value of"
         self.error = self.error or f"json: cannot unmarshal {found} into Go {place} type {wanted}"
 
@@ -44,7 +41,6 @@ class GoType:
 
     @property
     def zero(self) -> Value:
-        """Go's zero value."""
         return None
 
     def read(self, tree: GoValue, into: Value, state: DecodeState) -> Value:
@@ -103,8 +99,6 @@ class GoString(GoType):
 
 @dataclass(frozen=True)
 class GoInteger(GoType):
-    """An integer of 64 bits."""
-
     signed: bool = False
     zero: int = 0
     accepts = GoNumber

@@ -79,7 +79,6 @@ class MemoryState:
 
 
 def dump(state: MemoryState, *, gates: FeatureGates) -> bytes:
-    """Return the file, byte for byte as the kubelet writes it."""
     pods = state.pod_entries if gates.on(PODS_GATE) else {}
     nodes = {
         id_: {

@@ -111,7 +111,6 @@ def _check_owners(ledger: CpuLedger) -> None:
 
 
 def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[str]) -> MemoryLedger:
-    """Return the memory ledger in *state*, checked as a kubelet does when it starts."""
     idle = provider.initial_ledger()
     if state is not None:
         check_policy(memory_file.FORMAT, configured=provider.settings.policy, stored=state.policy)
@@ -154,8 +153,6 @@ def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[str
 
 @dataclass(frozen=True, slots=True)
 class RestoredDevices:
-    """The devices of one resource."""
-
     resource: str
     devices: Mapping[str, Device]  #: by id
     present: bool  #: whether the file or the machine lists the resource; if not, only held devices are known
@@ -219,7 +216,6 @@ def _match_devices(
 
 
 def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
-    """Return a pod that requests exactly what it holds."""
     cpus = ledger.cpus.held.get(uid, {})
     blocks = ledger.memory.held.get(uid, {})
     devices = ledger.devices.held.get(uid, {})

@@ -13,7 +13,8 @@ from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
 
-PLUGINS_DIR = "device-plugins"  #: where the device manager's file is
+PLUGINS_DIR = "device-plugins"
+DEVICE_STATE = f"{PLUGINS_DIR}/{device_file.NAME}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,19 @@ class KubeletFiles:
     gaps: tuple[str, ...] = ()  #: what is unknown, one sentence each
 
 
+def state_files(directory: Path) -> dict[str, Path]:
+    """Return the path of each state file, by its path in a kubelet's directory.
+
+    A copy may have all of them in one directory.
+    """
+    nested, flat = directory / DEVICE_STATE, directory / device_file.NAME
+    return {
+        cpu_file.NAME: directory / cpu_file.NAME,
+        memory_file.NAME: directory / memory_file.NAME,
+        DEVICE_STATE: flat if flat.exists() and not nested.exists() else nested,
+    }
+
+
 def read_dir(
     directory: Path, *, gates: FeatureGates, cpu_policy: str | None = None, memory_policy: str | None = None
 ) -> KubeletFiles:
@@ -36,31 +50,25 @@ def read_dir(
     """
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory; name the state directory of a kubelet")
-    inside = directory / PLUGINS_DIR / device_file.NAME
-    devices = inside if inside.exists() else directory / device_file.NAME
-    parse_cpus = partial(cpu_file.parse, configured_policy=cpu_policy, gates=gates)
-    parse_memory = partial(memory_file.parse, configured_policy=memory_policy, gates=gates)
     found: dict[str, Any] = {}
     problems, gaps = [], []
-    files: tuple[tuple[str, Path, Any, str], ...] = (
-        ("cpu", directory / cpu_file.NAME, parse_cpus, "the CPUs in use are"),
-        ("memory", directory / memory_file.NAME, parse_memory, "the memory in use is"),
-        ("devices", devices, device_file.parse, "the devices are"),
+    kinds: tuple[tuple[str, Any, str], ...] = (
+        ("cpu", partial(cpu_file.parse, configured_policy=cpu_policy, gates=gates), "the CPUs in use are"),
+        ("memory", partial(memory_file.parse, configured_policy=memory_policy, gates=gates), "the memory in use is"),
+        ("devices", device_file.parse, "the devices are"),
     )
-    for name, path, parse, content in files:
+    for (name, parse, content), path in zip(kinds, state_files(directory).values(), strict=True):
         try:
             text = atomic_files.read(path)
             if text is None:
-                gaps.append(f"{path.parent} has no {path.name}, so {content} unknown")
+                gaps.append(f"{directory} has no {path.name}, so {content} unknown")
             else:
                 found[name] = parse(text, path=str(path))
         except (FileError, StateError) as error:
             problems.append(Problem(str(path), str(error)))
-    if len(gaps) == len(files):
-        raise FileError(
-            f"{directory}: none of the kubelet's state files exists "
-            f"({cpu_file.NAME}, {memory_file.NAME}, {PLUGINS_DIR}/{device_file.NAME})"
-        )
+    if len(gaps) == len(kinds):
+        names = f"{cpu_file.NAME}, {memory_file.NAME}, {DEVICE_STATE}"
+        raise FileError(f"{directory}: none of the kubelet's state files exists ({names})")
     return KubeletFiles(**found, problems=tuple(problems), gaps=tuple(gaps))
 
 
@@ -75,7 +83,7 @@ def write_dir(directory: Path, states: KubeletFiles, *, gates: FeatureGates) -> 
     if states.memory is not None:
         texts[directory / memory_file.NAME] = memory_file.dump(states.memory, gates=gates)
     if states.devices is not None:
-        texts[directory / PLUGINS_DIR / device_file.NAME] = device_file.dump(states.devices)
+        texts[directory / DEVICE_STATE] = device_file.dump(states.devices)
     for path, text in texts.items():
         atomic_files.make_directory(path.parent)
         atomic_files.write(path, text)

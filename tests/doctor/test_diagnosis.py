@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import FileError
-from alignup.doctor import state_dir
-from alignup.doctor.state_check import DEVICE_STATE, FileRepair
+from alignup.doctor.diagnosis import read_state_files, write_state_files
+from alignup.doctor.state_check import FileRepair
 from alignup.state.kubelet import cpu_file, device_file, memory_file
+from alignup.state.kubelet.state_dir import DEVICE_STATE
 from tests.state.faults import small_disk, without_rights
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
@@ -31,7 +32,7 @@ def test_files_are_read_and_leftovers_are_listed(directory):
     (directory / f".{CPU}12345").touch()
     (directory / MEM).mkdir()
 
-    found = state_dir.read(directory)
+    found = read_state_files(directory)
 
     assert found.texts == {CPU: b"cpus", DEVICE_STATE: b"devices"}
     assert found.unread == {MEM: f"cannot read {directory / MEM}: it is not a regular file"}
@@ -41,8 +42,8 @@ def test_files_are_read_and_leftovers_are_listed(directory):
 def test_a_copy_may_have_all_files_in_one_directory(tmp_path):
     (tmp_path / device_file.NAME).write_bytes(b"devices")
 
-    found = state_dir.read(tmp_path)
-    state_dir.write(tmp_path, [FileRepair(DEVICE_STATE, b"devices", b"new", ())], now=NOW)
+    found = read_state_files(tmp_path)
+    write_state_files(tmp_path, [FileRepair(DEVICE_STATE, b"devices", b"new", ())], now=NOW)
 
     assert found.texts == {DEVICE_STATE: b"devices"}
     assert (tmp_path / device_file.NAME).read_bytes() == b"new"
@@ -50,11 +51,11 @@ def test_a_copy_may_have_all_files_in_one_directory(tmp_path):
 
 def test_a_missing_directory_is_an_error(tmp_path):
     with pytest.raises(FileError, match="no such directory"):
-        state_dir.read(tmp_path / "none")
+        read_state_files(tmp_path / "none")
 
 
 def test_every_written_file_has_a_backup(directory):
-    backups = state_dir.write(
+    backups = write_state_files(
         directory, [FileRepair(CPU, b"cpus", b"new", ()), FileRepair(DEVICE_STATE, b"devices", b"n", ())], now=NOW
     )
 
@@ -70,8 +71,8 @@ def test_every_written_file_has_a_backup(directory):
 
 
 def test_a_backup_is_never_overwritten(directory):
-    state_dir.write(directory, [FileRepair(CPU, b"cpus", b"once", ())], now=NOW)
-    backups = state_dir.write(directory, [FileRepair(CPU, b"once", b"twice", ())], now=NOW)
+    write_state_files(directory, [FileRepair(CPU, b"cpus", b"once", ())], now=NOW)
+    backups = write_state_files(directory, [FileRepair(CPU, b"once", b"twice", ())], now=NOW)
 
     assert backups[CPU].name == f"{CPU}.backup-20260304-050607-1"
     assert (directory / f"{CPU}.backup-20260304-050607").read_bytes() == b"cpus"
@@ -79,7 +80,7 @@ def test_a_backup_is_never_overwritten(directory):
 
 def test_nothing_is_written_if_a_file_changed(directory):
     with pytest.raises(FileError, match="changed during the check; nothing was written"):
-        state_dir.write(
+        write_state_files(
             directory, [FileRepair(DEVICE_STATE, b"devices", b"n", ()), FileRepair(CPU, b"other", b"new", ())], now=NOW
         )
 
@@ -99,7 +100,7 @@ def test_nothing_is_written_without_a_backup(directory, monkeypatch, mode, fault
     monkeypatch.chdir(directory)
 
     with fault(directory), pytest.raises(FileError) as caught:
-        state_dir.write(Path(), [FileRepair(CPU, b"cpus", b"new", ())], now=NOW)
+        write_state_files(Path(), [FileRepair(CPU, b"cpus", b"new", ())], now=NOW)
 
     directory.chmod(0o755)
     assert str(caught.value) == f"cannot write {CPU}.backup-20260304-050607: {reason}; nothing was changed"
