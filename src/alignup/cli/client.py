@@ -74,7 +74,6 @@ class AgentClient:
         return self._request("GET", _with_query(path, query))[1]
 
     def find(self, path: str) -> Document | None:
-        """Like :meth:`get`, but return ``None`` when nothing is at *path*."""
         status, document = self._request("GET", path, accept=404)
         return None if status == 404 else document
 

@@ -10,15 +10,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, define_command
-from alignup.cli.options import (
-    NodeOptions,
-    config_option,
-    flag_option,
-    output_option,
-    path_option,
-    pods_option,
-    with_options,
-)
+from alignup.cli.options import NodeOptions, flag_option, output_option, path_option, pods_option, with_options
 
 UNHEALTHY = 1
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
@@ -26,7 +18,9 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions(NodeOptions):
-    config: Path | None = config_option("config.yaml in --kubelet-dir, or the kubelet's defaults")
+    config: Path | None = path_option(
+        "FILE", "KubeletConfiguration of the node", "config.yaml in --kubelet-dir, or the kubelet's defaults"
+    )
     kubelet_dir: Path | None = path_option(
         "DIR", "Check the state files in this kubelet directory, such as /var/lib/kubelet"
     )

@@ -19,7 +19,6 @@ _MARK_WIDTH = 10
 
 
 def lines(found: Diagnosis, *, configuration: str, machine: str) -> Iterator[Line]:
-    """The report as text; *configuration* and *machine* are names."""
     yield from paragraph(f"{configuration} on {machine}", style="title")
     for area in Area:
         findings = found.report.of(area)

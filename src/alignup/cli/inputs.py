@@ -98,7 +98,6 @@ def standard_input() -> BinaryIO | None:
 
 
 def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
-    """Return all workloads, or those with that name; raise when there are none."""
     chosen = [work for work in workloads if name in (None, work.name)]
     if not chosen:
         known = ", ".join(work.name for work in workloads)

@@ -95,7 +95,6 @@ command.add_command(record)
 
 
 def load_machine(machine: str | None) -> "Machine":
-    """Load the machine from a file or description; ``None`` means this machine."""
     from alignup.discover import discover, load  # noqa: PLC0415 - slow to import
 
     if machine is None:

@@ -61,10 +61,6 @@ def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
 
 
-def config_option(default_text: str) -> Any:
-    return path_option("FILE", "KubeletConfiguration of the node", default_text)
-
-
 def pods_option(purpose: str) -> Any:
     return option("FILE", f"Pods of the node (kubectl get pods -o yaml), {purpose}", multiple=True)
 
@@ -80,7 +76,7 @@ class NodeOptions:
     devices: tuple[str, ...] = option(
         "RESOURCE=N@NODE,…", "Add devices to the machine, such as example.com/gpu=4@0,4@1", multiple=True
     )
-    config: Path | None = config_option("the kubelet's defaults")
+    config: Path | None = path_option("FILE", "KubeletConfiguration of the node", "the kubelet's defaults")
     changes: tuple[str, ...] = option(
         "FIELD=VALUE",
         "Override a field of the configuration, such as topologyManagerPolicy=restricted",

@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 
 import click
@@ -73,7 +73,8 @@ def _read_events(options: SimulateOptions, machine: Machine) -> Events:
     if options.trace:
         with inputs.input_errors("in --trace", advice="See docs/simulate.md for the format; --save writes an example."):
             if str(options.trace) == "-":
-                return trace.read_stream(inputs.standard_input() or io.BytesIO(), file="-")
+                stream = inputs.standard_input() or io.BytesIO()
+                return trace.read(stream.read(trace.MAX_BYTES + 1), file="-")
             return trace.read_file(options.trace)
     with inputs.input_errors("in --generate", advice="See 'alignup simulate --help' for --count and --load."):
         profile = Profile(options.generate or "")
@@ -163,18 +164,16 @@ def _pod_lines(result: SimulationResult) -> Iterator[Line]:
         return
     yield from section("Pods" if few else "Rejected pods")
     listed = (row for row in report.rows(result) if few or row["outcome"] != "admitted")
-    yield from table([_pod_row(row) for row in islice(listed, _MAX_ROWS)])
-    yield from _more(number)
-
-
-def _pod_row(row: Mapping[str, str]) -> list[str]:
-    if row["outcome"] == "admitted":
-        cpus = f"CPUs {row['cpus']}" if row["cpus"] else ""
-        where = f"node {row['nodes']}" if row["nodes"] else "any node"
-        detail = " ".join(filter(None, (where, cpus, row["devices"])))
-    else:
+    rows = []
+    for row in islice(listed, _MAX_ROWS):
         detail = f"{row['reason']}: {row['shortfall'] or row['message']}"
-    return [f"{row['namespace']}/{row['name']}", row["outcome"], detail]
+        if row["outcome"] == "admitted":
+            cpus = f"CPUs {row['cpus']}" if row["cpus"] else ""
+            where = f"node {row['nodes']}" if row["nodes"] else "any node"
+            detail = " ".join(filter(None, (where, cpus, row["devices"])))
+        rows.append([f"{row['namespace']}/{row['name']}", row["outcome"], detail])
+    yield from table(rows)
+    yield from _more(number)
 
 
 def _comparison_lines(comparison: Comparison) -> Iterator[Line]:

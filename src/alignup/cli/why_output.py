@@ -23,8 +23,6 @@ VERSION = 1  #: of the JSON document
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The decision on one replica of a workload, and the changes that would admit it."""
-
     workload: Workload
     decision: Decision
     remedies: Remedies

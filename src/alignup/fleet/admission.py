@@ -42,7 +42,6 @@ def admit(host: Host, pod: Pod) -> Decision:
 
 
 def container_placements(host: Host, pod: Pod) -> tuple[ContainerPlacement, ...]:
-    """The placement of each container of *pod*, which is admitted."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     found = []
     for container in pod.all_containers:

@@ -1,6 +1,6 @@
 """Runs jobs in this process or in a pool of processes, and serializes their arguments."""
 
-import io
+import copyreg
 import pickle
 import signal
 import zlib
@@ -19,8 +19,6 @@ Value = TypeVar("Value")
 
 
 class SerialExecutor(Executor):
-    """Runs every job at once in this process."""
-
     def submit(self, job: Callable[..., Value], /, *args: object, **kwargs: object) -> Future[Value]:
         future: Future[Value] = Future()
         try:
@@ -144,23 +142,16 @@ def _interrupts_deferred() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
+def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
+    return MappingProxyType(mapping)
+
+
+copyreg.pickle(MappingProxyType, lambda view: (_read_only, (dict(view),)))  # settings contain some
+
+
 def pack(value: object) -> bytes:
-    stream = io.BytesIO()
-    _Pickler(stream, protocol=5).dump(value)
-    return zlib.compress(stream.getvalue(), level=1)
+    return zlib.compress(pickle.dumps(value, protocol=5), level=1)
 
 
 def unpack(parcel: bytes) -> Any:  # noqa: ANN401 - the packed value
-    """The value of :func:`pack`; only for data of this program."""
     return pickle.loads(zlib.decompress(parcel))  # noqa: S301 - our own data
-
-
-class _Pickler(pickle.Pickler):
-    """Also pickles ``MappingProxyType``, which settings contain."""
-
-    def reducer_override(self, value: object) -> Any:  # noqa: ANN401 - see pickle
-        return (_read_only, (dict(value),)) if isinstance(value, MappingProxyType) else NotImplemented
-
-
-def _read_only(mapping: dict[Any, Any]) -> MappingProxyType[Any, Any]:
-    return MappingProxyType(mapping)

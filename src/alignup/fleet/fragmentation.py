@@ -35,7 +35,6 @@ class StrandedResources:
 
 
 def largest_requests(host: Host) -> dict[int, dict[str, int]]:
-    """NUMA node → resource → the largest request that one container can still get there."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     rules, whole_cores = host.cpus, host.cpus.options.full_pcpus_only
     in_total = _left_in_total(host)

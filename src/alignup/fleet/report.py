@@ -26,7 +26,6 @@ _ALIGNED = {True: "one node", False: "several nodes", None: ""}
 
 
 def to_document(result: SimulationResult) -> dict[str, Any]:
-    """*result* without the ledgers, as JSON values."""
     topology = result.settings.topology
     return {
         "version": VERSION,

@@ -97,24 +97,14 @@ def _options(value: str) -> dict[str, str]:
 
 
 def _values(settings: Settings, name: str) -> Iterable[str]:
-    """The values of a dimension to try with the settings chosen so far."""
-    match name:
-        case "scope" | "topology-options" if (
-            settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
-        ):
-            return (NOT_APPLICABLE,)
-        case "policy":
-            return Policy
-        case "scope":
-            return Scope
-        case "topology-options":
-            return _option_sets(TOPOLOGY_SWITCHES)
-        case "cpu-policy":
-            return CpuPolicy
-        case "cpu-options":
-            return _cpu_option_sets(settings)
-        case _:
-            return MemoryPolicy
+    unmerged = settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
+    if unmerged and name in {"scope", "topology-options"}:
+        return (NOT_APPLICABLE,)
+    if name == "topology-options":
+        return _option_sets(TOPOLOGY_SWITCHES)
+    if name == "cpu-options":
+        return _cpu_option_sets(settings)
+    return {"policy": Policy, "scope": Scope, "cpu-policy": CpuPolicy, "memory-policy": MemoryPolicy}[name]
 
 
 def _cpu_option_sets(settings: Settings) -> Iterator[str]:

@@ -69,8 +69,6 @@ class PodOutcome:
 
 @dataclass(frozen=True, slots=True)
 class AlignmentCounts:
-    """How many admitted pods or containers are on one NUMA node."""
-
     on_one: int
     on_several: int
     anywhere: int  #: none of their resources has a node
@@ -90,7 +88,6 @@ class HostSnapshot:
 
     @property
     def largest(self) -> dict[str, int]:
-        """Resource → the largest request that still fits on one NUMA node."""
         nodes = self.largest_by_node.values()
         return {name: max(own.get(name, 0) for own in nodes) for own in nodes for name in own}
 

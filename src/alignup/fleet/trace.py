@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 from alignup.align.errors import DocumentError, PodError, Problem, TraceError
 from alignup.align.workload import Amounts, Container, Pod, Resources, names
@@ -39,21 +39,15 @@ def read_file(path: Path) -> tuple[WorkloadEvent, ...]:
     """The events of a trace file in the order they happen; :class:`TraceError` names the place of an error."""
     try:
         with path.open("rb") as stream:
-            return read_stream(stream, file=str(path))
+            return read(stream.read(MAX_BYTES + 1), file=str(path))
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error
 
 
-def read_stream(stream: BinaryIO, *, file: str = "") -> tuple[WorkloadEvent, ...]:
-    """Like :func:`read_file`, for at most ``MAX_BYTES`` of an open *stream*."""
-    text = stream.read(MAX_BYTES + 1)
+def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
+    """Like :func:`read_file`, for a text of at most ``MAX_BYTES`` that error messages call *file*."""
     if len(text) > MAX_BYTES:
         raise TraceError(f"larger than {MAX_BYTES >> 20} MiB", file=file)
-    return read(text, file=file)
-
-
-def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
-    """Like :func:`read_file`, for a text that error messages call *file*."""
     reader = _TraceReader(file)
     try:
         for line, document in _documents(text):

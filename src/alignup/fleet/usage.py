@@ -56,7 +56,6 @@ class UsageMeter:
         self._areas = [0.0] * len(self._values)
 
     def record(self, time: float, ledger: Ledger) -> None:
-        """From *time* on, *ledger* applies."""
         self._now = time
         if ledger is self._ledger:
             return

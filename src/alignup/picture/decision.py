@@ -36,8 +36,6 @@ _DOT = Cell("· ", "dim")
 
 
 class DecisionPart(NamedTuple):
-    """One container, or the whole pod."""
-
     container: str | None  #: ``None``: the whole pod
     resources: tuple[ResourceHints, ...]  #: only requested resources
     step: MergeStep | None  #: ``None``: nothing was merged
@@ -95,7 +93,6 @@ class _DecisionRenderer:
             yield from self._sentence(clean(name), clean(sentences.describe_allocation(placement)))
 
     def resource_box(self, resource: ResourceHints, *, asked: bool) -> list[Line]:
-        """A box for one resource: its nodes and, if it was merged, its hints."""
         name = resource.resource or ""
         rows: list[tuple[str, Sequence[Line]]] = []
         by_shares = group_by(sorted(resource.free or ()), lambda node: tuple(self._shares(resource, node)))
@@ -144,7 +141,6 @@ class _DecisionRenderer:
         return (*held, NodeShare(UseState.FREE, free)) if shares else ()
 
     def _devices(self, resource: str, node: int | None) -> Iterator[NodeShare]:
-        """The devices of one node, or of no node."""
         counts: Counter[tuple[UseState, str]] = Counter()
         for device in self.devices.get(resource, ()):
             if not device.nodes if node is None else (device.nodes or 0) >> node & 1:

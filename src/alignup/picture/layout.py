@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -138,9 +137,7 @@ class MachineLayout:
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
     """The layout of *machine*; a *ledger* adds what pods hold."""
     devices = known_devices(machine, ledger)
-    near = _DevicesByNode(
-        group_by(devices, lambda device: device.nodes or 0), group_by(machine.pci, lambda function: function.node)
-    )
+    near = (group_by(devices, lambda one: one.nodes or 0), group_by(machine.pci, lambda one: one.node))
     frames = tuple(_frames(machine, near))
     with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}
     without_cpus = tuple(_box(node, (), near=near) for node in machine.nodes if node.id not in with_cpus)
@@ -184,9 +181,8 @@ def _facts(machine: Machine) -> Iterator[str]:
         yield f"{pluralize(machine.offline.bit_count(), 'CPU')} switched off ({off})"
 
 
-class _DevicesByNode(NamedTuple):
-    devices: Mapping[int, Sequence[Device]]  #: by the node as a set
-    pci: Mapping[int | None, Sequence[PciDevice]]
+#: Devices by their nodes as a set, and PCI devices by node.
+_DevicesByNode = tuple[Mapping[int, Sequence[Device]], Mapping[int | None, Sequence[PciDevice]]]
 
 
 def _frames(machine: Machine, near: _DevicesByNode) -> Iterator[SocketFrame]:
@@ -218,8 +214,8 @@ def _box(node: NumaNode | None, cpus: Sequence[Cpu], *, near: _DevicesByNode) ->
         node=node,
         sockets=tuple(sorted({cpu.socket for cpu in cpus})),
         core_groups=tuple(_core_groups(cpus)),
-        device_groups=tuple(_group_devices(near.devices.get(alone, ()))) if alone is not None else (),
-        pci=tuple(_describe_pci(near.pci.get(node.id, ()))) if node else (),
+        device_groups=tuple(_group_devices(near[0].get(alone, ()))) if alone is not None else (),
+        pci=tuple(_describe_pci(near[1].get(node.id, ()))) if node else (),
     )
 
 
@@ -242,7 +238,6 @@ def _group_devices(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
 
 
 def _unplaced_devices(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, tuple[DeviceGroup, ...]]]:
-    """Devices of several nodes, of unknown nodes, or of none."""
     there = {1 << node.id for node in machine.nodes if node.id >= 0}
     unplaced = [device for device in devices if device.nodes not in there]
     for nodes, own in sorted(group_by(unplaced, lambda device: device.nodes or 0).items()):

@@ -62,7 +62,6 @@ class UseInfo:
 
     @property
     def style(self) -> str:
-        """The style name in the terminal, and the CSS class."""
         return f"holder{self.holder.index % 8}" if self.holder else str(self.state)
 
     @property
@@ -154,7 +153,6 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
 
 
 def read_occupancy(ledger: Ledger | None) -> Occupancy:
-    """The occupancy in *ledger*; ``None`` gives an unknown one."""
     if ledger is None:
         return Occupancy()
     cpus = ledger.cpus

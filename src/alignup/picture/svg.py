@@ -9,7 +9,6 @@ from html import escape
 from math import sqrt
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.picture import distances
@@ -29,7 +28,6 @@ _MIN_WIDTH = 300.0
 
 
 def draw(machine: Machine, ledger: Ledger | None = None) -> str:
-    """The picture of *machine*; a *ledger* adds what pods hold."""
     layout = layout_machine(machine, ledger)
     page = stack(_page(layout), 12)
     canvas = Canvas()
@@ -118,10 +116,14 @@ class _Painter:
         ids = [box.node.id for box in group if box.node]
         sockets = format_ids("socket", {socket for box in group for socket in box.sockets})
         times = f"{len(first.core_groups)} times " if len(first.core_groups) > 1 else ""
+        split = self._occupancy.split(bits.members(cpus)).items()
+        strip = bar([(use.style, own.bit_count() / cpus.bit_count()) for use, own in split], height=14)
+        labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split]
         parts = [
             label(f"{sockets}: CPUs {shorten(format_list(bits.members(cpus)), 40)}"),
             label(f"{each}{times}{first.core_groups[0].shape}"),
-            self._shares(cpus),
+            strip,
+            *([flow(labels, 560, gap=14)] if self._occupancy.known else []),
             *([label(f"{each}{first.memory}")] if len(group) > 1 else self._memory(first, 560)),
             *self.devices(first.device_groups),
         ]
@@ -219,13 +221,6 @@ class _Painter:
         lines = [str(cpu), use.mark or " "] if self._occupancy.known else [str(cpu)]
         element = block(lines, style=use.style, data={"cpu": str(cpu), "title": title})
         return element._replace(width=max(element.width, width_in_em("0") * 11 * max(2, self._digits) + 10))
-
-    def _shares(self, cpus: CpuSet) -> Drawable:
-        split = self._occupancy.split(bits.members(cpus))
-        shares = [(use.style, own.bit_count() / cpus.bit_count()) for use, own in split.items()]
-        labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split.items()]
-        strip = bar(shares, height=14)
-        return stack([strip, flow(labels, 560, gap=14)]) if self._occupancy.known else strip
 
     def _memory(self, box: NodeBox, most: float) -> Iterator[Drawable]:
         if box.node is None:

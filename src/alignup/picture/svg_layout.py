@@ -72,7 +72,6 @@ class Canvas:
         self.parts.append(f'<rect class="{style}" {shape}{extra}{end}')
 
     def text(self, at: tuple[float, float], text: str, *, size: float, style: str = "", centered: bool = False) -> None:
-        """A line of text with its baseline at *at*."""
         classes = f' class="{style}"' if style else ""
         anchor = ' text-anchor="middle"' if centered else ""
         self.parts.append(
@@ -125,7 +124,6 @@ def stack(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
 
 
 def row(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
-    """Elements beside each other, all as tall as the tallest."""
     parts = tuple(elements)
 
     def draw(canvas: Canvas, x: float, y: float, _width: float, height: float) -> None:
@@ -168,8 +166,6 @@ def framed(title: Drawable, body: Drawable, *, style: str, padding: float = 10) 
 
 
 def bar(parts: Sequence[tuple[str, float]], *, height: float = 10) -> Drawable:
-    """A full-width strip, divided into CSS classes by their shares of 1."""
-
     def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
         canvas.rect((x, y), (width, height), style="free", corner=2)
         for style, share in parts:

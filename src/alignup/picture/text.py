@@ -14,7 +14,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.picture.cells import Cell, Line, draw_box, draw_strip, labeled, plain, split_words, to_ascii_lines, wrap
 from alignup.picture.distances import DistanceTable
-from alignup.picture.layout import Core, CoreGroup, DeviceGroup, MachineLayout, NodeBox, SocketFrame, layout_machine
+from alignup.picture.layout import Core, DeviceGroup, MachineLayout, NodeBox, SocketFrame, layout_machine
 from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.text_format import clean, display_width, format_ids, format_size, list_parts, pluralize, shorten
 
@@ -76,7 +76,6 @@ class _Renderer:
         return labeled(label, chunks, width=self.width, between=between, column=column)
 
     def frame(self, frame: SocketFrame, *, numbers: bool) -> list[Line]:
-        """Sockets around their nodes; a single node shares the box with its sockets."""
         if len(frame.boxes) == 1:
             box = frame.boxes[0]
             return self.boxed(f"{frame.name} · {box.name}", self.inside.node(box, numbers=numbers))
@@ -86,7 +85,6 @@ class _Renderer:
         return self.boxed(frame.name, lines)
 
     def node(self, box: NodeBox, *, numbers: bool) -> list[Line]:
-        """*numbers* shows every CPU."""
         lines = [line for bar in (self.occupancy.bars(box.node) if box.node else ()) for line in self.memory(bar)]
         if box.node and box.node.memory is None:
             lines += self.field("memory", [(Cell("unknown", "warn"),)])
@@ -128,7 +126,11 @@ class _Renderer:
         alike = groupby(box.core_groups, key=lambda group: (group.shape, group.name.rpartition("cache ")[0]))
         for run in (list(groups) for _, groups in alike):
             for part in [run] if len(run) > 4 else [[core_group] for core_group in run]:
-                lines += self.field(*_describe_groups(part), between=" ")
+                name, shape = part[0].name or "CPUs", part[0].shape
+                if len(part) > 1:
+                    name, shape = f"{part[0].name.rpartition('cache ')[0]}{len(part)} caches", f"each {shape}"
+                cpus = bits.union(core_group.cpus for core_group in part)
+                lines += self.field(name, [(Cell(f"{shape}: CPUs"),), *_list_chunks(cpus, "plain")], between=" ")
         for use, cpus in self.occupancy.split(bits.members(box.cpus)).items() if self.occupancy.known else ():
             head = (Cell(f"{cpus.bit_count()}:", use.style),)
             lines += self.field(use.label, [head, *_list_chunks(cpus, use.style)], between=" ")
@@ -164,7 +166,6 @@ class _Renderer:
         return lines + self.devices((), layout.pci)
 
     def rows(self, layout: MachineLayout) -> list[Line]:
-        """One line per box with CPUs; of very many, one for adjacent equal ones."""
         boxes = layout.boxes
         groups = layout.fold(boxes) if len(boxes) > _MAX_LINES else [(box,) for box in boxes]
         return [line for group in groups for line in self._row(group)]
@@ -202,7 +203,6 @@ class _Renderer:
         return lines
 
     def distances(self, table: DistanceTable) -> list[Line]:
-        """A table: rows are from, columns are to."""
         names = [shorten(name, _MAX_LABEL) for name in table.names]
         widths = [
             max([display_width(name), *(len(row[index]) for row in table.cells)]) for index, name in enumerate(names)
@@ -254,14 +254,6 @@ class _Renderer:
             held = clean(ids[0]) if len(ids) == 1 else pluralize(len(ids), "device")
             chunks.append((Cell(f"{shorten(clean(resource), self.width // 3)} {shorten(held, self.width // 3)}"),))
         return self.field(Cell(holder.key, style), chunks)
-
-
-def _describe_groups(core_groups: Sequence[CoreGroup]) -> tuple[str, list[Line]]:
-    first, count = core_groups[0], len(core_groups)
-    chunks = _list_chunks(bits.union(core_group.cpus for core_group in core_groups), "plain")
-    if count == 1:
-        return first.name or "CPUs", [(Cell(f"{first.shape}: CPUs"),), *chunks]
-    return f"{first.name.rpartition('cache ')[0]}{count} caches", [(Cell(f"each {first.shape}: CPUs"),), *chunks]
 
 
 def _list_chunks(cpus: CpuSet, style: str) -> list[Line]:

@@ -58,12 +58,10 @@ def format_size(amount: int) -> str:
 
 
 def pluralize(number: int, noun: str) -> str:
-    """``1 socket``, ``2 sockets``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def format_ids(noun: str, ids: Iterable[int]) -> str:
-    """``socket 0``, ``sockets 0-3,8``."""
     known = sorted(ids)
     return f"{noun} {format_list(known)}" if len(known) == 1 else f"{noun}s {format_list(known)}"
 

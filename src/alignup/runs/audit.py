@@ -88,7 +88,7 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
 def _compare_with_agent(records: Sequence[RunRecord], agent: AuditedAgent | None) -> Iterator[Drift]:
     for record in records:
         if agent is None or agent.address != record.agent:
-            yield _decision_drift(record, where=f"the agent at {record.agent}", actual="no answer")
+            yield from _compare_cpus(record, None, where=f"the agent at {record.agent}", missing="no answer")
             continue
         pod = agent.pod(record.uid)
         placements = pod["placements"] if pod else ()
@@ -97,13 +97,10 @@ def _compare_with_agent(records: Sequence[RunRecord], agent: AuditedAgent | None
             yield from _compare_cpus(record, cpus, where="the agent")
 
 
-def _compare_cpus(record: RunRecord, held: str | None, *, where: str) -> Iterator[Drift]:
+def _compare_cpus(record: RunRecord, held: str | None, *, where: str, missing: str = "no such run") -> Iterator[Drift]:
     if held is None or bits.parse(held) != record.cpus:
-        yield _decision_drift(record, where=where, actual="no such run" if held is None else f"CPUs {held}")
-
-
-def _decision_drift(record: RunRecord, *, where: str, actual: str) -> Drift:
-    return make_drift(record, DriftKind.DECISION, where, intended=f"CPUs {bits.show(record.cpus)}", actual=actual)
+        intended, actual = f"CPUs {bits.show(record.cpus)}", missing if held is None else f"CPUs {held}"
+        yield make_drift(record, DriftKind.DECISION, where, intended=intended, actual=actual)
 
 
 def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:

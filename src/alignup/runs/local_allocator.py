@@ -76,7 +76,8 @@ def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSe
     topology, gates = settings.topology, settings.gates
     options = {}
     for text in overrides.options:
-        name, equals, options[name] = text.partition("=")
+        name, equals, value = text.partition("=")
+        options[name] = value
         if not equals:
             raise SettingsError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
     cpu_options = {name: value for name, value in options.items() if name in OPTION_STAGES}
@@ -139,7 +140,6 @@ class LocalAllocator:
             ) from error
 
     def load_for_dry_run(self) -> None:
-        """Load the ledger if there is one, and change nothing."""
         if not self._directory.exists():
             return
         runs = RunRegistry(self._directory)

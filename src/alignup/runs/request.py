@@ -50,7 +50,6 @@ class RunPlacement:
 def parse_amounts(
     *, cpus: str | None, memory: str | None, hugepages: Iterable[str], devices: Iterable[str]
 ) -> dict[str, str]:
-    """Resource → amount, from the values of the command-line options."""
     found = {name: amount for name, amount in (("cpu", cpus), ("memory", memory)) if amount is not None}
     for option, texts, prefix in (("--hugepages", hugepages, "hugepages-"), ("--device", devices, "")):
         for text in texts:
