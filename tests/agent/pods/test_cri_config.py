@@ -227,7 +227,7 @@ def test_container_labels_and_annotations():
 def test_a_sleep_hook_is_in_the_annotations():
     config = first_container_config(replace(SPEC, containers=(replace(APP, pre_stop=LifecycleHook(sleep=5)),)))
 
-    assert json.loads(config.annotations[cri_config.PRE_STOP_HANDLER]) == {"sleep": {"seconds": 5}}
+    assert json.loads(config.annotations["io.kubernetes.container.preStopHandler"]) == {"sleep": {"seconds": 5}}
 
 
 def test_the_hash_depends_on_the_image():

@@ -1,7 +1,8 @@
 """Translate a pod spec to CRI: the configuration of its sandbox and containers.
 
 Labels, annotations and log paths are the kubelet's, so that ``crictl`` and log and metric collectors find them. One
-more label names the agent that owns a sandbox or container. This module is pure.
+more label names the agent that owns a sandbox or container. DNS settings are the host's, because there is no cluster
+DNS, plus the pod's ``dnsConfig``. The content of ``/etc/hosts`` is the kubelet's, byte for byte.
 
 The order is the kubelet's, too. Environment variables of the manifest override those of device plugins, and the
 agent's annotations override both. Mounts of device plugins come first, then volumes, then the agent's files.
@@ -9,12 +10,11 @@ agent's annotations override both. Mounts of device plugins come first, then vol
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from alignup.agent.pods.environment import PodFacts, expand_all
-from alignup.agent.pods.files.name_resolution import pod_dns
 from alignup.agent.pods.files.pod_dirs import path_component
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.workload import Amounts, Pod
@@ -39,15 +39,18 @@ POD_NAMESPACE = "io.kubernetes.pod.namespace"
 POD_UID = "io.kubernetes.pod.uid"
 CONTAINER_NAME = "io.kubernetes.container.name"
 
-CONTAINER_HASH = "io.kubernetes.container.hash"
-RESTART_COUNT = "io.kubernetes.container.restartCount"
-TERMINATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
-TERMINATION_MESSAGE_POLICY = "io.kubernetes.container.terminationMessagePolicy"
-PRE_STOP_HANDLER = "io.kubernetes.container.preStopHandler"
-TERMINATION_GRACE_PERIOD = "io.kubernetes.pod.terminationGracePeriod"
-
 UNCONFINED, RUNTIME_DEFAULT = "Unconfined", "RuntimeDefault"
 _MAX_HOSTNAME = 63  #: the kernel's limit
+MAX_NAMESERVERS, MAX_SEARCHES, MAX_SEARCH_CHARACTERS = 3, 32, 2048  #: the kubelet's limits
+
+_HOSTS_HEADER = """\
+127.0.0.1\tlocalhost
+::1\tlocalhost ip6-localhost ip6-loopback
+fe00::0\tip6-localnet
+fe00::0\tip6-mcastprefix
+fe00::1\tip6-allnodes
+fe00::2\tip6-allrouters
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +160,57 @@ def pod_facts(pod: Pod, spec: PodSpec, *, host: HostConfig, addresses: tuple[str
     )
 
 
+def parse_resolv_conf(text: str) -> DnsConfig:
+    """Read a ``resolv.conf``: every server, the last search list, the last value of each option."""
+    servers: list[str] = []
+    searches: tuple[str, ...] = ()
+    options: list[str] = []
+    for line in text.splitlines():
+        keyword, *values = line.split() or [""]
+        if keyword == "nameserver":
+            servers += values[:1]
+        elif keyword == "search":
+            searches = tuple(one.removesuffix(".") for one in values if one != ".")
+        elif keyword == "options":
+            options += values
+    return DnsConfig(servers=tuple(servers), searches=searches, options=_last_of_each(options))
+
+
+def pod_dns(spec: PodSpec, host: DnsConfig) -> DnsConfig | None:
+    """The DNS settings of a pod; ``None``: the runtime copies the host's, whatever they are then."""
+    own_only = spec.dns_policy == "None"
+    if not own_only and not (spec.nameservers or spec.searches or spec.dns_options):
+        return None
+    base = DnsConfig() if own_only else host
+    searches = list(dict.fromkeys((*base.searches, *spec.searches)))[:MAX_SEARCHES]
+    while len(" ".join(searches)) > MAX_SEARCH_CHARACTERS:
+        searches.pop()
+    return DnsConfig(
+        servers=tuple(dict.fromkeys((*base.servers, *spec.nameservers)))[:MAX_NAMESERVERS],
+        searches=tuple(searches),
+        options=_last_of_each((*base.options, *spec.dns_options)),
+    )
+
+
+def hosts_file_content(
+    spec: PodSpec, *, hostname: str, addresses: tuple[str, ...], host_file: Path | None = None
+) -> str | None:
+    """The content of ``/etc/hosts``; *host_file* is the host's file, for a pod on the host network.
+
+    ``None``: the pod has no address yet, so it gets no file.
+    """
+    aliases = "".join("\t".join((address, *names)) + "\n" for address, names in spec.host_aliases)
+    if aliases:
+        aliases = f"\n# Entries added by HostAliases.\n{aliases}"
+    if host_file is not None:
+        text = host_file.read_text("utf-8", "replace")
+        return f"# Kubernetes-managed hosts file (host network).\n{text}{aliases}"
+    if not addresses:
+        return None
+    own = "".join(f"{address}\t{hostname}\n" for address in addresses)
+    return f"# Kubernetes-managed hosts file.\n{_HOSTS_HEADER}{own}{aliases}"
+
+
 def shares_network(spec: PodSpec, host: HostConfig) -> bool:
     """Whether a pod is on the host network."""
     return spec.host_network or host.host_network
@@ -191,16 +245,18 @@ def _pod_labels(pod: Pod) -> dict[str, str]:
 def _annotations(spec: PodSpec, container: ContainerSpec, *, attempt: int) -> Mapping[str, str]:
     """What is needed to identify a container and to stop it correctly without its manifest."""
     annotations = {
-        CONTAINER_HASH: container_hash(container),
-        RESTART_COUNT: str(attempt),
-        TERMINATION_MESSAGE_PATH: container.termination_message_path,
-        TERMINATION_MESSAGE_POLICY: "FallbackToLogsOnError" if container.fallback_to_logs_on_error else "File",
-        TERMINATION_GRACE_PERIOD: str(spec.grace),
+        "io.kubernetes.container.hash": container_hash(container),
+        "io.kubernetes.container.restartCount": str(attempt),
+        "io.kubernetes.container.terminationMessagePath": container.termination_message_path,
+        "io.kubernetes.container.terminationMessagePolicy": (
+            "FallbackToLogsOnError" if container.fallback_to_logs_on_error else "File"
+        ),
+        "io.kubernetes.pod.terminationGracePeriod": str(spec.grace),
     }
     if container.pre_stop is not None:
         hook = container.pre_stop
         handler = {"exec": {"command": hook.command}} if hook.sleep is None else {"sleep": {"seconds": hook.sleep}}
-        annotations[PRE_STOP_HANDLER] = json.dumps(handler, separators=(",", ":"))
+        annotations["io.kubernetes.container.preStopHandler"] = json.dumps(handler, separators=(",", ":"))
     return annotations
 
 
@@ -226,3 +282,7 @@ def _security(
     options = {**asdict(context), "user": user, "username": username, "groups": groups, "seccomp": seccomp}
     del options["run_as_non_root"]
     return SecurityOptions(**options)
+
+
+def _last_of_each(options: Iterable[str]) -> tuple[str, ...]:
+    return tuple({option.partition(":")[0]: option for option in options}.values())

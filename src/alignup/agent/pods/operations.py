@@ -13,7 +13,7 @@ from alignup.agent.pod_record import PodRecord
 from alignup.agent.pods import cri_config, probes
 from alignup.agent.pods.cpusets import CpusetPlacement, placement_of
 from alignup.agent.pods.environment import PodFacts, make_environment
-from alignup.agent.pods.files import logs, name_resolution, volumes
+from alignup.agent.pods.files import logs, volumes
 from alignup.agent.pods.pod_state import (
     CreateSandbox,
     PodStartError,
@@ -33,8 +33,6 @@ from alignup.enforce.cri.types import ContainerMount, ContainerState, CriContain
 from alignup.kube.podspec.types import ContainerSpec, PodSpec
 from alignup.plugins.allocate_response import AllocateResponse, merge_responses
 from alignup.schema.api import BusyError, NotReadyError
-
-LOOPBACK = "127.0.0.1"
 
 _Result = TypeVar("_Result")
 
@@ -140,7 +138,7 @@ class PodOperations:
             container = self._container(running[id_].name)
             if container is None or not (container.startup or container.liveness or container.readiness):
                 continue
-            address = next(iter(self._facts(running[id_].sandbox).pod_ips), LOOPBACK)
+            address = next(iter(self._facts(running[id_].sandbox).pod_ips), "127.0.0.1")
             target = ProbeTarget(container=container, address=address, execute=self._exec(id_))
             prober = Prober(target, report=partial(report, id_), since=running[id_].started, now=time)
             self._probers[id_] = asyncio.create_task(self._probe(prober, container.name), name=f"probes {id_}")
@@ -237,7 +235,7 @@ class PodOperations:
         directories = volumes.prepare_volumes(self._context.root, self._spec, facts=facts)
         on_host = cri_config.shares_network(self._spec, self._host)
         try:
-            hosts = name_resolution.hosts_file_content(
+            hosts = cri_config.hosts_file_content(
                 self._spec,
                 hostname="" if on_host else cri_config.hostname(self._spec),
                 addresses=facts.pod_ips,

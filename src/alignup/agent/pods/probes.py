@@ -123,7 +123,11 @@ class Prober:
         repeats = 0
         while True:
             started_at = self.now()
-            result = await self._run_with_retries(probe)
+            result = None  # the probe could not run
+            for _ in range(_ATTEMPTS):
+                with suppress(EnforceError):
+                    result = await run_probe(probe, self.target, seconds=probe.timeout * self.second)
+                    break
             if result is not None:
                 repeats = repeats + 1 if previous is not None and previous.healthy is result.healthy else 1
                 previous = result
@@ -148,15 +152,6 @@ class Prober:
     async def _sleep_until(self, moment: float, *, at_most: float) -> None:
         """Sleep at most *at_most* seconds, even if the clock is set back."""
         await asyncio.sleep(min(max(0.0, moment - self.now()), at_most))
-
-    async def _run_with_retries(self, probe: Probe) -> ProbeResult | None:
-        """``None``: the probe could not run."""
-        for _ in range(_ATTEMPTS):
-            try:
-                return await run_probe(probe, self.target, seconds=probe.timeout * self.second)
-            except EnforceError:
-                continue
-        return None
 
 
 async def run_post_start(hook: LifecycleHook, execute: ExecSync, *, container: str) -> None:

@@ -152,7 +152,13 @@ class PodRunner:
             await self._balance()
             if full:
                 await self._context.rotate_logs()
-                self._remove_leftovers(await asyncio.to_thread(volumes.pods_on_disk, self._context.root))
+                on_disk = await asyncio.to_thread(volumes.pods_on_disk, self._context.root)
+                state = self._queue.state
+                for uid in on_disk - state.admitted.keys() - self._context.cache.pods.keys():
+                    # A crash during a cleanup left it; orphans keep theirs.
+                    finished = state.finished.get(uid)
+                    pod = finished.pod if finished is not None else Pod(name="", uid=uid)
+                    self._start_task(uid, self._clean_up(pod, with_logs=False))
         except Exception as error:  # noqa: BLE001 - the next pass tries again
             self._context.warn_once(str(error) if isinstance(error, AlignError) else describe_bug(error))
         finally:
@@ -298,14 +304,6 @@ class PodRunner:
             self.wake_up()
 
         task.add_done_callback(done)
-
-    def _remove_leftovers(self, on_disk: frozenset[str]) -> None:
-        """Remove directories that a crash during a cleanup left; orphans keep theirs."""
-        state = self._queue.state
-        for uid in on_disk - state.admitted.keys() - self._context.cache.pods.keys():
-            finished = state.finished.get(uid)
-            pod = finished.pod if finished is not None else Pod(name="", uid=uid)
-            self._start_task(uid, self._clean_up(pod, with_logs=False))
 
     def _find_orphans(self) -> None:
         """Report sandboxes that an agent with this root directory created for pods it no longer knows."""

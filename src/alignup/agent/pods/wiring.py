@@ -11,8 +11,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.pods.cpusets import CpusetReconciler
-from alignup.agent.pods.cri_config import RUNTIME_DEFAULT, UNCONFINED, HostConfig
-from alignup.agent.pods.files.name_resolution import parse_resolv_conf
+from alignup.agent.pods.cri_config import RUNTIME_DEFAULT, UNCONFINED, HostConfig, parse_resolv_conf
 from alignup.agent.pods.files.volumes import HOSTS_PATH
 from alignup.agent.pods.pod_state import DEFAULT_INTERVALS, PodIntervals
 from alignup.agent.pods.runner import PodRunner

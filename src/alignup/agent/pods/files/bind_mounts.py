@@ -14,7 +14,6 @@ import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from alignup.agent.pods.pod_state import PodStartError
@@ -25,12 +24,6 @@ _COMPONENT = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _UMOUNT_NOFOLLOW = 8
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
-
-
-@dataclass(frozen=True, slots=True)
-class MountPoint:
-    path: Path
-    filesystem: str  #: its type, such as ``tmpfs``
 
 
 def mount(source: str, target: Path, *, filesystem: str = "", flags: int = 0, options: str = "") -> None:
@@ -45,29 +38,29 @@ def unmount(target: Path) -> None:
 def filesystem_at(path: Path) -> str:
     """The type of the file system mounted at *path*; empty: *path* is not a mount point."""
     top = _resolved(path)
-    return next((point.filesystem for point in reversed(mounts_below(path)) if point.path == top), "")
+    return next((type_ for mounted, type_ in reversed(mounts_below(path)) if mounted == top), "")
 
 
-def mounts_below(path: Path) -> tuple[MountPoint, ...]:
-    """Mount points at or below *path*, oldest first; one that is mounted over appears twice."""
+def mounts_below(path: Path) -> tuple[tuple[Path, str], ...]:
+    """Mount points at or below *path* with their types, oldest first; one that is mounted over appears twice."""
     top = _resolved(path)
     found = []
     for line in _MOUNTINFO.read_text("utf-8", "surrogateescape").splitlines():
         before, _, after = line.partition(" - ")
         mounted = Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), before.split(" ")[4]))
         if mounted.is_relative_to(top):
-            found.append(MountPoint(mounted, after.split(" ")[0]))
+            found.append((mounted, after.split(" ")[0]))
     return tuple(found)
 
 
 def unmount_below(path: Path) -> None:
     """Unmount everything at or below *path*; ``EnforceError`` if something is in use."""
-    for point in reversed(mounts_below(path)):
+    for mounted, _ in reversed(mounts_below(path)):
         try:
-            unmount(point.path)
+            unmount(mounted)
         except OSError as error:
             if error.errno not in {errno.EINVAL, errno.ENOENT}:  # no longer a mount point
-                raise EnforceError(f"cannot unmount {point.path}: {error.strerror}") from error
+                raise EnforceError(f"cannot unmount {mounted}: {error.strerror}") from error
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.pods.files import name_resolution
+from alignup.agent.pods import cri_config
 from alignup.enforce.cri.types import DnsConfig
 from tests.agent.pods.statuses import pod
 
@@ -28,13 +28,13 @@ from tests.agent.pods.statuses import pod
     ],
 )
 def test_resolv_conf(text, found):
-    assert name_resolution.parse_resolv_conf(text) == found
+    assert cri_config.parse_resolv_conf(text) == found
 
 
 def test_hosts_file_of_a_pod_with_its_own_network():
     spec = replace(pod(), host_aliases=(("10.1.2.3", ("foo", "foo.example")), ("10.1.2.4", ("bar",))))
 
-    text = name_resolution.hosts_file_content(spec, hostname="web", addresses=("10.0.0.7", "fd00::7"))
+    text = cri_config.hosts_file_content(spec, hostname="web", addresses=("10.0.0.7", "fd00::7"))
 
     assert text == (
         "# Kubernetes-managed hosts file.\n"
@@ -57,10 +57,10 @@ def test_hosts_file_on_the_host_network(tmp_path):
     file = tmp_path / "hosts"
     file.write_text("127.0.0.1 localhost\n192.0.2.1 node-1\n")
 
-    text = name_resolution.hosts_file_content(pod(), hostname="web", addresses=(), host_file=file)
+    text = cri_config.hosts_file_content(pod(), hostname="web", addresses=(), host_file=file)
 
     assert text == "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n192.0.2.1 node-1\n"
 
 
 def test_a_pod_without_an_address_has_no_hosts_file():
-    assert name_resolution.hosts_file_content(pod(), hostname="web", addresses=()) is None
+    assert cri_config.hosts_file_content(pod(), hostname="web", addresses=()) is None
