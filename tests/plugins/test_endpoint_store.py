@@ -23,9 +23,8 @@ NO_CHANNEL: Any = None
 
 def endpoint(socket="a.sock", *, preferred=False):
     """Return an endpoint that is never called, so it needs no channel."""
-    made = Endpoint(GPU, Path(socket), channel=NO_CHANNEL, timeouts=PluginTimeouts())
-    made.options = wire.DevicePluginOptions(get_preferred_allocation_available=preferred)
-    return made
+    options = wire.DevicePluginOptions(get_preferred_allocation_available=preferred)
+    return Endpoint(GPU, Path(socket), NO_CHANNEL, PluginTimeouts(), options)
 
 
 def devices(count, *, healthy=True):

@@ -4,10 +4,9 @@ import asyncio
 import gc
 import os
 import signal
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -79,22 +78,18 @@ def run(options: DaemonOptions) -> None:
             log.warning("note", detail=note)
         now = options.clock.now()
         recovered = recover(store, options.host, options=options.recovery, now=now, imported=options.imported)
-        _log_recovery(recovered, log, watched=options.manifests is not None)
+        for note in recovered.notes:
+            log.warning("recovered", detail=note)
+        unwatched = [record.pod.name for record in recovered.state.all_records() if record.source != API_SOURCE]
+        if unwatched and options.manifests is None:
+            detail = f"pods from manifests stay, but their directory is not watched: {', '.join(unwatched)}"
+            log.warning("recovered", detail=detail)
+        for problem in recovered.problems:
+            log.error("not ready", detail=problem)
         # Everything allocated so far stays; freezing it spares the garbage collector from scanning every pod.
         gc.collect()
         gc.freeze()
         asyncio.run(_main(options, store, recovered, log=log))
-
-
-def _log_recovery(recovered: RecoveryResult, log: FilteringBoundLogger, *, watched: bool) -> None:
-    for note in recovered.notes:
-        log.warning("recovered", detail=note)
-    unwatched = [record.pod.name for record in recovered.state.all_records() if record.source != API_SOURCE]
-    if unwatched and not watched:
-        detail = f"pods from manifests stay, but their directory is not watched: {', '.join(unwatched)}"
-        log.warning("recovered", detail=detail)
-    for problem in recovered.problems:
-        log.error("not ready", detail=problem)
 
 
 async def _main(
@@ -116,17 +111,17 @@ async def _main(
             serve_plugins(queue, directory=directory, pod_resources=pod_resources, metrics=events.metrics, log=log)
         )
         runner = await stack.enter_async_context(_run_pods(options, queue, events, allocator))
-        watcher = None
+        watcher, containers = None, options.containers
+        accept = validation.accept if containers is None else accept_runnable(containers.allowed)
         if options.manifests is not None and not recovered.problems:
-            accept, keep = _accepted_pods(options)
-            manifests = ManifestDir(options.manifests, accept=accept, keep=keep)
+            manifests = ManifestDir(options.manifests, accept=accept, keep=containers is not None)
             watcher = ManifestWatcher(manifests, queue, log, terminates=runner is not None)
         service = AgentService(queue, allocator, events.history, events.event_bus, runner, watcher)
         if runner is not None:
             events.metrics.show_containers(
                 lambda: [(one.pod, one.run) for one in service.pod_views() if one.run is not None]
             )
-        address = await stack.enter_async_context(_serve_api(options, service, events.metrics))
+        address = await stack.enter_async_context(_serve_api(options, service, events.metrics, accept))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
         await stack.enter_async_context(_background_tasks(watcher, queue, notifier))
         pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
@@ -183,13 +178,6 @@ async def _run_pods(
         yield runner
 
 
-def _accepted_pods(options: DaemonOptions) -> tuple[Accept, bool]:
-    """Return which pods the agent accepts, and whether they carry their manifests because it runs them."""
-    if options.containers is None:
-        return validation.accept, False
-    return accept_runnable(options.containers.allowed), True
-
-
 def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -201,31 +189,31 @@ def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
 
 
 @asynccontextmanager
-async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[Address]:
+async def _serve_api(
+    options: DaemonOptions, service: AgentService, metrics: Metrics, accept: Accept
+) -> AsyncIterator[Address]:
     """Yield the address, with the port that the system chose for port 0."""
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     stopping = asyncio.Event()
-    accept, keep = _accepted_pods(options)
     dependencies = Dependencies(
         service=service,
-        read_pod=partial(read_pod, accept=accept, keep=keep),
+        read_pod=partial(read_pod, accept=accept, keep=options.containers is not None),
         machine_document=machine_to_document,
         metrics=metrics,
         version=__version__,
     )
     api = app.build_app(dependencies, token=token, stopping=stopping)
-    with _socket(options.address, token=token) as listener:
+    address = options.address
+    if isinstance(address, TcpAddress):
+        if token is None:
+            raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
+        bound = sockets.tcp_socket(address.port, address.host)
+    else:
+        bound = sockets.unix_socket(address.path)
+    with bound as listener:
         async with sockets.serve_app(api, listener, stopping=stopping):
-            tcp = isinstance(options.address, TcpAddress)
-            yield TcpAddress(*listener.getsockname()[:2]) if tcp else options.address
-
-
-def _socket(address: Address, *, token: bytes | None) -> AbstractContextManager[socket.socket]:
-    if not isinstance(address, TcpAddress):
-        return sockets.unix_socket(address.path)
-    if token is None:
-        raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
-    return sockets.tcp_socket(address.port, address.host)
+            tcp = isinstance(address, TcpAddress)
+            yield TcpAddress(*listener.getsockname()[:2]) if tcp else address
 
 
 @asynccontextmanager

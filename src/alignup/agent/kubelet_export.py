@@ -9,6 +9,7 @@ from alignup.agent.recovery import recover
 from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
+from alignup.plugins.allocate_response import AllocateResponse
 from alignup.schema.run_status import PodGrants
 from alignup.state.checkpoint import CheckpointStore
 from alignup.state.kubelet import export as states
@@ -34,8 +35,6 @@ def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
 
 def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:
     """Return uid, container and resource → the serialized response of the plugin's Allocate."""
-    from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415 - gRPC is slow to import
-
     found = {}
     for uid, record in state.admitted.items():
         for container, grants in record.grants.items():
@@ -46,8 +45,6 @@ def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:
 
 
 def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]:
-    from alignup.plugins.allocate_response import AllocateResponse  # noqa: PLC0415 - gRPC is slow to import
-
     found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     devices = state_dir.read_dir(directory, gates=gates).devices
     for entry in devices.entries if devices else ():

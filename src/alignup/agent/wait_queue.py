@@ -37,8 +37,6 @@ class WaitQueue:
 
     def with_overtakes(self, uid: str | None = None) -> Self:
         """Count an overtake for every pod ahead of *uid*; for every pod if *uid* is not waiting."""
-        if not self.pods:
-            return self
         overtakes = dict(self.overtakes)
         for other in self.pods:
             if other == uid:

@@ -7,7 +7,7 @@ Every call has a timeout; the kubelet waits indefinitely for most of them (``doc
 """
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -39,28 +39,27 @@ class PluginTimeouts:
     reconnect: float = 300.0  #: how long a resource is kept after its last plugin stopped
 
 
+@dataclass(slots=True, eq=False)
 class Endpoint:
     """A connection to the plugin that serves *resource* at *socket*."""
 
-    def __init__(self, resource: str, socket: Path, *, channel: grpc.aio.Channel, timeouts: PluginTimeouts) -> None:
-        self.resource = resource
-        self.socket = socket
-        self.options = wire.DevicePluginOptions()  #: the optional calls that the plugin wants
-        self._channel = channel
-        self._timeouts = timeouts
-        self._closed = False
+    resource: str
+    socket: Path
+    channel: grpc.aio.Channel
+    timeouts: PluginTimeouts
+    options: wire.DevicePluginOptions = field(default_factory=wire.DevicePluginOptions)  #: calls that the plugin wants
+    _closed: bool = False
 
     @classmethod
     async def dial(cls, resource: str, socket: Path, *, timeouts: PluginTimeouts) -> Self:
         """Connect to a plugin and read its options; raise ``PluginError`` if it does not answer."""
-        channel = rpc.channel(socket)
-        endpoint = cls(resource, socket, channel=channel, timeouts=timeouts)
+        endpoint = cls(resource, socket, rpc.channel(socket), timeouts)
         try:
             endpoint.options = await endpoint._call(
                 "GetDevicePluginOptions", wire.Empty(), response=wire.DevicePluginOptions, seconds=timeouts.dial
             )
         except BaseException as error:
-            connected = channel.get_state() is grpc.ChannelConnectivity.READY
+            connected = endpoint.channel.get_state() is grpc.ChannelConnectivity.READY
             await endpoint.close()
             if isinstance(error, PluginError) and not connected:
                 raise PluginError(f"failed to dial device plugin: {error}") from error
@@ -73,7 +72,7 @@ class Endpoint:
     async def watch(self) -> AsyncIterator[tuple[Device, ...]]:
         """Yield complete device lists as the plugin sends them; raise ``PluginError`` if the stream breaks."""
         method, response = f"/{_SERVICE}/ListAndWatch", wire.ListAndWatchResponse
-        async for listed in rpc.stream(self._channel, method, wire.Empty(), response=response, error=plugin_error):
+        async for listed in rpc.stream(self.channel, method, wire.Empty(), response=response, error=plugin_error):
             yield parse_devices(self.resource, listed)
 
     async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
@@ -89,7 +88,7 @@ class Endpoint:
             "GetPreferredAllocation",
             wire.PreferredAllocationRequest(container_requests=[request]),
             response=wire.PreferredAllocationResponse,
-            seconds=self._timeouts.preferred,
+            seconds=self.timeouts.preferred,
         )
         return tuple(response.container_responses[0].deviceIDs) if response.container_responses else ()
 
@@ -99,7 +98,7 @@ class Endpoint:
             "Allocate",
             wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)]),
             response=wire.AllocateResponse,
-            seconds=self._timeouts.allocate,
+            seconds=self.timeouts.allocate,
         )
         if not response.container_responses:
             raise PluginError("no containers return in allocation response &AllocateResponse{}")
@@ -112,23 +111,21 @@ class Endpoint:
                 "PreStartContainer",
                 wire.PreStartContainerRequest(devices_ids=ids),
                 response=wire.PreStartContainerResponse,
-                seconds=self._timeouts.pre_start,
+                seconds=self.timeouts.pre_start,
             )
 
     async def close(self, *, grace: float = 0.0) -> None:
         """Disconnect; pending calls get *grace* seconds to finish."""
         self._closed = True
-        await self._channel.close(grace)
+        await self.channel.close(grace)
 
     async def _call(
         self, method: str, request: Message, *, response: type[rpc.Response], seconds: float
     ) -> rpc.Response:
-        path = f"/{_SERVICE}/{method}"
+        path, error = f"/{_SERVICE}/{method}", plugin_error
         try:
             if not self._closed:
-                return await rpc.call(
-                    self._channel, path, request, response=response, seconds=seconds, error=plugin_error
-                )
+                return await rpc.call(self.channel, path, request, response=response, seconds=seconds, error=error)
         except PluginError:
             if not self._closed:
                 raise

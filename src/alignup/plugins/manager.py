@@ -35,6 +35,7 @@ SOCKET = "kubelet.sock"
 VERSION = "v1beta1"
 EXPIRY_INTERVAL = 10.0  #: seconds between checks for resources whose grace period is over
 
+_NOT_FOUND = "endpoint not found in cache for a registered resource:"
 _LOG = logging.getLogger(__name__)
 _REGISTRATION = wire.DESCRIPTOR.services_by_name["Registration"]
 
@@ -111,10 +112,7 @@ class DevicePluginManager:
     async def allocate(self, resource: str, ids: Sequence[str]) -> AllocateResponse:
         start = time.perf_counter()
         try:
-            endpoint = self._store.primary(resource)
-            if endpoint is None:
-                raise PluginError(f"unknown Device Plugin {resource}")
-            return await endpoint.allocate(ids)
+            return await self._primary(resource, "unknown Device Plugin").allocate(ids)
         finally:
             self._metrics.observe_allocation(resource, time.perf_counter() - start)
 
@@ -127,10 +125,10 @@ class DevicePluginManager:
         except PluginError as error:
             raise PluginError(f"device plugin PreStartContainer rpc failed with err: {error}") from error
 
-    def _primary(self, resource: str) -> Endpoint:
+    def _primary(self, resource: str, unknown: str = _NOT_FOUND) -> Endpoint:
         endpoint = self._store.primary(resource)
         if endpoint is None:
-            raise PluginError(f"endpoint not found in cache for a registered resource: {resource}")
+            raise PluginError(f"{unknown} {resource}")
         return endpoint
 
     async def _register(self, request: wire.RegisterRequest) -> wire.Empty:

@@ -51,29 +51,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m alignup.testing.plugin",
         description="A device plugin for tests: registers with the kubelet.sock in a directory.",
     )
-    parser.add_argument("--resource", required=True, metavar="NAME", help="such as example.com/gpu")
-    parser.add_argument("--devices", required=True, metavar="LIST", help="counts and NUMA nodes: 4@0,4@1,1@2+3")
-    parser.add_argument("--dir", required=True, type=Path, help="the directory of kubelet.sock")
-    parser.add_argument("--endpoint", default="", metavar="FILE", help="name of the plugin's socket in that directory")
-    parser.add_argument(
-        "--preferred", type=Preference, choices=list(Preference), default=Preference.NONE, help="devices it prefers"
-    )
-    parser.add_argument("--prestart", action="store_true", help="require PreStartContainer calls")
-    parser.add_argument("--allocate-delay", type=float, default=0.0, metavar="S", help="delay Allocate by S seconds")
-    parser.add_argument("--crash-after", type=int, metavar="N", help="crash in the Allocate call after the first N")
-    parser.add_argument("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.plugin)")
+    add = parser.add_argument
+    add("--resource", required=True, metavar="NAME", help="such as example.com/gpu")
+    add("--devices", required=True, metavar="LIST", help="counts and NUMA nodes: 4@0,4@1,1@2+3")
+    add("--dir", required=True, type=Path, help="the directory of kubelet.sock")
+    add("--endpoint", default="", metavar="FILE", help="name of the plugin's socket in that directory")
+    add("--preferred", type=Preference, choices=list(Preference), default="none", help="devices it prefers")
+    add("--prestart", action="store_true", help="require PreStartContainer calls")
+    add("--allocate-delay", type=float, default=0.0, metavar="S", help="delay Allocate by S seconds")
+    add("--crash-after", type=int, metavar="N", help="crash in the Allocate call after the first N")
+    add("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.plugin)")
     options = parser.parse_args(arguments)
     return script.main(lambda: _plugin(options), ACTIONS, file=options.script, report=_print_registrations)
 
 
 def _plugin(options: argparse.Namespace) -> Plugin:
-    plugin = Plugin(
-        options.resource,
-        options.devices,
-        directory=options.dir,
-        preference=options.preferred,
-        endpoint=options.endpoint,
-    )
+    plugin = Plugin(options.resource, options.devices, directory=options.dir, endpoint=options.endpoint)
+    plugin.preference = options.preferred
     plugin.pre_start = options.prestart
     plugin.crash_after = options.crash_after
     plugin.inject("Allocate", Fault(delay=options.allocate_delay))

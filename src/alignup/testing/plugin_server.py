@@ -103,8 +103,7 @@ class Plugin:
     async def __aexit__(self, *_: object) -> None:
         if self._task:
             self._task.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait([self._task])
         await self._stop()
 
     def set_devices(self, devices: Iterable[Device] | str) -> None:
@@ -160,21 +159,18 @@ class Plugin:
     async def get_preferred_allocation(
         self, request: wire.PreferredAllocationRequest
     ) -> wire.PreferredAllocationResponse:
-        chosen = (
-            self.preference.choose(
-                one.available_deviceIDs, must_include=one.must_include_deviceIDs, size=one.allocation_size
-            )
-            for one in request.container_requests
-        )
-        responses = [wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
-        return wire.PreferredAllocationResponse(container_responses=responses)
+        response = wire.PreferredAllocationResponse()
+        for one in request.container_requests:
+            available, must_include = one.available_deviceIDs, one.must_include_deviceIDs
+            chosen = self.preference.choose(available, must_include=must_include, size=one.allocation_size)
+            response.container_responses.add(deviceIDs=chosen)
+        return response
 
     async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
         if self.crash_after is not None and len(self.requests("Allocate")) > self.crash_after:
             os.kill(os.getpid(), signal.SIGKILL)
-        return wire.AllocateResponse(
-            container_responses=[self._allocated(one.devices_ids) for one in request.container_requests]
-        )
+        responses = [self._allocated(one.devices_ids) for one in request.container_requests]
+        return wire.AllocateResponse(container_responses=responses)
 
     async def pre_start_container(self, _: wire.PreStartContainerRequest) -> None: ...
 
@@ -202,33 +198,28 @@ class Plugin:
         if unknown:
             raise rpc.StatusError(f"there is no device {unknown[0]} of {self.resource}")
         name = self.resource.rpartition("/")[2]
-        return wire.ContainerAllocateResponse(
-            envs={f"{name.upper().replace('-', '_').replace('.', '_')}_DEVICES": ",".join(ids)},
-            annotations={f"testing.alignup/{name}": ",".join(ids)},
-            devices=[
-                wire.DeviceSpec(container_path=f"/dev/{name}/{id_}", host_path="/dev/null", permissions="rw")
-                for id_ in ids
-            ],
+        variable = f"{name.upper().replace('-', '_').replace('.', '_')}_DEVICES"
+        nodes = (
+            wire.DeviceSpec(container_path=f"/dev/{name}/{id_}", host_path="/dev/null", permissions="rw") for id_ in ids
         )
+        annotations = {f"testing.alignup/{name}": ",".join(ids)}
+        return wire.ContainerAllocateResponse(envs={variable: ",".join(ids)}, annotations=annotations, devices=nodes)
 
     async def _keep_registered(self) -> None:
         known: tuple[int, int] | None = None
         while True:
             found = _identity(self._registry)
             if found is not None and found != known:
-                known = found if await self._try_register() else None
+                if _identity(self.socket) is None:
+                    await self.restart()
+                try:
+                    await self.register()
+                    known = found
+                except rpc.StatusError as error:
+                    self.rejections.append(str(error))
+                    known = None
+                    await asyncio.sleep(self.retry_delay)
             await asyncio.sleep(POLL_INTERVAL)
-
-    async def _try_register(self) -> bool:
-        if _identity(self.socket) is None:
-            await self.restart()
-        try:
-            await self.register()
-        except rpc.StatusError as error:
-            self.rejections.append(str(error))
-            await asyncio.sleep(self.retry_delay)
-            return False
-        return True
 
     async def _serve(self) -> None:
         stream: rpc.Handler = grpc.unary_stream_rpc_method_handler(self._list_and_watch)

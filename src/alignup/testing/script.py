@@ -86,10 +86,9 @@ def parse(text: str, actions: Actions[Target]) -> tuple[ScriptStep[Target], ...]
     """Return the steps of a script; ``ParseError`` names the line with an error."""
     steps = []
     for number, line in enumerate(text.splitlines(), start=1):
-        if not line.strip():
-            continue
         try:
-            steps.append(_step(json.loads(line), {**_COMMON, **actions}))
+            if line.strip():
+                steps.append(_step(json.loads(line), {**_COMMON, **actions}))
         except ValueError as error:
             raise ParseError(f"line {number} of the script: {error}") from error
     return tuple(steps)

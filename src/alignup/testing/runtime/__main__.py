@@ -62,33 +62,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m alignup.testing.runtime",
         description="A container runtime for tests: CRI v1 on a socket, containers as plain processes.",
     )
-    parser.add_argument("--socket", required=True, type=Path, metavar="PATH", help="the socket to listen at")
-    parser.add_argument("--dir", required=True, type=Path, help="the working directory of containers")
-    parser.add_argument(
-        "--image", action="append", default=[], metavar="NAME[=COMMAND]", help="an image it has, and its command"
-    )
-    parser.add_argument(
-        "--pullable", action="append", default=[], metavar="NAME[=COMMAND]", help="an image that can be pulled"
-    )
-    parser.add_argument(
-        "--affinity", action="store_true", help="bind containers to their CPUs, if the machine has them"
-    )
-    parser.add_argument("--no-network", action="store_true", help="run only pods on the host network")
-    parser.add_argument("--cgroup-driver", choices=list(DRIVERS), default="", help="report this cgroup driver")
-    parser.add_argument("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.runtime.__main__)")
+    add, image = parser.add_argument, "NAME[=COMMAND]"
+    add("--socket", required=True, type=Path, metavar="PATH", help="the socket to listen at")
+    add("--dir", required=True, type=Path, help="the working directory of containers")
+    add("--image", action="append", default=[], metavar=image, help="an image it has, and its command")
+    add("--pullable", action="append", default=[], metavar=image, help="an image that can be pulled")
+    add("--affinity", action="store_true", help="bind containers to their CPUs, if the machine has them")
+    add("--no-network", action="store_true", help="run only pods on the host network")
+    add("--cgroup-driver", choices=list(DRIVERS), default="", help="report this cgroup driver")
+    add("--script", type=Path, metavar="FILE", help="timed actions (alignup.testing.runtime.__main__)")
     options = parser.parse_args(arguments)
     return script.main(lambda: _runtime(options), ACTIONS, file=options.script, report=_print_socket)
 
 
 def _runtime(options: argparse.Namespace) -> Runtime:
     check_socket_path(options.socket)
-    runtime = Runtime(
-        options.socket,
-        directory=options.dir,
-        images=options.image,
-        pullable=options.pullable,
-        affinity=options.affinity,
-    )
+    runtime = Runtime(options.socket, directory=options.dir, images=options.image, pullable=options.pullable)
+    runtime.affinity = options.affinity
     runtime.network = not options.no_network
     runtime.cgroup_driver = options.cgroup_driver
     return runtime
