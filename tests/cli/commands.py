@@ -35,10 +35,13 @@ def in_process(
     *arguments: str | Path,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    stdin: str = "",
+    stdin: str | None = "",
     encoding: str = "utf-8",
 ) -> subprocess.CompletedProcess[str]:
-    """Like :func:`alignup`, in this process, which saves the start of Python; *encoding* is that of the output."""
+    """Like :func:`alignup`, in this process, which saves the start of Python.
+
+    *stdin* ``None``: closed. *encoding* is that of the output.
+    """
     with ExitStack() as stack:
         # Files with descriptors, since the program may redirect those of its output.
         out, err = (stack.enter_context(tempfile.NamedTemporaryFile("w", encoding=encoding)) for _ in range(2))
@@ -83,12 +86,13 @@ def _run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    stdin: str = "",
+    stdin: str | None = "",
 ) -> int:
     """Run ``alignup`` in this process, and return its exit code."""
     with ExitStack() as stack:
         stack.enter_context(mock.patch.dict(os.environ, environment(env), clear=True))
-        stack.enter_context(mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))))
+        text = None if stdin is None else io.TextIOWrapper(io.BytesIO(stdin.encode()))
+        stack.enter_context(mock.patch.object(sys, "stdin", text))
         stack.enter_context(redirect_stdout(out))
         stack.enter_context(redirect_stderr(err))
         stack.enter_context(chdir(cwd or Path.cwd()))

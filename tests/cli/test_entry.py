@@ -91,15 +91,21 @@ def test_closed_standard_output_is_reported_in_one_line():
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        pytest.param(("why", "-f", "examples/node/trainer.yaml", "--machine", "pu:2"), 1, id="not needed"),
         pytest.param(("why", "-f", "-", "--machine", "pu:2"), 2, id="for a manifest"),
         pytest.param(("simulate", "--trace", "-", "--machine", "pu:2"), 2, id="for a trace"),
     ],
 )
 def test_closed_standard_input_is_not_an_internal_error(arguments, code):
-    run = python("-c", CLOSED.format(0), *arguments, cwd=ROOT)
+    run = in_process(*arguments, stdin=None)
 
     assert run.returncode == code
+    assert "internal error" not in run.stderr
+
+
+def test_standard_input_may_be_closed_when_it_is_not_needed():
+    run = python("-c", CLOSED.format(0), "why", "-f", "examples/node/trainer.yaml", "--machine", "pu:2", cwd=ROOT)
+
+    assert run.returncode == 1
     assert "internal error" not in run.stderr
 
 

@@ -71,7 +71,7 @@ def test_a_node_with_state():
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_compare_simulates_every_combination(jobs):
-    generated = ("--generate", "training", "--count", "20")
+    generated = ("--generate", "training", "--count", "8")
 
     run = in_process("simulate", *generated, *ON_NODE, "--compare", "policy,cpu-options", "--jobs", jobs, "-o", "json")
 
@@ -88,7 +88,7 @@ def test_compare_simulates_every_combination(jobs):
 
 
 def test_compare_as_text():
-    generated = ("--generate", "training", "--count", "20")
+    generated = ("--generate", "training", "--count", "8")
     run = in_process("simulate", *generated, *ON_NODE, "--compare", "policy,cpu-options", "--jobs", "1")
 
     assert "best first" in run.stdout

@@ -1,15 +1,13 @@
 """``alignup why``."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from alignup.schema.decisions import from_document
-from tests.cli.commands import alignup, environment, in_process, into_a_closed_pipe, on_a_terminal
+from tests.cli.commands import alignup, in_process, into_a_closed_pipe, on_a_terminal
 
 ROOT = Path(__file__).parents[2]
 NODE = ROOT / "examples" / "node"
@@ -127,14 +125,7 @@ def test_each_workload_is_decided_on_its_own(manifest):
 
 
 def test_standard_input():
-    run = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", "alignup", "why", "-f", "-", *SMALL],
-        input=pod(cpu="1", memory="1Gi"),
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    run = in_process("why", "-f", "-", *SMALL, stdin=pod(cpu="1", memory="1Gi"))
 
     assert (run.returncode, run.stderr) == (0, "")
 

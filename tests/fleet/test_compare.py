@@ -89,7 +89,7 @@ def test_nothing_to_compare():
 
 
 class TestExecutors:
-    EVENTS = generate(Profile.MIXED, MACHINE, seed=3, pods=60, load=1.5)
+    EVENTS = generate(Profile.MIXED, MACHINE, seed=3, pods=20, load=1.5)
     DIMENSIONS = ("policy", "scope", "memory-policy", "cpu-options=full-pcpus-only|align-by-socket")
 
     def test_processes(self):
