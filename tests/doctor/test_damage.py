@@ -15,7 +15,7 @@ from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Severity
 from alignup.doctor.state_check import StateFiles, check_state
 from alignup.state.kubelet import cpu_file, device_file, memory_file
-from alignup.state.kubelet.export import export_ledger
+from alignup.state.kubelet.ledger import export_ledger
 from alignup.state.kubelet.state_dir import DEVICE_STATE
 from tests.align.hosts import admit, hosts
 from tests.doctor.helpers import by_severity, kubelet_error

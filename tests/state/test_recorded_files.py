@@ -13,8 +13,7 @@ from alignup.align.workload.validation import PodSource, accept
 from alignup.kube.pod import read_pod
 from alignup.state.kubelet import cpu_file, device_file, memory_file
 from alignup.state.kubelet.device_file import DeviceState
-from alignup.state.kubelet.export import export_ledger
-from alignup.state.kubelet.restore import restore_ledger
+from alignup.state.kubelet.ledger import export_ledger, restore_ledger
 from alignup.state.kubelet.state_dir import KubeletFiles
 from tests.recorded.replay import HOST, load
 from tests.recorded.setting import machine_of, settings_of

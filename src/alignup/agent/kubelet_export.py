@@ -12,7 +12,7 @@ from alignup.align.settings import FeatureGates
 from alignup.plugins.allocate_response import AllocateResponse
 from alignup.schema.run_status import PodGrants
 from alignup.state.checkpoint import CheckpointStore
-from alignup.state.kubelet import export as states
+from alignup.state.kubelet import ledger as states
 from alignup.state.kubelet import state_dir
 from alignup.state.lock import lock
 

@@ -21,7 +21,7 @@ from alignup.discover import device_spec
 from alignup.kube import configuration, manifests
 from alignup.kube.configuration import Configuration, StartupStage
 from alignup.kube.manifests import Workload
-from alignup.state.kubelet import restore, state_dir
+from alignup.state.kubelet import ledger, state_dir
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 _GIVE_CONFIGURATION = "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1."
@@ -121,7 +121,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     with input_errors(where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
         files = state_dir.read_dir(directory, gates=node.host.settings.gates)
     with input_errors(where, advice="Run 'alignup doctor', which checks and repairs state files."):
-        restored = restore.restore_ledger(node.host, files, pods)
+        restored = ledger.restore_ledger(node.host, files, pods)
     host = Host(node.host.machine, node.host.settings, ledger=restored.ledger)
     return HostInput(host, node.configuration, (*node.notes, *skipped, *nameless, *restored.gaps))
 

@@ -8,7 +8,7 @@ from alignup.align.errors import ConfigurationError, Problem
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
-from alignup.doctor import managers, warnings
+from alignup.doctor import managers
 from alignup.doctor.findings import Area, Finding, error, warning
 from alignup.doctor.manager_inputs import ManagerInputs, read_inputs
 from alignup.kube import configuration
@@ -57,7 +57,7 @@ def check_configuration(
         *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
         *managers.check_managers(inputs),
         *_over_reservations(inputs, ephemeral_storage),
-        *warnings.find_warnings(inputs),
+        *managers.find_warnings(inputs),
     ]
     findings.sort(key=lambda finding: list(Area).index(finding.area))
     dropped, found = inputs.has_dropped, inputs.configuration

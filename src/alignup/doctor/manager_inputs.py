@@ -54,7 +54,12 @@ def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set
         except ConfigurationError as error:
             document = document or _first_document(text)
             errors.append(error)
-            concerned = _concerned_fields(error) - dropped
+            single = all(problem.what.startswith(("unrecognized", "cannot set")) for problem in error.problems)
+            if error.stage != StartupStage.DEFAULTING_PANIC:
+                concerned = {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
+            else:  # of the feature gates only the named ones, where that is enough
+                concerned = {problem.field for problem in error.problems} if single else {"featureGates"}
+            concerned -= dropped
             if document is None or not concerned or concerned & _TYPE_FIELDS:
                 return None
             dropped |= concerned
@@ -76,14 +81,6 @@ def _first_document(text: bytes) -> ParsedDocument | None:
     except DocumentError:
         return None
     return found[0] if found and found[0].number == 1 and isinstance(found[0].value, Mapping) else None
-
-
-def _concerned_fields(error: ConfigurationError) -> set[str]:
-    """The fields to drop; of the feature gates only the named ones, where that is enough."""
-    if error.stage == StartupStage.DEFAULTING_PANIC:
-        single = all(problem.what.startswith(("unrecognized", "cannot set")) for problem in error.problems)
-        return {problem.field for problem in error.problems} if single else {"featureGates"}
-    return {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
 
 
 def _without_reservations(found: Configuration, fields: set[str]) -> Configuration:

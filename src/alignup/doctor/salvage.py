@@ -66,8 +66,15 @@ def salvage(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> Sa
         version, contents = load_state_file(format_, text, gates=gates)
     except ParseError as error:
         return _recover(format_, text, gates=gates, load_error=str(error))
-    copy_problem = _copy_problem(format_, text, contents) if version == format_.number else ""
-    return Salvage(contents, SalvageSource.CONTENTS, version, copy_problem=copy_problem)
+    whole, _ = decode(format_.newest, text, into=format_.newest.empty)
+    copied, right = copy_for_older_kubelets(format_, whole)
+    problem = ""
+    if version == format_.number and contents | copied != contents:
+        problem = "the copy for older kubelets differs from the contents"
+    elif version == format_.number and whole[CHECKSUM.key] != right:
+        stored = whole[CHECKSUM.key]
+        problem = f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
+    return Salvage(contents, SalvageSource.CONTENTS, version, copy_problem=problem)
 
 
 class JsonPrefix(NamedTuple):
@@ -188,17 +195,6 @@ def json_error(text: bytes) -> str:
             return f"there is extra data after the end of the object: {error}"
         return f"the file is not JSON: {error}"
     return "" if isinstance(tree, go_json.GoObject) else "the file is JSON, but not an object"
-
-
-def _copy_problem(format_: StateFileFormat, text: bytes, contents: dict[str, Any]) -> str:
-    whole, _ = decode(format_.newest, text, into=format_.newest.empty)
-    copied, right = copy_for_older_kubelets(format_, whole)
-    stored = whole[CHECKSUM.key]
-    if contents | copied != contents:
-        return "the copy for older kubelets differs from the contents"
-    if stored != right:
-        return f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
-    return ""
 
 
 def salvage_devices(text: bytes) -> tuple[DeviceState, int]:

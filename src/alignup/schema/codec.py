@@ -72,9 +72,10 @@ def convert(value: object, type_: type[T]) -> T:
         raise _parse_error(error) from error
 
 
-def to_builtins(document: object) -> Any:  # noqa: ANN401 - JSON of any shape
+def to_builtins(document: object) -> dict[str, Any]:
     """Return *document* as the dicts, lists and scalars that JSON consists of."""
-    return msgspec.to_builtins(document, str_keys=True)
+    plain: dict[str, Any] = msgspec.to_builtins(document, str_keys=True)
+    return plain
 
 
 def json_schemas(types: Iterable[Any]) -> dict[str, Any]:

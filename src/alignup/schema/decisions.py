@@ -160,8 +160,7 @@ def rejection_document(rejection: Rejection) -> RejectionDocument:
 
 def to_document(decision: Decision) -> dict[str, Any]:
     """Return *decision* as plain JSON values."""
-    document: dict[str, Any] = codec.to_builtins(decision_document(decision))
-    return document
+    return codec.to_builtins(decision_document(decision))
 
 
 def from_document(document: Mapping[str, Any]) -> Decision:

@@ -95,7 +95,7 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
     if (reported := machine.report) is not None:
         nodes = None if reported.nodes is None else list(map(_node_document, reported.nodes))
         report = build(CadvisorReportDocument, reported, cpus=list(_cpu_groups(reported.cpus)), nodes=nodes)
-    plain: dict[str, Any] = to_builtins(
+    return to_builtins(
         build(
             MachineDocument,
             machine,
@@ -111,7 +111,6 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
             gaps=list(machine.gaps),
         )
     )
-    return plain
 
 
 def machine_from_document(document: object, *, name: str = "the text") -> Machine:

@@ -15,8 +15,7 @@ from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.align.workload.names import is_hugepages
 from alignup.state.kubelet import cpu_file, device_file, memory_file
-from alignup.state.kubelet.export import export_ledger
-from alignup.state.kubelet.restore import restore_ledger
+from alignup.state.kubelet.ledger import export_ledger, restore_ledger
 from alignup.state.kubelet.state_dir import KubeletFiles, read_dir, write_dir
 from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
 from tests.effort import examples

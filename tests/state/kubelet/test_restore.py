@@ -14,8 +14,7 @@ from alignup.align.host import Host
 from alignup.align.settings import FeatureGates, Scope
 from alignup.align.workload import Container, Pod, QoS, Resources
 from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
-from alignup.state.kubelet.export import export_ledger
-from alignup.state.kubelet.restore import restore_ledger
+from alignup.state.kubelet.ledger import export_ledger, restore_ledger
 from alignup.state.kubelet.state_dir import KubeletFiles
 from tests.align.hosts import GIB, GPU, NIC, host, pod
 from tests.soundness import check_sound

@@ -4,7 +4,7 @@ import pytest
 
 from alignup.align.machine import Device
 from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
-from alignup.state.kubelet.restore import restore_devices
+from alignup.state.kubelet.ledger import restore_devices
 
 GPU = "example.com/gpu"
 DECLARED = tuple(Device(GPU, f"{GPU}-{number}", nodes=1 << number // 2) for number in range(4))

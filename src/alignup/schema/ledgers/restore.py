@@ -6,11 +6,9 @@ Otherwise one :class:`RestoreError` lists everything that is in the way, with po
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
-
-from msgspec import structs
+from typing import Any, NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -26,8 +24,6 @@ from alignup.align.workload.demand import FitRequest
 from alignup.schema.codec import build, parse_or_none
 from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue, PodEntryDocument, ResidueDocument
 from alignup.schema.pods import read_pod
-
-T = TypeVar("T", CpuResidue, MemoryResidue, DeviceResidue)
 
 #: What pods can no longer hold, with the uid of the pod to release; it is empty if no single pod is the cause.
 Conflicts = list[tuple[str, str]]
@@ -90,9 +86,12 @@ def _restore(
         used = used.plus(entry.admitted.usage)
     entries = tuple(by_uid.values())
     conflicts: Conflicts = []
-    cpus = _restore_cpus(entries, _without_absent(residue.cpus, by_uid), idle.cpus, conflicts)
-    memory = _restore_memory(entries, _without_absent(residue.memory, by_uid), idle.memory, conflicts)
-    devices = _restore_devices(entries, _without_absent(residue.devices, by_uid), idle.devices, conflicts)
+    for name, part in (("cpus", residue.cpus), ("memory", residue.memory), ("devices", residue.devices)):
+        if part.reusable and part.reusable.pod not in by_uid:  # it released everything
+            residue = residue.replace(**{name: part.replace(reusable=None)})
+    cpus = _restore_cpus(entries, residue.cpus, idle.cpus, conflicts)
+    memory = _restore_memory(entries, residue.memory, idle.memory, conflicts)
+    devices = _restore_devices(entries, residue.devices, idle.devices, conflicts)
     others = dict(idle.others)
     for name, stored in residue.providers.items():
         if name not in providers or name not in others:
@@ -116,12 +115,6 @@ def _read_entry(document: PodEntryDocument) -> PodEntry:
     if unknown := holders - {one.name for one in pod.all_containers}:
         raise ParseError(f"{entry.owner()} has no container {', '.join(sorted(unknown))}")
     return entry
-
-
-def _without_absent(residue: T, uids: Collection[str]) -> T:
-    """Return *residue* without what an absent pod left to reuse: it released everything."""
-    reusable = residue.reusable
-    return structs.replace(residue, reusable=None) if reusable and reusable.pod not in uids else residue
 
 
 def _restore_cpus(entries: Sequence[PodEntry], residue: CpuResidue, idle: CpuLedger, conflicts: Conflicts) -> CpuLedger:

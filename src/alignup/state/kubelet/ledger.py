@@ -1,13 +1,13 @@
-"""Restore the ledger of a host from a kubelet's state files.
+"""Restore the ledger of a host from a kubelet's state files, and export it as such files.
 
 The files know pods by uid and containers by name, and only their exclusive resources. A list of pods, if available,
 provides the rest. A pod that is not in the list is replaced by a stand-in that requests exactly what it holds.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, combinations
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
@@ -29,9 +29,11 @@ from alignup.align.workload.names import CPU, MEMORY
 from alignup.state.kubelet import cpu_file, device_file, memory_file
 from alignup.state.kubelet.checkpoint import check_policy
 from alignup.state.kubelet.cpu_file import CpuState
-from alignup.state.kubelet.device_file import DeviceState
+from alignup.state.kubelet.device_file import NO_NODE, DeviceEntry, DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
 from alignup.state.kubelet.state_dir import KubeletFiles
+
+EncodedResponses = Mapping[tuple[str, str, str], bytes]  #: (pod uid, container, resource) → ContainerAllocateResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +64,20 @@ def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) ->
         ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)))
     for uid in unknown:
         ledger = ledger.with_pod(_stand_in(uid, ledger))
-    return RestoredLedger(ledger, (*gaps, *_pod_gaps(pods, unknown)), unknown)
-
-
-def _pod_gaps(pods: Sequence[Pod], unknown: Sequence[str]) -> Iterator[str]:
-    for pod in pods:
-        if not pod.uid:
-            yield f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files"
+    gaps += [
+        f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files"
+        for pod in pods
+        if not pod.uid
+    ]
+    count = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
     if unknown:
-        count = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
-        yield f"the state files do not contain the names and shared CPU use of {count}; give them with --pods"
-        if pods:
-            yield (
-                f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}; "
-                "if they are gone, a kubelet frees their resources when it admits the next pod"
-            )
+        gaps.append(f"the state files do not contain the names and shared CPU use of {count}; give them with --pods")
+    if unknown and pods:
+        gaps.append(
+            f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}; "
+            "if they are gone, a kubelet frees their resources when it admits the next pod"
+        )
+    return RestoredLedger(ledger, tuple(gaps), unknown)
 
 
 def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, policy: str) -> CpuLedger:
@@ -86,7 +87,13 @@ def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, pol
     if state is None or provider.policy is CpuPolicy.NONE:
         return provider.initial_ledger()
     ledger = provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
-    _check_owners(ledger)
+    owned = {uid: ledger.owned(uid) for uid in sorted({*ledger.held, *ledger.pod_held})}
+    for (one, own), (other, theirs) in combinations(owned.items(), 2):
+        if own & theirs:  # the kubelet does not check this, but neither could be released
+            raise StateError(
+                f"pods {one} and {other} both hold CPUs {bits.show(own & theirs)}; delete one of them, "
+                f"or drain the node and delete its {cpu_file.NAME}"
+            )
     orphans = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in ledger.held}
     pod_held = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in orphans}
     gaps += [
@@ -94,20 +101,6 @@ def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, pol
         for uid, cpus in sorted(orphans.items())
     ]
     return replace(ledger, pod_held=pod_held, lost=bits.union(orphans.values()))
-
-
-def _check_owners(ledger: CpuLedger) -> None:
-    """Raise if two pods hold the same CPU: the kubelet does not check, but neither could be released."""
-    owners: dict[str, int] = {}
-    for uid in sorted({*ledger.held, *ledger.pod_held}):
-        own = ledger.owned(uid)
-        for other, cpus in owners.items():
-            if own & cpus:
-                raise StateError(
-                    f"pods {other} and {uid} both hold CPUs {bits.show(own & cpus)}; delete one of them, "
-                    f"or drain the node and delete its {cpu_file.NAME}"
-                )
-        owners[uid] = own
 
 
 def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[str]) -> MemoryLedger:
@@ -233,7 +226,16 @@ def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
         # Only Guaranteed pods hold CPUs or memory; any pod can hold devices.
         recorded_qos=QoS.GUARANTEED if cpus or blocks or whole.requests else None,
     )
-    return AdmittedPod(pod, {}, _usage(uid, ledger))
+    # Its containers may use the same CPUs and devices one after the other.
+    sizes = _sizes(ledger.memory.pod_held.get(uid) or chain.from_iterable(blocks.values()))
+    resources = sorted({resource for own in devices.values() for resource in own})
+    usage = FitRequest(
+        milli_cpu=1000 * ledger.cpus.owned(uid).bit_count(),
+        memory=sizes.pop(MEMORY, 0),
+        ephemeral_storage=0,
+        scalars=sizes | {resource: len(ledger.devices.owned(uid, resource)) for resource in resources},
+    )
+    return AdmittedPod(pod, {}, usage)
 
 
 def _guaranteed(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str, tuple[str, ...]]) -> Resources:
@@ -244,22 +246,77 @@ def _guaranteed(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str
     return Resources(amounts, amounts)
 
 
-def _usage(uid: str, ledger: Ledger) -> FitRequest:
-    """Return what a pod holds in total; its containers may use the same CPUs and devices one after the other."""
-    blocks = chain.from_iterable(ledger.memory.held.get(uid, {}).values())
-    sizes = _sizes(ledger.memory.pod_held.get(uid) or blocks)
-    resources = {resource for own in ledger.devices.held.get(uid, {}).values() for resource in own}
-    devices = {resource: len(ledger.devices.owned(uid, resource)) for resource in sorted(resources)}
-    return FitRequest(
-        milli_cpu=1000 * ledger.cpus.owned(uid).bit_count(),
-        memory=sizes.pop(MEMORY, 0),
-        ephemeral_storage=0,
-        scalars=sizes | devices,
-    )
-
-
 def _sizes(blocks: Iterable[Block]) -> dict[str, int]:
     sizes: Counter[str] = Counter()
     for block in blocks:
         sizes[block.type] += block.size
     return dict(+sizes)  # without empty ones
+
+
+def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> KubeletFiles:
+    """Return the states with which a kubelet with this host's settings starts.
+
+    The ledger does not contain the plugins' *responses*. Without one, a kubelet would restart the container without
+    the device files and variables of its devices, so a missing response is a gap.
+
+    A kubelet cannot start with one of these states: all CPUs are exclusive, none shared (``docs/why/differences.md``).
+    """
+    ledger, settings = host.ledger, host.settings
+    entries = tuple(
+        DeviceEntry(
+            uid=uid,
+            container=container,
+            resource=resource,
+            devices=_ids_by_node(ledger.devices, resource, ids),
+            response=(responses or {}).get((uid, container, resource), b""),
+        )
+        for uid, containers in sorted(ledger.devices.held.items())
+        for container, own in sorted(containers.items())
+        for resource, ids in sorted(own.items())
+    )
+    registered = {
+        resource: inventory.names(inventory.healthy)
+        for resource, inventory in sorted(ledger.devices.inventories.items())
+        if inventory.registered
+    }
+    unknown = sorted({one.resource for one in entries if not one.response})
+    return KubeletFiles(
+        cpu=CpuState(
+            policy=settings.cpus.policy,
+            # A kubelet requires that every CPU is listed, so lost ones are shared again.
+            default=ledger.cpus.shared | ledger.cpus.lost,
+            entries=ledger.cpus.held,
+            pod_entries=ledger.cpus.pod_held,
+            baselines=ledger.cpus.held if settings.gates.on(cpu_file.BASELINES_GATE) else {},
+        ),
+        memory=_memory_state(ledger.memory, policy=settings.memory_policy),
+        devices=DeviceState(entries=entries, registered=registered),
+        gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in unknown),
+    )
+
+
+def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
+    """Return the state without empty blocks of types that the machine does not have: a kubelet rejects those."""
+    types = {type_ for node in ledger.nodes.values() for type_ in node.tables}
+    nodes = dict(ledger.nodes)
+    held: dict[str, dict[str, tuple[Block, ...]]] = {}
+    for uid, containers in ledger.held.items():
+        held[uid] = {name: tuple(one for one in own if one.type in types) for name, own in containers.items()}
+        if uid in ledger.pod_held:  # blocks of its containers do not count
+            continue
+        for block in chain.from_iterable(containers.values()):
+            for id_ in bits.members(block.nodes) if block.type not in types else ():
+                left = nodes[id_].assignments - 1
+                nodes[id_] = nodes[id_]._replace(cells=nodes[id_].cells if left else 1 << id_, assignments=left)
+    return MemoryState(policy=policy, machine_state=nodes, entries=held, pod_entries=ledger.pod_held)
+
+
+def _ids_by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+    """Return NUMA node → *ids*; a device that no longer exists has no node."""
+    inventory = ledger.inventories.get(resource)
+    nodes: dict[int, tuple[str, ...]] = {}
+    for id_ in ids:
+        known = inventory.devices[inventory.indexes[id_]].nodes if inventory and id_ in inventory.indexes else None
+        for node in bits.members(known) if known else (NO_NODE,):
+            nodes[node] = (*nodes.get(node, ()), id_)
+    return nodes
