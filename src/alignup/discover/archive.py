@@ -82,8 +82,6 @@ def read_archive(file: Path, *, max_bytes: int = MAX_BYTES, max_members: int = M
 
 
 class _Bounded(io.RawIOBase):
-    """A stream that raises an error at the size limit."""
-
     def __init__(self, source: io.BufferedIOBase, file: Path, limit: int) -> None:
         self._source, self._file, self._limit, self._left = source, file, limit, limit
 
@@ -137,7 +135,6 @@ def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
 
 
 def _recorded_content(files: FileReader, path: str) -> bytes | None:
-    """What is recorded of a file; ``None`` if it does not exist."""
     if path.startswith(BUS):
         address, _, name = path.removeprefix(f"{BUS}/").partition("/")
         here = files.resolve(f"{BUS}/{address}")

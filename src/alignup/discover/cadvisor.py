@@ -25,8 +25,6 @@ class CadvisorCore:
 
 @dataclass(frozen=True, slots=True)
 class CadvisorNodeTopology:
-    """A NUMA node with its cores."""
-
     reported: CadvisorNode
     cores: tuple[CadvisorCore, ...] = ()
     caches: tuple[int, ...] = ()  #: L3 caches of the whole node

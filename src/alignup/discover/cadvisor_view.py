@@ -66,7 +66,6 @@ class _Reader:
         )
 
     def nodes(self) -> tuple[tuple[CadvisorNodeTopology, ...], int]:
-        """All NUMA nodes and the number of their CPUs."""
         found = []
         for number in sorted(self._files.read_numbered(NODE, "node"), key=str):
             here = f"{NODE}/node{number}"

@@ -44,8 +44,6 @@ class FileSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFiles:
-    """The files below a directory, such as ``/``."""
-
     root: str
 
     def read(self, path: str) -> bytes:
@@ -82,8 +80,6 @@ class DirectoryFiles:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFiles:
-    """Files in memory: contents, links and directories by path."""
-
     contents: Mapping[str, bytes]
     links: Mapping[str, str]
     directories: Mapping[str, list[str]]
@@ -126,8 +122,6 @@ class ArchiveFiles:
 
 
 class FileReader:
-    """Reads the files of one system and records what is unknown."""
-
     def __init__(self, files: FileSource) -> None:
         self._files = files
         self._read: dict[str, str | None] = {}
@@ -136,7 +130,6 @@ class FileReader:
 
     @property
     def gaps(self) -> tuple[str, ...]:
-        """What is unknown, as sentences in the order of reading."""
         more = self._failed - MAX_GAPS
         return (*self._gaps, *([f"{more} more files are unreadable or invalid"] if more > 0 else []))
 

@@ -57,7 +57,6 @@ class _DistanceElement:
 
 
 def parse(text: str, *, name: str = "the text") -> Machine:
-    """The machine in *text*; errors refer to it by *name*."""
     reader = _Reader(name)
     try:
         reader.feed(text)

@@ -27,7 +27,6 @@ def dump_json(machine: Machine) -> str:
 
 
 def parse(text: str, *, name: str = "the text") -> Machine:
-    """Return the machine that *text*, YAML or JSON, describes; errors refer to it by *name*."""
     import yaml  # noqa: PLC0415 - see dump
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML was built with libyaml

@@ -43,7 +43,6 @@ class _Info(msgspec.Struct):
 
 
 def convert(found: object, *, name: str = "the text") -> Machine:
-    """The machine in a decoded ``MachineInfo``; errors refer to it by *name*."""
     try:
         info = msgspec.convert(found, _Info)
     except msgspec.ValidationError as error:

@@ -53,7 +53,6 @@ def read_listed_cpus(files: FileReader, node: int) -> CpuSet | None:
 
 
 def read_memory(files: FileReader, path: str) -> int | None:
-    """The ``MemTotal`` of a ``meminfo`` file in bytes."""
     read = files.read(path)
     if read is None:
         return None
@@ -111,7 +110,6 @@ def read_distances(files: FileReader, nodes: Sequence[int]) -> Distances | None:
 
 
 def _columns(files: FileReader, nodes: Sequence[int], width: int) -> Iterable[int] | None:
-    """The nodes of the *width* columns of a row."""
     if width == len(nodes):
         return nodes
     for name in ("online", "possible"):

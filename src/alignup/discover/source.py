@@ -75,7 +75,16 @@ def _parse_text(text: str, *, name: str) -> Machine:
 
         return hwloc_xml.parse(text, name=name)
     if start.startswith("{"):
-        return _parse_json(text, name=name)
+        from alignup.discover import machine_info  # noqa: PLC0415 - see above
+        from alignup.schema.machines import machine_from_document  # noqa: PLC0415
+
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise SourceError(f"{name} is not valid JSON: {error}") from error
+        if "topology" in found and "num_cores" in found:
+            return machine_info.convert(found, name=name)
+        return machine_from_document(found, name=name)
     if "\n" not in start.strip() and not start.startswith("alignup:"):
         try:
             return synthetic.parse(start.strip())
@@ -87,16 +96,3 @@ def _parse_text(text: str, *, name: str) -> Machine:
     from alignup.discover import machine_file  # noqa: PLC0415 - see above
 
     return machine_file.parse(text, name=name)
-
-
-def _parse_json(text: str, *, name: str) -> Machine:
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"{name} is not valid JSON: {error}") from error
-    from alignup.discover import machine_info  # noqa: PLC0415 - see above
-    from alignup.schema.machines import machine_from_document  # noqa: PLC0415
-
-    if "topology" in found and "num_cores" in found:
-        return machine_info.convert(found, name=name)
-    return machine_from_document(found, name=name)

@@ -26,7 +26,6 @@ _CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
 
 
 def read_machine(files: FileReader, *, name: str) -> Machine:
-    """The machine that *files* describe; errors refer to it by *name*."""
     online, offline = cpu_topology.read_online_cpus(files)
     if not online:
         raise SourceError(f"{name} has no online CPU: expected {cpu_topology.CPU}/cpu0 and so on")

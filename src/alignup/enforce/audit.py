@@ -44,8 +44,6 @@ class DriftKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedContainer:
-    """A running container, and where it belongs."""
-
     uid: str  #: of its pod
     pod: str  #: namespace/name
     container: str
@@ -162,7 +160,6 @@ def _restore_processes(workload: PlacedWorkload, pids: Iterable[int]) -> tuple[s
 
 
 def _find_drift(workload: PlacedWorkload, pids: Iterable[int]) -> Iterator[Drift]:
-    """Yield what has drifted in the cgroup and the processes of *workload*."""
     members: tuple[int, ...] | None = None
     if workload.cgroup is not None:
         yield from _cgroup_drift(workload, workload.cgroup)
@@ -192,7 +189,6 @@ def make_drift(workload: PlacedWorkload, kind: DriftKind, where: str, *, intende
 
 @contextmanager
 def _collect_errors(errors: list[str]) -> Iterator[None]:
-    """Append an error to *errors* instead of raising it."""
     try:
         yield
     except (EnforceError, OSError) as error:

@@ -113,14 +113,12 @@ def write(directory: Path, cpus: CpuSet, *, nodes: NodeSet) -> None:
 
 
 def read(directory: Path) -> Cpuset | None:
-    """Return the cpuset of a cgroup; ``None`` if there is no such cgroup."""
     if not directory.is_dir():
         return None
     return Cpuset(_read_list(directory / "cpuset.cpus"), _read_list(directory / "cpuset.mems"))
 
 
 def join(directory: Path, pid: int) -> None:
-    """Move a process with all its threads into a cgroup."""
     write_file(directory / "cgroup.procs", str(pid))
 
 

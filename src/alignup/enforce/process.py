@@ -96,7 +96,6 @@ def permitted_cpus() -> CpuSet:
 
 
 def reset_affinity() -> None:
-    """Let this process run on every CPU of its cpuset."""
     possible = Path("/sys/devices/system/cpu/possible").read_text("ascii").strip()
     os.sched_setaffinity(0, range(bits.parse(possible).bit_length()))
 
@@ -128,7 +127,6 @@ def find_by_environment(name: str) -> dict[str, tuple[int, ...]]:
 
 
 def _inherited(pid: int, own: Mapping[int, str], parents: Mapping[int, int]) -> str | None:
-    """Return the value of a process or of its nearest ancestor with one."""
     seen: set[int] = set()  # pids may be reused while they are read, which can make a cycle
     while pid in parents and pid not in seen:
         if pid in own:

@@ -18,8 +18,6 @@ RunDevices = Mapping[str, Mapping[str, NodeSet | None]]  #: resource → id → 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run, and where it belongs."""
-
     uid: str
     name: str
     runner: ProcessIdentity  #: the process that started the command

@@ -109,7 +109,6 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
 
 
 def _decode_json(decoder: json.JSONDecoder, text: str, start: int, *, line: int, document: int) -> tuple[Any, int]:
-    """The value that begins at *start*, and the index of its end."""
     try:
         value, end = decoder.raw_decode(text, start)
     except json.JSONDecodeError as error:
@@ -133,7 +132,6 @@ def _levels(value: object) -> Iterator[list[Any]]:
 
 
 def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]:
-    """The keys that *text*, decoded as *value*, repeats."""
     found: list[str] = []
     # Text written as usual has one colon after a quote for each key; only other text is decoded again.
     keys = sum(len(part) for level in _levels(value) for part in level if isinstance(part, dict))

@@ -304,7 +304,6 @@ def _single_pod(place: _Place, top: Mapping[str, Any], make: Callable[[Mapping[s
 
 
 def _replicas(spec: ObjectReader, kind: str) -> int:
-    """How many pods run at a time."""
     match kind:
         case "Deployment" | "ReplicaSet" | "ReplicationController" | "StatefulSet":
             return spec.count("replicas", default=1, high=MAX_REPLICAS)

@@ -243,7 +243,6 @@ def word_table(text: str) -> dict[str, list[str]]:
 
 
 def type_of(value: object) -> str:
-    """The type of a decoded value, for messages."""
     if value is None:
         return "null"
     return next((name for types, name in _TYPE_NAMES if isinstance(value, types)), type(value).__name__)

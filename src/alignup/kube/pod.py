@@ -134,7 +134,6 @@ def _resources(owner: ObjectReader) -> Resources:
 
 
 def _statuses(status: ObjectReader) -> dict[str, ContainerStatus]:
-    """The container statuses that mention resources, by container."""
     statuses = {}
     for container in (*status.children("initContainerStatuses"), *status.children("containerStatuses")):
         name = container.text("name")

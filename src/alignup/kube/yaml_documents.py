@@ -75,7 +75,6 @@ def parse_yaml(text: str) -> Iterator[ParsedDocument]:
 
 
 def _message(error: "yaml.MarkedYAMLError", text: str) -> str:
-    """The parser's error in one line."""
     mark = error.problem_mark
     if mark and "cannot start any token" in (error.problem or ""):
         found = text[mark.index : mark.index + 1]
@@ -94,8 +93,6 @@ class _Anchor:
 
 
 class _Composer:
-    """Builds documents by recursive descent."""
-
     def __init__(self) -> None:
         import yaml  # noqa: PLC0415 - not needed for JSON
 
@@ -113,11 +110,9 @@ class _Composer:
 
     @property
     def current(self) -> int:
-        """The number of the current document, or of the next one."""
         return self._number if self._inside else self._number + 1
 
     def error(self, what: str) -> DocumentError:
-        """An error at the current event."""
         return DocumentError(what, line=_line_of(self._event), document=self.current)
 
     def documents(self, get_event: "Callable[[], yaml.Event]") -> Iterator[ParsedDocument]:

@@ -60,7 +60,6 @@ class ScalarError(ValueError):
 
 
 def resolve_plain(text: str) -> Scalar:
-    """Resolve a scalar without quotes and tag."""
     if text and text[0] not in _SPECIAL:
         return text
     if text in _WORDS:

@@ -5,6 +5,7 @@ nothing, such as parsing YAML or drawing, runs in a thread.
 """
 
 import asyncio
+import re
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,9 +120,10 @@ def build_app(
     """
     description = openapi_document(version=dependencies.version, with_token=token is not None)
     api = _Api(dependencies, limits or RequestLimits(), stopping or asyncio.Event(), description)
-    handlers, by_path = api.handlers(), defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
+    by_path = defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
     for one in OPERATIONS:
-        by_path[one.path][one.method] = one, handlers[one.id]
+        method = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", one.id)  # listPods: list_pods
+        by_path[one.path][one.method] = one, getattr(api, method)
     routes = [Route(path, ApiEndpoint(methods, token=token)) for path, methods in by_path.items()]
     app = Starlette(routes=routes, exception_handlers={404: not_found, Exception: internal_error})
     app.router.redirect_slashes = False
@@ -130,6 +132,8 @@ def build_app(
 
 @dataclass(frozen=True, slots=True)
 class _Api:
+    """A handler for each of ``OPERATIONS``, named after its id."""
+
     dependencies: Dependencies
     limits: RequestLimits
     stopping: asyncio.Event
@@ -140,25 +144,6 @@ class _Api:
     @property
     def service(self) -> AgentBackend:
         return self.dependencies.service
-
-    def handlers(self) -> Mapping[str, Handler]:
-        return {
-            "listPods": self.list_pods,
-            "admitPod": self.admit_pod,
-            "getPod": self.get_pod,
-            "releasePod": self.release_pod,
-            "getLogs": self.get_logs,
-            "getRuntime": self.get_runtime,
-            "listDecisions": self.list_decisions,
-            "getDecision": self.get_decision,
-            "getMachine": self.get_machine,
-            "getPicture": self.get_picture,
-            "listenToEvents": self.stream_events,
-            "isAlive": self.is_alive,
-            "isReady": self.is_ready,
-            "getMetrics": self.get_metrics,
-            "getDescription": self.get_description,
-        }
 
     async def list_pods(self, _request: Request, _parameters: ParameterValues) -> Response:
         pods = list(map(views.pod_view_document, self.service.pod_views()))
@@ -228,7 +213,7 @@ class _Api:
         drawn = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
         return Response(drawn.encode("utf-8", "replace"), media_type=SVG, headers=HEADERS | _SVG_POLICY)
 
-    async def stream_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
+    async def listen_to_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM, headers=HEADERS)
         self._check_streams(EVENT_STREAM, self.limits.streams, "event streams")

@@ -1,6 +1,6 @@
 """One path of the API: its methods, authentication, query parameters, and the pod in its request body.
 
-A path answers ``HEAD`` like ``GET`` without the body, and ``OPTIONS`` with the methods it supports.
+A path answers ``HEAD`` like ``GET``; the server omits the body. It answers ``OPTIONS`` with the methods it supports.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from urllib.parse import parse_qsl
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.types import Message as AsgiMessage
 
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.workload import Pod
@@ -66,7 +65,7 @@ class ApiEndpoint:
             response = problem.response()
         except BackendError as error:
             response = backend_problem(error).response()
-        await response(scope, receive, _without_body(send) if request.method == "HEAD" else send)
+        await response(scope, receive, send)
 
 
 async def not_found(request: Request, error: Exception) -> Response:
@@ -112,17 +111,7 @@ def _parse_parameters(operation: Operation, request: Request) -> ParameterValues
     return values
 
 
-def _without_body(send: Send) -> Send:
-    async def send_headers(message: AsgiMessage) -> None:
-        if message["type"] == "http.response.body":
-            message = {**message, "body": b""}
-        await send(message)
-
-    return send_headers
-
-
 async def receive_pod(request: Request, read_pod: ReadPod, *, limit: int, seconds: float) -> Pod:
-    """Read a pod from a body of at most *limit* bytes that arrives within *seconds*."""
     content = await _receive(request, limit, seconds)
     inline = len(content) <= _INLINE_BYTES
     try:

@@ -159,8 +159,6 @@ class _Counters(Collector):
 
 
 class _CallbackCollector(Collector):
-    """Collects what *families* returns at that moment."""
-
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
         self._families = families
 

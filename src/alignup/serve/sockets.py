@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -26,6 +25,7 @@ from alignup.align.errors import ListenError
 _MAX_PATH = 107  #: bytes; the kernel's limit for unix sockets, without the final NUL
 _MAX_TOKEN = 4096
 _MAX_HEAD = 64 << 10  #: bytes of the request line and headers
+_ABORT_SECONDS = 10.0  #: for cancelled requests to send an error
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  #: b64token of RFC 6750
 
 
@@ -102,14 +102,21 @@ async def serve_app(
 
     On exit, set *stopping*, which ends event streams, and finish running requests within *limits*.
     """
-    server = _Server(app, limits or ServerLimits())
-    task = asyncio.ensure_future(server.serve(sockets=[listener]))
+    server = uvicorn.Server(_config(app, limits or ServerLimits()))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=[listener])
+    ticks = asyncio.ensure_future(server.main_loop())  # sets the date that responses carry
     try:
-        await server.ready(task)
         yield
     finally:
         stopping.set()
-        await server.end(task)
+        ticks.cancel()
+        await server.shutdown(sockets=[listener])
+        if server.server_state.tasks:  # which were cancelled, and send an error
+            await asyncio.wait(server.server_state.tasks, timeout=_ABORT_SECONDS)
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()
 
 
 def _bound_at(path: Path) -> socket.socket:
@@ -163,58 +170,26 @@ def _bind_and_move(first: Path, path: Path) -> socket.socket:
     return listener
 
 
-class _Server(uvicorn.Server):
-    def __init__(self, app: ASGIApp, limits: ServerLimits) -> None:
-        class LimitedProtocol(_Protocol):
-            head_timeout = limits.head
+def _config(app: ASGIApp, limits: ServerLimits) -> uvicorn.Config:
+    class LimitedProtocol(_Protocol):
+        head_timeout = limits.head
 
-        self._limits = limits
-        self._serving = asyncio.Event()
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=LimitedProtocol,
-                ws="none",
-                loop="none",
-                lifespan="off",
-                interface="asgi3",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                limit_concurrency=limits.connections,
-                timeout_keep_alive=limits.idle,
-                timeout_graceful_shutdown=limits.end,  # type: ignore[arg-type] # uvicorn takes fractions too
-                h11_max_incomplete_event_size=_MAX_HEAD,
-            )
-        )
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._serving.set()
-
-    async def ready(self, task: asyncio.Future[None]) -> None:
-        """Wait until requests are served; raise what *task*, which runs ``serve``, raised."""
-        serving = asyncio.ensure_future(self._serving.wait())
-        watched: set[asyncio.Future[Any]] = {serving, task}
-        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
-        serving.cancel()
-        if task.done():
-            task.result()
-
-    async def end(self, task: asyncio.Future[None]) -> None:
-        """Finish running requests and stop; abort those that take too long."""
-        self.should_exit = True
-        await asyncio.wait({task}, timeout=self._limits.end + 10)  # uvicorn itself cancels requests after limits.end
-        for connection in tuple(self.server_state.connections):
-            connection.transport.abort()
-        if not task.done():
-            task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+    return uvicorn.Config(
+        app,
+        http=LimitedProtocol,
+        ws="none",
+        loop="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=limits.idle,
+        timeout_graceful_shutdown=limits.end,  # type: ignore[arg-type] # uvicorn takes fractions too
+        h11_max_incomplete_event_size=_MAX_HEAD,
+    )
 
 
 class _Protocol(H11Protocol):

@@ -102,7 +102,6 @@ def apply_overrides(text: bytes, changes: Sequence[str]) -> bytes:
 
 
 def _first_document(text: str | bytes, *, is_json: bool) -> ParsedDocument | None:
-    """The first document of *text*; ``None`` if it is empty."""
     if not text:
         raise ParseError("the file is empty")
     found = _readable_documents(text)
@@ -165,7 +164,6 @@ def _unknown_fields(paths: Sequence[str]) -> Iterator[str]:
 
 
 def _validation_problems(configuration: Configuration) -> tuple[Problem, ...]:
-    """All validation errors, without duplicates."""
     checks = (_field_problems, _enforcement_problems, _reserved_cpus)
     found = dict.fromkeys(problem for check in checks for problem in check(configuration))
     memory = reserved_memory.reservation_problems(configuration.reserved_memory)

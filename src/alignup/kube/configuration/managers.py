@@ -242,7 +242,6 @@ def pods_limits(configuration: Configuration, machine: Machine) -> Amounts:
 
 
 def ignored_fields(configuration: Configuration) -> tuple[str, ...]:
-    """A warning about fields of *configuration* that the agent ignores, if there are any."""
     replaced = [f"{name} (use {option})" for name, option in _OPTIONS.items() if name in configuration.given]
     ignored = [name for name in _IGNORED.split() if name in configuration.given]
     return (f"the agent ignores {', '.join((*replaced, *ignored))}",) if replaced or ignored else ()

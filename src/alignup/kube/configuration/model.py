@@ -90,8 +90,6 @@ class Duration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """The fields that affect alignment and running containers, with the kubelet's defaults."""
-
     topology_manager_policy: str = "none"
     topology_manager_scope: str = "container"
     topology_manager_policy_options: StringMap = field(default_factory=dict)

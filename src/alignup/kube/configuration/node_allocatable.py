@@ -56,8 +56,6 @@ class EvictionThreshold:
 
 @dataclass(frozen=True, slots=True)
 class NodeReservations:
-    """The reservations that the CPU and memory managers get."""
-
     system_reserved: Amounts
     kube_reserved: Amounts
     reserved_system_cpus: CpuSet
@@ -128,7 +126,6 @@ def compute_node_allocatable(
 
 
 def _capacity(machine: Machine) -> dict[str, Quantity]:
-    """The capacity of each resource that the machine description mentions."""
     view = machine.kubelet_view()
     whole = {CPU: Quantity(1000 * view.num_cpus, -3)}
     sizes = [node.memory for node in view.nodes] if machine.memory is None else [machine.memory]

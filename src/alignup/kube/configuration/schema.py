@@ -27,7 +27,6 @@ _strings = ObjectReader.strings
 
 
 def read_fields(document: ObjectReader) -> dict[str, Any]:
-    """The fields of *document* that are not ``null``, by name."""
     read = {}
     for name, value in document.fields.items():
         decode = FIELDS.get(name)

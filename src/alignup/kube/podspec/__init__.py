@@ -33,8 +33,6 @@ _SERVER_METADATA = """
 
 @dataclass(frozen=True, slots=True)
 class ParsedPodSpec:
-    """The spec in a manifest, and everything found while parsing it."""
-
     spec: PodSpec
     warnings: tuple[str, ...] = ()  #: fields that have no effect here
     findings: tuple[tuple[Problem, str | None], ...] = ()  #: with a permission: invalid only without it

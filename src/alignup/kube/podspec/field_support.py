@@ -140,7 +140,6 @@ TYPES: Mapping[str, Mapping[str, FieldSupport]] = _build_types()
 
 
 def warn_unsupported(pod: ObjectReader) -> None:
-    """Warn about every field of *pod*, metadata and spec, that has no effect."""
     cluster_only = list(_walk(pod, TYPES["Pod"]))
     if cluster_only:
         pod.diagnostics.warnings.append(f"{', '.join(cluster_only)}: ignored: there is no scheduler and no cluster")

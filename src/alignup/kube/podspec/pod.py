@@ -54,7 +54,6 @@ class _PodContext:
 
 
 def read_pod_spec(top: ObjectReader) -> PodSpec:
-    """The spec in the manifest *top*; problems are recorded."""
     metadata, spec = top.child("metadata"), top.child("spec")
     containers = _containers(spec)
     grace = spec.number("terminationGracePeriodSeconds")
@@ -104,7 +103,6 @@ def read_pod_spec(top: ObjectReader) -> PodSpec:
 
 
 def _containers(spec: ObjectReader) -> _Containers:
-    """The containers in start order."""
     init = spec.children("initContainers")
     sidecars = [one.choice("restartPolicy", RestartPolicy) == RestartPolicy.ALWAYS for one in init]
     kinds = [ContainerKind.SIDECAR if sidecar else ContainerKind.INIT for sidecar in sidecars]

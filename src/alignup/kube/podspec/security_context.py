@@ -125,7 +125,6 @@ def _profile(owner: ObjectReader, name: str, system: str) -> str:
 
 
 def _annotated_profile(metadata: ObjectReader, container: str) -> str:
-    """The AppArmor profile that an annotation sets."""
     key = _APPARMOR_ANNOTATION + container
     annotated, field = metadata.string_map("annotations").get(key, ""), f"annotations[{key}]"
     if annotated.startswith("localhost/"):

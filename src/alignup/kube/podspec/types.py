@@ -113,8 +113,6 @@ class LifecycleHook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A command, an HTTP request or a TCP connection."""
-
     command: tuple[str, ...] = ()
     http_path: str | None = None  #: ``None``: not an HTTP probe
     http_scheme: str = "HTTP"
@@ -155,8 +153,6 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPort:
-    """A port of the host that is forwarded to the pod."""
-
     container_port: int
     host_port: int
     host_ip: str = ""
