@@ -1,9 +1,16 @@
-"""Machine descriptions as YAML and JSON texts; ``schema.machines`` defines their contents."""
+"""Machine descriptions: our YAML and JSON, which ``schema.machines`` defines, and the ``MachineInfo`` of cAdvisor.
+
+``MachineInfo`` is JSON, as cAdvisor's API and the kubelet's ``/spec/`` return it.
+"""
 
 import json
 
+import msgspec
+
 from alignup.align.errors import SourceError
-from alignup.align.machine import Machine
+from alignup.align.machine import CadvisorNode, HugePages, Machine
+from alignup.discover import cadvisor
+from alignup.discover.cadvisor import CadvisorCore, CadvisorNodeTopology, CadvisorTopology
 from alignup.schema.machines import machine_from_document, machine_to_document
 
 MAX_DEPTH = 32
@@ -42,3 +49,78 @@ def parse(text: str, *, name: str = "the text") -> Machine:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SourceError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
     return machine_from_document(found, name=name)
+
+
+def parse_json(text: str, *, name: str) -> Machine:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise SourceError(f"{name} is not valid JSON: {error}") from error
+    if "topology" in found and "num_cores" in found:
+        return _from_machine_info(found, name=name)
+    return machine_from_document(found, name=name)
+
+
+class _Pages(msgspec.Struct):
+    page_size: int  #: KiB
+    num_pages: int
+
+
+class _Cache(msgspec.Struct):
+    id: int = 0
+    level: int = 0
+
+
+class _Core(msgspec.Struct):
+    core_id: int
+    thread_ids: list[int]
+    socket_id: int = 0
+    uncore_caches: list[_Cache] | None = None
+
+
+class _Node(msgspec.Struct):
+    node_id: int
+    memory: int = 0
+    hugepages: list[_Pages] | None = None
+    cores: list[_Core] | None = None
+    caches: list[_Cache] | None = None
+    distances: list[int] | None = None
+
+
+class _Info(msgspec.Struct):
+    num_cores: int
+    topology: list[_Node] | None
+    num_sockets: int = 0
+    memory_capacity: int = 0
+    hugepages: list[_Pages] | None = None
+
+
+def _from_machine_info(found: object, *, name: str) -> Machine:
+    try:
+        info = msgspec.convert(found, _Info)
+    except msgspec.ValidationError as error:
+        raise SourceError(f"{name} is not a valid MachineInfo of cAdvisor: {error}") from error
+    if any(not core.thread_ids for node in info.topology or () for core in node.cores or ()):
+        raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")
+    nodes = tuple(map(_node, info.topology or ()))
+    topology = CadvisorTopology(nodes, num_cpus=info.num_cores, num_sockets=info.num_sockets)
+    return cadvisor.to_machine(topology, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
+
+
+def _node(node: _Node) -> CadvisorNodeTopology:
+    reported = CadvisorNode(
+        node.node_id,
+        memory=node.memory,
+        hugepages=_pages(node.hugepages),
+        distances=None if node.distances is None else tuple(node.distances),
+    )
+    cores = []
+    for core in node.cores or ():
+        uncore = tuple(cache.id for cache in core.uncore_caches or ())
+        cores.append(CadvisorCore(core.core_id, core.socket_id, tuple(core.thread_ids), uncore))
+    caches = tuple(cache.id for cache in node.caches or () if cache.level == 3)
+    return CadvisorNodeTopology(reported, tuple(cores), caches)
+
+
+def _pages(pages: list[_Pages] | None) -> tuple[HugePages, ...]:
+    return tuple(HugePages(size=each.page_size * 1024, count=each.num_pages) for each in pages or ())

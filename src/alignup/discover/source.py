@@ -1,6 +1,5 @@
 """The entry point: a machine from this system, or from a file, directory or text that describes one."""
 
-import json
 import os
 from pathlib import Path
 
@@ -74,18 +73,7 @@ def _parse_text(text: str, *, name: str) -> Machine:
         from alignup.discover import hwloc_xml  # noqa: PLC0415 - loaded on demand
 
         return hwloc_xml.parse(text, name=name)
-    if start.startswith("{"):
-        from alignup.discover import machine_info  # noqa: PLC0415 - see above
-        from alignup.schema.machines import machine_from_document  # noqa: PLC0415
-
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise SourceError(f"{name} is not valid JSON: {error}") from error
-        if "topology" in found and "num_cores" in found:
-            return machine_info.convert(found, name=name)
-        return machine_from_document(found, name=name)
-    if "\n" not in start.strip() and not start.startswith("alignup:"):
+    if "\n" not in start.strip() and not start.startswith(("alignup:", "{")):
         try:
             return synthetic.parse(start.strip())
         except ParseError as error:
@@ -95,4 +83,6 @@ def _parse_text(text: str, *, name: str) -> Machine:
             ) from error
     from alignup.discover import machine_file  # noqa: PLC0415 - see above
 
+    if start.startswith("{"):
+        return machine_file.parse_json(text, name=name)
     return machine_file.parse(text, name=name)

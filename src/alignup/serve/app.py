@@ -24,19 +24,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.picture import draw_svg
-from alignup.schema.api import (
-    AdmissionDocument,
-    AdmissionResult,
-    DecisionQuery,
-    LogQuery,
-    PodListDocument,
-    PodView,
-    ReadyDocument,
-    RejectionProblemDocument,
-    ReleaseDocument,
-    RuntimeStatus,
-    StoredDecision,
-)
+from alignup.schema import api
 from alignup.serve import views
 from alignup.serve.endpoint import (
     ApiEndpoint,
@@ -48,9 +36,8 @@ from alignup.serve.endpoint import (
     receive_pod,
 )
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
-from alignup.serve.openapi import openapi_document
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
-from alignup.serve.routes import OPERATIONS, Operation
+from alignup.serve.routes import OPERATIONS, Operation, openapi_document
 from alignup.serve.streaming import EVENT_STREAM, ByteStream, EventSource, close_log, event_stream, log_response
 
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
@@ -77,14 +64,14 @@ class AgentBackend(Protocol):
     def events(self) -> EventSource: ...
     def problems(self) -> tuple[str, ...]: ...
     def notes(self) -> tuple[str, ...]: ...
-    def pod_views(self) -> Sequence[PodView]: ...
-    def pod_view(self, uid: str) -> PodView | None: ...
-    async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult: ...
-    async def release(self, uid: str, *, grace: int | None = None) -> PodView | None: ...
-    async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]: ...
-    async def decision(self, id_: int) -> StoredDecision | None: ...
-    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]: ...
-    def runtime(self) -> RuntimeStatus: ...
+    def pod_views(self) -> Sequence[api.PodView]: ...
+    def pod_view(self, uid: str) -> api.PodView | None: ...
+    async def admit(self, pod: Pod, *, dry_run: bool = False) -> api.AdmissionResult: ...
+    async def release(self, uid: str, *, grace: int | None = None) -> api.PodView | None: ...
+    async def decisions(self, query: api.DecisionQuery) -> Sequence[api.StoredDecision]: ...
+    async def decision(self, id_: int) -> api.StoredDecision | None: ...
+    async def logs(self, uid: str, query: api.LogQuery) -> AsyncIterator[bytes]: ...
+    def runtime(self) -> api.RuntimeStatus: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,11 +106,11 @@ def build_app(
     With a *token*, every request must present it. Event streams end when *stopping* is set.
     """
     description = openapi_document(version=dependencies.version, with_token=token is not None)
-    api = _Api(dependencies, limits or RequestLimits(), stopping or asyncio.Event(), description)
+    handlers = _Api(dependencies, limits or RequestLimits(), stopping or asyncio.Event(), description)
     by_path = defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
     for one in OPERATIONS:
         method = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", one.id)  # listPods: list_pods
-        by_path[one.path][one.method] = one, getattr(api, method)
+        by_path[one.path][one.method] = one, getattr(handlers, method)
     routes = [Route(path, ApiEndpoint(methods, token=token)) for path, methods in by_path.items()]
     app = Starlette(routes=routes, exception_handlers={404: not_found, Exception: internal_error})
     app.router.redirect_slashes = False
@@ -147,7 +134,7 @@ class _Api:
 
     async def list_pods(self, _request: Request, _parameters: ParameterValues) -> Response:
         pods = list(map(views.pod_view_document, self.service.pod_views()))
-        return json_response(PodListDocument(pods, self.service.notes()))
+        return json_response(api.PodListDocument(pods, self.service.notes()))
 
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
         dry_run = bool(parameters["dryRun"])
@@ -175,10 +162,10 @@ class _Api:
         if view is None:
             raise _no_pod(parameters["uid"])
         terminating = view.run is not None and view.run.ending
-        return json_response(ReleaseDocument(views.pod_view_document(view)), status=202 if terminating else 200)
+        return json_response(api.ReleaseDocument(views.pod_view_document(view)), status=202 if terminating else 200)
 
     async def get_logs(self, request: Request, parameters: ParameterValues) -> ASGIApp:
-        query = LogQuery(**{name: value for name, value in parameters.items() if name != "uid"})
+        query = api.LogQuery(**{name: value for name, value in parameters.items() if name != "uid"})
         self._check_streams(TEXT, self.limits.logs, "log streams")
         try:
             log = await self.service.logs(str(parameters["uid"]), query)
@@ -195,7 +182,7 @@ class _Api:
         return json_response(self.service.runtime())
 
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
-        query = DecisionQuery(**parameters)
+        query = api.DecisionQuery(**parameters)
         stored = await self.service.decisions(query)
         return json_response(views.decision_page(stored, limit=query.limit))
 
@@ -234,7 +221,7 @@ class _Api:
         if problems:
             errors = [Problem("", what) for what in problems]
             raise ProblemError(503, "The agent cannot decide on pods now.", errors=errors, headers=RETRY_LATER)
-        return json_response(ReadyDocument())
+        return json_response(api.ReadyDocument())
 
     async def get_metrics(self, _request: Request, _parameters: ParameterValues) -> Response:
         return Response(self.dependencies.metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS)
@@ -277,12 +264,12 @@ def _no_pod(uid: object) -> ProblemError:
     return ProblemError(404, f"No pod has the uid {uid}.")
 
 
-def _rejected(result: AdmissionDocument) -> ProblemError:
+def _rejected(result: api.AdmissionDocument) -> ProblemError:
     rejection = result.decision.rejection
     if rejection is None:  # a device plugin did not answer, so there is no decision
         return ProblemError(503, result.story[0], headers=RETRY_LATER)
     detail = f"{rejection.reason}: {rejection.message}"
-    document = RejectionProblemDocument(
+    document = api.RejectionProblemDocument(
         title=HTTPStatus.CONFLICT.phrase,
         status=HTTPStatus.CONFLICT,
         detail=detail,

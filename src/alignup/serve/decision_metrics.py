@@ -47,26 +47,11 @@ COUNTERS: CounterDefinitions = {
 }
 
 #: Reasons with their own series: a fixed list, so that clients cannot create unlimited series.
-_REASONS = frozenset(
-    {
-        "Evicted",
-        "InitContainerRestartPolicyForbidden",
-        "InvalidNodeInfo",
-        "NodeShutdown",
-        "OutOfcpu",
-        "OutOfephemeral-storage",
-        "OutOfmemory",
-        "OutOfpods",
-        "PodOSNotSupported",
-        "PodOSSelectorNodeLabelDoesNotMatch",
-        "SupplementalGroupsPolicyNotSupported",
-        "SysctlForbidden",
-        "TopologyAffinityError",
-        "UnexpectedAdmissionError",
-        "UnexpectedPredicateFailureType",
-        "UnknownReason",
-    }
-)
+_REASONS = """
+    Evicted InitContainerRestartPolicyForbidden InvalidNodeInfo NodeShutdown OutOfcpu OutOfephemeral-storage
+    OutOfmemory OutOfpods PodOSNotSupported PodOSSelectorNodeLabelDoesNotMatch SupplementalGroupsPolicyNotSupported
+    SysctlForbidden TopologyAffinityError UnexpectedAdmissionError UnexpectedPredicateFailureType UnknownReason
+"""
 _FIT_CHECK = "host"  #: the provider of rejections that follow a successful alignment
 
 
@@ -96,7 +81,7 @@ def decision_counts(decision: Decision, *, pod: Pod, host: Host) -> Counter[Seri
 
 
 def reason_label(reason: str) -> str:
-    if reason in _REASONS:
+    if reason in _REASONS.split():
         return reason
     return "OutOfExtendedResources" if reason.startswith("OutOf") else "Other"
 

@@ -18,22 +18,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.workload import Pod
-from alignup.serve.responses import (
-    HEADERS,
-    JSON,
-    MANIFEST_TYPES,
-    YAML,
-    BackendError,
-    ProblemError,
-    backend_problem,
-)
+from alignup.serve import responses
+from alignup.serve.responses import ProblemError
 from alignup.serve.routes import Operation
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
 Handler = Callable[[Request, ParameterValues], Awaitable[ASGIApp]]
-ReadPod = Callable[[bytes], Pod]  #: reads JSON or YAML; raises ``PodError`` or ``ParseError``
+ReadPod = Callable[[bytes], Pod]  #: reads responses.JSON or responses.YAML; raises ``PodError`` or ``ParseError``
 
-_INLINE_BYTES = 16 << 10  #: parsing JSON up to this size takes less time than a thread switch
+_INLINE_BYTES = 16 << 10  #: parsing responses.JSON up to this size takes less time than a thread switch
 _CLOSE = {"Connection": "close"}  #: the rest of the request stays unread, so the connection cannot be reused
 
 _log = logging.getLogger(__name__)
@@ -54,7 +47,7 @@ class ApiEndpoint:
             if self._token is not None:
                 _check_token(request, self._token)
             if request.method == "OPTIONS":
-                response = Response(status_code=204, headers=HEADERS | self._allow)
+                response = Response(status_code=204, headers=responses.HEADERS | self._allow)
             elif request.method not in self._operations:
                 detail = f"This path does not support {request.method}."
                 response = ProblemError(405, detail, headers=self._allow).response()
@@ -63,8 +56,8 @@ class ApiEndpoint:
                 response = await handler(request, _parse_parameters(operation, request))
         except ProblemError as problem:
             response = problem.response()
-        except BackendError as error:
-            response = backend_problem(error).response()
+        except responses.BackendError as error:
+            response = responses.backend_problem(error).response()
         await response(scope, receive, send)
 
 
@@ -117,14 +110,14 @@ async def receive_pod(request: Request, read_pod: ReadPod, *, limit: int, second
     try:
         if inline:
             json.loads(content)
-    except (ValueError, RecursionError):  # a small YAML document can expand to a huge one
+    except (ValueError, RecursionError):  # a small responses.YAML document can expand to a huge one
         inline = False
     try:
         return read_pod(content) if inline else await asyncio.to_thread(read_pod, content)
     except PodError:
         raise
     except (ParseError, UnicodeDecodeError, RecursionError) as error:
-        detail = f"The document is not valid JSON or YAML: {error}"
+        detail = f"The document is not valid responses.JSON or responses.YAML: {error}"
         raise ProblemError(400, detail, errors=[Problem("", str(error))]) from error
     except AlignError as error:
         raise ProblemError(422, str(error), errors=[Problem("", str(error))]) from error
@@ -133,8 +126,8 @@ async def receive_pod(request: Request, read_pod: ReadPod, *, limit: int, second
 async def _receive(request: Request, limit: int, seconds: float) -> bytes:
     header = Message()
     header["content-type"] = request.headers.get("content-type", "")
-    if not header["content-type"] or header.get_content_type() not in MANIFEST_TYPES:
-        raise _unsupported("Content-Type", f"must be {JSON} or {YAML}")
+    if not header["content-type"] or header.get_content_type() not in responses.MANIFEST_TYPES:
+        raise _unsupported("Content-Type", f"must be {responses.JSON} or {responses.YAML}")
     if str(header.get_param("charset", "utf-8")).lower() not in {"utf-8", "utf8", "us-ascii"}:
         raise _unsupported("Content-Type", "must have the charset utf-8")
     if request.headers.get("content-encoding", "identity").lower() != "identity":

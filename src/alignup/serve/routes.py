@@ -1,4 +1,4 @@
-"""The operations of the API; its routes and its OpenAPI document are generated from this table."""
+"""The operations of the API; its routes and its OpenAPI 3.1 document are generated from this table."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,22 +6,16 @@ from enum import StrEnum
 from typing import Any
 
 from alignup.align.decision import Outcome
-from alignup.schema.api import (
-    AdmissionDocument,
-    DecisionPageDocument,
-    PodDetailDocument,
-    PodListDocument,
-    ReadyDocument,
-    ReleaseDocument,
-    RuntimeStatus,
-    StoredDecisionDetailDocument,
-)
-from alignup.serve.responses import JSON, SVG, TEXT
+from alignup.schema import api, codec
+from alignup.serve.responses import JSON, MANIFEST_TYPES, PROBLEM, SVG, TEXT
 from alignup.serve.streaming import EVENT_STREAM
 
 _MAX_INTEGER = (1 << 63) - 1  #: the largest integer in SQLite
 _MAX_LENGTH = 1024  #: characters of a text parameter
 _MAX_GRACE = (1 << 31) - 1  #: seconds
+_TOKEN = "token"  # noqa: S105 - the name of the security scheme
+_BAD_REQUEST = "A parameter is unknown, repeated or invalid, or the document cannot be parsed."
+_UNAUTHORIZED = "The token is missing or wrong."
 
 
 class ParameterType(StrEnum):
@@ -115,7 +109,7 @@ OPERATIONS = (
         id="listPods",
         path="/v1/pods",
         summary="List all pods: admitted pods in admission order, then waiting pods, then finished pods.",
-        responses={200: SuccessResponse("The pods.", PodListDocument)},
+        responses={200: SuccessResponse("The pods.", api.PodListDocument)},
     ),
     Operation(
         id="admitPod",
@@ -126,9 +120,9 @@ OPERATIONS = (
         parameters=(_flag("dryRun", "Decide, but change nothing."),),
         takes_pod=True,
         responses={
-            200: SuccessResponse("The pod was admitted before, or this is a dry run.", AdmissionDocument),
-            201: SuccessResponse("The pod is admitted, durably.", AdmissionDocument),
-            202: SuccessResponse("The pod does not fit now, and is waiting.", AdmissionDocument),
+            200: SuccessResponse("The pod was admitted before, or this is a dry run.", api.AdmissionDocument),
+            201: SuccessResponse("The pod is admitted, durably.", api.AdmissionDocument),
+            202: SuccessResponse("The pod does not fit now, and is waiting.", api.AdmissionDocument),
         },
         problems={
             408: "The manifest did not arrive in time.",
@@ -144,7 +138,7 @@ OPERATIONS = (
         path="/v1/pods/{uid}",
         summary="Get a pod and the latest decision about it.",
         parameters=(_UID,),
-        responses={200: SuccessResponse("The pod.", PodDetailDocument)},
+        responses={200: SuccessResponse("The pod.", api.PodDetailDocument)},
         problems=_NO_POD,
     ),
     Operation(
@@ -158,8 +152,10 @@ OPERATIONS = (
         ),
         parameters=(_UID, _integer("grace", "Termination grace period in seconds.", minimum=0, maximum=_MAX_GRACE)),
         responses={
-            200: SuccessResponse("The pod is released.", ReleaseDocument),
-            202: SuccessResponse("The pod is terminating, and is released when its containers end.", ReleaseDocument),
+            200: SuccessResponse("The pod is released.", api.ReleaseDocument),
+            202: SuccessResponse(
+                "The pod is terminating, and is released when its containers end.", api.ReleaseDocument
+            ),
         },
         problems={**_NO_POD, **_UNREADY},
     ),
@@ -189,7 +185,7 @@ OPERATIONS = (
         id="getRuntime",
         path="/v1/runtime",
         summary="Get the container runtime and its orphan sandboxes.",
-        responses={200: SuccessResponse("The runtime.", RuntimeStatus)},
+        responses={200: SuccessResponse("The runtime.", api.RuntimeStatus)},
     ),
     Operation(
         id="listDecisions",
@@ -203,7 +199,7 @@ OPERATIONS = (
             _integer("before", "Only decisions with a lower ID.", maximum=_MAX_INTEGER),
             _integer("limit", "The maximum number of decisions.", maximum=1000, default=100),
         ),
-        responses={200: SuccessResponse("A page of decisions.", DecisionPageDocument)},
+        responses={200: SuccessResponse("A page of decisions.", api.DecisionPageDocument)},
         problems=_NO_HISTORY,
     ),
     Operation(
@@ -211,7 +207,7 @@ OPERATIONS = (
         path="/v1/decisions/{id}",
         summary="Get a decision from the history, also in sentences.",
         parameters=(_integer("id", "The ID of the decision.", in_path=True, maximum=_MAX_INTEGER),),
-        responses={200: SuccessResponse("The decision.", StoredDecisionDetailDocument)},
+        responses={200: SuccessResponse("The decision.", api.StoredDecisionDetailDocument)},
         problems={404: "The history has no decision with this ID.", **_NO_HISTORY},
     ),
     Operation(
@@ -252,7 +248,7 @@ OPERATIONS = (
         id="isReady",
         path="/readyz",
         summary="Check that the agent can decide on pods.",
-        responses={200: SuccessResponse("It can.", ReadyDocument)},
+        responses={200: SuccessResponse("It can.", api.ReadyDocument)},
         problems={503: "It cannot now; `errors` lists the reasons and remedies."},
     ),
     Operation(
@@ -268,3 +264,67 @@ OPERATIONS = (
         responses={200: SuccessResponse("The document.")},
     ),
 )
+
+
+def openapi_document(*, version: str, with_token: bool) -> dict[str, Any]:
+    """Describe the API; *with_token*: as served on an address that requires a token."""
+    paths: dict[str, dict[str, Any]] = {}
+    for one in OPERATIONS:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, with_token=with_token)
+    types = {one.document for operation in OPERATIONS for one in operation.responses.values() if one.document}
+    types |= {api.ManifestDocument, api.ProblemDocument, api.RejectionProblemDocument}
+    components: dict[str, Any] = {"schemas": codec.json_schemas(sorted(types, key=lambda one: one.__name__))}
+    if with_token:
+        components["securitySchemes"] = {_TOKEN: {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "alignup",
+            "version": version,
+            "description": "Admit pods to the NUMA nodes, CPUs, memory and devices of one node, and explain why.",
+        },
+        "paths": paths,
+        "components": components,
+    }
+
+
+def _operation(one: Operation, *, with_token: bool) -> dict[str, Any]:
+    problems = dict(one.problems) | ({400: _BAD_REQUEST} if one.strict else {})
+    secured = with_token and not one.unauthenticated
+    if secured:
+        problems[401] = _UNAUTHORIZED
+    responses = {}
+    for status, response in one.responses.items():
+        schema = {"type": "object" if response.media_type == JSON else "string"}
+        if response.document is not None:
+            schema = _ref(response.document)
+        responses[status] = {"description": response.summary, "content": {response.media_type: {"schema": schema}}}
+    for status, description in problems.items():
+        schema = _ref(api.RejectionProblemDocument if status == 409 else api.ProblemDocument)
+        responses[status] = {"description": description, "content": {PROBLEM: {"schema": schema}}}
+    found: dict[str, Any] = {
+        "operationId": one.id,
+        "summary": one.summary,
+        "parameters": [
+            {
+                "name": parameter.name,
+                "in": "path" if parameter.in_path else "query",
+                "description": parameter.summary,
+                "required": parameter.in_path,
+                "schema": parameter.schema(),
+            }
+            for parameter in one.parameters
+        ],
+        "responses": {str(status): responses[status] for status in sorted(responses)},
+        "security": [{_TOKEN: []}] if secured else [],
+    }
+    if one.description:
+        found["description"] = one.description
+    if one.takes_pod:
+        manifest = {"schema": _ref(api.ManifestDocument)}
+        found["requestBody"] = {"required": True, "content": dict.fromkeys(MANIFEST_TYPES, manifest)}
+    return found
+
+
+def _ref(document: type) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{document.__name__.removesuffix('Document')}"}

@@ -6,26 +6,14 @@ from typing import Any, cast
 from alignup.align.decision import Decision
 from alignup.align.errors import ParseError
 from alignup.align.explain import sentences
-from alignup.schema import codec
-from alignup.schema.api import (
-    AdmissionDocument,
-    AdmissionResult,
-    AdmissionStatus,
-    DecisionPageDocument,
-    PodDetailDocument,
-    PodView,
-    PodViewDocument,
-    StoredDecision,
-    StoredDecisionDetailDocument,
-    StoredDecisionDocument,
-)
+from alignup.schema import api, codec
 from alignup.schema.decisions import decision_document, from_document, placement_document, rejection_document
 from alignup.schema.run_status import timestamp
 
 
-def pod_view_document(view: PodView) -> PodViewDocument:
+def pod_view_document(view: api.PodView) -> api.PodViewDocument:
     pod, decision = view.pod, view.decision
-    return PodViewDocument(
+    return api.PodViewDocument(
         uid=pod.uid,
         name=pod.name,
         namespace=pod.namespace,
@@ -41,25 +29,25 @@ def pod_view_document(view: PodView) -> PodViewDocument:
     )
 
 
-def pod_detail_document(view: PodView) -> PodDetailDocument:
+def pod_detail_document(view: api.PodView) -> api.PodDetailDocument:
     decision = view.decision
     return codec.build(
-        PodDetailDocument,
+        api.PodDetailDocument,
         pod_view_document(view),
         decision=decision_document(decision),
         story=list(decision_sentences(decision)),
     )
 
 
-def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDocument:
+def admission_document(result: api.AdmissionResult, *, dry_run: bool) -> api.AdmissionDocument:
     """Return the result; a pod that was admitted before, or has finished, is ``kept``."""
     decision, view = result.decision, result.pod_view
     outcome = str(decision.outcome)
-    if view is not None and view.status is AdmissionStatus.WAITING:
+    if view is not None and view.status is api.AdmissionStatus.WAITING:
         outcome = "waiting"
-    elif decision.kept or (view is not None and view.status is AdmissionStatus.FINISHED):
+    elif decision.kept or (view is not None and view.status is api.AdmissionStatus.FINISHED):
         outcome = "kept"
-    return AdmissionDocument(
+    return api.AdmissionDocument(
         outcome=outcome,
         dry_run=dry_run,
         pod=None if view is None else pod_view_document(view),
@@ -68,23 +56,23 @@ def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDo
     )
 
 
-def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocument:
+def stored_decision_detail(stored: api.StoredDecision) -> api.StoredDecisionDetailDocument:
     """A decision that this version cannot read has no story."""
     try:
         story = list(decision_sentences(from_document(stored.document)))
     except ParseError:
         story = []
     decision = cast("Any", stored.document)
-    return StoredDecisionDetailDocument(id=stored.id, time=timestamp(stored.time), decision=decision, story=story)
+    return api.StoredDecisionDetailDocument(id=stored.id, time=timestamp(stored.time), decision=decision, story=story)
 
 
-def decision_page(stored: Sequence[StoredDecision], *, limit: int) -> DecisionPageDocument:
+def decision_page(stored: Sequence[api.StoredDecision], *, limit: int) -> api.DecisionPageDocument:
     last = min(one.id for one in stored) if len(stored) == limit else None
     decisions = [
-        StoredDecisionDocument(id=one.id, time=timestamp(one.time), decision=cast("Any", one.document))
+        api.StoredDecisionDocument(id=one.id, time=timestamp(one.time), decision=cast("Any", one.document))
         for one in stored
     ]
-    return DecisionPageDocument(decisions, last)
+    return api.DecisionPageDocument(decisions, last)
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:

@@ -23,14 +23,8 @@ _NAME = re.compile(r"[ -<>-~]+")
 _SUBSCRIPT = re.compile(r"(.*)\['(.*)'\]", re.DOTALL)
 _METADATA_FIELDS = frozenset({"metadata.name", "metadata.namespace", "metadata.uid"})
 _FILE_FIELDS = _METADATA_FIELDS | {"metadata.labels", "metadata.annotations"}
-_ENV_FIELDS = _METADATA_FIELDS | {
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
-}
+_POD_FIELDS = "spec.nodeName spec.serviceAccountName status.hostIP status.hostIPs status.podIP status.podIPs"
+_ENV_FIELDS = _METADATA_FIELDS | {*_POD_FIELDS.split()}
 _OLD_NAMES = {"spec.host": "spec.nodeName"}
 
 _RESOURCES = frozenset(
