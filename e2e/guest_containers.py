@@ -105,7 +105,7 @@ def live() -> Document:
     served.kill()
     served.start()
     node.put(pod("later", one={}))
-    found["later"] = node.look()
+    found["later"] = node.look(lambda seen: {"pinned", "later"} <= seen.keys())
     node.remove("pinned")
     found["after"] = node.look(lambda seen: _shared(seen) == {EVERY})
     found |= {"runtime": node.agent.get("/v1/runtime"), "code": node.agent.end()}
