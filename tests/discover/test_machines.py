@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.discover import cadvisor_view, load
+from alignup.discover import cadvisor, load
 from alignup.discover.archive import read_archive
 from alignup.discover.file_reader import FileReader
 from tests.discover import expected
@@ -46,6 +46,6 @@ def test_the_kubelets_view_matches_the_facts(request, recorded):
 
     verdict.differences += expected.kubelet(load(recorded), facts)
     if any("cores" in node for node in facts["nodes"] or ()):
-        verdict.differences += expected.cores(cadvisor_view.read_topology(FileReader(read_archive(recorded))), facts)
+        verdict.differences += expected.cores(cadvisor.read_topology(FileReader(read_archive(recorded))), facts)
 
     assert not verdict.differences, "\n".join(verdict.differences)

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import CadvisorReport, Device, Machine, PciDevice
-from alignup.discover import cadvisor_view, cpu_topology, numa
+from alignup.discover import cadvisor, cpu_topology, numa
 from alignup.discover.file_reader import FileReader
 
 BUS = "sys/bus/pci/devices"
@@ -60,10 +60,10 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
 
 def _read_report(files: FileReader) -> CadvisorReport:
     try:
-        topology = cadvisor_view.read_topology(files)
-    except cadvisor_view.CadvisorError as error:
+        topology = cadvisor.read_topology(files)
+    except cadvisor.CadvisorError as error:
         files.add_gap(f"cAdvisor gives up on this machine, so the kubelet gets no CPUs: {error}")
-        return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor_view.count_sockets(files), nodes=())
+        return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor.count_sockets(files), nodes=())
     if any(node.reported.id < 0 for node in topology.nodes):
         files.add_gap("the kubelet treats a socket without a number as NUMA node -1, which no set of nodes can contain")
     return topology.report()

@@ -5,7 +5,7 @@ decides what a well-formed pod may ask for. The spelling of a number shows in a 
 ``1000`` as ``1k``), so :func:`read_pod_text` keeps it. A document decoded elsewhere is read as well.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -64,7 +64,7 @@ def pod_to_dict(pod: Pod) -> dict[str, Any]:
         containers=list(map(_container_to_dict, pod.containers)),
         resources=_resources_to_dict(pod.resources),
         overhead=amounts_to_dict(pod.overhead),
-        resourceClaims=_names_to_list(pod.claims),
+        resourceClaims=[{"name": name} for name in pod.claims],
         priority=pod.priority,
         os=_present(name=pod.os),
     )
@@ -160,12 +160,8 @@ def _resources_to_dict(resources: Resources) -> dict[str, Any]:
     return _present(
         requests=amounts_to_dict(resources.requests),
         limits=amounts_to_dict(resources.limits),
-        claims=_names_to_list(resources.claims),
+        claims=[{"name": name} for name in resources.claims],
     )
-
-
-def _names_to_list(names: Iterable[str]) -> list[dict[str, str]]:
-    return [{"name": name} for name in names]
 
 
 def _present(**fields: object) -> dict[str, Any]:

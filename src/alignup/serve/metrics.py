@@ -44,11 +44,8 @@ _PLUGIN_COUNTERS = {
     REGISTRATIONS: (("resource_name",), "Cumulative number of device plugin registrations, including rejected ones."),
     f"{ENDPOINT}requests_total": (_VERSION, "Number of requests to the PodResources endpoint."),
     **{
-        f"{ENDPOINT}requests_{key}": (_VERSION, f"Number of PodResources {name} requests.")
-        for key, name in _METHODS.items()
-    },
-    **{
-        f"{ENDPOINT}errors_{key}": (_VERSION, f"Number of PodResources {name} requests that failed.")
+        f"{ENDPOINT}{kind}_{key}": (_VERSION, f"Number of PodResources {name} requests{which}.")
+        for kind, which in (("requests", ""), ("errors", " that failed"))
         for key, name in _METHODS.items()
     },
 }

@@ -1,4 +1,4 @@
-"""Reads the spec in a manifest: the containers in start order, their ports, host namespaces, DNS, host aliases."""
+"""Reads the spec in a manifest: containers in start order, probes, ports, host namespaces, DNS, host aliases."""
 
 import re
 from collections.abc import Mapping
@@ -9,20 +9,33 @@ from alignup.align.bits import quote
 from alignup.align.workload import names
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.podspec.environment import read_env
-from alignup.kube.podspec.probes import MAX_PORT, read_hook, read_probe
 from alignup.kube.podspec.security_context import read_security_context, read_sysctls
 from alignup.kube.podspec.types import (
     ContainerKind,
     ContainerSpec,
     HostPort,
+    LifecycleHook,
     Permission,
     PodSpec,
+    Probe,
     PullPolicy,
     RestartPolicy,
     Volume,
 )
 from alignup.kube.podspec.volumes import read_mounts, read_volumes
 
+_MAX_PORT = 65_535
+
+_PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
+_HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
+_HEADER = re.compile(r"[-A-Za-z0-9]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+#: Probe → what holds without it.
+_WITHOUT_PROBE = {
+    "startupProbe": "the container counts as started once it runs",
+    "livenessProbe": "the container counts as live while it runs",
+    "readinessProbe": "the container counts as ready once it runs",
+}
 _IMAGE_ID = re.compile(r"[0-9a-f]{64}")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
 _PORT_NAME_LENGTH = 15
@@ -94,7 +107,10 @@ def read_pod_spec(top: ObjectReader) -> PodSpec:
         dns_policy=spec.choice("dnsPolicy", _DNS_POLICIES, "ClusterFirst"),
         nameservers=dns.list_of("nameservers", ObjectReader.ip_address),
         searches=dns.strings("searches"),
-        dns_options=tuple(map(_dns_option, dns.children("options"))),
+        dns_options=tuple(
+            ":".join(filter(None, (option.required("name"), option.text("value"))))
+            for option in dns.children("options")
+        ),
     )
     if pod.share_pid and pod.host_pid:
         spec.error("shareProcessNamespace", "Invalid value: true: must not be set together with hostPID")
@@ -145,11 +161,6 @@ def _host_aliases(spec: ObjectReader) -> tuple[tuple[str, tuple[str, ...]], ...]
     return tuple(found)
 
 
-def _dns_option(option: ObjectReader) -> str:
-    name, value = option.required("name"), option.text("value")
-    return f"{name}:{value}" if value else name
-
-
 def _check_dns(pod: PodSpec, dns: ObjectReader) -> None:
     if pod.dns_policy == "None" and not pod.nameservers:
         dns.error("nameservers", "Required value: must provide at least one DNS nameserver when `dnsPolicy` is None")
@@ -173,7 +184,7 @@ def _read_container(container: ObjectReader, kind: ContainerKind, pod: _PodConte
         what = "resource claims are not supported: there is no Kubernetes API; request devices of a device plugin"
         container.error("resources.claims", what)
     ports = _named_ports(container)
-    startup, liveness, readiness = (read_probe(container, probe, ports=ports) for probe in _PROBES)
+    startup, liveness, readiness = (_read_probe(container, probe, ports=ports) for probe in _PROBES)
     named, _, digest = image.partition("@")
     tag = named.rpartition("/")[2].partition(":")[2]
     latest = tag == "latest" or (not tag and not digest and not _IMAGE_ID.fullmatch(image))
@@ -190,8 +201,8 @@ def _read_container(container: ObjectReader, kind: ContainerKind, pod: _PodConte
         env=read_env(container, pod.containers),
         mounts=read_mounts(container, pod.volumes, pod.volume_names),
         security_context=read_security_context(container, pod.spec, metadata=pod.metadata),
-        post_start=read_hook(container, "postStart", max_sleep=pod.grace),
-        pre_stop=read_hook(container, "preStop", max_sleep=pod.grace),
+        post_start=_read_hook(container, "postStart", max_sleep=pod.grace),
+        pre_stop=_read_hook(container, "preStop", max_sleep=pod.grace),
         startup=startup,
         liveness=liveness,
         readiness=readiness,
@@ -207,8 +218,8 @@ def _host_ports(spec: ObjectReader, containers: _Containers) -> tuple[HostPort, 
     """The host ports to forward; on the host network there is nothing to forward."""
     found: dict[tuple[str, str, int], HostPort] = {}
     for port, kind in ((port, kind) for container, kind in containers for port in container.children("ports")):
-        inner = port.number("containerPort", low=1, high=MAX_PORT)
-        outer = port.number("hostPort", high=MAX_PORT)
+        inner = port.number("containerPort", low=1, high=_MAX_PORT)
+        outer = port.number("hostPort", high=_MAX_PORT)
         protocol = port.choice("protocol", _PROTOCOLS, "TCP")
         if inner is None and not port.has("containerPort"):
             port.error("containerPort", "Required value")
@@ -241,7 +252,7 @@ def _named_ports(container: ObjectReader) -> Mapping[str, int]:
             port.invalid("name", name, f"must have {allowed}")
         if name in found:
             port.error("name", f"Duplicate value: {quote(name)}")
-        found[name] = port.number("containerPort", low=1, high=MAX_PORT) or 0
+        found[name] = port.number("containerPort", low=1, high=_MAX_PORT) or 0
     return found
 
 
@@ -256,3 +267,97 @@ def _check_kind(container: ObjectReader, kind: ContainerKind, pod: _PodContext) 
     own = container.choice("restartPolicy", RestartPolicy, expected)
     if kind is not ContainerKind.SIDECAR and own != expected:
         container.warn("restartPolicy", f"ignored: spec.restartPolicy applies ({pod.restart})")
+
+
+def _read_probe(container: ObjectReader, name: str, *, ports: Mapping[str, int]) -> Probe | None:
+    """A probe of *container*, whose named ports are *ports*; ``None`` if it has no such probe."""
+    if not container.has(name):
+        return None
+    probe = container.child(name)
+    handler = _handler(probe, _PROBE_HANDLERS)
+    if handler == "grpc":
+        probe.warn(handler, f"gRPC probes are not supported: {_WITHOUT_PROBE[name]}")
+        return None
+    http = probe.child("httpGet")
+    target = http if handler == "httpGet" else probe.child("tcpSocket")
+    if host := target.text("host"):
+        target.require(Permission.HOST_NETWORK, "host", f"probing {quote(host)} from the host network")
+    successes = probe.number("successThreshold") or 1
+    grace = probe.number("terminationGracePeriodSeconds", low=1)
+    if name != "readinessProbe" and successes != 1:
+        probe.error("successThreshold", f"Invalid value: {successes}: must be 1")
+    if name == "readinessProbe" and grace is not None:
+        probe.error("terminationGracePeriodSeconds", f"Invalid value: {grace}: must not be set for readinessProbes")
+    return Probe(
+        command=_command(probe.child("exec")) if handler == "exec" else (),
+        http_path=http.text("path", "/") if handler == "httpGet" else None,
+        http_scheme=http.choice("scheme", ("HTTP", "HTTPS"), "HTTP"),
+        http_headers=_headers(http),
+        host=host,
+        port=_port(target, ports) if handler in {"httpGet", "tcpSocket"} else 0,
+        delay=probe.number("initialDelaySeconds") or 0,
+        period=probe.number("periodSeconds") or 10,
+        timeout=probe.number("timeoutSeconds") or 1,
+        successes=successes,
+        failures=probe.number("failureThreshold") or 3,
+        grace=grace,
+    )
+
+
+def _read_hook(container: ObjectReader, name: str, *, max_sleep: int) -> LifecycleHook | None:
+    """A lifecycle hook of *container*; ``None`` if it has no such hook, or one without effect."""
+    lifecycle = container.child("lifecycle")
+    if not lifecycle.has(name):
+        return None
+    hook = lifecycle.child(name)
+    match _handler(hook, _HOOK_HANDLERS):
+        case "exec":
+            return LifecycleHook(command=_command(hook.child("exec")))
+        case "sleep":
+            return LifecycleHook(sleep=hook.child("sleep").number("seconds", high=max_sleep) or 0)
+        case "httpGet":
+            hook.warn("httpGet", "ignored: HTTP hooks are not supported")
+        case "tcpSocket":
+            hook.warn("tcpSocket", "ignored, as in Kubernetes")
+    return None
+
+
+def _handler(owner: ObjectReader, kinds: tuple[str, ...]) -> str:
+    """Which of *kinds* is set; empty if none is."""
+    found = [kind for kind in kinds if owner.has(kind)]
+    if not found:
+        owner.error("", f"Required value: must specify a handler type: {', '.join(kinds)}")
+        return ""
+    for kind in found[1:]:
+        owner.error(kind, "Forbidden: may not specify more than 1 handler type")
+    return found[0]
+
+
+def _command(handler: ObjectReader) -> tuple[str, ...]:
+    command = handler.strings("command")
+    if not command:
+        handler.error("command", "Required value")
+    return command
+
+
+def _port(target: ObjectReader, ports: Mapping[str, int]) -> int:
+    value = target.fields.get("port")
+    if type(value) is not str:
+        if value is None:
+            target.error("port", "Required value")
+        return target.number("port", low=1, high=_MAX_PORT) or 0
+    if value not in ports:
+        target.error("port", f"Not found: {quote(value)}: must be a number or the name of a port of the container")
+    return ports.get(value, 0)
+
+
+def _headers(http: ObjectReader) -> tuple[tuple[str, str], ...]:
+    found = []
+    for header in http.children("httpHeaders"):
+        name, value = header.required("name"), header.text("value")
+        if name and not _HEADER.fullmatch(name):
+            header.invalid("name", name, "must consist of letters, digits and '-'")
+        if _CONTROL.search(value):
+            header.invalid("value", value, "must not contain control characters")
+        found.append((name, value))
+    return tuple(found)

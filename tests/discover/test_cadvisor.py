@@ -5,7 +5,7 @@ from hypothesis import given
 
 from alignup.align import bits, synthetic
 from alignup.align.machine import HugePages
-from alignup.discover import cadvisor, cadvisor_view, system
+from alignup.discover import cadvisor, system
 from alignup.discover.cpu_topology import CPU
 from alignup.discover.file_reader import FileReader
 from alignup.discover.numa import NODE
@@ -146,7 +146,7 @@ def test_online_cpus(text, expected):
     files = with_(PLAIN, {f"{CPU}/online": text})
     tree = FileReader(files.packed())
 
-    found = cadvisor_view.read_topology(tree).report()
+    found = cadvisor.read_topology(tree).report()
 
     assert bits.show(bits.of(cpu.id for cpu in found.cpus)) == expected
 
