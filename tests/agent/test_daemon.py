@@ -163,10 +163,10 @@ def test_systemd_is_notified_of_readiness_liveness_and_shutdown(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
         received.bind(address)
         received.settimeout(60)
-        env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "30000"}
+        env = {"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "300000"}
         with running(tmp_path / "root", env=env) as agent:
-            messages = [received.recv(1000).decode() for _ in range(4)]
-            agent.stop()
+            messages = [received.recv(1000).decode() for _ in range(3)]
+            agent.send(signal.SIGTERM)
             while "STOPPING=1" not in messages:
                 messages.append(received.recv(1000).decode())
 

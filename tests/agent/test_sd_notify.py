@@ -1,7 +1,7 @@
 """Notifications to systemd."""
 
-import os
 import socket
+import uuid
 
 import pytest
 
@@ -10,10 +10,10 @@ from alignup.agent.sd_notify import READY, WATCHDOG, Notifier, status_line
 
 @pytest.fixture(params=["a file", "a name of the kernel's"])
 def listener(request, tmp_path):
-    address = str(tmp_path / "notify") if request.param == "a file" else f"@alignup-test-{os.getpid()}"
+    address = str(tmp_path / "notify") if request.param == "a file" else f"@alignup-test-{uuid.uuid4()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as received:
         received.bind(address.replace("@", "\0"))
-        received.settimeout(5)
+        received.settimeout(60)
         yield address, received
 
 
