@@ -67,7 +67,7 @@ def test_all_threads_are_pinned():
         threads.stdout.readline()
 
         process.pin(threads.pid, LOWEST)
-        allowed = process.thread_affinities(threads.pid)
+        allowed = process.thread_cpusets(threads.pid)
 
     assert [one.cpus for one in allowed] == [LOWEST] * 4
 
@@ -111,5 +111,5 @@ def test_an_ended_process_has_no_threads():
     with started("true") as gone:
         pass
 
-    assert process.thread_affinities(gone.pid) == ()
+    assert process.thread_cpusets(gone.pid) == ()
     process.pin(gone.pid, LOWEST)

@@ -72,6 +72,11 @@ class Drift:
     actual: str
     container: str = ""  #: its name; empty for a run
 
+    @property
+    def key(self) -> tuple[str, str, DriftKind, str]:
+        """What identifies it, whatever the intended and actual values are."""
+        return self.uid, self.container, self.kind, self.where
+
     def __str__(self) -> str:
         return f"{self.name}: {self.where}: intended {self.intended}, actual {self.actual}"
 
@@ -151,7 +156,7 @@ def _restore_processes(workload: PlacedWorkload, pids: Iterable[int]) -> tuple[s
     errors: list[str] = []
     for pid in pids:
         with _collect_errors(errors):
-            if workload.cpus and any(one.cpus & ~workload.cpus for one in process.thread_affinities(pid)):
+            if workload.cpus and any(one.cpus & ~workload.cpus for one in process.thread_cpusets(pid)):
                 process.pin(pid, workload.cpus)
             misplaced = bits.of(_misplaced_bytes(pid, workload.memory))
             if misplaced:
@@ -209,7 +214,7 @@ def _cgroup_drift(workload: PlacedWorkload, directory: Path) -> Iterator[Drift]:
 
 def _thread_drift(workload: PlacedWorkload, pid: int) -> Iterator[Drift]:
     """Yield threads of a process that may be elsewhere, one drift for all threads with the same affinity."""
-    threads = process.thread_affinities(pid)
+    threads = process.thread_cpusets(pid)
     bound = workload.cgroup is not None and workload.memory
     cpus = Counter(one.cpus for one in threads if workload.cpus and one.cpus & ~workload.cpus)
     nodes = Counter(one.nodes for one in threads if bound and one.nodes & ~workload.memory)
@@ -261,13 +266,8 @@ def audit_containers(agent: ContainerSource | None) -> ContainerAudit:
         return first
     time.sleep(_RECHECK_DELAY)
     second = _audit_containers_once(agent)
-    before = set(map(drift_key, first.drifts))
-    return replace(second, drifts=tuple(drift for drift in second.drifts if drift_key(drift) in before))
-
-
-def drift_key(drift: Drift) -> tuple[str, str, DriftKind, str]:
-    """What identifies a drift, whatever the intended and actual values are."""
-    return drift.uid, drift.container, drift.kind, drift.where
+    before = {drift.key for drift in first.drifts}
+    return replace(second, drifts=tuple(drift for drift in second.drifts if drift.key in before))
 
 
 def restore_containers(audit: ContainerAudit) -> tuple[str, ...]:

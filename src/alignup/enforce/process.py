@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.bits import CpuSet
 from alignup.align.errors import EnforceError
+from alignup.enforce.cgroup import Cpuset
 
 PROC = Path("/proc")
 
@@ -49,21 +50,15 @@ class ProcessIdentity:
         return stat is not None and stat.start == self.start and stat.state not in _ENDED
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadAffinity:
-    cpus: CpuSet
-    nodes: NodeSet
-
-
-def thread_affinities(pid: int) -> tuple[ThreadAffinity, ...]:
-    """Return the affinity of each thread of a process; empty if it is gone."""
+def thread_cpusets(pid: int) -> tuple[Cpuset, ...]:
+    """Return where each thread may run and allocate, in a process; empty if it is gone."""
     found = []
     for thread in _threads(pid):
         with suppress(FileNotFoundError, ProcessLookupError):
             text = (PROC / str(pid) / "task" / str(thread) / "status").read_text("utf-8", "replace")
             fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
             cpus, nodes = (fields.get(name, "").strip() for name in ("Cpus_allowed_list", "Mems_allowed_list"))
-            found.append(ThreadAffinity(bits.parse(cpus), bits.parse(nodes)))
+            found.append(Cpuset(bits.parse(cpus), bits.parse(nodes)))
     return tuple(found)
 
 

@@ -6,20 +6,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from alignup.align import bits
-from alignup.enforce.audit import (
-    ContainerAudit,
-    ContainerSource,
-    DeviceTopology,
-    Drift,
-    DriftKind,
-    RunProcesses,
-    audit_containers,
-    audit_runs,
-    drift_key,
-    make_drift,
-    restore_containers,
-    restore_run,
-)
+from alignup.enforce import audit as placement
+from alignup.enforce.audit import ContainerAudit, ContainerSource, DeviceTopology, Drift, DriftKind, RunProcesses
 from alignup.enforce.run_record import RunRecord
 from alignup.runs import registry
 from alignup.runs.request import CONTAINER, GPU
@@ -50,11 +38,13 @@ def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditRep
     failures: list[str] = []
     if drifted := {drift.uid for drift in first.run_drifts}:
         with registry.RunRegistry(directory).locked():
-            failures += [failure for run in first.runs if run.record.uid in drifted for failure in restore_run(run)]
-    failures += restore_containers(first.containers)
+            failures += [
+                failure for run in first.runs if run.record.uid in drifted for failure in placement.restore_run(run)
+            ]
+    failures += placement.restore_containers(first.containers)
     second = _audit_once(directory, agent)
-    left = set(map(drift_key, second.drifts))
-    fixed = tuple(drift for drift in first.drifts if drift_key(drift) not in left)
+    left = {drift.key for drift in second.drifts}
+    fixed = tuple(drift for drift in first.drifts if drift.key not in left)
     return replace(second, fixed=fixed, failures=tuple(failures))
 
 
@@ -63,12 +53,12 @@ def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
     local = [run for run in runs if not run.record.agent]
     remote = [run for run in runs if run.record.agent]
     drifts = (
-        *audit_runs(local, devices=_current_devices(local)),
+        *placement.audit_runs(local, devices=_current_devices(local)),
         *_compare_with_ledger([run.record for run in local], directory),
-        *audit_runs(remote),
+        *placement.audit_runs(remote),
         *_compare_with_agent([run.record for run in remote], agent),
     )
-    return AuditReport(runs, drifts, audit_containers(agent))
+    return AuditReport(runs, drifts, placement.audit_containers(agent))
 
 
 def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:
@@ -100,7 +90,7 @@ def _compare_with_agent(records: Sequence[RunRecord], agent: AuditedAgent | None
 def _compare_cpus(record: RunRecord, held: str | None, *, where: str, missing: str = "no such run") -> Iterator[Drift]:
     if held is None or bits.parse(held) != record.cpus:
         intended, actual = f"CPUs {bits.show(record.cpus)}", missing if held is None else f"CPUs {held}"
-        yield make_drift(record, DriftKind.DECISION, where, intended=intended, actual=actual)
+        yield placement.make_drift(record, DriftKind.DECISION, where, intended=intended, actual=actual)
 
 
 def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:

@@ -25,16 +25,8 @@ from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.picture import draw_svg
 from alignup.schema import api
-from alignup.serve import views
-from alignup.serve.endpoint import (
-    ApiEndpoint,
-    Handler,
-    ParameterValues,
-    ReadPod,
-    internal_error,
-    not_found,
-    receive_pod,
-)
+from alignup.serve import endpoint, views
+from alignup.serve.endpoint import Handler, ParameterValues, ReadPod
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
 from alignup.serve.routes import OPERATIONS, Operation, openapi_document
@@ -111,8 +103,8 @@ def build_app(
     for one in OPERATIONS:
         method = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", one.id)  # listPods: list_pods
         by_path[one.path][one.method] = one, getattr(handlers, method)
-    routes = [Route(path, ApiEndpoint(methods, token=token)) for path, methods in by_path.items()]
-    app = Starlette(routes=routes, exception_handlers={404: not_found, Exception: internal_error})
+    routes = [Route(path, endpoint.ApiEndpoint(methods, token=token)) for path, methods in by_path.items()]
+    app = Starlette(routes=routes, exception_handlers={404: endpoint.not_found, Exception: endpoint.internal_error})
     app.router.redirect_slashes = False
     return app
 
@@ -139,7 +131,7 @@ class _Api:
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
         dry_run = bool(parameters["dryRun"])
         limits = self.limits
-        pod = await receive_pod(
+        pod = await endpoint.receive_pod(
             request, self.dependencies.read_pod, limit=limits.body_bytes, seconds=limits.body_seconds
         )
         result = await self._within_deadline(self.service.admit(pod, dry_run=dry_run))
