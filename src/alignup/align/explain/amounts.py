@@ -15,7 +15,7 @@ the QoS class does not change.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
@@ -33,23 +33,8 @@ MAX_POINTS = 50_000
 _MAX_OTHERS = 250  #: sums of the amounts of other containers
 
 
-@dataclass(frozen=True, slots=True)
-class RequestedAmount:
-    container: str | None
-    resource: str
-    amount: int
-    unit: Unit
-
-    def change(self, amount: int) -> RequestChange:
-        return RequestChange(self.container, self.resource, self.amount, amount, self.unit)
-
-    def __str__(self) -> str:
-        subject = "the pod" if self.container is None else f"container {self.container}"
-        return f"{self.resource} for {subject}"
-
-
-def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestedAmount]:
-    """Every request that could change; ephemeral storage never runs short here."""
+def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestChange]:
+    """Every request that could change, unchanged so far; ephemeral storage never runs short here."""
     containers = [(one.name, one.resources) for one in pod.all_containers]
     for container, resources in (*containers, (None, pod.resources)):
         for name, amount in sorted({**resources.limits, **resources.requests}.items()):
@@ -61,17 +46,18 @@ def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestedAmount]:
                 unit = Unit.COUNT
             else:
                 unit = Unit.CPUS if _exclusive_cpus(host, pod, container) else Unit.MILLI_CPUS
-            yield RequestedAmount(container, name, amount.milli() if unit is Unit.MILLI_CPUS else amount.value(), unit)
+            number = amount.milli() if unit is Unit.MILLI_CPUS else amount.value()
+            yield RequestChange(container, name, number, number, unit)
 
 
-def nearest_amounts(what_if: WhatIf, one: RequestedAmount) -> Iterator[Proposal]:
+def nearest_amounts(what_if: WhatIf, one: RequestChange) -> Iterator[Proposal]:
     """The largest admitted amount below the request and the smallest above it, where they exist."""
     if one.unit is Unit.MILLI_CPUS:
         yield from _largest_share(what_if, one)
         return
-    beyond = f"Only the {MAX_TRIED} nearest amounts of {one} were tried."
+    beyond = f"Only the {MAX_TRIED} nearest amounts of {one.resource} for {one.subject} were tried."
     for amounts in _bytes(what_if, one) if one.unit is Unit.BYTES else _counts(what_if, one):
-        changes = ((one.change(amount),) for amount in amounts)
+        changes = ((replace(one, now=amount),) for amount in amounts)
         yield from what_if.first(changes, limit=MAX_TRIED, beyond=beyond, is_valid=partial(_is_valid, what_if))
 
 
@@ -82,23 +68,23 @@ def _exclusive_cpus(host: Host, pod: Pod, container: str | None) -> int:
     return host.cpus.exclusive_cpus(pod, found)
 
 
-def _counts(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
+def _counts(what_if: WhatIf, one: RequestChange) -> tuple[Iterable[int], Iterable[int]]:
     """The amounts to try below and above the request, nearest first."""
     if one.unit is Unit.CPUS:
         least, most = 1, what_if.host.view.num_cpus
     else:
         room = what_if.host.rules.allocatable
         least, most = 0, {**(room.scalars if room else {}), **what_if.offered}.get(one.resource, 0)
-    return range(min(one.amount - 1, most), least - 1, -1), range(one.amount + 1, most + 1)
+    return range(min(one.was - 1, most), least - 1, -1), range(one.was + 1, most + 1)
 
 
-def _bytes(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterable[int]]:
+def _bytes(what_if: WhatIf, one: RequestChange) -> tuple[Iterable[int], Iterable[int]]:
     page = PAGE if one.resource == MEMORY else names.page_size(one.resource) or PAGE
     least = page if one.resource == MEMORY else 0
     points, complete = find_break_points(what_if.host, what_if.pod, one.container, one.resource)
     if not complete:
-        what_if.note_unsearched(f"Not all amounts of {one} were tried: there are too many.")
-    starts = {point // page * page for point in (*points, least, one.amount)}
+        what_if.note_unsearched(f"Not all amounts of {one.resource} for {one.subject} were tried: there are too many.")
+    starts = {point // page * page for point in (*points, least, one.was)}
     around = {size for start in starts for size in (start - page, start, start + page)}
     tried = sorted(size for size in around if size >= least)
     nodes = what_if.host.view.nodes
@@ -106,22 +92,22 @@ def _bytes(what_if: WhatIf, one: RequestedAmount) -> tuple[Iterable[int], Iterab
         most = sum(node.memory or 0 for node in nodes)
     else:
         most = sum(pages.bytes for node in nodes for pages in node.hugepages if pages.resource == one.resource)
-    below = [size for size in reversed(tried) if size < one.amount]
-    return below, [size for size in tried if one.amount < size <= most]
+    below = [size for size in reversed(tried) if size < one.was]
+    return below, [size for size in tried if one.was < size <= most]
 
 
-def _largest_share(what_if: WhatIf, one: RequestedAmount) -> Iterator[Proposal]:
+def _largest_share(what_if: WhatIf, one: RequestChange) -> Iterator[Proposal]:
     """The largest admitted amount below the request; a smaller share always fits better."""
     if not what_if.missing(CPU):
         return
     best: Proposal | None = None
-    fits, too_much = 0, one.amount
+    fits, too_much = 0, one.was
     while too_much - fits > 1:
         middle = amount = (fits + too_much) // 2
         if middle % 1000 == 0:
-            _, pod = apply_changes([one.change(middle)], what_if.host, what_if.pod)
+            _, pod = apply_changes([replace(one, now=middle)], what_if.host, what_if.pod)
             amount -= bool(_exclusive_cpus(what_if.host, pod, one.container))  # whole CPUs would become exclusive
-        found = what_if.propose(one.change(amount))
+        found = what_if.propose(replace(one, now=amount))
         if found:
             best, fits = found, middle
         else:

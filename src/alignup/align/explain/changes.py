@@ -4,12 +4,10 @@ Applying a change returns another host and another pod and leaves the originals 
 a kubelet would not start with the changed settings, and ``StateError`` where it would not start with the running pods.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import groupby
 from typing import Any
 
 from alignup.align import bits
@@ -24,8 +22,6 @@ from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.memory import reserved_memory
-from alignup.align.memory.ledger import Block, MemoryLedger
-from alignup.align.memory.provider import MemoryProvider
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import Policy, Scope, TopologyOptions
@@ -82,11 +78,14 @@ class RequestChange:
         )
         return host, replace(pod, init=init, containers=containers)
 
+    @property
+    def subject(self) -> str:
+        return f"container {self.container}" if self.container else "the pod"
+
     def describe(self, _: Ledger) -> str:
-        subject = f"container {self.container}" if self.container else "the pod"
         if not self.now:
-            return f"remove {self.resource} from {subject}"
-        return f"request {_instead(self, milli=self.unit is Unit.MILLI_CPUS)} for {subject}"
+            return f"remove {self.resource} from {self.subject}"
+        return f"request {_instead(self, milli=self.unit is Unit.MILLI_CPUS)} for {self.subject}"
 
     def to_document(self, _: Ledger) -> dict[str, Any]:
         where = {"container": self.container, "resource": self.resource}
@@ -329,10 +328,11 @@ def migrate_host(host: Host, settings: Settings) -> Host:
     Raises ``SettingsError`` if a kubelet would not start with the settings, ``StateError`` if not with these pods.
     """
     other = Host(host.machine, settings, others=host.others)
+    idle, memory = other.ledger.memory, host.ledger.memory
     other.ledger = replace(
         host.ledger,
         cpus=_migrate_cpus(other.cpus, host.ledger.cpus),
-        memory=_migrate_memory(other.memory, host.ledger.memory),
+        memory=memory if idle.allocatable() == memory.allocatable() else memory.moved_to(idle),
     )
     return other
 
@@ -346,32 +346,3 @@ def _migrate_cpus(rules: CpuProvider, ledger: CpuLedger) -> CpuLedger:
     if (shared, rules.reserved) == (ledger.shared, ledger.reserved):
         return ledger
     return replace(rules.restore_ledger(shared, ledger.held, pod_held=ledger.pod_held), reusable=ledger.reusable)
-
-
-def _migrate_memory(rules: MemoryProvider, ledger: MemoryLedger) -> MemoryLedger:
-    """The blocks of *ledger*, allocated again under another reservation."""
-    idle = rules.initial_ledger()
-    if idle.allocatable() == ledger.allocatable():
-        return ledger
-    migrated = idle
-    for uid, container, blocks in sorted(_held_blocks(ledger), key=lambda held: -held[2][0].nodes.bit_count()):
-        migrated = migrated.give(uid, container, blocks=blocks)
-    if _total_reserved(migrated) != _total_reserved(ledger):
-        raise StateError("the reservation takes memory that running pods hold")
-    return MemoryLedger(migrated.nodes, ledger.held, ledger.pod_held, ledger.last_pod, ledger.reusable)
-
-
-def _held_blocks(ledger: MemoryLedger) -> Iterator[tuple[str, str, tuple[Block, ...]]]:
-    """All allocated blocks; those of one container on the same nodes together."""
-    pod_level = {uid: {"": blocks} for uid, blocks in ledger.pod_held.items()}
-    for uid, containers in {**ledger.held, **pod_level}.items():
-        for container, blocks in containers.items():
-            for _, together in groupby(sorted(blocks), key=lambda block: block.nodes):
-                yield uid, container, tuple(together)
-
-
-def _total_reserved(ledger: MemoryLedger) -> Counter[str]:
-    sizes: Counter[str] = Counter()
-    for node in ledger.nodes.values():
-        sizes.update({type_: table.reserved for type_, table in node.tables.items()})
-    return +sizes

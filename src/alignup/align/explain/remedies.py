@@ -59,7 +59,9 @@ def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
     short = {one.resource for one in rejection.shortfalls} if rejection else set()
     # The sort is stable: resources that fell short come first, the others keep the pod's order.
     questions = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda one: one.resource not in short)
-    amounts = [(f"other amounts of {one}", nearest_amounts(what_if, one)) for one in questions]
+    amounts = [
+        (f"other amounts of {one.resource} for {one.subject}", nearest_amounts(what_if, one)) for one in questions
+    ]
     likely = len([one for one in questions if one.resource in short])
     yield from amounts[:likely]
     yield "other settings", setting_changes(what_if)

@@ -95,8 +95,7 @@ class MemoryHintFamily:
     def best(self, start: NodeSet = 0) -> NodeSet | None:
         """Of the sets that fit and contain *start*, the one with the fewest nodes, then the lowest."""
         found = [mask for mask in self.fixed_sets if not start & ~mask]
-        grown = self._grow(start)
-        if grown:
+        if grown := self._grow(start):
             found.append(grown)
         return min(found, key=lambda mask: (mask.bit_count(), mask), default=None)
 

@@ -7,14 +7,14 @@ group does not matter: nodes are charged from the lowest up, and released in the
 A ledger is immutable: every change returns a new one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import StateError
-from alignup.align.machine import NumaNode, hugepages_resource
+from alignup.align.machine import NumaNode
 from alignup.align.workload.names import MEMORY
 
 _WRAP = 1 << 64  # the kubelet uses unsigned 64-bit integers, so a reservation that is too large wraps around
@@ -66,8 +66,14 @@ class MemoryLedger:
     @staticmethod
     def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
         """The idle machine; *reserved* is node → type → bytes. As in the kubelet, reserving too much wraps around."""
-        ordered = sorted(nodes, key=lambda node: node.id)
-        return MemoryLedger({node.id: _idle(node, reserved.get(node.id, {})) for node in ordered})
+        idle = {}
+        for node in sorted(nodes, key=lambda node: node.id):
+            own = reserved.get(node.id, {})
+            tables = {pages.resource: _table(pages.bytes, own.get(pages.resource, 0)) for pages in node.hugepages}
+            hugepages = sum(pages.bytes for pages in node.hugepages)
+            tables[MEMORY] = _table(node.memory or 0, own.get(MEMORY, 0), hugepages)
+            idle[node.id] = NodeMemory(1 << node.id, 0, tables)
+        return MemoryLedger(idle)
 
     def allocatable(self) -> tuple[Block, ...]:
         return tuple(
@@ -169,7 +175,7 @@ class MemoryLedger:
             return idle
         stored = MemoryLedger(self.nodes, self.held, self.pod_held if pod_level else {})
         nodes = dict(idle.nodes)
-        for pod, container, block in sorted(_charged(stored), key=lambda held: -held[2].nodes.bit_count()):
+        for pod, container, block in _charged(stored):
             # One node of a group must list the type.
             known = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
             for node in bits.members(block.nodes):
@@ -184,6 +190,16 @@ class MemoryLedger:
             raise StateError("[memorymanager] the expected machine state is different from the real one")
         return stored
 
+    def moved_to(self, idle: "MemoryLedger") -> "MemoryLedger":
+        """This ledger on the same machine with another reservation; ``StateError`` if the blocks do not fit."""
+        nodes = dict(idle.nodes)
+        for _, _, block in _charged(self):
+            left = [block.size]
+            _charge(nodes, (block,), left)
+            if left != [0]:
+                raise StateError("the reservation takes memory that running pods hold")
+        return MemoryLedger(nodes, self.held, self.pod_held, self.last_pod, self.reusable)
+
     def _reusable_after(self, pod: str, blocks: Sequence[Block], *, init: bool) -> Mapping[NodeSet, Sizes]:
         """The reusable memory of *pod* after a container with *blocks*: an *init* one adds to it, others use it up."""
         groups = {group: dict(sizes) for group, sizes in self.reusable_by(pod).items()}
@@ -197,16 +213,6 @@ class MemoryLedger:
             elif again and not init:
                 sizes[block.type] = max(0, again - block.size)
         return groups
-
-
-def _idle(node: NumaNode, reserved: Sizes) -> NodeMemory:
-    tables = {}
-    for pages in node.hugepages:
-        type_ = hugepages_resource(pages.size)
-        tables[type_] = _table(pages.bytes, reserved.get(type_, 0))
-    total = node.memory or 0
-    tables[MEMORY] = _table(total, reserved.get(MEMORY, 0), sum(pages.bytes for pages in node.hugepages))
-    return NodeMemory(1 << node.id, 0, tables)
 
 
 def _table(total: int, system_reserved: int, hugepages: int = 0) -> MemoryTable:
@@ -255,13 +261,16 @@ def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: 
             containers[name] = tuple(blocks)
 
 
-def _charged(ledger: MemoryLedger) -> Iterator[tuple[str, str, Block]]:
-    """Every charged block with its pod and container; blocks of a pod as a whole have no container."""
+def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
+    """Every charged block with its pod and container, large groups first; blocks of a whole pod have no container."""
     whole = {pod: {"": blocks} for pod, blocks in ledger.pod_held.items()}
-    for pod, containers in {**whole, **ledger.held, **whole}.items():
-        for container, blocks in containers.items():
-            for block in blocks:
-                yield pod, container, block
+    charged = [
+        (pod, container, block)
+        for pod, containers in {**whole, **ledger.held, **whole}.items()
+        for container, blocks in containers.items()
+        for block in blocks
+    ]
+    return sorted(charged, key=lambda held: -held[2].nodes.bit_count())
 
 
 def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:
