@@ -127,10 +127,11 @@ class _Search:
         if self._at_most(choices, left) < missing:
             return False
         ranked = sorted(zip(gains, choices, strict=True), reverse=True)
-        for place, (gain, units) in enumerate(ranked):
-            if sum(gain for gain, _ in ranked[place : place + left]) < missing:
-                break
-            rest = [fresh for _, other in ranked[place + 1 :] if (fresh := other & ~units)]
+        place = 0
+        while sum(gain for gain, _ in ranked[place : place + left]) >= missing:
+            gain, units = ranked[place]
+            place += 1
+            rest = [fresh for _, other in ranked[place:] if (fresh := other & ~units)]
             if self.completes(rest, left - 1, missing - gain):
                 return True
         return False
