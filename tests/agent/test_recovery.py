@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from alignup.agent.checkpointer import Checkpointer
-from alignup.agent.pod_record import TerminationRequest
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
@@ -20,6 +19,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
+from alignup.schema.checkpoints import TerminationRequest
 from alignup.state.checkpoint import NAME, CheckpointStore
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.agent.checkpointer import Checkpointer
-from alignup.agent.pod_record import TerminationRequest, same_workload
+from alignup.agent.pod_record import same_workload
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import EventKind
 from alignup.agent.transaction import Transaction
@@ -16,7 +16,7 @@ from alignup.align import bits
 from alignup.kube.podspec import PodManifest
 from alignup.schema import codec
 from alignup.schema.api import AdmissionStatus
-from alignup.schema.checkpoints import upgrade_version_1
+from alignup.schema.checkpoints import TerminationRequest, upgrade_version_1
 from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
 from alignup.state.checkpoint import CheckpointStore
 from tests.agent.states import clock, empty_state

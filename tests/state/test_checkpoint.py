@@ -16,7 +16,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.settings import Policy
 from alignup.schema import codec
-from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationDocument, WaitingPodDocument
+from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationRequest, WaitingPodDocument
 from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import pod_document
@@ -152,7 +152,7 @@ def test_version_1_is_migrated(store):
     trainer = document.pods[0]
     assert (trainer.since, trainer.source) == (1000.0, "/etc/pods/trainer.yaml")
     assert trainer.grants["app"][GPU]["envs"] == {"GPU": "0"}
-    assert trainer.termination == TerminationDocument(1700.5, 30.0)
+    assert trainer.termination == TerminationRequest(1700.5, 30.0)
     assert json.loads(trainer.manifest or "")["metadata"] == {"name": "trainer"}
     assert [(one.pod.uid, one.overtaken) for one in document.waiting] == [("next", 1)]
     (finished,) = document.finished

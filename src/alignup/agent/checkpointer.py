@@ -8,7 +8,7 @@ from alignup.agent.state import AgentState
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.schema import codec
-from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, TerminationDocument, WaitingPodDocument
+from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, WaitingPodDocument
 from alignup.schema.decisions import decision_document
 from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.pods import pod_document
@@ -64,12 +64,11 @@ def _encode_new(before: _Encoded, pods: Mapping[str, PodRecord], ledger: Ledger 
         if known is not None and known[0] is identity:
             encoded[uid] = known
             continue
-        request = record.termination
         common: dict[str, Any] = {
             "since": record.since,
             "source": record.source,
             "manifest": record.pod.manifest.text if record.pod.manifest else None,
-            "termination": None if request is None else TerminationDocument(request.since, request.grace),
+            "termination": record.termination,
         }
         document: HeldPodDocument | WaitingPodDocument | FinishedPodDocument
         if ledger is not None:

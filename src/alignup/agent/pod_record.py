@@ -9,26 +9,13 @@ from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.decision import Decision
 from alignup.align.workload import Pod
 from alignup.kube.podspec import manifest_of
+from alignup.schema.checkpoints import TerminationRequest
 from alignup.schema.run_status import PodGrants, PodRunStatus
 
 Document = Mapping[str, Any]  #: JSON values
 
 API_SOURCE = "api"  #: the source of pods that come from no manifest file
 _POLICY_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION)
-
-
-@dataclass(frozen=True, slots=True)
-class TerminationRequest:
-    """The pod is terminating; it keeps its resources until its last container has stopped."""
-
-    since: float  #: seconds since 1970
-    grace: float | None = None  #: seconds; ``None``: the pod's own grace period
-
-    def is_sooner_than(self, other: "TerminationRequest") -> bool:
-        """Whether this request kills the pod earlier; the pod's own grace period counts as the longest."""
-        if self.grace is None:
-            return False
-        return other.grace is None or self.since + self.grace < other.since + other.grace
 
 
 @dataclass(frozen=True, kw_only=True)

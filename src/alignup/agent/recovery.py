@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from alignup.agent.devices import device_state
-from alignup.agent.pod_record import API_SOURCE, PodRecord, TerminationRequest
+from alignup.agent.pod_record import API_SOURCE, PodRecord
 from alignup.agent.state import AgentState
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.errors import AlignError, CheckpointError, PodError, RestoreError, StateError, WorkLimitError
@@ -24,7 +24,6 @@ from alignup.schema.checkpoints import (
     CheckpointDocument,
     FinishedPodDocument,
     HeldPodDocument,
-    TerminationDocument,
     WaitingPodDocument,
 )
 from alignup.schema.decisions import from_document
@@ -140,7 +139,7 @@ def _restore(
     for one, (uid, entry) in zip(documents, ledger.pods.items(), strict=True):
         since = now if one.since is None else one.since
         record = _record(_with_manifest(entry.pod, one.manifest), host, since=since, source=one.source or API_SOURCE)
-        admitted[uid] = replace(record, grants=one.grants, termination=_termination(one.termination))
+        admitted[uid] = replace(record, grants=one.grants, termination=one.termination)
     pods, overtakes, dropped = {}, {}, []
     for each in waiting:
         pod = _with_manifest(read_pod(each.pod), each.manifest)
@@ -166,7 +165,7 @@ def _finished(documents: Iterable[object]) -> tuple[dict[str, PodRecord], list[s
                 since=one.since,
                 source=one.source,
                 decision=from_document(one.decision),
-                termination=_termination(one.termination),
+                termination=one.termination,
                 run=one.run,
             )
         except (AlignError, KeyError, TypeError, ValueError) as error:
@@ -176,10 +175,6 @@ def _finished(documents: Iterable[object]) -> tuple[dict[str, PodRecord], list[s
 
 def _with_manifest(pod: Pod, manifest: str | None) -> Pod:
     return replace(pod, manifest=PodManifest(manifest)) if manifest else pod
-
-
-def _termination(document: TerminationDocument | None) -> TerminationRequest | None:
-    return None if document is None else TerminationRequest(document.since, document.grace)
 
 
 def _imported(empty: AgentState, found: ImportedState, *, now: float) -> AgentState:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
-from alignup.agent.pod_record import API_SOURCE, PodRecord, TerminationRequest, same_workload
+from alignup.agent.pod_record import API_SOURCE, PodRecord, same_workload
 from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, pod_view
 from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
@@ -19,6 +19,7 @@ from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.schema.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
+from alignup.schema.checkpoints import TerminationRequest
 from alignup.schema.run_status import PodGrants, PodRunStatus
 
 _NONE: PreferenceAnswers = {}

@@ -4,7 +4,7 @@ Version 2 is written. Version 1 is upgraded when it is read.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from alignup.schema.codec import Count, Document
 from alignup.schema.decisions import rename_keys
@@ -27,9 +27,17 @@ class Fingerprint(Document, frozen=True):
         )
 
 
-class TerminationDocument(Document, frozen=True):
+class TerminationRequest(Document, frozen=True):
+    """The pod is terminating; it keeps its resources until its last container has stopped."""
+
     since: float  #: seconds since 1970
     grace: float | None  #: seconds; ``None``: the pod's own grace period
+
+    def is_sooner_than(self, other: Self) -> bool:
+        """Whether this request kills the pod earlier; the pod's own grace period counts as the longest."""
+        if self.grace is None:
+            return False
+        return other.grace is None or self.since + self.grace < other.since + other.grace
 
 
 class HeldPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
@@ -40,7 +48,7 @@ class HeldPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     source: str | None = None
     grants: PodGrants = {}
     manifest: str | None = None
-    termination: TerminationDocument | None = None
+    termination: TerminationRequest | None = None
 
 
 class _StoredPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
@@ -48,7 +56,7 @@ class _StoredPodDocument(Document, frozen=True, omit_defaults=True, kw_only=True
     since: float  #: seconds since 1970
     source: str
     manifest: str | None = None
-    termination: TerminationDocument | None = None
+    termination: TerminationRequest | None = None
 
 
 class WaitingPodDocument(_StoredPodDocument, frozen=True, omit_defaults=True, kw_only=True):

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 
-from alignup.agent.pod_record import PodRecord, TerminationRequest
+from alignup.agent.pod_record import PodRecord
 from alignup.agent.pods.pod_state import (
     DEFAULT_INTERVALS,
     CreateSandbox,
@@ -17,6 +17,7 @@ from alignup.agent.state import Clock
 from alignup.align.workload import Pod
 from alignup.enforce.cri.types import ContainerState
 from alignup.kube.podspec.types import LifecycleHook
+from alignup.schema.checkpoints import TerminationRequest
 from tests.agent.pods.statuses import (
     APP,
     CREATED,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from alignup.agent.pod_record import PodRecord, TerminationRequest
+from alignup.agent.pod_record import PodRecord
 from alignup.agent.pods.actions import compute_pod_actions
 from alignup.agent.pods.operations import PodOperations
 from alignup.agent.pods.pod_state import (
@@ -34,6 +34,7 @@ from alignup.agent.state import AgentEvent, Clock, EventKind
 from alignup.align.errors import AlignError
 from alignup.enforce.cri.types import ContainerState
 from alignup.kube.podspec.types import ContainerKind, PodSpec
+from alignup.schema.checkpoints import TerminationRequest
 from alignup.schema.run_status import PodRunStatus
 
 EventSink = Callable[[AgentEvent], None]
