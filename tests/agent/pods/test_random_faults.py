@@ -45,6 +45,7 @@ FAULTS = (
     Fault(delay=0.1, times=3),
 )
 SETTLE_SECONDS = 120.0  #: until the agent has converged
+SIMULATION_SECONDS = 3 * SETTLE_SECONDS  #: the traceback of a simulation that hangs says where
 TIMEOUTS = CriTimeouts(request=1.0, sandbox=1.0, pull=1.0)  #: end calls that hang; others are retried
 INTERVALS = replace(
     FAST, initial_delay=0.2, max_delay=0.5, initial_retry=0.1, max_retry=0.5, maintenance=0.5, cancel_grace=0.1
@@ -228,5 +229,5 @@ async def settle(simulation, harness, place):
 def test_the_agent_converges_after_random_faults():
     for number in range(rounds(1, soak=20)):
         with short_directory() as place:
-            asyncio.run(run_simulation(place, seed=SEED + number))
+            asyncio.run(asyncio.wait_for(run_simulation(place, seed=SEED + number), SIMULATION_SECONDS))
         did("simulations of random faults")
