@@ -9,9 +9,8 @@ from pathlib import Path
 
 from alignup.align import bits
 from alignup.align.machine import Cpu, Machine
-from alignup.discover.cpu_topology import CPU
 from alignup.discover.file_reader import ArchiveFiles
-from alignup.discover.numa import NODE
+from alignup.discover.topology import CPU, NODE
 
 
 @dataclass(frozen=True)

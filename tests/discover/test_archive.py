@@ -9,7 +9,7 @@ from alignup.align import synthetic
 from alignup.align.errors import SourceError
 from alignup.discover import discover, load, record
 from alignup.discover.archive import read_archive
-from alignup.discover.cpu_topology import CPU
+from alignup.discover.topology import CPU
 from tests.discover import kernel
 from tests.discover.kernel import with_
 

@@ -6,9 +6,8 @@ from hypothesis import given
 from alignup.align import bits, synthetic
 from alignup.align.machine import HugePages
 from alignup.discover import cadvisor, system
-from alignup.discover.cpu_topology import CPU
 from alignup.discover.file_reader import FileReader
-from alignup.discover.numa import NODE
+from alignup.discover.topology import CPU, NODE
 from tests import strategies
 from tests.discover import kernel
 from tests.discover.kernel import Files, with_, without

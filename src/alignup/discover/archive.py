@@ -19,10 +19,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from alignup.align.errors import SourceError
-from alignup.discover.cpu_topology import CPU
 from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReader
-from alignup.discover.numa import NODE
 from alignup.discover.system import BUS
+from alignup.discover.topology import CPU, NODE
 
 MAX_BYTES = 512 << 20  #: uncompressed; a machine with 2048 CPUs takes about 130 MB with headers
 MAX_MEMBERS = 1 << 19

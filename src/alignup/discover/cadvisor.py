@@ -19,10 +19,8 @@ from alignup.align.bits import CpuSet
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError, ParseError
 from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, HugePages, Machine, NumaNode
-from alignup.discover import numa
-from alignup.discover.cpu_topology import CPU, topology_path
 from alignup.discover.file_reader import FileReader
-from alignup.discover.numa import NODE
+from alignup.discover.topology import CPU, NODE, read_linked_cpus, read_listed_cpus, topology_path
 
 _MEMORY = re.compile(r"MemTotal:\s*([0-9]+) kB", re.ASCII)
 _SOCKET = re.compile(r"^physical id\s*:\s*[0-9]+$", re.ASCII | re.MULTILINE)
@@ -192,8 +190,8 @@ class _Reader:
                 distances=self._distances(f"{here}/distance"),
             )
             # If a recording lost the links, those it lists.
-            listed = self._present & (numa.read_listed_cpus(self._files, number) or 0)
-            cpus = numa.read_linked_cpus(self._files, number) or bits.members(listed)
+            listed = self._present & (read_listed_cpus(self._files, number) or 0)
+            cpus = read_linked_cpus(self._files, number) or bits.members(listed)
             found.append(self._with_cores(reported, sorted(cpus, key=str)))
         return tuple(found), sum(len(core.threads) for node in found for core in node.cores)
 

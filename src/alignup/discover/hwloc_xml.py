@@ -15,7 +15,7 @@ from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
 from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, PciDevice
 from alignup.discover import cadvisor
-from alignup.discover.cpu_topology import number_groups
+from alignup.discover.topology import number_groups
 
 MAX_DEPTH = 128
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import CadvisorReport, Device, Machine, PciDevice
-from alignup.discover import cadvisor, cpu_topology, numa
+from alignup.discover import cadvisor, topology
 from alignup.discover.file_reader import FileReader
 
 BUS = "sys/bus/pci/devices"
@@ -26,16 +26,16 @@ _CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
 
 
 def read_machine(files: FileReader, *, name: str) -> Machine:
-    online, offline = cpu_topology.read_online_cpus(files)
+    online, offline = topology.read_online_cpus(files)
     if not online:
-        raise SourceError(f"{name} has no online CPU: expected {cpu_topology.CPU}/cpu0 and so on")
-    ids = files.read_numbered(numa.NODE, "node")
+        raise SourceError(f"{name} has no online CPU: expected {topology.CPU}/cpu0 and so on")
+    ids = files.read_numbered(topology.NODE, "node")
     if not ids:
         files.add_gap("the kernel reports no NUMA nodes")
-    cpus = cpu_topology.read_cpus(files, online, numa.map_cpus_to_nodes(files, ids, online))
-    nodes = numa.read_nodes(files, ids)
-    distances = numa.read_distances(files, ids)
-    memory = numa.read_memory(files, "proc/meminfo")
+    cpus = topology.read_cpus(files, online, topology.map_cpus_to_nodes(files, ids, online))
+    nodes = topology.read_nodes(files, ids)
+    distances = topology.read_distances(files, ids)
+    memory = topology.read_memory(files, "proc/meminfo")
     if memory is None:
         files.add_gap("the total memory of the machine is unknown")
     elif nodes and all(node.memory is not None for node in nodes):
@@ -51,7 +51,7 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         distances=distances,
         pci=read_pci_devices(files),
         memory=memory,
-        hugepages=numa.read_hugepages(files, _HUGEPAGES),
+        hugepages=topology.read_hugepages(files, _HUGEPAGES),
         offline=offline,
         report=_read_report(files),
         gaps=files.gaps,
@@ -60,13 +60,13 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
 
 def _read_report(files: FileReader) -> CadvisorReport:
     try:
-        topology = cadvisor.read_topology(files)
+        seen = cadvisor.read_topology(files)
     except cadvisor.CadvisorError as error:
         files.add_gap(f"cAdvisor gives up on this machine, so the kubelet gets no CPUs: {error}")
         return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor.count_sockets(files), nodes=())
-    if any(node.reported.id < 0 for node in topology.nodes):
+    if any(node.reported.id < 0 for node in seen.nodes):
         files.add_gap("the kubelet treats a socket without a number as NUMA node -1, which no set of nodes can contain")
-    return topology.report()
+    return seen.report()
 
 
 def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:

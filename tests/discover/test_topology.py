@@ -7,8 +7,8 @@ from alignup.align import bits, synthetic
 from alignup.align.errors import SourceError
 from alignup.align.machine import Machine
 from alignup.discover import system
-from alignup.discover.cpu_topology import CPU
 from alignup.discover.file_reader import FileReader
+from alignup.discover.topology import CPU
 from tests import strategies
 from tests.discover import kernel
 from tests.discover.kernel import Files, with_, without
