@@ -70,40 +70,30 @@ def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.policy is Policy.NONE:
         yield ok(Area.TOPOLOGY, "policy none: nothing is aligned")
         return
-    options, errors = dict(configuration.topology_manager_policy_options), []
+    options, errors, field = dict(configuration.topology_manager_policy_options), [], "topologyManagerPolicyOptions"
     for name, value in configuration.topology_manager_policy_options.items():
         if message := error_message(partial(TopologyOptions.parse, {name: value}, gates=inputs.gates)):
             del options[name]
             valid = (f"{option} ({known.values})" for option, known in TOPOLOGY_OPTIONS.items())
             advice = f"valid options are {' and '.join(valid)}"
-            errors.append(_topology_error(message, advice, where=f"topologyManagerPolicyOptions[{name}]"))
+            errors.append(_topology_error(message, advice, where=f"{field}[{name}]"))
     settings = TopologySettings(policy=inputs.policy, options=TopologyOptions.parse(options, gates=inputs.gates))
-    errors += _check_machine(inputs, settings)
+    nodes, has_distances = len(inputs.view.nodes), inputs.view.distances is not None
+    if message := error_message(lambda: settings.check_machine(nodes=0, distances=has_distances)):
+        reason = ": the machine does not report the distances between its NUMA nodes"
+        advice, where = "remove prefer-closest-numa-nodes", f"{field}[prefer-closest-numa-nodes]"
+        errors.append(_topology_error(message, advice, where=where, reason=reason))
+    if message := error_message(lambda: settings.check_machine(nodes=nodes, distances=True)):
+        reason = f": the machine has {nodes} NUMA nodes"
+        advice = "raise the limit; admission then takes longer, since the kubelet tries every combination of nodes"
+        more = {**configuration.topology_manager_policy_options, "max-allowable-numa-nodes": str(nodes)}
+        where, paste = f"{field}[max-allowable-numa-nodes]", to_yaml({field: more})
+        errors.append(_topology_error(message, advice, where=where, reason=reason, paste=paste))
     yield from errors
     if not errors:
         dropped = inputs.has_dropped("topologyManagerScope")
         scope = "" if dropped else f", scope {configuration.topology_manager_scope}"
         yield ok(Area.TOPOLOGY, f"starts with policy {inputs.policy}{scope}")
-
-
-def _check_machine(inputs: ManagerInputs, settings: TopologySettings) -> Iterator[Finding]:
-    nodes, has_distances = len(inputs.view.nodes), inputs.view.distances is not None
-    if message := error_message(lambda: settings.check_machine(nodes=0, distances=has_distances)):
-        yield _topology_error(
-            message,
-            "remove prefer-closest-numa-nodes",
-            where="topologyManagerPolicyOptions[prefer-closest-numa-nodes]",
-            reason=": the machine does not report the distances between its NUMA nodes",
-        )
-    if message := error_message(lambda: settings.check_machine(nodes=nodes, distances=True)):
-        options = {**inputs.configuration.topology_manager_policy_options, "max-allowable-numa-nodes": str(nodes)}
-        yield _topology_error(
-            message,
-            "raise the limit; admission then takes longer, since the kubelet tries every combination of nodes",
-            where="topologyManagerPolicyOptions[max-allowable-numa-nodes]",
-            reason=f": the machine has {nodes} NUMA nodes",
-            paste=to_yaml({"topologyManagerPolicyOptions": options}),
-        )
 
 
 def _check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:

@@ -187,7 +187,8 @@ def repair_memory(
     for uid in sorted({**found, **pod_wide}, key=priority):
         kept.keep(uid, found.get(uid, {}), pod_wide.get(uid))
     pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in kept.pods}
-    charged = [*pod_entries.values(), *(own for uid in kept.held.keys() - kept.pods for own in kept.held[uid].values())]
+    charged = [*pod_entries.values()]
+    charged += [blocks for uid, own in kept.held.items() if uid not in kept.pods for blocks in own.values()]
     after = idle
     for block in sorted(chain.from_iterable(charged), key=lambda block: -block.nodes.bit_count()):
         after = after.give("", "", blocks=(block,))  # groups first, as the kubelet checks it

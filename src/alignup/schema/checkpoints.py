@@ -99,6 +99,10 @@ def upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
         [rename_keys(pod, {"ending": "termination"}) for pod in stored]
         for stored in (document["pods"], document["waiting"], extra.get("finished", ()))
     )
+    for pod in finished:  # JSON of any shape, not validated yet
+        run = pod.get("run") if isinstance(pod, Mapping) else None
+        if isinstance(run, Mapping) and isinstance(run.get("containers"), list):
+            pod["run"] = {**run, "containers": list(map(_upgrade_container, run["containers"]))}
     return {
         "format": document["format"],
         "version": 2,
@@ -114,15 +118,8 @@ def upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
         "plugins": extra.get("plugins", []),
         "pods": [{"entry": {key: pod.pop(key) for key in _ENTRY_KEYS if key in pod}, **pod} for pod in pods],
         "waiting": waiting,
-        "finished": list(map(_upgrade_finished, finished)),
+        "finished": finished,
     }
-
-
-def _upgrade_finished(pod: Any) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
-    run = pod.get("run") if isinstance(pod, Mapping) else None
-    if not isinstance(run, Mapping) or not isinstance(run.get("containers"), list):
-        return pod
-    return {**pod, "run": {**run, "containers": list(map(_upgrade_container, run["containers"]))}}
 
 
 def _upgrade_container(container: Any) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet

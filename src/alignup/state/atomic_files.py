@@ -77,7 +77,14 @@ def _replace(directory: int, name: str, data: bytes, *, mode: int) -> None:
     handle = os.open(temporary, flags, 0o600, dir_fd=directory)
     try:
         with os.fdopen(handle, "wb") as file:
-            _set_mode_and_owner(handle, directory, name, mode=mode)
+            with contextlib.suppress(FileNotFoundError):
+                existing = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if stat.S_ISREG(existing.st_mode):
+                    mode = stat.S_IMODE(existing.st_mode)
+                    now = os.fstat(handle)
+                    if (now.st_uid, now.st_gid) != (existing.st_uid, existing.st_gid):
+                        os.fchown(handle, existing.st_uid, existing.st_gid)
+            os.fchmod(handle, mode)
             file.write(data)
             file.flush()
             os.fsync(handle)
@@ -87,18 +94,6 @@ def _replace(directory: int, name: str, data: bytes, *, mode: int) -> None:
             os.unlink(temporary, dir_fd=directory)
         raise
     os.fsync(directory)
-
-
-def _set_mode_and_owner(handle: int, directory: int, name: str, *, mode: int) -> None:
-    """Copy them from the file to replace, if it is a regular one."""
-    with contextlib.suppress(FileNotFoundError):
-        existing = os.stat(name, dir_fd=directory, follow_symlinks=False)
-        if stat.S_ISREG(existing.st_mode):
-            now = os.fstat(handle)
-            if (now.st_uid, now.st_gid) != (existing.st_uid, existing.st_gid):
-                os.fchown(handle, existing.st_uid, existing.st_gid)
-            mode = stat.S_IMODE(existing.st_mode)
-    os.fchmod(handle, mode)
 
 
 def _failure(verb: str, path: Path, error: OSError) -> FileError:
