@@ -196,7 +196,8 @@ def test_a_terminated_pod_gets_its_grace_period_and_leaves_nothing(place):
         stubborn = container(
             "app", "sh", "-c", "trap 'echo bye > farewell; exit 0' TERM; touch ready; while true; do sleep 0.02; done"
         )
-        await harness.admit(manifest("web", stubborn, volumes=[{"name": "data", "emptyDir": {}}]))
+        volumes = [{"name": "data", "emptyDir": {}}]
+        await harness.admit(manifest("web", stubborn, volumes=volumes, terminationGracePeriodSeconds=60))
         await harness.wait_running("web")
         await harness.wait_until((harness.directory / "boxes" / "ready").exists)
         entry = await harness.end("web")

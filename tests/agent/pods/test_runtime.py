@@ -1,13 +1,16 @@
-"""The runtime cache: of two responses, that of the later request wins."""
+"""The runtime cache: of two responses, that of the later request wins, and a cancelled refresh ends."""
 
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import pytest
+
 from alignup.agent.pods.cri_config import AGENT_LABEL
 from alignup.agent.pods.pod_state import PodStatus
 from alignup.agent.pods.runtime import RuntimeCache
+from alignup.align.errors import CriError
 from alignup.enforce.cri.types import CriContainer, CriSandbox
 from tests.agent.pods.statuses import EXITED, RUNNING, instance, sandbox
 
@@ -81,6 +84,28 @@ def test_a_newer_full_refresh_wins():
 
     assert [one.state for one in found.containers] == [EXITED]
     assert changed == {"uid"}
+
+
+@pytest.mark.parametrize("refresh", [RuntimeCache.refresh, lambda cache: cache.refresh_pod("uid")], ids=["all", "one"])
+def test_a_refresh_that_is_cancelled_while_a_request_fails_is_cancelled(refresh):
+    tasks: list[asyncio.Task[Any]] = []
+
+    class FailingRuntime(FakeRuntime):
+        async def sandboxes(self, labels=None):
+            await asyncio.sleep(0)
+            tasks[0].cancel()
+            raise CriError("away", code="UNAVAILABLE")
+
+        async def containers(self, labels=None):
+            await asyncio.Event().wait()
+
+    async def scenario():
+        cache = RuntimeCache(cast("Any", FailingRuntime(pod_status())), "me")
+        tasks.append(asyncio.create_task(refresh(cache)))
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+
+    asyncio.run(scenario())
 
 
 def test_foreign_sandboxes_are_counted_and_ignored():

@@ -7,7 +7,7 @@ progress: the result of the later request wins, whichever arrives first.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -59,7 +59,8 @@ class RuntimeCache:
     async def refresh(self) -> frozenset[str]:
         """Refresh everything; return the uids of pods that have changed. ``CriError`` if the runtime fails."""
         request = next(self._requests)
-        sandboxes, containers = await asyncio.gather(self.runtime.sandboxes(), self.runtime.containers())
+        with _cancellation_kept():
+            sandboxes, containers = await asyncio.gather(self.runtime.sandboxes(), self.runtime.containers())
         own = [one for one in sandboxes if one.labels.get(AGENT_LABEL) == self.agent]
         self.foreign_sandboxes = len(sandboxes) - len(own)
         found = await self._complete(own, containers, known=self.pods.values())
@@ -73,9 +74,11 @@ class RuntimeCache:
 
     async def refresh_pod(self, uid: str) -> PodStatus:
         request = next(self._requests)
-        sandboxes, containers = await asyncio.gather(
-            self.runtime.sandboxes({POD_UID: uid, AGENT_LABEL: self.agent}), self.runtime.containers({POD_UID: uid})
-        )
+        own, all_agents = {POD_UID: uid, AGENT_LABEL: self.agent}, {POD_UID: uid}
+        with _cancellation_kept():
+            sandboxes, containers = await asyncio.gather(
+                self.runtime.sandboxes(own), self.runtime.containers(all_agents)
+            )
         found = await self._complete(sandboxes, containers, known=[self.of(uid)])
         self._refreshed[uid] = request
         self.pods.pop(uid, None)
@@ -121,7 +124,20 @@ async def _get_all(request: Callable[[str], Awaitable[_Status]], ids: Iterable[s
                 return None
             raise
 
-    return [one for one in await asyncio.gather(*map(get, ids)) if one is not None]
+    with _cancellation_kept():
+        return [one for one in await asyncio.gather(*map(get, ids)) if one is not None]
+
+
+@contextmanager
+def _cancellation_kept() -> Iterator[None]:
+    """Cancel a task that should be: ``asyncio.gather`` loses a cancellation if a request fails at the same moment."""
+    try:
+        yield
+    except CriError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError from error
+        raise
 
 
 def _age(one: CriSandbox | CriContainer) -> tuple[int, float]:
