@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.distances import Distances
-from alignup.picture.distances import MAX_ROWS, build_table
+from alignup.picture.layout import MAX_ROWS, build_distance_table
 from tests.picture.gallery import superchip
 from tests.strategies import distances
 
@@ -21,7 +21,7 @@ def grouped(draw: st.DrawFn) -> Distances:
 
 @given(grouped() | st.integers(1, 20).flatmap(lambda count: distances(range(count))))
 def test_every_distance_can_be_read_from_the_table(known):
-    table = build_table(known)
+    table = build_distance_table(known)
 
     if not table.groups:
         assert len(known.ids) > MAX_ROWS
@@ -39,7 +39,7 @@ def test_nodes_with_equal_distances_share_a_row():
     known = superchip().distances
     assert known is not None
 
-    table = build_table(known)
+    table = build_distance_table(known)
 
     assert table.names == ("0", "1", "2-18", "19-35")
     assert table.cells[2] == ("80", "120", "10/120", "120")

@@ -103,16 +103,14 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
-    from alignup.agent.address import SOCKET_NAME, UnixAddress, default_root, parse_address  # noqa: PLC0415 - as above
-    from alignup.agent.daemon import DaemonOptions  # noqa: PLC0415
-    from alignup.agent.recovery import RecoveryMode, RecoveryOptions  # noqa: PLC0415
-    from alignup.agent.wait_queue import WaitQueue  # noqa: PLC0415
+    from alignup.agent import address, daemon, recovery, wait_queue  # noqa: PLC0415 - as above
     from alignup.cli import inputs  # noqa: PLC0415
     from alignup.kube.configuration import ignored_fields  # noqa: PLC0415
 
-    root = (options.root_dir or default_root(os.environ)).absolute()
+    root = (options.root_dir or address.default_root(os.environ)).absolute()
     with inputs.input_errors("in --listen"):
-        address = parse_address(options.listen) if options.listen else UnixAddress(root / SOCKET_NAME)
+        default = address.UnixAddress(root / address.SOCKET_NAME)
+        listen = address.parse_address(options.listen) if options.listen else default
     node = inputs.read_host(replace(host, state=None, pods=()))
     containers = None
     notes = node.notes
@@ -120,16 +118,18 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         containers = _runtime_options(host, options, node, root)
         notes += tuple(f"{host.config or '--set'}: {note}" for note in ignored_fields(node.configuration))
     wait = options.on_misfit == "wait"
-    return DaemonOptions(
+    return daemon.DaemonOptions(
         host=node.host,
         root=root,
-        address=address,
+        address=listen,
         token_file=options.token_file,
         manifests=_absolute(options.manifest_dir),
-        recovery=RecoveryOptions(
-            waiting=WaitQueue(max_overtakes=options.patience if wait else None, capacity=options.waiting_room),
+        recovery=recovery.RecoveryOptions(
+            waiting=wait_queue.WaitQueue(
+                max_overtakes=options.patience if wait else None, capacity=options.waiting_room
+            ),
             wait_enabled=wait,
-            modes=frozenset(map(RecoveryMode, options.recover)),
+            modes=frozenset(map(recovery.RecoveryMode, options.recover)),
         ),
         history=options.history,
         plugins=_absolute(options.device_plugin_dir),

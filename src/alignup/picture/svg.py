@@ -11,8 +11,7 @@ from math import sqrt
 from alignup.align import bits
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture import distances
-from alignup.picture.layout import Core, CoreGroup, DeviceGroup, MachineLayout, NodeBox, SocketFrame, layout_machine
+from alignup.picture.layout import CoreGroup, DeviceGroup, DistanceTable, MachineLayout, NodeBox, layout_machine
 from alignup.picture.occupancy import Holder, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.svg_layout import Canvas, Drawable, bar, block, css, flow, framed, grid, label, row, stack
 from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten, width_in_em
@@ -57,7 +56,7 @@ def _page(layout: MachineLayout) -> Iterator[Drawable]:
     if total > _MAX_SHOWN or len(layout.boxes) > _MAX_BOXES:
         with_cpus = flow(map(painter.folded, layout.fold(layout.boxes)), _PAGE_WIDTH, gap=12)
     else:
-        with_cpus = flow(painter.frames(layout.frames), _PAGE_WIDTH, gap=12)
+        with_cpus = flow(painter.frames(layout), _PAGE_WIDTH, gap=12)
     yield with_cpus
     yield flow(_outside_sockets(layout, painter), max(with_cpus.width, _PAGE_WIDTH * 0.6), gap=12)
     if layout.occupancy.known:
@@ -92,15 +91,15 @@ class _Painter:
         self._occupancy = occupancy
         self._digits = digits  #: of the largest CPU number; 0: no numbers
 
-    def frames(self, frames: Sequence[SocketFrame]) -> list[Drawable]:
+    def frames(self, layout: MachineLayout) -> list[Drawable]:
         """Sockets around their nodes, all of one size; a single node shares the box with its sockets."""
         inside = []
-        for frame in frames:
+        for frame in layout.frames:
             prefix = f"{frame.name} · " if len(frame.boxes) == 1 else ""
             inside.append([self._box(box, prefix + box.name) for box in frame.boxes])
         widest = max((box.width for boxes in inside for box in boxes), default=0)
         drawn = []
-        for frame, boxes in zip(frames, inside, strict=True):
+        for frame, boxes in zip(layout.frames, inside, strict=True):
             sized = [box._replace(width=widest) for box in boxes]
             if len(sized) == 1:
                 drawn.append(sized[0])
@@ -200,7 +199,7 @@ class _Painter:
 
     def _core_group(self, core_group: CoreGroup, least: float) -> Drawable:
         gap = 0 if self._digits else 1  # between the threads of a core
-        cores = [row((self._cpu(cpu, core) for cpu in core.cpus), gap) for core in core_group.cores]
+        cores = [row((self._cpu(cpu, core.id) for cpu in core.cpus), gap) for core in core_group.cores]
         widest = max(core.width for core in cores)
         wanted = sqrt(3 * len(cores) * cores[0].height / widest)
         across = max(1 << max(0, (int(wanted) - 1).bit_length()), int((least + 4) / (widest + 4)))
@@ -212,9 +211,9 @@ class _Painter:
             name += f"{': ' if name else ''}CPUs {shorten(format_list(bits.members(core_group.cpus)), 24)}"
         return stack([label(name, 11, style="dim"), body], 3) if name else body
 
-    def _cpu(self, cpu: int, core: Core) -> Drawable:
+    def _cpu(self, cpu: int, core: int) -> Drawable:
         use = self._occupancy.of_cpu(cpu)
-        title = f"CPU {cpu}, core {core.id}" + ("" if use.state is UseState.PLAIN else f", {clean(use.description)}")
+        title = f"CPU {cpu}, core {core}" + ("" if use.state is UseState.PLAIN else f", {clean(use.description)}")
         if not self._digits:
             data = {"cpu": str(cpu)} | ({"title": title} if use.holder else {})
             return block([], style=use.style, corner=1, data=data)._replace(width=8, height=12)
@@ -244,7 +243,7 @@ def _columns(count: int, fit: int) -> int:
     return even if even * 2 > fit or even * 2 > count else -(-count // -(-count // fit))
 
 
-def _distances(table: distances.DistanceTable) -> Drawable:
+def _distances(table: DistanceTable) -> Drawable:
     names = [shorten(name, 18) for name in table.names]
     texts = [["", *names], *([name, *cells] for name, cells in zip(names, table.cells, strict=True))]
     elements = [

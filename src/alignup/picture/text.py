@@ -13,8 +13,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.picture.cells import Cell, Line, draw_box, draw_strip, labeled, plain, split_words, to_ascii_lines, wrap
-from alignup.picture.distances import DistanceTable
-from alignup.picture.layout import Core, DeviceGroup, MachineLayout, NodeBox, SocketFrame, layout_machine
+from alignup.picture.layout import Core, DeviceGroup, DistanceTable, MachineLayout, NodeBox, SocketFrame, layout_machine
 from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.text_format import clean, display_width, format_ids, format_size, list_parts, pluralize, shorten
 
