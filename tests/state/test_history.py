@@ -100,6 +100,16 @@ def test_a_history_of_release_0_1_is_read(history, tmp_path):
     assert ids(history.latest(outcome="rejected")) == [5, 3]
 
 
+def test_a_history_may_be_closed_at_any_time(tmp_path):
+    history = History(tmp_path)
+    history.close()
+    history.add(decided(), time=0)
+    history.close()
+    history.close()
+
+    assert ids(history.latest()) == [1]
+
+
 def test_order_does_not_depend_on_the_clock(history):
     for time in (1000.0, 5.0, 2000.0, -1.0):
         history.add(decided(), time=time)
