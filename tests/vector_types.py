@@ -18,6 +18,9 @@ def list_of(nodes: NodeSet) -> list[int]:
     return list(bits.members(nodes))
 
 
+quantity_of = lru_cache(maxsize=4096)(Quantity.parse)
+
+
 def view_of(topology: Mapping[str, Any]) -> KubeletView:
     """Return the view that a ``topology`` of the CPU vectors describes, with the totals it states."""
     cpus = tuple(Cpu(*row) for row in sorted(topology["cpus"]))
@@ -78,7 +81,7 @@ def resources_of(resources: Mapping[str, Any]) -> Resources:
 
 
 def amounts_of(texts: Mapping[str, str] | None) -> dict[str, Quantity]:
-    return {name: Quantity.parse(text) for name, text in (texts or {}).items()}
+    return {name: quantity_of(text) for name, text in (texts or {}).items()}
 
 
 def named(pod: Pod, name: str) -> Container:
