@@ -1,4 +1,4 @@
-"""The agent as the HTTP API uses it; implements ``serve.backend.AgentBackend``."""
+"""The agent as the HTTP API uses it; implements ``serve.app.AgentBackend``."""
 
 import asyncio
 import re
