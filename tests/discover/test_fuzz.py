@@ -20,6 +20,7 @@ from alignup.discover.file_reader import ArchiveFiles, FileReader
 from tests.deadlines import cpu_limit
 from tests.discover import kernel
 from tests.discover.kernel import with_
+from tests.effort import SEED, did, rounds
 
 PCI = {
     f"sys/bus/pci/devices/0000:00:0{number}.0/{name}": text
@@ -37,6 +38,7 @@ MACHINE = replace(
 )
 FILES = with_(kernel.describe(MACHINE), PCI)
 PATHS = sorted(FILES.contents)
+DAMAGED = range(rounds(8, soak=400))
 
 BAD = (
     b"",
@@ -190,10 +192,12 @@ def spoiled(root: Path, random: Random) -> None:
                 place.symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_a_damaged_directory(tmp_path: Path, seed):
+@pytest.mark.soak
+@pytest.mark.parametrize("number", DAMAGED)
+def test_a_damaged_directory(tmp_path: Path, number):
     root = FILES.write(tmp_path / "root")
-    spoiled(root, Random(seed))
+    spoiled(root, Random(SEED + number))
+    did("machine directories damaged")
 
     try:
         with cpu_limit():
@@ -213,9 +217,11 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return (place / "machine.tar").read_bytes()
 
 
-@pytest.mark.parametrize("seed", range(25))
-def test_a_damaged_archive(tmp_path: Path, packed, seed):
-    random = Random(seed)
+@pytest.mark.soak
+@pytest.mark.parametrize("number", DAMAGED)
+def test_a_damaged_archive(tmp_path: Path, packed, number):
+    random = Random(SEED + number)
+    did("machine archives damaged")
     spoilt = bytearray(packed)
     for _ in range(20):
         spoilt[random.randrange(1000, len(spoilt))] = random.randrange(256)
