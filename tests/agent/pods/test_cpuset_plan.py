@@ -84,6 +84,19 @@ class FakeRuntime:
         return ((id_, one) for id_, one in self.containers.items() if one.state is ContainerState.RUNNING)
 
 
+@dataclass
+class FixedRuntime:
+    """A runtime with a fixed status, in which every update succeeds."""
+
+    observed: ObservedContainers
+
+    def statuses(self) -> ObservedContainers:
+        return self.observed
+
+    def update(self, container_id: str, cpus: CpuSet) -> None:
+        pass
+
+
 def pod(uid: str, *names: str) -> Pod:
     return Pod(name=uid, uid=uid, containers=tuple(map(Container, names or ("app",))))
 
@@ -144,21 +157,22 @@ def applied_cpusets(**last: str) -> AppliedCpusets:
     ],
 )
 def test_only_running_containers_are_updated(observed, results):
-    planned = plan_cpusets(
-        AppliedCpusets(), [pod("a")], statuses={} if observed is None else {"a": observed}, ledger=IDLE
-    )
+    runtime = FixedRuntime({} if observed is None else {"a": observed})
 
-    assert list(planned.results) == results
-    assert [update.id for update in planned.updates] == [one.id for one in results if one.id]
-    assert planned.applied.ids == {one.id: one.name for one in results if one.id}
+    planned, updates = plan_cpusets(AppliedCpusets(), [pod("a")], statuses=runtime.statuses(), ledger=IDLE)
+    applied, _ = reconcile_now(AppliedCpusets(), [pod("a")], ledger=IDLE, runtime=runtime)
+
+    assert list(planned) == results
+    assert [update.id for update in updates] == [one.id for one in results if one.id]
+    assert applied.ids == {one.id: one.name for one in results if one.id}
 
 
 def test_results_are_in_the_order_of_pods_with_init_containers_first():
     first = replace(pod("z", "app", "log"), init=(Container("init"),))
 
-    planned = plan_cpusets(AppliedCpusets(), [first, pod("a")], statuses={"z": {}, "a": {}}, ledger=IDLE)
+    results, _ = plan_cpusets(AppliedCpusets(), [first, pod("a")], statuses={"z": {}, "a": {}}, ledger=IDLE)
 
-    assert [one.name for one in planned.results] == [("z", "init"), ("z", "app"), ("z", "log"), A]
+    assert [one.name for one in results] == [("z", "init"), ("z", "app"), ("z", "log"), A]
 
 
 def test_sharers_follow_the_shared_cpus():
@@ -296,9 +310,9 @@ def test_containers_of_one_pod_do_not_block_each_other():
     applied = AppliedCpusets(last={("a", "init"): cpus("5"), A: cpus("1")})
     one = replace(pod("a"), init=(Container("init"),))
 
-    planned = plan_cpusets(applied, [one], statuses=statuses_of(("a", "init"), A), ledger=ledger)
+    _, updates = plan_cpusets(applied, [one], statuses=statuses_of(("a", "init"), A), ledger=ledger)
 
-    assert [update.name[1] for update in planned.updates] == ["init", "app"]
+    assert [update.name[1] for update in updates] == ["init", "app"]
 
 
 def statuses_of(*names: ContainerKey) -> ObservedContainers:
@@ -309,7 +323,7 @@ def statuses_of(*names: ContainerKey) -> ObservedContainers:
 
 
 def plan_of(applied: AppliedCpusets, ledger: CpuLedger, *names: ContainerKey):
-    return plan_cpusets(applied, [pod(uid) for uid, _ in names], statuses=statuses_of(*names), ledger=ledger).updates
+    return plan_cpusets(applied, [pod(uid) for uid, _ in names], statuses=statuses_of(*names), ledger=ledger)[1]
 
 
 def test_containers_of():

@@ -106,29 +106,23 @@ class CpusetUpdate:
 ApplyUpdate = Callable[[CpusetUpdate], Awaitable[str]]
 
 
-@dataclass(frozen=True, slots=True)
-class CpusetPlan:
-    applied: AppliedCpusets  #: before the updates
-    results: tuple[CpusetResult, ...]  #: by pod and container, if every update succeeds; without terminated containers
-    updates: tuple[CpusetUpdate, ...]  #: in the order to apply
-
-
 def containers_of(pods: Iterable[Pod]) -> frozenset[ContainerKey]:
     return frozenset((pod.uid, container.name) for pod in pods for container in pod.all_containers)
 
 
 def plan_cpusets(
     applied: AppliedCpusets, pods: Iterable[Pod], *, statuses: ObservedContainers, ledger: CpuLedger
-) -> CpusetPlan:
-    """Plan the updates that move the containers of *pods* to the CPUs that *ledger* assigns."""
+) -> tuple[tuple[CpusetResult, ...], tuple[CpusetUpdate, ...]]:
+    """Plan the updates that move the containers of *pods* to the CPUs that *ledger* assigns, in order.
+
+    The results are those if every update succeeds, by pod and container, without terminated containers.
+    """
     results = tuple(_results(pods, statuses, ledger))
-    running = {one.id: one.name for one in results if one.id}
     updates = [
         CpusetUpdate(one.id, one.name, ledger.runs_on(*one.name)) for one in results if one.id and not one.problem
     ]
     due = [one for one in updates if one.cpus != applied.last.get(one.name, 0) or one.name in applied.stale]
-    known = replace(applied, ids={**applied.ids, **running})
-    return CpusetPlan(known, results, _in_order(due, applied.last, ledger=ledger))
+    return results, _in_order(due, applied.last, ledger=ledger)
 
 
 async def reconcile_cpusets(
@@ -140,11 +134,12 @@ async def reconcile_cpusets(
     move: ApplyUpdate,
 ) -> tuple[AppliedCpusets, tuple[CpusetResult, ...]]:
     """Move every running container of *pods* to the CPUs that *ledger* assigns."""
-    plan = plan_cpusets(applied, pods, statuses=statuses, ledger=ledger)
-    problems = {update.name: await move(update) for update in plan.updates}
-    moved = {update.name: update.cpus for update in plan.updates if not problems[update.name]}
-    after = replace(plan.applied, last={**plan.applied.last, **moved}, stale=plan.applied.stale - moved.keys())
-    return after, tuple(replace(one, problem=problems.get(one.name, one.problem)) for one in plan.results)
+    results, updates = plan_cpusets(applied, pods, statuses=statuses, ledger=ledger)
+    problems = {update.name: await move(update) for update in updates}
+    moved = {update.name: update.cpus for update in updates if not problems[update.name]}
+    ids = {**applied.ids, **{one.id: one.name for one in results if one.id}}
+    after = replace(applied, ids=ids, last={**applied.last, **moved}, stale=applied.stale - moved.keys())
+    return after, tuple(replace(one, problem=problems.get(one.name, one.problem)) for one in results)
 
 
 def _results(pods: Iterable[Pod], statuses: ObservedContainers, ledger: CpuLedger) -> Iterator[CpusetResult]:
