@@ -127,8 +127,9 @@ class _Reader:
         if following == b'"':
             self.at += 1
             text = self.data[start - 1 : self.at].decode(errors="surrogateescape")
+            text = json.loads(text) if "\\" in text else text[1:-1]
             # Go replaces lone surrogates and bytes that are not UTF-8.
-            return _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", json.loads(text))
+            return text if text.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
         if following != b"\\":
             raise self.invalid("in string literal")
         self.at += 1
