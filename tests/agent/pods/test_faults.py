@@ -1,4 +1,4 @@
-"""A runtime fails, hangs or is slow in any method: pods start and stop when the fault is over.
+"""A runtime fails, times out or is slow in any method: pods start and stop when the fault is over.
 
 Meanwhile retries are delayed, and afterwards nothing is left of the attempts.
 """
@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.enforce.cri.client import CriTimeouts
 from alignup.testing import Fault
 from tests.agent.agent_process import FAST
 from tests.agent.pods.harness import container, exclusive, manifest, pod_harness
@@ -32,11 +31,9 @@ STOPPING = ("ListPodSandbox", "ListContainers", "StopContainer", "StopPodSandbox
 FAULTS = {
     "it fails": Fault(error="out of order"),
     "it succeeds but reports an error": Fault(error="away", code="UNAVAILABLE", done=True),
-    "it hangs": Fault(hang=True),
+    "it times out": Fault(delay=0.3, error="Deadline Exceeded", code="DEADLINE_EXCEEDED"),
     "it is slow": Fault(delay=0.1),
 }
-SHORT_TIMEOUTS = CriTimeouts(request=0.3, sandbox=0.3, pull=0.3)  #: end calls that hang; others are retried
-
 INTERVALS = replace(
     FAST, initial_delay=0.2, max_delay=0.2, initial_retry=0.1, maintenance=0.2, cancel_grace=0.1, min_grace=0.0
 )
@@ -88,7 +85,7 @@ async def stop_pods(harness):
 
 async def run_case(place, method, fault, *, stopping):
     """Run two pods with a fault at their start or stop."""
-    async with pod_harness(place, timeouts=SHORT_TIMEOUTS, intervals=INTERVALS) as harness:
+    async with pod_harness(place, intervals=INTERVALS) as harness:
         tasks = len(asyncio.all_tasks())
         if not stopping:
             harness.runtime.inject(method, fault)

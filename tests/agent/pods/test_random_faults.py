@@ -1,7 +1,7 @@
 """After random faults in random order, the agent converges.
 
-Containers and sandboxes die; the runtime fails, hangs and goes away; the disk is full; the agent restarts; pods come
-and go.
+Containers and sandboxes die; the runtime fails, times out and goes away; the disk is full; the agent restarts; pods
+come and go.
 """
 
 import asyncio
@@ -14,7 +14,6 @@ import pytest
 
 from alignup.agent.state import AgentState
 from alignup.align import bits
-from alignup.enforce.cri.client import CriTimeouts
 from alignup.schema.api import AdmissionStatus, NotReadyError
 from alignup.testing import Fault
 from tests.agent.agent_process import FAST
@@ -40,13 +39,12 @@ METHODS = (
 FAULTS = (
     Fault(error="out of order", times=1),
     Fault(error="out of order", code="UNAVAILABLE", done=True, times=1),
-    Fault(hang=True, times=1),
-    Fault(hang=True, done=True, times=1),
+    Fault(delay=1.0, error="Deadline Exceeded", code="DEADLINE_EXCEEDED", times=1),
+    Fault(delay=1.0, error="Deadline Exceeded", code="DEADLINE_EXCEEDED", done=True, times=1),
     Fault(delay=0.1, times=3),
 )
 SETTLE_SECONDS = 120.0  #: until the agent has converged
 SIMULATION_SECONDS = 3 * SETTLE_SECONDS  #: the traceback of a simulation that hangs says where
-TIMEOUTS = CriTimeouts(request=1.0, sandbox=1.0, pull=1.0)  #: end calls that hang; others are retried
 INTERVALS = replace(
     FAST, initial_delay=0.2, max_delay=0.5, initial_retry=0.1, max_retry=0.5, maintenance=0.5, cancel_grace=0.1
 )
@@ -196,9 +194,7 @@ async def run_simulation(place, seed, *, steps=25, runs=3):
         simulation = Simulation(runtime, rng)
         state = empty_state(wait_enabled=True)
         for number in range(runs):
-            async with pod_harness_on(
-                place, runtime, state, timeouts=TIMEOUTS, intervals=INTERVALS, save=simulation.disk
-            ) as harness:
+            async with pod_harness_on(place, runtime, state, intervals=INTERVALS, save=simulation.disk) as harness:
                 for _ in range(steps // runs):
                     await simulation.step(harness)
                     simulation.check_always(harness)
