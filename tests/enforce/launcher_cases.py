@@ -8,18 +8,23 @@ import pytest
 
 from alignup.align.errors import EnforceError
 from alignup.enforce import launcher, process
-from alignup.enforce.launcher import CommandStartError, ProcessPlacement
+from alignup.enforce.launcher import CommandStartError
+from alignup.enforce.process import ProcessIdentity
+from alignup.enforce.run_record import RunRecord
 from tests.enforce.commands import python
 
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 
 
+def placed(*command, cpus):
+    runner = ProcessIdentity.of(os.getpid())
+    return RunRecord(uid="u1", name="job", runner=runner, command=command, since=0, cpus=cpus, exclusive=True)
+
+
 def run(*command, cpus=LOWEST, **environment):
     with launcher.block_signals() as blocked:
-        pid = launcher.start(
-            command, placement=ProcessPlacement(cpus=cpus), environment={**os.environ, **environment}, blocked=blocked
-        )
+        pid = launcher.start(placed(*command, cpus=cpus), environment={**os.environ, **environment}, blocked=blocked)
         return launcher.wait(pid)
 
 
@@ -61,10 +66,10 @@ def test_the_command_neither_blocks_nor_ignores_signals():
     script = (
         "import json, os\n"
         "from alignup.enforce import launcher, process\n"
+        "from tests.enforce.launcher_cases import placed\n"
         "with launcher.block_signals() as blocked:\n"
-        "    placement = launcher.ProcessPlacement(cpus=process.permitted_cpus())\n"
-        "    command = ('sh', '-c', 'grep Sig[BI] /proc/self/status')\n"
-        "    launcher.wait(launcher.start(command, placement=placement, environment=os.environ, blocked=blocked))\n"
+        "    run = placed('sh', '-c', 'grep Sig[BI] /proc/self/status', cpus=process.permitted_cpus())\n"
+        "    launcher.wait(launcher.start(run, environment=os.environ, blocked=blocked))\n"
     )
     with python(script) as one:
         lines = one.communicate()[0].splitlines()

@@ -12,14 +12,12 @@ import os
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import EnforceError
 from alignup.enforce import cgroup, memory, process
+from alignup.enforce.run_record import RunRecord
 
 NOT_EXECUTABLE, NOT_FOUND, SIGNAL_EXIT_BASE = 126, 127, 128
 
@@ -41,13 +39,6 @@ class CommandStartError(EnforceError):
         super().__init__(f"{command}: {os.strerror(number)}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessPlacement:
-    cpus: CpuSet
-    memory: NodeSet = 0  #: empty: any
-    cgroup: Path | None = None  #: ``None``: use affinity and a memory policy
-
-
 @contextmanager
 def block_signals() -> Iterator[Signals]:
     """Block the forwarded signals; yield the signals that were blocked before, for :func:`start`."""
@@ -60,10 +51,8 @@ def block_signals() -> Iterator[Signals]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def start(
-    command: tuple[str, ...], *, placement: ProcessPlacement, environment: Mapping[str, str], blocked: Signals
-) -> int:
-    """Start *command* with its placement, and return its pid.
+def start(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals) -> int:
+    """Start the command of *run* where the run is placed, and return its pid.
 
     Raises ``CommandStartError`` if it cannot be executed, ``EnforceError`` if it cannot be placed.
     """
@@ -72,7 +61,7 @@ def start(
     pid = os.fork()
     if pid == 0:
         os.close(reader)
-        _exec(command, placement=placement, environment=environment, blocked=blocked, errors=writer)
+        _exec(run, environment=environment, blocked=blocked, errors=writer)
     os.close(writer)
     with os.fdopen(reader, "rb") as pipe:
         error = pipe.read().decode("utf-8", "replace")
@@ -80,7 +69,7 @@ def start(
         return pid
     os.waitpid(pid, 0)
     if error.isdecimal():
-        raise CommandStartError(command[0], int(error))
+        raise CommandStartError(run.command[0], int(error))
     raise EnforceError(error)
 
 
@@ -111,21 +100,14 @@ def _exit_code(pid: int) -> int | None:
         return code if code >= 0 else SIGNAL_EXIT_BASE - code
 
 
-def _exec(
-    command: tuple[str, ...],
-    *,
-    placement: ProcessPlacement,
-    environment: Mapping[str, str],
-    blocked: Signals,
-    errors: int,
-) -> NoReturn:
+def _exec(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals, errors: int) -> NoReturn:
     """Place this process and replace it with the command; on failure write the error to the pipe and exit."""
     try:
-        _place_self(placement)
+        _place_self(run)
         for number in _IGNORED_BY_PYTHON:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-        os.execvpe(command[0], command, environment)  # noqa: S606 - the user's command, without a shell
+        os.execvpe(run.command[0], run.command, environment)  # noqa: S606 - the user's command, without a shell
     except EnforceError as error:
         os.write(errors, str(error).encode("utf-8", "replace"))
     except OSError as error:
@@ -135,18 +117,18 @@ def _exec(
     os._exit(NOT_EXECUTABLE)
 
 
-def _place_self(placement: ProcessPlacement) -> None:
-    wanted = bits.show(placement.cpus)
+def _place_self(run: RunRecord) -> None:
+    wanted = bits.show(run.cpus)
     try:
-        if placement.cgroup is not None:
+        if run.cgroup is not None:
             process.reset_affinity()
-            cgroup.join(placement.cgroup, os.getpid())
+            cgroup.join(run.cgroup, os.getpid())
             return
-        os.sched_setaffinity(0, bits.members(placement.cpus))
+        os.sched_setaffinity(0, bits.members(run.cpus))
         granted = bits.of(os.sched_getaffinity(0))
     except OSError as error:
         raise EnforceError(f"cannot run the command on CPUs {wanted}: {error.strerror}") from error
-    if granted != placement.cpus:
+    if granted != run.cpus:
         raise EnforceError(f"the kernel granted CPUs {bits.show(granted)} instead of {wanted}")
-    if placement.memory:
-        memory.bind(placement.memory)
+    if run.memory:
+        memory.bind(run.memory)

@@ -146,7 +146,7 @@ def _start_and_wait(
 ) -> int:
     try:
         try:
-            pid = _start(record, environment, blocked)
+            pid = launcher.start(record, environment=environment, blocked=blocked)
         except launcher.CommandStartError:
             raise
         except EnforceError:
@@ -157,7 +157,7 @@ def _start_and_wait(
             record = replace(record, cgroup=None)
             with job.registry.locked():
                 job.registry.put(record)
-            pid = _start(record, environment, blocked)
+            pid = launcher.start(record, environment=environment, blocked=blocked)
         if not record.exclusive and record.cgroup is None:
             with job.registry.locked():  # the shared pool may have changed while the command was starting
                 current = next((one for one in job.registry.all() if one.uid == record.uid), record)
@@ -166,11 +166,6 @@ def _start_and_wait(
         return launcher.wait(pid)
     finally:
         _release(allocator, job, record)
-
-
-def _start(record: RunRecord, environment: Mapping[str, str], blocked: launcher.Signals) -> int:
-    placement = launcher.ProcessPlacement(cpus=record.cpus, memory=record.memory, cgroup=record.cgroup)
-    return launcher.start(record.command, placement=placement, environment=environment, blocked=blocked)
 
 
 def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
