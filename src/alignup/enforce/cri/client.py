@@ -261,13 +261,7 @@ class RuntimeClient:
         return tuple(sorted(map(convert.parse_container, response.containers), key=_BY_AGE))
 
     async def _call(
-        self,
-        request: Message,
-        doing: str,
-        *,
-        seconds: float | None = None,
-        missing_ok: bool = False,
-        service: str = "",
+        self, request: Message, doing: str, *, seconds: float | None = None, missing_ok: bool = False, service: str = ""
     ) -> Any:  # noqa: ANN401 - the response to *request*
         """Send *request* to its method; ``CriError`` says what the runtime failed to do, and why.
 

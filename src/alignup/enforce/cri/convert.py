@@ -29,18 +29,9 @@ from alignup.wire import cri_pb2 as wire
 
 #: Paths that are hidden from containers, besides the CPU temperatures (``cpu*/thermal_throttle``).
 MASKED_PATHS = (
-    "/proc/asound",
-    "/proc/acpi",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-    "/sys/devices/virtual/powercap",
+    *("/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats"),
+    *("/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi"),
+    *("/sys/firmware", "/sys/devices/virtual/powercap"),
 )
 READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 

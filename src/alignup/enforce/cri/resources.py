@@ -69,10 +69,7 @@ def container_resources(  # noqa: PLR0913 - what was decided, besides the reques
     limits = {**pod_limits, **{name: amount for name, amount in own.items() if not amount.is_zero}}
     request = container.resources.requests.get(CPU)
     cpu_limit, memory = _milli(limits, CPU), _value(limits, MEMORY)
-    if not node_limits.quota:
-        quota = 0
-    else:
-        quota = NO_LIMIT if exclusive else milli_to_quota(cpu_limit, period=node_limits.period)
+    quota = NO_LIMIT if exclusive else milli_to_quota(cpu_limit, period=node_limits.period)
     unified = {}
     if node_limits.unified:
         oom = {"memory.oom.group": "1"} if node_limits.oom_kill_group else {}
@@ -82,7 +79,7 @@ def container_resources(  # noqa: PLR0913 - what was decided, besides the reques
         cpus=cpus,
         nodes=nodes,
         cpu_shares=milli_to_shares(cpu_limit if request is None else request.milli()),
-        cpu_quota=quota,
+        cpu_quota=quota if node_limits.quota else 0,
         cpu_period=node_limits.period if node_limits.quota else 0,
         memory_limit=memory,
         memory_swap_limit=memory if node_limits.swap and not node_limits.unified else 0,

@@ -34,11 +34,9 @@ class ContainerMount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceNode:
-    """A host device that a container may use; ``permissions`` combine r, w and m."""
-
     container_path: str
     host_path: str
-    permissions: str = "rwm"
+    permissions: str = "rwm"  #: a combination of r, w and m
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +68,10 @@ class NamespaceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortMapping:
-    """A host port that leads to a pod's port; ``protocol`` is TCP, UDP or SCTP."""
-
     container_port: int
     host_port: int
     host_ip: str = ""
-    protocol: str = "TCP"
+    protocol: str = "TCP"  #: TCP, UDP or SCTP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +171,7 @@ class CriContainer:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeCondition:
-    """A condition of the runtime: ``RuntimeReady`` or ``NetworkReady``."""
-
-    type: str
+    type: str  #: ``RuntimeReady`` or ``NetworkReady``
     ready: bool
     reason: str = ""
     message: str = ""
@@ -185,11 +179,9 @@ class RuntimeCondition:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeVersion:
-    """The runtime's name, its version, and the version of CRI that it implements."""
-
     name: str
     version: str
-    api: str
+    api: str  #: the version of CRI that it implements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
