@@ -336,10 +336,8 @@ def _audit_containers_once(agent: ContainerSource) -> ContainerAudit:
         )
         for sandbox in report["strays"]
     ]
-    name = str(report["runtime"]["name"]) if report["runtime"] else ""
-    return ContainerAudit(
-        runtime=name, containers=found, drifts=tuple(drifts), notes=tuple(map(str, report["problems"]))
-    )
+    name, notes = str(report["runtime"]["name"]) if report["runtime"] else "", tuple(map(str, report["problems"]))
+    return ContainerAudit(runtime=name, containers=found, drifts=tuple(drifts), notes=notes)
 
 
 def _running_containers(pod: Document) -> Iterator[PlacedContainer]:

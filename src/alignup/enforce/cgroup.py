@@ -42,17 +42,15 @@ class Cpuset:
 
 def candidate_parents(proc: Path = PROC) -> tuple[Path, ...]:
     """Return the directories in which cgroups with a cpuset can be created, the nearest first."""
-    cgroups = _directories(proc / "cgroup", proc / "mountinfo")
-    return tuple(directory for own, top in cgroups for directory in _ancestors(own, top) if _is_usable(directory))
+    return tuple(filter(_is_usable, _ancestors(proc)))
 
 
 def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
     """Return the cpuset of this process, ignoring cgroups of runs; ``None`` if it sees no cpuset."""
-    for own, top in _directories(proc / "cgroup", proc / "mountinfo"):
-        for directory in _ancestors(own, top):
-            cpus, nodes = (_read_list(directory / name) for name in _EFFECTIVE[_is_v2(directory)])
-            if cpus:
-                return Cpuset(cpus, nodes)
+    for directory in _ancestors(proc):
+        cpus, nodes = (_read_list(directory / name) for name in _EFFECTIVE[_is_v2(directory)])
+        if cpus:
+            return Cpuset(cpus, nodes)
     return None
 
 
@@ -176,12 +174,12 @@ def _directories(cgroups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
                 yield Path(point, inside), Path(point)
 
 
-def _ancestors(own: Path, top: Path) -> Iterator[Path]:
-    """Yield *own* and its ancestors up to *top*, without cgroups of runs."""
-    inside = own.relative_to(top).parts
-    outside = list(takewhile(lambda part: not part.startswith(PREFIX), inside))
-    for length in range(len(outside), -1, -1):
-        yield top.joinpath(*outside[:length])
+def _ancestors(proc: Path) -> Iterator[Path]:
+    """Yield the cgroups of a process and their ancestors up to the mount point, without cgroups of runs."""
+    for own, top in _directories(proc / "cgroup", proc / "mountinfo"):
+        outside = list(takewhile(lambda part: not part.startswith(PREFIX), own.relative_to(top).parts))
+        for length in range(len(outside), -1, -1):
+            yield top.joinpath(*outside[:length])
 
 
 def _is_usable(directory: Path) -> bool:
