@@ -6,6 +6,7 @@ dependencies are disabled. So all gates are listed, not only those that matter t
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from alignup.align.errors import Problem
 from alignup.align.settings import FEATURE_GATES, FeatureGate, FeatureGates, FeatureStage
@@ -139,18 +140,12 @@ _DEPENDENTS = """
         InPlacePodVerticalScalingMemoryBackedVolumes RestartAllContainersOnContainerExits
         UserNamespacesHostNetworkSupport
 """
-
-
-def _dependencies() -> dict[str, tuple[str, ...]]:
-    found: dict[str, tuple[str, ...]] = {}
-    for required, dependents in word_table(_DEPENDENTS).items():
-        for name in dependents:
-            found[name] = (*found.get(name, ()), required)
-    return dict(sorted(found.items()))
-
-
+_REQUIRED = word_table(_DEPENDENTS)
 #: Gate → the gates that it requires, in the kubelet's order.
-DEPENDENCIES: Mapping[str, tuple[str, ...]] = _dependencies()
+DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
+    name: tuple(required for required, dependents in _REQUIRED.items() if name in dependents)
+    for name in sorted(set(chain.from_iterable(_REQUIRED.values())))
+}
 
 _ALL = {"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA}
 

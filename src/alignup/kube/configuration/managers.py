@@ -49,7 +49,6 @@ _FIELDS: Mapping[StartupStage, tuple[tuple[str, str], ...]] = {
     ),
 }
 
-
 _DEFAULT_PERIOD = Duration.parse("100ms")
 _MIN_PERIOD, _MAX_PERIOD = Duration.parse("1ms"), Duration.parse("1s")
 _PERIOD_GATE = "CustomCPUCFSQuotaPeriod"
@@ -162,7 +161,7 @@ def _manager_errors(
                     reserved_memory.reserved_by_node(configuration.reserved_memory, reservation, nodes=view.nodes)
         except (SettingsError, QuantityError) as error:
             advice = _advice(stage, configuration, view, reservations)
-            yield _manager_error(error, stage, configuration, advice=advice)
+            yield _manager_error(error, stage, configuration, advice)
 
 
 def _advice(
@@ -207,11 +206,7 @@ def _max_pods(configuration: Configuration, view: KubeletView) -> int:
 
 
 def _manager_error(
-    error: SettingsError | QuantityError,
-    stage: StartupStage,
-    configuration: Configuration,
-    *,
-    advice: str | None = None,
+    error: SettingsError | QuantityError, stage: StartupStage, configuration: Configuration, advice: str | None = None
 ) -> ConfigurationError:
     field = next(field for words, field in _FIELDS[stage] if words in str(error))
     found = ConfigurationError([Problem(field, str(error))], stage=stage, source=configuration.source, advice=advice)

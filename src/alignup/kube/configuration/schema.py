@@ -24,6 +24,7 @@ _flag = ObjectReader.flag
 _int32 = ObjectReader.integer
 _int64 = partial(ObjectReader.integer, bits=64)
 _strings = ObjectReader.strings
+_map_of, _list_of = ObjectReader.map_of, ObjectReader.list_of
 
 
 def read_fields(document: ObjectReader) -> dict[str, Any]:
@@ -69,14 +70,6 @@ def _nullable_duration(owner: ObjectReader, name: str) -> Duration | None:
     return _duration(owner, name) if owner.has(name) else None
 
 
-def _map_of(decode: FieldDecoder) -> FieldDecoder:
-    return lambda owner, name: owner.map_of(name, decode)
-
-
-def _list_of(decode: FieldDecoder) -> FieldDecoder:
-    return lambda owner, name: owner.list_of(name, decode)
-
-
 def _object(**fields: FieldDecoder) -> FieldDecoder:
     def read(owner: ObjectReader, name: str) -> dict[str, Any]:
         child = owner.child(name)
@@ -91,9 +84,11 @@ def _reserved_memory(owner: ObjectReader, name: str) -> ReservedMemory:
     return ReservedMemory(entry.get("numaNode") or 0, entry.get("limits") or {})
 
 
-_texts = _map_of(_text)
+_texts = partial(_map_of, read=_text)
 _RESERVED_MEMORY = _object(numaNode=_int32, limits=ObjectReader.quantities)
 _X509, _ANONYMOUS = _object(clientCAFile=_text), _object(enabled=_flag)
+_TAINT = _object(key=_text, value=_text, effect=_text, timeAdded=_text)
+_SHUTDOWN_GRACE = _object(priority=_int32, shutdownGracePeriodSeconds=_int64)
 _WEBHOOK = _object(cacheAuthorizedTTL=_duration, cacheUnauthorizedTTL=_duration)
 
 _DECODERS: Mapping[str, FieldDecoder] = {
@@ -138,12 +133,12 @@ _PLAIN = """
 #: Every field → its decoder.
 FIELDS: Mapping[str, FieldDecoder] = {
     **{name: _DECODERS[kind] for kind, names in word_table(_PLAIN).items() for name in names},
-    "tlsCurvePreferences": _list_of(_int32),
-    "featureGates": _map_of(_flag),
-    "staticPodURLHeader": _map_of(_strings),
-    "reservedMemory": _list_of(_reserved_memory),
-    "registerWithTaints": _list_of(_object(key=_text, value=_text, effect=_text, timeAdded=_text)),
-    "shutdownGracePeriodByPodPriority": _list_of(_object(priority=_int32, shutdownGracePeriodSeconds=_int64)),
+    "tlsCurvePreferences": partial(_list_of, read=_int32),
+    "featureGates": partial(_map_of, read=_flag),
+    "staticPodURLHeader": partial(_map_of, read=_strings),
+    "reservedMemory": partial(_list_of, read=_reserved_memory),
+    "registerWithTaints": partial(_list_of, read=_TAINT),
+    "shutdownGracePeriodByPodPriority": partial(_list_of, read=_SHUTDOWN_GRACE),
     "authentication": _object(x509=_X509, webhook=_object(enabled=_flag, cacheTTL=_duration), anonymous=_ANONYMOUS),
     "authorization": _object(mode=_text, webhook=_WEBHOOK),
     "memorySwap": _object(swapBehavior=_text),
