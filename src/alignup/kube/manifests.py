@@ -229,8 +229,8 @@ class _Place:
     def source(self, field: str = "") -> SourceLocation:
         """Where this object, or the innermost object on the way to *field*, begins."""
         document = self.document
-        line: int | None = document.line_of(self.part)
-        for part in self.along(field):
+        line: int | None = document.line
+        for part in (self.part, *self.along(field)):
             line = document.lines.get(id(part), line)
         if isinstance(document.value, dict) and not document.lines and not self.several:
             line = None  # JSON has no line numbers

@@ -114,12 +114,9 @@ class ObjectReader:
     def choice(self, name: str, values: Iterable[str], default: str = "") -> str:
         """One of *values*; *default* if it is absent or empty."""
         text = self.text(name)
-        if not text:
-            return default
-        supported = tuple(map(str, values))
-        if text in supported:
-            return text
-        self.unsupported(name, text, supported)
+        if not text or text in tuple(values):
+            return text or default
+        self.unsupported(name, text, values)
         return default
 
     def strings(self, name: str) -> tuple[str, ...]:
@@ -216,14 +213,12 @@ class ObjectReader:
         self.diagnostics.add(problem)
 
     def _mapping(self, value: object, name: str) -> Mapping[str, Any]:
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            self.error(name, f"must be an object, not {type_of(value)}")
-        elif all(type(key) is str for key in value):
-            return value
-        else:
+        if isinstance(value, Mapping):
+            if all(type(key) is str for key in value):
+                return value
             self.error(name, "must have strings as keys")
+        elif value is not None:
+            self.error(name, f"must be an object, not {type_of(value)}")
         return {}
 
     def _wrong(self, name: str, expected: str, instead: _T) -> _T:

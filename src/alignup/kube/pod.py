@@ -46,12 +46,8 @@ def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
 
 def read_type(top: ObjectReader) -> tuple[str, str]:
     """The kind and apiVersion of an object; the first problem is recorded."""
-    kind = version = ""
-    if not top.diagnostics.problems:
-        kind = top.required("kind")
-    if not top.diagnostics.problems:
-        version = top.required("apiVersion")
-    return kind, version
+    kind = "" if top.diagnostics.problems else top.required("kind")
+    return kind, "" if top.diagnostics.problems else top.required("apiVersion")
 
 
 def pod_to_dict(pod: Pod) -> dict[str, Any]:

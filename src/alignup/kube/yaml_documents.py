@@ -45,10 +45,6 @@ class ParsedDocument:
     repeated: tuple[DuplicateKey, ...] = ()
     lines: dict[int, int] = field(default_factory=dict, repr=False, compare=False)  #: id of an object → its line
 
-    def line_of(self, part: object) -> int:
-        """Where *part*, an object in ``value``, begins; if unknown, where the document does."""
-        return self.lines.get(id(part), self.line)
-
 
 def parse_yaml(text: str) -> Iterator[ParsedDocument]:
     """The documents of a YAML text that are not empty; :class:`DocumentError` for the first invalid one."""

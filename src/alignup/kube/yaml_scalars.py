@@ -71,8 +71,7 @@ def resolve_plain(text: str) -> Scalar:
     if text[0].isalpha() or text[0] == "~":
         return text
     bare = text.replace("_", "")
-    found = _integer(bare)
-    if found is not None:
+    if (found := _integer(bare)) is not None:
         return found
     return _float(bare, text) if _FLOAT.fullmatch(bare) else text
 
@@ -117,10 +116,8 @@ def to_key(scalar: Scalar) -> str:
     match scalar:
         case str():
             return scalar
-        case True:
-            return "true"
-        case False:
-            return "false"
+        case bool():
+            return str(scalar).lower()
         case int() if scalar in _INT64:
             return str(scalar)
         case float():

@@ -40,7 +40,6 @@ _IMAGE_ID = re.compile(r"[0-9a-f]{64}")
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]+(-[a-z0-9]+)*")
 _PORT_NAME_LENGTH = 15
 _PROTOCOLS = ("TCP", "UDP", "SCTP")
-_PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _FALLBACK_TO_LOGS = "FallbackToLogsOnError"
 _DEFAULT_GRACE = 30
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
@@ -184,7 +183,7 @@ def _read_container(container: ObjectReader, kind: ContainerKind, pod: _PodConte
         what = "resource claims are not supported: there is no Kubernetes API; request devices of a device plugin"
         container.error("resources.claims", what)
     ports = _named_ports(container)
-    startup, liveness, readiness = (_read_probe(container, probe, ports=ports) for probe in _PROBES)
+    startup, liveness, readiness = (_read_probe(container, name, ports=ports) for name in _WITHOUT_PROBE)
     named, _, digest = image.partition("@")
     tag = named.rpartition("/")[2].partition(":")[2]
     latest = tag == "latest" or (not tag and not digest and not _IMAGE_ID.fullmatch(image))
@@ -258,7 +257,7 @@ def _named_ports(container: ObjectReader) -> Mapping[str, int]:
 
 def _check_kind(container: ObjectReader, kind: ContainerKind, pod: _PodContext) -> None:
     if kind is ContainerKind.INIT:
-        for name in ("lifecycle", *_PROBES):
+        for name in ("lifecycle", *_WITHOUT_PROBE):
             if container.has(name):
                 container.error(name, "Forbidden: may not be set for init containers without restartPolicy=Always")
     # With restartPolicy Always, an init container restarts only on failure.
