@@ -10,7 +10,7 @@ read from it has gaps, but its report is exact.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -33,9 +33,7 @@ _UNSIGNED = re.compile(r"[0-9]{1,18}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class CadvisorCore:
-    """A physical core; ``core_id`` is the kernel's and may repeat."""
-
-    core_id: int
+    core_id: int  #: the kernel's; may repeat
     socket: int
     threads: tuple[int, ...]
     uncore: tuple[int, ...] = ()  #: caches above L2 that are not shared by the whole node
@@ -222,11 +220,9 @@ class _Reader:
     def _with_cores(self, reported: CadvisorNode, cpus: Iterable[int]) -> CadvisorNodeTopology:
         threads: dict[tuple[object, ...], list[int]] = {}
         for cpu in cpus:
-            if self._online is not None and not self._online >> cpu & 1:
-                continue
-            if key := self._core_key(cpu):
+            if (self._online is None or self._online >> cpu & 1) and (key := self._core_key(cpu)):
                 threads.setdefault(key, []).append(cpu)
-        uncore, caches = self._uncore([group[0] for group in threads.values()], list(map(len, threads.values())))
+        uncore, caches = self._uncore(threads.values())
         cores = (
             CadvisorCore(int(str(key[0])), int(str(key[1])), tuple(group), uncore.get(group[0], ()))
             for key, group in threads.items()
@@ -244,23 +240,21 @@ class _Reader:
         books = [self._files.read(topology_path(cpu, name)) for name in ("book_id", "drawer_id")]
         return None if None in books else (core, socket, *(str(book).strip() for book in books))
 
-    def _uncore(
-        self, firsts: Sequence[int], sizes: Sequence[int]
-    ) -> tuple[dict[int, tuple[int, ...]], tuple[int, ...]]:
+    def _uncore(self, cores: Collection[list[int]]) -> tuple[dict[int, tuple[int, ...]], tuple[int, ...]]:
         """First thread of a core → its uncore caches, and the caches of the whole node.
 
         The first unreadable cache ends the search in this node; earlier results stay.
         """
         uncore: dict[int, tuple[int, ...]] = {}
         node_caches: dict[int, None] = {}
-        for first, size in zip(firsts, sizes, strict=True):
-            caches = self._caches(first)
+        for threads in cores:
+            caches = self._caches(threads[0])
             if caches is None:
                 break
             high = [cache for cache in caches if cache.level > 2]
-            all_threads = len(firsts) * size  # cAdvisor assumes that every core of the node is like this one
+            all_threads = len(cores) * len(threads)  # cAdvisor assumes that every core of the node is like this one
             node_caches |= dict.fromkeys(cache.id for cache in high if cache.shared_by == all_threads)
-            uncore[first] = tuple(dict.fromkeys(cache.id for cache in high if cache.shared_by != all_threads))
+            uncore[threads[0]] = tuple(dict.fromkeys(cache.id for cache in high if cache.shared_by != all_threads))
         return uncore, tuple(node_caches)
 
     def _caches(self, cpu: int) -> list[_Cache] | None:

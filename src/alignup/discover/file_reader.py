@@ -18,15 +18,11 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import ParseError
 
-#: The largest file: a list of 8192 CPUs takes 40 kB, ``/proc/cpuinfo`` about 16 MB.
-MAX_BYTES = 1 << 18
-MAX_PROC_BYTES = 64 << 20
-#: CPU and NUMA node numbers are lower; no kernel supports a tenth as many.
-MAX_NUMBER = 1 << 16
-#: The largest directory, in entries.
-MAX_NAMES = 1 << 17
-#: The most sentences about single files; more are only counted.
-MAX_GAPS = 20
+MAX_BYTES = 1 << 18  #: of a file; a list of 8192 CPUs takes 40 kB
+MAX_PROC_BYTES = 64 << 20  #: of a file in ``/proc``; ``cpuinfo`` takes about 16 MB
+MAX_NUMBER = 1 << 16  #: CPU and NUMA node numbers are lower; no kernel supports a tenth as many
+MAX_NAMES = 1 << 17  #: in a directory
+MAX_GAPS = 20  #: sentences about single files; more are only counted
 
 _MAX_LINKS = 40  # the kernel's limit
 _NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
