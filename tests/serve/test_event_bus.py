@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.serve.event_bus import MISSED, EventBus
+from alignup.serve.streaming import MISSED, EventBus
 from tests.deadlines import SECONDS
 
 pytestmark = pytest.mark.anyio

@@ -16,8 +16,8 @@ from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
 from alignup.schema.decisions import DecisionDocument, decision_document
-from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
+from alignup.serve.streaming import EventBus
 from alignup.state.history import History
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.

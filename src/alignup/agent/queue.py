@@ -88,7 +88,6 @@ class AdmissionQueue:
 
     @property
     def settled_host(self) -> Host:
-        """The current host without pending pods."""
         return self._state.settled_host()
 
     @property

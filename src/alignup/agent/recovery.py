@@ -102,7 +102,6 @@ def recover(
 def _rebuild(
     document: CheckpointDocument, empty: AgentState, *, options: RecoveryOptions, now: float
 ) -> RecoveryResult:
-    """Restore the pods that can keep what they hold."""
     host, pods, misfits = empty.host, document.pods, list[str]()
     while True:
         try:

@@ -32,7 +32,7 @@ from alignup.schema.api import (
     RuntimeStatus,
     StoredDecision,
 )
-from alignup.serve.event_bus import EventBus
+from alignup.serve.streaming import EventBus
 from alignup.state.history import History
 
 if TYPE_CHECKING:

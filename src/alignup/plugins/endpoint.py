@@ -93,7 +93,6 @@ class Endpoint:
         return tuple(response.container_responses[0].deviceIDs) if response.container_responses else ()
 
     async def allocate(self, ids: Sequence[str]) -> AllocateResponse:
-        """Let the plugin prepare devices for a container."""
         response = await self._call(
             "Allocate",
             wire.AllocateRequest(container_requests=[wire.ContainerAllocateRequest(devices_ids=ids)]),

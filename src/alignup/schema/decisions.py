@@ -159,7 +159,6 @@ def rejection_document(rejection: Rejection) -> RejectionDocument:
 
 
 def to_document(decision: Decision) -> dict[str, Any]:
-    """Return *decision* as plain JSON values."""
     return codec.to_builtins(decision_document(decision))
 
 

@@ -25,7 +25,7 @@ from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.picture import draw_svg
 from alignup.schema import api
-from alignup.serve import endpoint, views
+from alignup.serve import endpoint, responses
 from alignup.serve.endpoint import Handler, ParameterValues, ReadPod
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
@@ -125,7 +125,7 @@ class _Api:
         return self.dependencies.service
 
     async def list_pods(self, _request: Request, _parameters: ParameterValues) -> Response:
-        pods = list(map(views.pod_view_document, self.service.pod_views()))
+        pods = list(map(responses.pod_view_document, self.service.pod_views()))
         return json_response(api.PodListDocument(pods, self.service.notes()))
 
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
@@ -135,7 +135,7 @@ class _Api:
             request, self.dependencies.read_pod, limit=limits.body_bytes, seconds=limits.body_seconds
         )
         result = await self._within_deadline(self.service.admit(pod, dry_run=dry_run))
-        document = views.admission_document(result, dry_run=dry_run)
+        document = responses.admission_document(result, dry_run=dry_run)
         if dry_run:
             return json_response(document)
         if document.outcome not in _STATUS:
@@ -147,14 +147,14 @@ class _Api:
         view = self.service.pod_view(str(parameters["uid"]))
         if view is None:
             raise _no_pod(parameters["uid"])
-        return json_response(views.pod_detail_document(view))
+        return json_response(responses.pod_detail_document(view))
 
     async def release_pod(self, _request: Request, parameters: ParameterValues) -> Response:
         view = await self._within_deadline(self.service.release(**parameters))
         if view is None:
             raise _no_pod(parameters["uid"])
         terminating = view.run is not None and view.run.ending
-        return json_response(api.ReleaseDocument(views.pod_view_document(view)), status=202 if terminating else 200)
+        return json_response(api.ReleaseDocument(responses.pod_view_document(view)), status=202 if terminating else 200)
 
     async def get_logs(self, request: Request, parameters: ParameterValues) -> ASGIApp:
         query = api.LogQuery(**{name: value for name, value in parameters.items() if name != "uid"})
@@ -176,13 +176,13 @@ class _Api:
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
         query = api.DecisionQuery(**parameters)
         stored = await self.service.decisions(query)
-        return json_response(views.decision_page(stored, limit=query.limit))
+        return json_response(responses.decision_page(stored, limit=query.limit))
 
     async def get_decision(self, _request: Request, parameters: ParameterValues) -> Response:
         stored = await self.service.decision(int(parameters["id"]))
         if stored is None:
             raise ProblemError(404, f"The history has no decision {parameters['id']}.")
-        return json_response(views.stored_decision_detail(stored))
+        return json_response(responses.stored_decision_detail(stored))
 
     async def get_machine(self, _request: Request, _parameters: ParameterValues) -> Response:
         return json_response(await asyncio.to_thread(self.dependencies.machine_document, self.service.host.machine))

@@ -1,11 +1,12 @@
-"""Streaming responses: container logs and server-sent events.
+"""Streaming responses: container logs and server-sent events, and the bus that the events come from.
 
 A chunk is produced only after the client has read the one before. Event streams send a comment when they are idle, so
 that both sides notice a dead connection.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from alignup.schema.run_status import timestamp
 from alignup.serve.responses import HEADERS, TEXT
 
 EVENT_STREAM = "text/event-stream"
+MISSED = "missed"  #: the kind of event that stands for dropped ones: ``{"count": 3}``
 _EVENT_OPENING = b": events from now on\nretry: 5000\n\n"
 _HEARTBEAT = b": still here\n\n"
 
@@ -136,3 +138,54 @@ async def _next(chunks: AsyncIterator[bytes]) -> bytes | None:
 async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class EventBus:
+    """Distributes events to subscribers and never waits for one. *now* returns the time.
+
+    Each subscriber buffers up to *capacity* events. When its buffer is full, the oldest events are dropped, and the
+    subscriber gets their number before the next event; it should then list the pods again.
+    """
+
+    def __init__(self, *, now: Callable[[], float], capacity: int = 256) -> None:
+        self._now = now
+        self._capacity = capacity
+        self._last_id = 0
+        self._buffers: list[tuple[deque[PublishedEvent], asyncio.Event]] = []  #: of each subscriber
+
+    @property
+    def subscribers(self) -> int:
+        return len(self._buffers)
+
+    def publish(self, kind: str, document: Mapping[str, Any]) -> PublishedEvent:
+        self._last_id += 1
+        event = PublishedEvent(id=self._last_id, time=self._now(), kind=kind, document=document)
+        for buffer, available in self._buffers:
+            buffer.append(event)
+            available.set()
+        return event
+
+    @asynccontextmanager
+    async def subscribe(self) -> AsyncIterator[AsyncIterator[PublishedEvent]]:
+        subscriber = deque[PublishedEvent](maxlen=self._capacity), asyncio.Event()
+        self._buffers.append(subscriber)
+        try:
+            yield _buffered(*subscriber, expected=self._last_id + 1)
+        finally:
+            self._buffers = [one for one in self._buffers if one is not subscriber]
+
+
+async def _buffered(
+    buffer: deque[PublishedEvent], available: asyncio.Event, *, expected: int
+) -> AsyncIterator[PublishedEvent]:
+    """Yield events in order, and one event in place of all that were dropped since ID *expected*."""
+    while True:
+        while not buffer:
+            available.clear()
+            await available.wait()
+        if count := buffer[0].id - expected:
+            expected = buffer[0].id
+            yield PublishedEvent(id=expected - 1, time=buffer[0].time, kind=MISSED, document={"count": count})
+        else:
+            expected += 1
+            yield buffer.popleft()

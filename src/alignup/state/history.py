@@ -212,7 +212,6 @@ def _check(database: sqlite3.Connection) -> None:
 
 
 def _count(database: sqlite3.Connection) -> tuple[int, int]:
-    """Return the number of decisions, and the size of their documents."""
     rows, size = database.execute("SELECT count(*), total(length(document)) FROM decisions").fetchone()
     return rows, int(size)
 

@@ -293,7 +293,6 @@ def _backoff(view: _PodView, container: ContainerSpec, sandbox: CriSandbox) -> B
 
 
 def _phase(view: _PodView) -> PodPhase:
-    """The phase of a pod that has not terminated."""
     sandbox = view.status.ready_sandbox
     initialized = sandbox is None or _inits_done(view, sandbox) == len(view.inits)
     started = {one.name for one in view.status.containers if one.state is not ContainerState.CREATED}

@@ -316,7 +316,6 @@ class CpusetReconciler:
         return found
 
     def _log_problems(self, results: tuple[CpusetResult, ...]) -> None:
-        """Log once why a running container is not on its CPUs."""
         pods = self.host().ledger.pods
         problems = {one.name: one.problem for one in results if one.id and one.problem}
         for (uid, container), problem in problems.items():

@@ -158,7 +158,6 @@ class PodOperations:
             self._context.warn_once(warning)
 
     async def _create(self, action: StartContainer, container: ContainerSpec, *, image: CriImage) -> str:
-        """Create a container on its CPUs; return its id."""
         attempt = next((one.attempt for one in self._status.sandboxes if one.id == action.sandbox), 0)
         sandbox = self._sandbox_config(attempt)
         stored = self._record.grants.get(container.name, {})

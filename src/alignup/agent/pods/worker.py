@@ -200,7 +200,6 @@ class PodWorker:
         task.add_done_callback(done)
 
     async def _attempt(self, action: Action) -> None:
-        """Perform an action; record its failure or success."""
         subject = _subject(action)
         try:
             match action:
