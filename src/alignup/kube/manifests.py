@@ -24,7 +24,6 @@ from alignup.kube.yaml_scalars import NumberLiteral
 MAX_REPLICAS = 100_000  #: of one workload
 SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory
 
-_FINISHED = ("Failed", "Succeeded")
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
 _STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
@@ -61,7 +60,7 @@ class Workload:
     @property
     def finished(self) -> bool:
         """Whether this is a Pod that has terminated and holds nothing."""
-        return self.phase in _FINISHED
+        return self.phase in {"Failed", "Succeeded"}
 
     def pods(self) -> Iterator[Pod]:
         """All replicas; names and uids are the same on every call."""

@@ -126,22 +126,11 @@ class ObjectReader:
         return self.map_of(name, ObjectReader.text)
 
     def quantity(self, name: str) -> Quantity | None:
-        if not self.has(name):
-            return None
-        try:
-            return _quantity(self.fields[name])
-        except QuantityError as error:
-            self.error(name, str(error))
-            return None
+        return self._quantity(name, self.fields[name]) if self.has(name) else None
 
     def quantities(self, name: str) -> Amounts:
-        found = {}
-        for key, value in self.mapping(name).items():
-            try:
-                found[key] = _quantity(value)
-            except QuantityError as error:
-                self.error(f"{name}[{key}]", str(error))
-        return found
+        found = {key: self._quantity(f"{name}[{key}]", value) for key, value in self.mapping(name).items()}
+        return {key: amount for key, amount in found.items() if amount is not None}
 
     def mapping(self, name: str) -> Mapping[str, Any]:
         return self._mapping(self.fields.get(name), name)
@@ -221,6 +210,16 @@ class ObjectReader:
             self.error(name, f"must be an object, not {type_of(value)}")
         return {}
 
+    def _quantity(self, name: str, value: object) -> Quantity | None:
+        """``null`` is zero, a string is trimmed, a number counts as it is spelled; ``None`` if it is invalid."""
+        if value is None:
+            return Quantity.ZERO
+        try:
+            return Quantity.parse(value.strip(_UNESCAPED_SPACE) if type(value) is str else _number_text(value))
+        except QuantityError as error:
+            self.error(name, str(error))
+            return None
+
     def _wrong(self, name: str, expected: str, instead: _T) -> _T:
         self.error(name, f"must be {expected}, not {type_of(self.fields.get(name))}")
         return instead
@@ -241,15 +240,6 @@ def type_of(value: object) -> str:
     if value is None:
         return "null"
     return next((name for types, name in _TYPE_NAMES if isinstance(value, types)), type(value).__name__)
-
-
-def _quantity(value: object) -> Quantity:
-    """``null`` is zero, a string is trimmed, a number counts as it is spelled."""
-    if value is None:
-        return Quantity.ZERO
-    if type(value) is str:
-        return Quantity.parse(value.strip(_UNESCAPED_SPACE))
-    return Quantity.parse(_number_text(value))
 
 
 def _number_text(value: object) -> str:
