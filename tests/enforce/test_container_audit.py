@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from alignup.enforce import audit, cgroup, memory, process
-from alignup.enforce.audit import ContainerProcesses, DriftKind, PlacedContainer
+from alignup.enforce.audit import DriftKind, PlacedContainer
 from alignup.enforce.cgroup import Cpuset
 from tests.deadlines import wait_for
 from tests.enforce.commands import started
@@ -36,7 +36,7 @@ def container():
         wait_for(lambda: cgroup.remove(group))
 
 
-def seen(container: PlacedContainer) -> ContainerProcesses:
+def seen(container: PlacedContainer) -> PlacedContainer:
     found = audit.find_container_processes(container)
     assert found is not None
     return found
@@ -51,8 +51,8 @@ def test_a_container_is_found_with_its_cgroup_and_processes(container):
     found = seen(container)
 
     assert found.pids == (container.pid,)
-    assert found.container.cgroup is not None
-    assert found.container.cgroup.name.endswith(ID)
+    assert found.cgroup is not None
+    assert found.cgroup.name.endswith(ID)
     assert kinds(container) == []
 
 
@@ -60,7 +60,7 @@ def test_a_container_is_found_with_its_cgroup_and_processes(container):
 def test_every_process_in_the_cgroup_belongs_to_the_container(container):
     """Including one that was added later, and one in a nested cgroup."""
     with started("sleep", "60") as second, started("sleep", "60") as third:
-        group = seen(container).container.cgroup
+        group = seen(container).cgroup
         assert group is not None
         cgroup.join(group, second.pid)
         inner = group / "inner"
@@ -74,12 +74,12 @@ def test_every_process_in_the_cgroup_belongs_to_the_container(container):
         from_inside = seen(replace(container, pid=third.pid))
 
     assert found.pids == tuple(sorted((container.pid, second.pid, third.pid)))
-    assert from_inside == replace(found, container=replace(found.container, pid=third.pid))
+    assert from_inside == replace(found, pid=third.pid)
 
 
 @real
 def test_a_widened_cgroup_is_found_and_restored(container):
-    group = seen(container).container.cgroup
+    group = seen(container).cgroup
     assert group is not None
     cgroup.write(group, PERMITTED, nodes=0)
     process.pin(container.pid, PERMITTED)
@@ -95,7 +95,7 @@ def test_a_widened_cgroup_is_found_and_restored(container):
 @real
 def test_undecided_settings_are_not_drift_and_stay(container):
     anywhere = replace(container, cpus=0)
-    group = seen(container).container.cgroup
+    group = seen(container).cgroup
     assert group is not None
     before = cgroup.read(group)
 
@@ -108,7 +108,7 @@ def test_undecided_settings_are_not_drift_and_stay(container):
 def test_memory_is_restored_without_touching_the_cpus(container):
     everywhere = memory.NodeMap.read().with_memory
     bound = replace(container, cpus=0, memory=everywhere & -everywhere)
-    group = seen(container).container.cgroup
+    group = seen(container).cgroup
     assert group is not None
 
     errors = audit.restore_container(seen(bound))
@@ -120,7 +120,7 @@ def test_memory_is_restored_without_touching_the_cpus(container):
 
 @real
 def test_a_process_outside_the_cgroup_is_found_and_other_cgroups_are_left_alone(container):
-    group = seen(container).container.cgroup
+    group = seen(container).cgroup
     assert group is not None
     cgroup.join(group.parent, container.pid)
     process.pin(container.pid, PERMITTED)
@@ -155,7 +155,7 @@ def test_a_cgroup_without_the_id_of_the_container_is_not_its_cgroup():
     own = PlacedContainer(uid="u", pod="shop/web", container="app", id=ID, pid=os.getpid())
     without_id = replace(own, id="")
 
-    assert [seen(one).container.cgroup for one in (own, without_id)] == [None, None]
+    assert [seen(one).cgroup for one in (own, without_id)] == [None, None]
     assert seen(own).pids == (os.getpid(),)
 
 

@@ -14,7 +14,7 @@ from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
 
 if TYPE_CHECKING:
-    from alignup.enforce.audit import ContainerProcesses, Drift
+    from alignup.enforce.audit import Drift, PlacedContainer
     from alignup.runs.audit import AuditReport
 
 DRIFTED = 1
@@ -79,15 +79,14 @@ def _drift_document(drift: "Drift") -> dict[str, Any]:
     return subject | {name: getattr(drift, name) for name in ("name", "kind", "where", "intended", "actual")}
 
 
-def _container_document(found: "ContainerProcesses") -> dict[str, Any]:
-    container = found.container
+def _container_document(container: "PlacedContainer") -> dict[str, Any]:
     return {
         **{name: getattr(container, name) for name in ("uid", "pod", "container", "id", "pid")},
         "cpus": bits.show(container.cpus),
         "memoryNodes": bits.show(container.memory),
         "devices": {resource: list(ids) for resource, ids in container.devices.items()},
         "cgroup": None if container.cgroup is None else str(container.cgroup),
-        "processes": list(found.pids),
+        "processes": list(container.pids),
     }
 
 
@@ -105,7 +104,7 @@ def _metrics(report: "AuditReport") -> Iterator[str]:
     yield from _gauge("alignup_run_drift", "Deviations of a run from its intended placement.", of_runs)
     if not report.containers.runtime:
         return
-    containers = [found.container for found in report.containers.containers]
+    containers = report.containers.containers
     audited = "Running containers of the agent that were audited."
     yield from _gauge("alignup_audited_containers", audited, [({}, len(containers))])
     orphans = sum(drift.kind is DriftKind.ORPHAN for drift in report.drifts)

@@ -53,6 +53,7 @@ class PlacedContainer:
     memory: NodeSet = 0  #: NUMA nodes; empty: any
     devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: resource → ids
     cgroup: Path | None = None  #: ``None``: its first process is in no cgroup of the container
+    pids: tuple[int, ...] = ()  #: of all its processes, once they were looked up
 
     @property
     def name(self) -> str:
@@ -87,12 +88,6 @@ class RunProcesses:
     pids: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerProcesses:
-    container: PlacedContainer
-    pids: tuple[int, ...]
-
-
 class ContainerSource(Protocol):
     """The agent that runs the containers, through its API."""
 
@@ -108,7 +103,7 @@ class ContainerSource(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerAudit:
     runtime: str = ""  #: name of the container runtime; empty: the agent has none
-    containers: tuple[ContainerProcesses, ...] = ()
+    containers: tuple[PlacedContainer, ...] = ()
     drifts: tuple[Drift, ...] = ()
     notes: tuple[str, ...] = ()  #: problems of the runtime, and what was not audited
 
@@ -275,11 +270,11 @@ def restore_containers(audit: ContainerAudit) -> tuple[str, ...]:
     drifted = {
         (drift.uid, drift.container) for drift in audit.drifts if drift.kind not in {DriftKind.ORPHAN, DriftKind.DEVICE}
     }
-    found = [one for one in audit.containers if (one.container.uid, one.container.container) in drifted]
+    found = [one for one in audit.containers if (one.uid, one.container) in drifted]
     return tuple(failure for one in found for failure in restore_container(one))
 
 
-def find_container_processes(container: PlacedContainer, proc: Path = process.PROC) -> ContainerProcesses | None:
+def find_container_processes(container: PlacedContainer, proc: Path = process.PROC) -> PlacedContainer | None:
     """Return a container with its cgroup and processes; ``None`` if it has exited."""
     if not (proc / str(container.pid)).exists():
         return None
@@ -289,27 +284,26 @@ def find_container_processes(container: PlacedContainer, proc: Path = process.PR
         ancestors = (innermost, *innermost.parents)
         group = next((one for one in reversed(ancestors) if container.id in one.name), None)
     members = cgroup.members(group) if group is not None else ()
-    return ContainerProcesses(replace(container, cgroup=group), tuple(sorted({container.pid, *members})))
+    return replace(container, cgroup=group, pids=tuple(sorted({container.pid, *members})))
 
 
-def audit_container(processes: ContainerProcesses) -> Iterator[Drift]:
-    container = processes.container
-    yield from _find_drift(container, processes.pids)
+def audit_container(container: PlacedContainer) -> Iterator[Drift]:
+    yield from _find_drift(container, container.pids)
     if container.cgroup is None and (container.cpus or container.memory):
         intended, where = f"in a cgroup of container {container.id}", f"process {container.pid}"
         yield make_drift(container, DriftKind.MEMBER, where, intended=intended, actual="in none")
 
 
-def restore_container(processes: ContainerProcesses) -> tuple[str, ...]:
+def restore_container(container: PlacedContainer) -> tuple[str, ...]:
     """Restore the placement of a container, and return an error for each part that failed."""
-    container, errors = processes.container, list[str]()
+    errors: list[str] = []
     if container.cgroup is None:
         why = "its processes are in no cgroup of the container; release and re-admit its pod"
         errors.append(f"{container.name}: {why}")
     elif (current := cgroup.read(container.cgroup)) and (container.cpus or container.memory):
         with _collect_errors(errors):  # what was not decided stays as the runtime set it
             cgroup.write(container.cgroup, container.cpus or current.cpus, nodes=container.memory or current.nodes)
-    return (*errors, *_restore_processes(container, processes.pids))
+    return (*errors, *_restore_processes(container, container.pids))
 
 
 def _audit_containers_once(agent: ContainerSource) -> ContainerAudit:
@@ -317,12 +311,12 @@ def _audit_containers_once(agent: ContainerSource) -> ContainerAudit:
     report = agent.runtime()
     found = tuple(filter(None, (find_container_processes(one) for pod in pods for one in _running_containers(pod))))
     drifts = [drift for one in found for drift in audit_container(one)]
-    known = agent.devices() if any(one.container.devices for one in found) else {}
+    known = agent.devices() if any(one.devices for one in found) else {}
     grants = {pod["uid"]: pod.get("grants", {}) for pod in pods}
     drifts += [
-        make_drift(one.container, DriftKind.DEVICE, where, intended="present", actual="missing")
+        make_drift(one, DriftKind.DEVICE, where, intended="present", actual="missing")
         for one in found
-        for where in _missing_devices(one.container, known=known, grants=grants[one.container.uid])
+        for where in _missing_devices(one, known=known, grants=grants[one.uid])
     ]
     drifts += [
         Drift(
