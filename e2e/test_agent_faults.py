@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.agents import CONFIG, running, wait_for
+from tests.agent.agents import CONFIG, running
 from tests.agent.load import come_and_go, kill_again_and_again, memory_of, nonsense
+from tests.deadlines import wait_for
 from tests.effort import SEED
 
 KILLS = 200

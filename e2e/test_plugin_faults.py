@@ -6,9 +6,10 @@
 
 from pathlib import Path
 
-from tests.agent.agents import running, wait_for
+from tests.agent.agents import running
 from tests.agent.load import check_granted, check_nothing_twice, kill_plugins_too, memory_of
 from tests.agent.plugin_rig import GPUS, wait_for_devices
+from tests.deadlines import wait_for
 from tests.effort import SEED
 from tests.testing.processes import plugin_process
 

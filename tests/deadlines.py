@@ -18,12 +18,18 @@ async def until(condition: Callable[[], object], *, seconds: float = SECONDS) ->
             await asyncio.sleep(0.005)
 
 
-def wait_for(condition: Callable[[], object], *, seconds: float = SECONDS) -> None:
-    """Block until *condition* is true."""
+def wait_for(
+    condition: Callable[[], object],
+    *,
+    what: Callable[[], str] = lambda: "a condition",
+    seconds: float = SECONDS,
+    interval: float = 0.005,
+) -> None:
+    """Block until *condition* is true; a failure says *what* it waited for."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"not true after {seconds:g} seconds"
-        time.sleep(0.005)
+        assert time.monotonic() < deadline, f"waited {seconds:g} seconds for {what()}"
+        time.sleep(interval)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 import httpx2
 
 from tests.agent.agent_process import serve_command
+from tests.deadlines import wait_for
 from tests.forked_processes import forked
 
 #: Two nodes, each with four CPUs, 16 GiB, and two GPUs; CPU 0 is reserved.
@@ -167,20 +167,6 @@ def run_until_exit(root: Path, *options: str | Path, **how: Any) -> tuple[int | 
     process = forked(serve_command, arguments(root, *options, **how), log, {}, None)
     process.join(60)
     return process.exitcode, log.read_text()
-
-
-def wait_for(
-    condition: Callable[[], bool],
-    *,
-    what: Callable[[], str] = lambda: "it",
-    seconds: float = 60.0,
-    interval: float = 0.005,
-) -> None:
-    """Wait for a condition, which is checked every *interval* seconds."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} seconds for {what()}"
-        time.sleep(interval)
 
 
 def _listens(agent: Agent, log_start: int) -> bool:

@@ -14,8 +14,9 @@ from socket import AF_UNIX, SHUT_WR, SOCK_STREAM, socket
 from typing import Any
 
 from alignup.align import bits
-from tests.agent.agents import Agent, Document, pod, running, wait_for
+from tests.agent.agents import Agent, Document, pod, running
 from tests.agent.plugin_rig import GPUS, wait_for_devices
+from tests.deadlines import wait_for
 from tests.effort import did
 from tests.testing.processes import start_plugin
 

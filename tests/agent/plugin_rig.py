@@ -18,10 +18,9 @@ from alignup.align.workload import Pod
 from alignup.plugins.endpoint import PluginTimeouts
 from alignup.plugins.manager import DevicePluginManager
 from alignup.testing import Preference
-from tests.agent.agents import wait_for
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU
-from tests.deadlines import until
+from tests.deadlines import until, wait_for
 from tests.plugins.listener import RecordingMetrics
 from tests.plugins.pausable import PausablePlugin
 

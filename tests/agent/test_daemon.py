@@ -12,7 +12,8 @@ import pytest
 
 from alignup.agent.address import default_root, parse_address
 from alignup.align.errors import ParseError
-from tests.agent.agents import CONFIG, pod, run_until_exit, running, wait_for
+from tests.agent.agents import CONFIG, pod, run_until_exit, running
+from tests.deadlines import wait_for
 
 
 @pytest.fixture(scope="module")

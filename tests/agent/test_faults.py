@@ -15,11 +15,12 @@ from alignup.agent.wait_queue import WaitQueue as Queue
 from alignup.schema.decisions import decision_document
 from alignup.state.checkpoint import NAME, CheckpointStore
 from alignup.state.history import History
-from tests.agent.agents import CONFIG, pod, running, wait_for
+from tests.agent.agents import CONFIG, pod, running
 from tests.agent.load import PODS_PER_KILL, come_and_go, kill_again_and_again, memory_of, nonsense
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import host
 from tests.align.hosts import pod as small_pod
+from tests.deadlines import wait_for
 from tests.effort import SEED, did, examples, rounds
 
 ROOMY = {**CONFIG, "maxPods": 1000}

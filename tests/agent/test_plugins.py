@@ -21,12 +21,12 @@ from alignup.state.kubelet import state_dir
 from alignup.testing import Fault, Preference
 from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
-from tests.agent.agents import run_until_exit, running, wait_for
+from tests.agent.agents import run_until_exit, running
 from tests.agent.load import kill_plugins_too
 from tests.agent.plugin_rig import GPUS, PATIENT, start_rig, wait_for_devices
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU, NIC, host, pod
-from tests.deadlines import until
+from tests.deadlines import until, wait_for
 from tests.effort import SEED, did, rounds
 from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.plugins.capacity import capacity_of

@@ -9,9 +9,9 @@ from alignup.agent.queue import MAX_JOBS, AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, PodError
 from alignup.schema.api import AdmissionStatus, BusyError, NotReadyError
-from tests.agent.agents import wait_for
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
+from tests.deadlines import wait_for
 
 
 class Disk:

@@ -5,8 +5,7 @@ import os
 import resource
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,6 +15,7 @@ from typing import Any
 
 from alignup.cli import entry
 from alignup.enforce import cgroup
+from tests.deadlines import wait_for
 from tests.forked_processes import forked
 
 
@@ -127,13 +127,6 @@ def children(pid: int) -> list[int]:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
-
-
-def wait_for(condition: Callable[[], object], *, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"condition is still false after {seconds} seconds"
-        time.sleep(0.01)
 
 
 def _kill(pid: int) -> None:

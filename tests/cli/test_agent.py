@@ -12,9 +12,10 @@ import click
 import pytest
 
 from alignup.cli.app import app
-from tests.agent.agents import running, start_with, wait_for
+from tests.agent.agents import running, start_with
 from tests.cli.commands import environment, in_process, python, start
 from tests.cli.run_processes import start_alignup
+from tests.deadlines import wait_for
 
 ROOT = Path(__file__).parents[2]
 TRAINER = ROOT / "examples" / "node" / "trainer.yaml"

@@ -10,7 +10,8 @@ import pytest
 from alignup.align import bits
 from alignup.enforce import cgroup, process
 from tests.agent.agents import running
-from tests.cli.run_processes import wait_for, workbench
+from tests.cli.run_processes import workbench
+from tests.deadlines import wait_for
 
 PERMITTED = process.permitted_cpus()
 

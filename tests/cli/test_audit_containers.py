@@ -14,7 +14,7 @@ from alignup.enforce.audit import audit_containers
 from alignup.schema.api import OrphanSandbox, RuntimeInfo, RuntimeStatus
 from tests.cli.commands import in_process
 from tests.cli.fake_agent import serve_fake_agent
-from tests.cli.run_processes import wait_for
+from tests.deadlines import wait_for
 from tests.enforce.commands import started
 from tests.serve.fake_backend import GPU, run_of, running
 from tests.short_paths import short_directory

@@ -15,8 +15,9 @@ from alignup import __version__
 from alignup.cli import entry
 from alignup.cli.app import COMMANDS, LazyGroup, app
 from tests.cli.commands import alignup, environment, in_process, python, start
-from tests.cli.run_processes import start_alignup, wait_for
+from tests.cli.run_processes import start_alignup
 from tests.console_runner import is_plain
+from tests.deadlines import wait_for
 
 ROOT = Path(__file__).parents[2]
 LARGE = "pack:4 numa:2 l3:8 core:16 pu:2"

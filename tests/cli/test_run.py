@@ -15,7 +15,8 @@ from alignup.align import bits
 from alignup.enforce import cgroup, process
 from tests.agent.agents import running
 from tests.cli.commands import environment, in_process, python
-from tests.cli.run_processes import children, wait_for, workbench
+from tests.cli.run_processes import children, workbench
+from tests.deadlines import wait_for
 from tests.effort import rounds
 
 PRINT_ENVIRONMENT = "env | grep ^ALIGNUP_ | grep -v RUN | sort"

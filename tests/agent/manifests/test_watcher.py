@@ -14,10 +14,10 @@ from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError
 from alignup.schema.api import AdmissionStatus
 from tests.agent.agents import pod as document
-from tests.agent.agents import running, wait_for
+from tests.agent.agents import running
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
-from tests.deadlines import until
+from tests.deadlines import until, wait_for
 
 
 def put(directory, file, *pods):

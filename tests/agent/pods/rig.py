@@ -20,9 +20,10 @@ from alignup.rpc import address
 from alignup.wire import cri_pb2 as wire
 from tests.agent import agents
 from tests.agent.agent_process import serve_pods, serve_runtime
-from tests.agent.agents import Agent, Document, wait_for
+from tests.agent.agents import Agent, Document
 from tests.agent.pods.files.mounting import names_in
 from tests.agent.pods.harness import IMAGE
+from tests.deadlines import wait_for
 from tests.forked_processes import forked
 
 RUNNING = wire.ContainerState.CONTAINER_RUNNING
