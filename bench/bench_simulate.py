@@ -8,8 +8,7 @@ from time import perf_counter
 
 from alignup.align.settings import Policy
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent
-from alignup.fleet.generate import generate
-from alignup.fleet.profiles import Profile
+from alignup.fleet.generate import Profile, generate
 from alignup.fleet.simulate import SimulationResult, run
 from alignup.fleet.trace import read, write
 from bench.bench_admit import host, pod

@@ -15,13 +15,11 @@ import pytest
 
 from alignup.align.errors import WorkLimitError
 from alignup.align.host import Host
-from alignup.fleet.compare import COLUMNS, columns, compare, rows, to_document
+from alignup.fleet.compare import build_grid, columns, compare, rows, to_document
 from alignup.fleet.events import arrivals
-from alignup.fleet.executors import SerialExecutor, process_pool
-from alignup.fleet.generate import generate
-from alignup.fleet.profiles import Profile
+from alignup.fleet.executors import ProcessPool, SerialExecutor
+from alignup.fleet.generate import Profile, generate
 from alignup.fleet.report import write_rows
-from alignup.fleet.settings_grid import build_grid
 from alignup.fleet.simulate import run
 from tests.align.hosts import GPU, NIC, host
 from tests.fleet.workloads import small
@@ -93,7 +91,7 @@ class TestExecutors:
     DIMENSIONS = ("policy", "scope", "memory-policy", "cpu-options=full-pcpus-only|align-by-socket")
 
     def test_processes(self):
-        with process_pool(2) as executor:
+        with ProcessPool(2) as executor:
             found = compared(*self.DIMENSIONS, events=self.EVENTS, executor=executor)
 
         assert found == compared(*self.DIMENSIONS, events=self.EVENTS)
@@ -147,11 +145,9 @@ def test_errors_of_jobs_are_raised():
 
 INTERRUPTED = """
 import sys
-from alignup.fleet.compare import compare
-from alignup.fleet.executors import SerialExecutor, process_pool
-from alignup.fleet.generate import generate
-from alignup.fleet.profiles import Profile
-from alignup.fleet.settings_grid import build_grid
+from alignup.fleet.compare import build_grid, compare
+from alignup.fleet.executors import ProcessPool, SerialExecutor
+from alignup.fleet.generate import Profile, generate
 from tests.align.hosts import host
 
 def main():
@@ -162,7 +158,7 @@ def main():
     def progress(done, total):
         print(done, flush=True)
 
-    with process_pool(2) as executor:
+    with ProcessPool(2) as executor:
         compare(one.machine, variants, events, executor=executor, progress=progress)
 
 if __name__ == "__main__":
@@ -201,8 +197,9 @@ def test_a_table_and_a_document():
 
     write_rows(columns(found), rows(found), text)
 
+    figures = "admitted,rejected,one node,several nodes,anywhere,stranded cpus,stranded devices,reasons"
     assert text.getvalue().splitlines() == [
-        ",".join(("rank", "policy", "scope", *COLUMNS[1:])),
+        f"rank,policy,scope,{figures},error",
         f"1,single-numa-node,pod,2,1,2,0,0,0,{GPU}=2 {NIC}=2,TopologyAffinityError=1,",
         ',strict,pod,,,,,,,,,"unknown policy: ""strict"""',
     ]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import pytest
 from hypothesis import given
 
-from alignup.fleet.executors import JobBatch, SerialExecutor, pack, process_pool, raise_if_cancelled, unpack
+from alignup.fleet.executors import JobBatch, ProcessPool, SerialExecutor, pack, raise_if_cancelled, unpack
 from tests.align.hosts import hosts
 from tests.fleet.workloads import some, workloads
 
@@ -108,7 +108,7 @@ def endless(started: str) -> None:
 def test_an_error_stops_the_jobs_of_a_process_pool(tmp_path):
     started = tmp_path / "started"
 
-    with pytest.raises(ZeroDivisionError), process_pool(1) as executor:  # noqa: PT012 - the exit is tested
+    with pytest.raises(ZeroDivisionError), ProcessPool(1) as executor:  # noqa: PT012 - the exit is tested
         jobs = [executor.submit(endless, str(started)) for _ in range(5)]
         while not started.exists():
             sleep(0.01)

@@ -16,8 +16,7 @@ from alignup.align.settings import Policy, TopologySettings
 from alignup.align.synthetic import parse
 from alignup.align.workload import QoS
 from alignup.fleet.events import PodArrival, PodDeparture, ordered
-from alignup.fleet.generate import MachineCapacity, generate
-from alignup.fleet.profiles import DAY, HOUR, MINUTE, POD_KINDS, PodKind, Profile
+from alignup.fleet.generate import DAY, HOUR, MINUTE, POD_KINDS, MachineCapacity, PodKind, Profile, generate
 from alignup.fleet.simulate import run
 from alignup.fleet.trace import read, write
 from tests.align.hosts import GPU, NIC, hosts

@@ -5,7 +5,7 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.fleet.admission import admit
 from alignup.fleet.events import PodArrival
-from alignup.fleet.usage import UsageMeter, UsageStats
+from alignup.fleet.simulate import UsageMeter, UsageStats
 from tests.align.hosts import GIB, GPU, NIC, host, hosts, pod
 from tests.fleet.workloads import some, workloads
 

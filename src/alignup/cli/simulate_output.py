@@ -16,11 +16,10 @@ from alignup.cli.app import InputError
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
-from alignup.fleet import compare, events, generate, report, settings_grid, simulate, trace
+from alignup.fleet import compare, events, generate, report, simulate, trace
 from alignup.fleet.compare import Comparison
 from alignup.fleet.events import PodArrival, WorkloadEvent
-from alignup.fleet.executors import SerialExecutor, process_pool
-from alignup.fleet.profiles import Profile
+from alignup.fleet.executors import ProcessPool, SerialExecutor
 from alignup.fleet.simulate import SimulationResult
 from alignup.picture import draw_svg
 from alignup.picture.cells import Cell, Line
@@ -31,7 +30,6 @@ Events = tuple[WorkloadEvent, ...]
 _MAX_ROWS = 20  #: of pods or combinations
 _MAX_EXAMPLES = 4  #: combinations listed per error
 _LARGEST = "room: the largest request of one container that still fits, at peak demand and at the end"
-_STRANDED = "at peak demand: free, but unusable for every pod of this workload"
 _WRITABLE = "Give a file that can be written."
 
 
@@ -77,7 +75,7 @@ def _read_events(options: SimulateOptions, machine: Machine) -> Events:
                 return trace.read(stream.read(trace.MAX_BYTES + 1), file="-")
             return trace.read_file(options.trace)
     with inputs.input_errors("in --generate", advice="See 'alignup simulate --help' for --count and --load."):
-        profile = Profile(options.generate or "")
+        profile = generate.Profile(options.generate or "")
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
 
@@ -98,8 +96,8 @@ def _compare(host: Host, found: Events, dimensions: str, *, jobs: int | None) ->
         raise InputError("--compare starts with an empty node", where="with --state", advice="Omit --state.")
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
     with inputs.input_errors("in --compare", advice=example):
-        grid = settings_grid.build_grid(host.settings, dimensions.split(","), machine=host.machine)
-    executor = SerialExecutor() if jobs == 1 else process_pool(jobs)
+        grid = compare.build_grid(host.settings, dimensions.split(","), machine=host.machine)
+    executor = SerialExecutor() if jobs == 1 else ProcessPool(jobs)
     with executor, terminal.progress("Comparing", "combinations") as progress:
         return compare.compare(host.machine, grid, found, executor=executor, progress=progress)
 
@@ -136,7 +134,7 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
         return
     yield from section("In use", caption=_LARGEST)
     yield from table(rows, ["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"])
-    yield from section("Stranded", caption=_STRANDED)
+    yield from section("Stranded", caption="at peak demand: free, but unusable for every pod of this workload")
     stranded = result.peak.stranded
     parts = [sentences.format_amount(CPU, stranded.cpus)] if stranded.cpus else []
     parts += [f"{number} {clean(name)}" for name, number in stranded.devices.items() if number]

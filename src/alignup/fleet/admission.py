@@ -6,7 +6,7 @@ memory, devices without topology) do not matter; a device on two nodes is on eit
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -17,8 +17,7 @@ from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerPlacement:
+class ContainerPlacement(NamedTuple):
     container: str
     cpus: CpuSet  #: exclusive; empty: it runs on the shared CPU pool
     memory: tuple[Block, ...]

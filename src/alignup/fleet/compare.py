@@ -1,4 +1,10 @@
-"""Compares settings: one workload under many variants, side by side.
+"""Compares settings: one workload under every combination of values for some settings of a host, side by side.
+
+A dimension is one setting, named as in the kubelet. ``policy`` stands for every value, ``policy=none|restricted`` for
+these two. ``cpu-options`` stands for every set of the static policy's options whose feature gate is enabled, and for
+each other option alone, to show its error; with values, for the sets of these. A setting that has no effect beside
+another one (the scope with policy none) is not varied and shown as ``-``. Settings with which a kubelet does not start
+are included, with the kubelet's error.
 
 Any ``concurrent.futures.Executor`` works; without one the variants run one after the other. They are ranked by admitted
 pods, then by pods on one NUMA node, then by the fewest devices and CPUs stranded at peak demand
@@ -9,19 +15,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain, combinations
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
-from alignup.align.errors import WorkLimitError
-from alignup.align.host import Host
-from alignup.align.machine import Machine
+from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
+from alignup.align.errors import SettingsError, WorkLimitError
+from alignup.align.host import Host, Settings
+from alignup.align.machine import KubeletView, Machine
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.memory.reserved_memory import propose_reserved_memory
+from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.fleet.events import WorkloadEvent, ordered
 from alignup.fleet.executors import JobBatch, SerialExecutor, pack, raise_if_cancelled, unpack
 from alignup.fleet.report import score_document
-from alignup.fleet.settings_grid import Variant
 from alignup.fleet.simulate import Progress, ProgressReporter, Score, SimulationResult, run
 
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
+NO_OPTIONS = "none"  #: the empty set of options
+NOT_APPLICABLE = "-"  #: the value of a setting that has no effect
+
+#: The settings that can be varied, in this order → the kubelet's manager that they configure.
+DIMENSIONS: Mapping[str, str] = {
+    "policy": "topology",
+    "scope": "topology",
+    "topology-options": "topology",
+    "cpu-policy": "cpu",
+    "cpu-options": "cpu",
+    "memory-policy": "memory",
+}
 
 #: The columns of a table of variants, besides the dimensions.
 _RANK, _ERROR = "rank", "error"
@@ -35,20 +57,130 @@ _FIGURES: Mapping[str, Callable[[Score], object]] = {
     "stranded devices": lambda score: _counts(score.stranded.devices),
     "reasons": lambda score: _counts(score.reasons),
 }
-COLUMNS = (_RANK, *_FIGURES, _ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class RankedVariant:
+class Variant:
+    choices: Mapping[str, str]  #: dimension → value
+    settings: Settings
+    error: str = ""  #: why a kubelet does not start with these settings; empty if it does
+    manager: str | None = None  #: the manager that fails, if known
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{dimension}={value}" for dimension, value in self.choices.items())
+
+
+class RankedVariant(NamedTuple):
     rank: int  #: from 1; equal scores share a rank
     variant: Variant
     score: Score
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     ranked: tuple[RankedVariant, ...]
     invalid: tuple[Variant, ...]  #: with their errors, in the order given
+
+
+def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
+    """*base* with every combination of values of *dimensions*; :class:`SettingsError` for an unknown dimension."""
+    chosen: dict[str, list[str]] = {}  # the values to try; empty: all
+    for text in dimensions:
+        name, _, values = text.partition("=")
+        if name not in DIMENSIONS:
+            raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
+        chosen[name] = [value for value in values.split("|") if value]
+    view = machine.kubelet_view()
+    variants = [Variant({}, base)]
+    # In the order of the table: whether a setting has an effect depends on earlier ones.
+    for name in (name for name in DIMENSIONS if name in chosen):
+        variants = [later for one in variants for later in _vary(one, name, chosen[name], view)]
+    for index, variant in enumerate(variants):
+        if not variant.error:
+            try:
+                Host(machine, variant.settings)
+            except SettingsError as error:
+                variants[index] = replace(variant, error=str(error), manager=error.manager)
+    return tuple(variants)
+
+
+def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView) -> Iterator[Variant]:
+    """*variant* with each value of another dimension; an invalid value leaves the settings alone and sets the error."""
+    possible = tuple(_values(variant.settings, name))
+    if chosen and possible != (NOT_APPLICABLE,):
+        possible = tuple(_option_sets(chosen) if name.endswith("-options") else chosen)
+    for value in possible:
+        choices = {**variant.choices, name: value}
+        try:
+            settings = _change(variant.settings, name, value, view)
+        except SettingsError as error:
+            first = variant if variant.error else replace(variant, error=str(error), manager=DIMENSIONS[name])
+            yield replace(first, choices=choices)
+        else:
+            yield replace(variant, choices=choices, settings=settings)
+
+
+def _option_sets(options: Sequence[str]) -> Iterator[str]:
+    """Every set of *options*, the smallest first, as ``a+b``."""
+    for chosen in chain.from_iterable(combinations(options, size) for size in range(len(options) + 1)):
+        yield "+".join(chosen) or NO_OPTIONS
+
+
+def _options(value: str) -> dict[str, str]:
+    return {} if value == NO_OPTIONS else dict.fromkeys(value.split("+"), "true")
+
+
+def _values(settings: Settings, name: str) -> Iterable[str]:
+    unmerged = settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
+    if unmerged and name in {"scope", "topology-options"}:
+        return (NOT_APPLICABLE,)
+    if name == "topology-options":
+        return _option_sets(TOPOLOGY_SWITCHES)
+    if name == "cpu-options":
+        return _cpu_option_sets(settings)
+    return {"policy": Policy, "scope": Scope, "cpu-policy": CpuPolicy, "memory-policy": MemoryPolicy}[name]
+
+
+def _cpu_option_sets(settings: Settings) -> Iterator[str]:
+    """The sets of enabled options, and each other option; policy none has no options."""
+    if settings.cpus.policy == CpuPolicy.NONE:
+        yield NO_OPTIONS
+        return
+    disabled = []
+    for name in OPTION_STAGES:
+        try:
+            CpuOptions.parse({name: "true"}, gates=settings.gates)
+        except SettingsError:
+            disabled.append(name)
+    yield from _option_sets([name for name in OPTION_STAGES if name not in disabled])
+    yield from disabled
+
+
+def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Settings:
+    """*settings* with a value of one dimension; :class:`SettingsError` if it is invalid."""
+    topology, cpus, gates = settings.topology, settings.cpus, settings.gates
+    match name:
+        case _ if value == NOT_APPLICABLE:
+            return settings
+        case "policy":
+            TopologySettings.parse(value, Scope.CONTAINER, options={}, gates=gates)
+            return replace(settings, topology=replace(topology, policy=Policy(value)))
+        case "scope":
+            TopologySettings.parse(Policy.RESTRICTED, value, options={}, gates=gates)
+            return replace(settings, topology=replace(topology, scope=Scope(value)))
+        case "topology-options":
+            off = replace(topology.options, **{TOPOLOGY_OPTIONS[name].field: False for name in TOPOLOGY_SWITCHES})
+            options = TopologyOptions.parse(_options(value), gates=gates, base=off)
+            return replace(settings, topology=replace(topology, options=options))
+        case "cpu-policy":
+            return replace(settings, cpus=replace(cpus, policy=value))
+        case "cpu-options":
+            return replace(settings, cpus=replace(cpus, options=_options(value)))
+        case _ if MemoryPolicy.parse(value) is MemoryPolicy.NONE:
+            return replace(settings, memory_policy=value, reserved_memory=())
+        case _:  # reserve memory as the settings do, or else spread the reservation over the nodes
+            reserved = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)
+            return replace(settings, memory_policy=value, reserved_memory=reserved)
 
 
 def compare(  # noqa: PLR0913 - three have defaults

@@ -28,22 +28,15 @@ class SerialExecutor(Executor):
         return future
 
 
-def process_pool(count: int | None = None) -> ProcessPoolExecutor:
+class ProcessPool(ProcessPoolExecutor):
     """A pool of *count* processes (default: the CPUs available to this process).
 
-    After an interruption or an error it ends quickly if its jobs call :func:`raise_if_cancelled` now and then.
-    """
-    return _ProcessPool(count or len(sched_getaffinity(0)))
-
-
-class _ProcessPool(ProcessPoolExecutor):
-    """Processes that are not forked from this one, so they inherit neither its threads nor its sockets.
-
-    SIGINT reaches only this process. It sets an event, and workers stop by themselves: a pool whose workers are killed
-    may never end.
+    They are not forked from this one, so they inherit neither its threads nor its sockets. SIGINT reaches only this
+    process. It sets an event, and workers stop by themselves when their jobs call :func:`raise_if_cancelled`: a pool
+    whose workers are killed may never end.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int | None = None) -> None:
         resource_tracker.ensure_running()  # started later, it would unblock SIGINT
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # workers inherit this
         try:
@@ -52,6 +45,7 @@ class _ProcessPool(ProcessPoolExecutor):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         context = get_context("forkserver")
         self._stop = context.Event()
+        count = count or len(sched_getaffinity(0))
         super().__init__(count, mp_context=context, initializer=_initialize_worker, initargs=(self._stop,))
 
     def submit(self, job: Callable[..., Value], /, *args: object, **kwargs: object) -> Future[Value]:

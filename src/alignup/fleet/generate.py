@@ -1,12 +1,15 @@
 """Generates workloads: pods of a profile that arrive and depart and keep a machine busy.
 
-``docs/simulate.md`` describes how pods are drawn from the kinds in ``profiles``. The same seed gives the same workload
-on every version of Python: only ``Random.random`` is used, and times are rounded to milliseconds.
+A profile lists kinds of pods. Its figures are made up but typical: a few large pods that need alignment, many small
+ones, some that do not care. ``docs/simulate.md`` prints these tables and describes how pods are drawn from them. The
+same seed gives the same workload on every version of Python: only ``Random.random`` is used, and times are rounded to
+milliseconds.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from math import log
 from random import Random
 from typing import TypeVar
@@ -18,14 +21,68 @@ from alignup.align.workload import Amounts, Container, Pod, Resources, demand
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, ordered
-from alignup.fleet.profiles import POD_KINDS, PodKind, Profile
 
 _T = TypeVar("_T")
 
 GIB = 1 << 30
+MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
 _SYSTEM_SHARE = 0.1  #: of CPUs and memory, not divided among the accelerators
 _ACCELERATOR_WORDS = ("gpu", "accelerator", "tpu", "npu", "gaudi")
 _NETWORK_WORDS = ("nic", "sriov", "net", "rdma", "hca", "dpu", "vf")
+
+
+class Profile(StrEnum):
+    TELCO = "telco"
+    TRAINING = "training"
+    INFERENCE = "inference"
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodKind:
+    """One kind of pods.
+
+    ``cpus`` and ``accelerators`` are drawn uniformly from the listed values; a value listed twice is twice as likely.
+    With accelerators a pod requests their share of the machine's CPUs and memory instead of ``cpus``. A pod that is
+    not ``guaranteed`` requests half of its limits.
+    """
+
+    name: str
+    weight: int  #: relative frequency
+    lifetime: float | tuple[float, float]  #: seconds: the mean if exponential, the bounds if log-uniform
+    cpus: tuple[float, ...] = ()
+    memory: int = 2  #: GiB per CPU
+    accelerators: tuple[int, ...] = ()
+    networks: int = 0  #: network devices; with accelerators, one for every four of them but at least one
+    huge: int = 0  #: GiB of huge pages
+    sidecar: bool = False  #: whether it has a small sidecar
+    setup: bool = False  #: whether it has an init container of half a CPU
+    guaranteed: bool = True
+
+
+_TELCO = (
+    PodKind(name="upf", weight=2, cpus=(4, 4, 8, 16), networks=2, huge=2, setup=True, lifetime=7 * DAY),
+    PodKind(name="du", weight=3, cpus=(2, 4, 4, 8), networks=1, huge=1, lifetime=7 * DAY),
+    PodKind(name="control", weight=3, cpus=(1, 2, 2, 4), sidecar=True, lifetime=2 * DAY),
+    PodKind(name="oam", weight=2, cpus=(0.25, 0.5, 1), guaranteed=False, lifetime=DAY),
+)
+_TRAINING = (
+    PodKind(name="trainer", weight=6, accelerators=(1, 1, 2, 2, 4, 8), networks=1, lifetime=(HOUR / 2, 2 * DAY)),
+    PodKind(name="prepare", weight=3, cpus=(4, 8, 8, 16), memory=4, lifetime=(5 * MINUTE, 4 * HOUR)),
+    PodKind(name="notebook", weight=1, accelerators=(1,), sidecar=True, lifetime=(HOUR, 10 * HOUR)),
+)
+_INFERENCE = (
+    PodKind(name="model", weight=5, accelerators=(1, 1, 1, 1, 2), sidecar=True, lifetime=6 * HOUR),
+    PodKind(name="embed", weight=3, cpus=(2, 4, 4, 8), memory=4, setup=True, lifetime=2 * HOUR),
+    PodKind(name="gateway", weight=2, cpus=(0.5, 1, 2), guaranteed=False, lifetime=DAY),
+)
+
+POD_KINDS: Mapping[Profile, tuple[PodKind, ...]] = {
+    Profile.TELCO: _TELCO,
+    Profile.TRAINING: _TRAINING,
+    Profile.INFERENCE: _INFERENCE,
+    Profile.MIXED: _TELCO + _TRAINING + _INFERENCE,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,19 +169,19 @@ def _pods(random: Random, profile: Profile, capacity: MachineCapacity, count: in
 
 
 def _pod(kind: PodKind, requests: Amounts) -> Pod:
-    resources = _guaranteed(requests)
+    resources = Resources(requests, requests)
     if not kind.guaranteed:
         half = {CPU: Quantity.parse(f"{requests[CPU].milli() // 2}m"), MEMORY: _bytes(requests[MEMORY].value() // 2)}
         resources = Resources(requests={**requests, **half}, limits=requests)
     init = []
     if kind.setup:
-        init.append(Container("setup", _guaranteed({CPU: Quantity.parse("500m"), MEMORY: Quantity.parse("256Mi")})))
+        small = {CPU: Quantity.parse("500m"), MEMORY: Quantity.parse("256Mi")}
+        init.append(Container("setup", Resources(small, small)))
     if kind.sidecar:
         small = {CPU: Quantity.parse("250m"), MEMORY: Quantity.parse("128Mi")}
-        init.append(Container("proxy", _guaranteed(small), restartable=True))
-    return Pod(
-        name=kind.name, init=tuple(init), containers=(Container(kind.name, resources),), labels={"app": kind.name}
-    )
+        init.append(Container("proxy", Resources(small, small), restartable=True))
+    containers = (Container(kind.name, resources),)
+    return Pod(name=kind.name, init=tuple(init), containers=containers, labels={"app": kind.name})
 
 
 def _requests(random: Random, kind: PodKind, capacity: MachineCapacity) -> dict[str, Quantity]:
@@ -154,10 +211,6 @@ def _requests(random: Random, kind: PodKind, capacity: MachineCapacity) -> dict[
 def _bytes(size: int) -> Quantity:
     """*size* in whole MiB, at least one."""
     return Quantity(max(size >> 20, 1) << 20, format=QuantityFormat.BINARY_SI)
-
-
-def _guaranteed(amounts: Amounts) -> Resources:
-    return Resources(requests=amounts, limits=amounts)
 
 
 def _exponential(random: Random, mean: float) -> float:

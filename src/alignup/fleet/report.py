@@ -12,8 +12,7 @@ from alignup.align import bits
 from alignup.align.decision import Rejection, Shortfall
 from alignup.align.explain import sentences
 from alignup.fleet.admission import ContainerPlacement
-from alignup.fleet.simulate import AlignmentCounts, HostSnapshot, PodOutcome, Score, SimulationResult
-from alignup.fleet.usage import UsageStats
+from alignup.fleet.simulate import AlignmentCounts, HostSnapshot, PodOutcome, Score, SimulationResult, UsageStats
 
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
@@ -143,4 +142,4 @@ def _alignment(counts: AlignmentCounts) -> dict[str, int]:
 
 
 def _usage(usage: Mapping[str, UsageStats]) -> dict[str, Any]:
-    return {resource: {**asdict(stats), "mean": round(stats.mean, 3)} for resource, stats in usage.items()}
+    return {resource: {**stats._asdict(), "mean": round(stats.mean, 3)} for resource, stats in usage.items()}

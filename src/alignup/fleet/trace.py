@@ -23,7 +23,6 @@ from alignup.kube.yaml_scalars import NumberLiteral
 API_VERSION, KIND = "alignup.dev/v1", "Trace"
 MAX_BYTES = 256 << 20  #: a million pods and more
 
-_HEADER_FIELDS = ("apiVersion", "kind", "templates", "events")
 _EVENT_FIELDS = {
     "arrive": ("at", "arrive", "namespace", "uid", "template", "requests", "lifetime"),
     "pod": ("at", "pod", "lifetime"),
@@ -61,9 +60,7 @@ def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
 
 def write(events: Iterable[WorkloadEvent], stream: TextIO) -> None:
     """Write *events* as JSON Lines, which :func:`read` reads as the same events; equal pods share a template."""
-    stream.writelines(
-        json.dumps(document, ensure_ascii=False) + "\n" for document in _to_documents(sort_by_time(events))
-    )
+    stream.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in _to_documents(sort_by_time(events)))
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ class _TraceReader:
         for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
             if header.fields.get(name) != expected:
                 header.error(name, f"must be {expected}, not {_show(header.fields.get(name))}")
-        _reject_unknown(header, _HEADER_FIELDS)
+        _reject_unknown(header, ("apiVersion", "kind", "templates", "events"))
         self.has_header = True
         templates = header.child("templates")
         for name in templates.fields:

@@ -6,7 +6,7 @@ import pytest
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host
 from alignup.align.settings import FeatureGates, Policy, Scope
-from alignup.fleet.settings_grid import DIMENSIONS, build_grid
+from alignup.fleet.compare import DIMENSIONS, build_grid
 from tests.align.hosts import host
 
 ONE = host()
