@@ -81,8 +81,8 @@ def test_nodes_without_cpus_list_the_nearest_nodes():
     layout = layout_machine(superchip())
 
     assert [box.node.id for box in layout.nodes_without_cpus if box.node] == list(range(2, 36))
-    assert layout.nearest_nodes[2] == "near node 0"
-    assert layout.nearest_nodes[35] == "near node 1"
+    assert layout.nodes_without_cpus[0].nearest == "near node 0"
+    assert layout.nodes_without_cpus[-1].nearest == "near node 1"
 
 
 def test_devices_of_several_nodes_or_none_have_a_location():

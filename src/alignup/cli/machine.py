@@ -58,7 +58,7 @@ def show(session: Session, *, machine: str | None, output: str, kubelet: bool) -
     elif output == "json":
         terminal.print_document(machine_file.dump_json(found) + "\n")
     else:
-        terminal.print_lines(draw_text(found, width=terminal.width(), ascii_only=not terminal.supports_unicode()))
+        terminal.print_lines(draw_text(found, width=terminal.width()))
 
 
 @define_command("record", "alignup machine record host.tar.gz", summary="Record the topology of a machine in a file")

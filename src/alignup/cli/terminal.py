@@ -50,17 +50,13 @@ def supports_unicode() -> bool:
     return True
 
 
-def supports_color(stream: TextIO) -> bool:
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def print_lines(lines: "Iterable[Line]") -> None:
     """Print lines of styled cells, in ASCII where the output supports nothing else."""
-    from alignup.picture.cells import Cell, plain, to_ascii  # noqa: PLC0415 - not needed by every command
+    from alignup.picture.cells import plain, to_ascii  # noqa: PLC0415 - not needed by every command
 
     if not supports_unicode():
-        lines = (tuple(Cell(to_ascii(cell.text.replace("→", ">")), cell.style) for cell in line) for line in lines)
-    if not supports_color(sys.stdout):
+        lines = map(to_ascii, lines)
+    if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         for line in lines:
             sys.stdout.write(f"{plain(line)}\n")
         return

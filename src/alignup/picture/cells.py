@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from alignup.picture.text_format import display_width, shorten
 
-_LABEL = 18
+MAX_LABEL = 18  #: columns of the longest label
 
 
 class Cell(NamedTuple):
@@ -16,7 +16,7 @@ class Cell(NamedTuple):
 Line = tuple[Cell, ...]
 
 #: Replacements for ASCII-only output.
-_ASCII = str.maketrans("┌┐└┘─│·…█▓▒░", "++++-|.~#%=.")
+_ASCII = str.maketrans("┌┐└┘─│·…█▓▒░→", "++++-|.~#%=.>")
 
 
 def plain(line: Line) -> str:
@@ -24,13 +24,13 @@ def plain(line: Line) -> str:
     return "".join(cell.text for cell in line).rstrip()
 
 
-def to_ascii(text: str) -> str:
-    """*text* in ASCII, with the same width."""
-    return "".join(char if char.isascii() else "?" * display_width(char) for char in text.translate(_ASCII))
-
-
-def to_ascii_lines(lines: Iterable[Line]) -> list[Line]:
-    return [tuple(Cell(to_ascii(text), style) for text, style in line) for line in lines]
+def to_ascii(line: Line) -> Line:
+    """*line* in ASCII, with the same width."""
+    translated = [(text.translate(_ASCII), style) for text, style in line]
+    return tuple(
+        Cell("".join(char if char.isascii() else "?" * display_width(char) for char in text), style)
+        for text, style in translated
+    )
 
 
 def split_words(line: Line) -> list[Line]:
@@ -42,7 +42,7 @@ def labeled(
 ) -> list[Line]:
     """*chunks*, which are not broken, after a *label*; the label column grows with the label."""
     name, style = label if isinstance(label, Cell) else (label, "label")
-    name = shorten(name, _LABEL)
+    name = shorten(name, MAX_LABEL)
     column = max(column, display_width(name) + 2)
     lines = wrap(chunks, width - column, between=between) or [()]
     heads = [name + " " * (column - display_width(name)), *[" " * column] * (len(lines) - 1)]

@@ -24,13 +24,12 @@ from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.merging.merge import MergeRule
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.cells import Cell, Line, draw_box, draw_strip, labeled, split_words, to_ascii_lines
+from alignup.picture.cells import MAX_LABEL, Cell, Line, draw_box, draw_strip, labeled, split_words
 from alignup.picture.occupancy import UseState, group_by, known_devices, read_occupancy
 from alignup.picture.text import MIN_WIDTH
 from alignup.picture.text_format import clean, display_width, format_list, format_size, shorten
 
 _BAR_WIDTH = 16
-_MAX_LABEL = 18  #: the longest label, as in ``cells.labeled``
 _MAX_HOLDERS = 4  #: the most holders of a node that are listed
 _DOT = Cell("· ", "dim")
 
@@ -65,11 +64,10 @@ def decision_parts(host: Host, pod: Pod, decision: Decision) -> Iterator[Decisio
         yield DecisionPart(container.name, requested, None, placements)
 
 
-def draw(host: Host, pod: Pod, decision: Decision, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
+def draw(host: Host, pod: Pod, decision: Decision, *, width: int = 80) -> list[Line]:
     """Everything *decision* considered, in lines of at most *width* columns."""
     renderer = _DecisionRenderer(host.machine, decision.before, max(width, MIN_WIDTH))
-    lines = [line for part in decision_parts(host, pod, decision) for line in renderer.part(part, decision)]
-    return to_ascii_lines(lines) if ascii_only else lines
+    return [line for part in decision_parts(host, pod, decision) for line in renderer.part(part, decision)]
 
 
 class _DecisionRenderer:
@@ -108,7 +106,7 @@ class _DecisionRenderer:
             rows.append(("hints", _hints(resource, free=free)))
         request = "" if resource.request is None else f" · {_format_amount(name, resource.request)} requested"
         # Strips are aligned, however long the labels are.
-        column = max(11, *(min(display_width(label), _MAX_LABEL) + 2 for label, _ in rows)) if rows else 11
+        column = max(11, *(min(display_width(label), MAX_LABEL) + 2 for label, _ in rows)) if rows else 11
         lines = [line for row in rows for line in labeled(*row, width=self.width - 4, column=column)]
         return draw_box(f"{clean(name)}{request}", lines, width=self.width)
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -27,16 +28,14 @@ _MAX_COMPARED = 256  #: with more nodes, they are not compared
 Matrix = Sequence[Sequence[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Core:
+class Core(NamedTuple):
     """The threads of one core that are in one box, usually all of them."""
 
     id: int
     cpus: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CoreGroup:
+class CoreGroup(NamedTuple):
     """The cores of a box that share a socket and a last-level cache."""
 
     name: str  #: socket and cache, where they differ; else empty
@@ -53,16 +52,14 @@ class CoreGroup:
         return ", ".join(f"{pluralize(cores, 'core')} of {pluralize(each, 'thread')}" for each, cores in sizes)
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceGroup:
+class DeviceGroup(NamedTuple):
     """The devices of one resource in one place."""
 
     resource: str
     devices: tuple[Device, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeBox:
+class NodeBox(NamedTuple):
     """A NUMA node, or the CPUs of no node."""
 
     node: NumaNode | None
@@ -70,6 +67,7 @@ class NodeBox:
     core_groups: tuple[CoreGroup, ...] = ()
     device_groups: tuple[DeviceGroup, ...] = ()
     pci: tuple[str, ...] = ()  #: descriptions of its PCI devices
+    nearest: str = ""  #: the nodes with CPUs near a node without any; empty if unknown
 
     @property
     def name(self) -> str:
@@ -86,8 +84,7 @@ class NodeBox:
         return bits.union(core_group.cpus for core_group in self.core_groups)
 
 
-@dataclass(frozen=True, slots=True)
-class SocketFrame:
+class SocketFrame(NamedTuple):
     """Sockets and nodes that have CPUs in common."""
 
     sockets: tuple[int, ...]
@@ -98,8 +95,7 @@ class SocketFrame:
         return "Unknown socket" if self.sockets == (-1,) else format_ids("Socket", self.sockets)
 
 
-@dataclass(frozen=True, slots=True)
-class DistanceTable:
+class DistanceTable(NamedTuple):
     """Distances from each group of nodes (rows) to each other (columns); nodes with equal distances share both."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -117,7 +113,6 @@ class MachineLayout:
     facts: tuple[str, ...]
     frames: tuple[SocketFrame, ...]
     nodes_without_cpus: tuple[NodeBox, ...] = ()
-    nearest_nodes: dict[int, str] = field(default_factory=dict)  #: node without CPUs → the nodes with CPUs near it
     unplaced_devices: tuple[tuple[str, tuple[DeviceGroup, ...]], ...] = ()  #: of several nodes or none, by location
     pci: tuple[str, ...] = ()  #: descriptions of PCI devices of no node
     table: DistanceTable | None = None
@@ -133,10 +128,6 @@ class MachineLayout:
     def cpus(self) -> CpuSet:
         return bits.union(box.cpus for box in self.boxes)
 
-    def nearest_to(self, box: NodeBox) -> str:
-        """The nodes with CPUs nearest to a box without any; empty if unknown."""
-        return self.nearest_nodes.get(box.node.id, "") if box.node else ""
-
     def fold(self, boxes: Iterable[NodeBox]) -> list[tuple[NodeBox, ...]]:
         """Groups of adjacent *boxes* that can be drawn as one: equal, without devices, and without pods."""
 
@@ -148,7 +139,7 @@ class MachineLayout:
             if len(states) > 1 or any(use.holder for use in states) or any("held" in dict(bar.parts) for bar in bars):
                 return box
             shapes = tuple(core_group.shape for core_group in box.core_groups)
-            return bars, tuple(states), shapes, len(box.sockets), self.nearest_to(box)
+            return bars, tuple(states), shapes, len(box.sockets), box.nearest
 
         return [tuple(run) for _, run in groupby(boxes, key)]
 
@@ -159,7 +150,11 @@ def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLay
     near = (group_by(devices, lambda one: one.nodes or 0), group_by(machine.pci, lambda one: one.node))
     frames = tuple(_frames(machine, near))
     with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}
-    without_cpus = tuple(_box(node, (), near=near) for node in machine.nodes if node.id not in with_cpus)
+    without_cpus = tuple(
+        _box(node, (), near=near)._replace(nearest=_nearest_nodes(machine.distances, node.id, with_cpus))
+        for node in machine.nodes
+        if node.id not in with_cpus
+    )
     title = (
         pluralize(len({cpu.socket for cpu in machine.cpus}), "socket"),
         pluralize(len(machine.nodes), "NUMA node"),
@@ -172,7 +167,6 @@ def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLay
         facts=tuple(_facts(machine)),
         frames=frames,
         nodes_without_cpus=without_cpus,
-        nearest_nodes=_nearest_nodes(machine, with_cpus, without_cpus=nodes - with_cpus),
         unplaced_devices=tuple(_unplaced_devices(machine, devices)),
         pci=tuple(_describe_pci(device for device in machine.pci if device.node not in nodes)),
         table=build_distance_table(machine.distances) if machine.distances else None,
@@ -246,8 +240,7 @@ def _core_groups(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
         groups.setdefault(place, {}).setdefault(cpu.core, []).append(cpu.id)
     for (socket, cache), cores in sorted(groups.items()):
         names = [f"socket {socket}"] if len(sockets) > 1 else []
-        if cache >= 0:
-            names.append(f"cache {cache}")
+        names += [f"cache {cache}"] if cache >= 0 else []
         yield CoreGroup(" ".join(names), tuple(Core(id_, tuple(threads)) for id_, threads in cores.items()))
 
 
@@ -283,17 +276,13 @@ def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
             yield f"{name} {', '.join(addresses)}"
 
 
-def _nearest_nodes(machine: Machine, with_cpus: set[int], *, without_cpus: set[int]) -> dict[int, str]:
-    """Node without CPUs → its nearest nodes with CPUs, if the distances differ."""
-    found: dict[int, str] = {}
-    if machine.distances is None or len(with_cpus) < 2 or not with_cpus <= set(machine.distances.ids):
-        return found
-    for node in without_cpus.intersection(machine.distances.ids):
-        away = {other: machine.distances.both_ways(node)[other] for other in with_cpus}
-        nearest = [other for other, far in away.items() if far == min(away.values())]
-        if len(nearest) < len(with_cpus):
-            found[node] = f"near {format_ids('node', nearest)}"
-    return found
+def _nearest_nodes(distances: Distances | None, node: int, with_cpus: set[int]) -> str:
+    """The nodes with CPUs nearest to a node without any, if the distances differ."""
+    if distances is None or len(with_cpus) < 2 or not {node, *with_cpus} <= set(distances.ids):
+        return ""
+    away = {other: distances.both_ways(node)[other] for other in with_cpus}
+    nearest = [other for other, far in away.items() if far == min(away.values())]
+    return f"near {format_ids('node', nearest)}" if len(nearest) < len(with_cpus) else ""
 
 
 def build_distance_table(distances: Distances) -> DistanceTable:
@@ -305,8 +294,7 @@ def build_distance_table(distances: Distances) -> DistanceTable:
     if len(groups) > MAX_ROWS:
         own = [matrix[index][index] for index in range(len(ids))]
         far = [value for a, row in enumerate(matrix) for b, value in enumerate(row) if a != b]
-        note = f"{_range(own)} to itself, {_range(far)} to others"
-        return DistanceTable((), (), note)
+        return DistanceTable((), (), f"{_range(own)} to itself, {_range(far)} to others")
     cells = tuple(tuple(_cell(matrix, a, b=b) for b in groups) for a in groups)
     pairs = any("/" in cell for row in cells for cell in row)
     note = "where two are given: to itself / to the others of its row" if pairs else ""

@@ -3,10 +3,10 @@
 Without a ledger nothing is held and nothing is free: the picture shows hardware.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -33,6 +33,7 @@ class UseState(StrEnum):
     PLAIN = "plain"  #: hardware only: there is no ledger
 
 
+_MAX_DEVICES = 16  #: the most devices of one resource in one place that are all listed
 _MARKS = {UseState.SHARED: "s", UseState.RESERVED: "r", UseState.LOST: "x", UseState.UNSEEN: "u"}
 
 
@@ -46,8 +47,7 @@ class Holder:
     memory: tuple[Block, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UseInfo:
+class UseInfo(NamedTuple):
     state: UseState
     holder: Holder | None = None
 
@@ -72,11 +72,9 @@ class UseInfo:
 PLAIN, FREE = UseInfo(UseState.PLAIN), UseInfo(UseState.FREE)
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryBar:
+class MemoryBar(NamedTuple):
     """The memory of one type on one node, divided by use; the parts add up to ``total``."""
 
-    type: str  #: ``memory`` or a huge page resource
     total: int
     parts: tuple[tuple[str, int], ...] = ()  #: use and bytes, without empty ones
     page: int = 0  #: huge page size in bytes; 0 for memory
@@ -106,8 +104,10 @@ class Occupancy:
     def of_device(self, device: Device) -> UseInfo:
         return self.by_device.get((device.resource, device.id), FREE) if self.known else PLAIN
 
-    def notable(self, devices: Iterable[Device]) -> tuple[Device, ...]:
-        return tuple(device for device in devices if self.of_device(device).holder or not device.healthy)
+    def listed(self, devices: Sequence[Device]) -> Sequence[Device]:
+        """*devices*, or of many only the held and unhealthy ones."""
+        notable = [device for device in devices if self.of_device(device).holder or not device.healthy]
+        return devices if len(devices) <= _MAX_DEVICES else notable[:_MAX_DEVICES]
 
     def split(self, cpus: Iterable[int]) -> dict[UseInfo, CpuSet]:
         found: dict[UseInfo, CpuSet] = {}
@@ -123,11 +123,11 @@ class Occupancy:
         huge = sum(pages.bytes for pages in node.hugepages)
         bars = []
         if node.memory is not None:
-            bars.append(MemoryBar(MEMORY, node.memory, self._parts(node.id, MEMORY, total=node.memory, huge=huge)))
+            bars.append(MemoryBar(node.memory, self._parts(node.id, MEMORY, total=node.memory, huge=huge)))
         for pages in node.hugepages:
             if pages.count:
                 parts = self._parts(node.id, pages.resource, total=pages.bytes)
-                bars.append(MemoryBar(pages.resource, pages.bytes, parts, page=pages.size))
+                bars.append(MemoryBar(pages.bytes, parts, page=pages.size))
         return tuple(bars)
 
     def _parts(self, node: int, type_: str, *, total: int, huge: int = 0) -> tuple[tuple[str, int], ...]:
@@ -201,9 +201,7 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
     for uid in dict.fromkeys([*ledger.pods, *cpus.held, *cpus.pod_held, *devices.held, *memory.held, *memory.pod_held]):
         own = cpus.owned(uid)
         resources = sorted({resource for held in devices.held.get(uid, {}).values() for resource in held})
-        ids = tuple(
-            (resource, tuple(sorted(devices.owned(uid, resource), key=natural_sort_key))) for resource in resources
-        )
+        ids = tuple((name, tuple(sorted(devices.owned(uid, name), key=natural_sort_key))) for name in resources)
         blocks = memory.pod_held.get(uid) or tuple(
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )

@@ -18,7 +18,6 @@ from alignup.picture.text_format import clean, format_ids, format_list, format_s
 
 _MAX_NUMBERED, _MAX_SHOWN = 512, 4096  #: the most CPUs that are shown with numbers, or at all
 _MAX_BOXES = 64  #: the most boxes that are drawn one by one
-_MAX_DEVICES = 16
 _MAX_DESCRIBED = 16
 _MAX_GAPS = 8
 _PAGE_WIDTH = 1540.0
@@ -132,21 +131,20 @@ class _Painter:
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Drawable]:
         """Nodes without CPUs; equal ones share a box if they are many or have no memory."""
         many = len(layout.nodes_without_cpus) > _MAX_BOXES
-        drawn = []
+        drawn: list[Drawable] = []
         for run in layout.fold(layout.nodes_without_cpus):
             empty = run[0].node is not None and not run[0].node.memory
             groups = [run] if many or empty else [(box,) for box in run]
-            drawn += [self._node_without_cpus(group, layout) for group in groups]
+            drawn += map(self._node_without_cpus, groups)
         widest = max(element.width for element in drawn)
         return [element._replace(width=widest) for element in drawn]
 
-    def _node_without_cpus(self, group: Sequence[NodeBox], layout: MachineLayout) -> Drawable:
+    def _node_without_cpus(self, group: Sequence[NodeBox]) -> Drawable:
         first = group[0]
         ids = [box.node.id for box in group if box.node]
-        near = layout.nearest_to(first)
         parts = [
             *([label(f"{len(group)} nodes", 11)] if len(group) > 1 else []),
-            *([label(near, 11, style="dim")] if near else []),
+            *([label(first.nearest, 11, style="dim")] if first.nearest else []),
             *([label(first.memory, 11)] if len(group) > 1 else self._memory(first, 110)),
             *self.devices(first.device_groups),
             *(label(f"PCI: {text}", 11) for text in first.pci),
@@ -156,10 +154,8 @@ class _Painter:
     def devices(self, device_groups: Iterable[DeviceGroup], most: float = 560) -> Iterator[Drawable]:
         """Devices by resource, with id and holder; of many only the held and unhealthy ones."""
         for group in device_groups:
-            shown, rest = group.devices, 0
-            if len(shown) > _MAX_DEVICES:
-                shown = self._occupancy.notable(shown)[:_MAX_DEVICES]
-                rest = len(group.devices) - len(shown)
+            shown = self._occupancy.listed(group.devices)
+            rest = len(group.devices) - len(shown)
             pills = []
             for device in shown:
                 use = self._occupancy.of_device(device)

@@ -5,14 +5,14 @@ with many nodes show one line per node, and those with hundreds one line per gro
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture.cells import Cell, Line, draw_box, draw_strip, labeled, plain, split_words, to_ascii_lines, wrap
+from alignup.picture.cells import MAX_LABEL, Cell, Line, draw_box, draw_strip, labeled, plain, split_words, wrap
 from alignup.picture.layout import Core, DeviceGroup, DistanceTable, MachineLayout, NodeBox, SocketFrame, layout_machine
 from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.text_format import clean, display_width, format_ids, format_size, list_parts, pluralize, shorten
@@ -20,20 +20,17 @@ from alignup.picture.text_format import clean, display_width, format_ids, format
 MIN_WIDTH = 60
 
 _MAX_NUMBERED, _MAX_NUMBERED_PER_NODE = 160, 64  #: the most CPUs of a machine and of a node that are shown by number
-_MAX_DEVICES = 16  #: the most devices of one resource in one place that are all listed
 _MAX_BOXES = 8  #: the most boxes with CPUs that are drawn; more get one line each
 _MAX_LINES = 64  #: the most lines for nodes; with more, equal ones share a line
 _MAX_LIST_PARTS = 16
 _MAX_GAPS = 8
 _BAR_WIDTH = 20
-_MAX_LABEL = 18
 
 
-def draw(machine: Machine, ledger: Ledger | None = None, *, width: int = 80, ascii_only: bool = False) -> list[Line]:
+def draw(machine: Machine, ledger: Ledger | None = None, *, width: int = 80) -> list[Line]:
     """The picture of *machine*; a *ledger* adds what pods hold. Lines have at most *width* columns."""
     layout = layout_machine(machine, ledger)
-    lines = list(_picture(layout, _Renderer(layout.occupancy, max(width, MIN_WIDTH))))
-    return to_ascii_lines(lines) if ascii_only else lines
+    return list(_picture(layout, _Renderer(layout.occupancy, max(width, MIN_WIDTH))))
 
 
 def _picture(layout: MachineLayout, renderer: "_Renderer") -> Iterator[Line]:
@@ -59,8 +56,7 @@ def _picture(layout: MachineLayout, renderer: "_Renderer") -> Iterator[Line]:
         yield from renderer.boxed("Pods and what they hold", inside.legend(layout))
 
 
-@dataclass(frozen=True, slots=True)
-class _Renderer:
+class _Renderer(NamedTuple):
     occupancy: Occupancy
     width: int
 
@@ -144,9 +140,8 @@ class _Renderer:
     def _devices(self, group: DeviceGroup) -> Iterator[Line]:
         """The devices of one resource by id; of many only the held and unhealthy ones, and a count."""
         yield (Cell(f"{shorten(clean(group.resource), self.width // 2)}:"),)
-        shown = group.devices
-        if len(shown) > _MAX_DEVICES:
-            shown = self.occupancy.notable(shown)[:_MAX_DEVICES]
+        shown = self.occupancy.listed(group.devices)
+        if len(shown) < len(group.devices):
             named = set(shown)
             rest = [clean(device.id) for device in group.devices if device not in named]
             ends = f"{shorten(rest[0], self.width // 4)} … {shorten(rest[-1], self.width // 4)}" if rest else ""
@@ -193,7 +188,7 @@ class _Renderer:
             first, each = group[0], f"{len(group)} nodes, each " if len(group) > 1 else ""
             bars = self.occupancy.bars(first.node) if first.node else ()
             simple = len(bars) < 2 and not any(bar.parts for bar in bars)
-            chunks = [(Cell(f"{each}{first.memory}"),), (Cell(layout.nearest_to(first), "dim"),)]
+            chunks = [(Cell(f"{each}{first.memory}"),), (Cell(first.nearest, "dim"),)]
             ids = [box.node.id for box in group if box.node]
             lines += self.field(format_ids("node", ids), [one for one in chunks if one[0].text], between=" · ")
             for bar in () if simple else bars:
@@ -202,7 +197,7 @@ class _Renderer:
         return lines
 
     def distances(self, table: DistanceTable) -> list[Line]:
-        names = [shorten(name, _MAX_LABEL) for name in table.names]
+        names = [shorten(name, MAX_LABEL) for name in table.names]
         widths = [
             max([display_width(name), *(len(row[index]) for row in table.cells)]) for index, name in enumerate(names)
         ]

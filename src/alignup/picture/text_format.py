@@ -16,7 +16,6 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 #: The widest character of common monospaced fonts, in em; others may come from any font.
 _NARROW_EM, _WIDE_EM = 0.62, 1.25
 _LATIN = 0x250
-_SIGNS = frozenset("·…")
 
 
 def clean(text: str) -> str:
@@ -36,7 +35,7 @@ def display_width(text: str) -> int:
 
 def width_in_em(text: str) -> float:
     """The largest width of *text* in a monospaced font, in em."""
-    wide = 0 if text.isascii() else sum(ord(char) >= _LATIN and char not in _SIGNS for char in text)
+    wide = 0 if text.isascii() else sum(ord(char) >= _LATIN and char not in "·…" for char in text)
     return wide * _WIDE_EM + (len(text) - wide) * _NARROW_EM
 
 
