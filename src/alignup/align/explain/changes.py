@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from alignup.align import bits
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -170,8 +170,7 @@ class Eviction:
         return {"kind": "leaving", "pods": pods, "instead": [list(alike) for alike in self.alternatives]}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeReservationChange:
+class NodeReservationChange(NamedTuple):
     """A change of ``reservedMemory`` on one NUMA node, in bytes."""
 
     node: int
@@ -289,8 +288,7 @@ def apply_changes(changes: Iterable[Change], host: Host, pod: Pod) -> tuple[Host
     return host, pod
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """Changes that together admit the pod, and the decision that proves it."""
 
     changes: tuple[Change, ...]

@@ -33,8 +33,6 @@ MAX_TRIED = 150  #: reservations of one resource; each builds another host
 _MIB = 1 << 20
 _MAX_REQUEST_SUMS, _MAX_NODE_SUMS = 100, 1000
 
-_IRRELEVANT = "strict-cpu-reservation"  #: it affects the shared pool only
-
 
 def setting_changes(what_if: WhatIf) -> Iterator[Proposal]:
     """Proposals of one setting each; if there are none, one proposal of two."""
@@ -65,7 +63,7 @@ def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
         options |= {
             changes.CPU_OPTION + name: parse_bool(name, settings.cpus.options.get(name, "false"))
             for name in OPTION_STAGES
-            if name != _IRRELEVANT
+            if name != "strict-cpu-reservation"  # it affects the shared pool only
         }
     return [
         [SettingChange(policy_field, str(policy), str(other)) for other in reversed(laxer)],

@@ -10,8 +10,8 @@ evictions (``evictions``). It runs until *should_stop* returns true; ``unsearche
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
+from typing import NamedTuple
 
 from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.explain.amounts import nearest_amounts, requested_amounts
@@ -25,8 +25,7 @@ from alignup.align.workload import Pod
 _ORDER = (RequestChange, SettingChange, Eviction, ReservationChange)  #: least disruptive first
 
 
-@dataclass(frozen=True, slots=True)
-class Remedies:
+class Remedies(NamedTuple):
     """The proposals, most useful first, and sentences about what was not searched."""
 
     proposals: tuple[Proposal, ...] = ()
@@ -58,11 +57,9 @@ def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
     rejection = what_if.decision.rejection
     short = {one.resource for one in rejection.shortfalls} if rejection else set()
     # The sort is stable: resources that fell short come first, the others keep the pod's order.
-    questions = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda one: one.resource not in short)
-    amounts = [
-        (f"other amounts of {one.resource} for {one.subject}", nearest_amounts(what_if, one)) for one in questions
-    ]
-    likely = len([one for one in questions if one.resource in short])
+    asked = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda one: one.resource not in short)
+    amounts = [(f"other amounts of {one.resource} for {one.subject}", nearest_amounts(what_if, one)) for one in asked]
+    likely = len([one for one in asked if one.resource in short])
     yield from amounts[:likely]
     yield "other settings", setting_changes(what_if)
     yield from amounts[likely:]

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from alignup.align.host import Host
 
 HOST = "host"  #: the provider of a rejection by the fit check, which counts milli-CPUs
-_SMT_ERROR = "SMTAlignmentError"
 _SHARED_POOL = "shared CPU pool"
 _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
@@ -127,9 +126,8 @@ def describe_rejection(decision: Decision) -> tuple[str, ...]:
 def ignored_requests(host: "Host", pods: Sequence[Pod]) -> tuple[str, ...]:
     """Describe the requests of *pods* that a kubelet silently ignores."""
     gates, offered = host.settings.gates, host.ledger.devices.handled
-    requested = {
-        name for pod in pods for one in pod.all_containers for name in one.resources.requests if is_extended(name)
-    }
+    containers = [container for pod in pods for container in pod.all_containers]
+    requested = {name for one in containers for name in one.resources.requests if is_extended(name)}
     notes = [
         f"no device plugin offers {name}, and a kubelet admits pods regardless of such requests; "
         f"declare the devices with --devices {name}=..."
@@ -175,33 +173,32 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
         yield f"{where} has too little for {subject}: {missing} short ({needed} requested, {free} free)"
     if rejection.shortfalls:
         return
-    if rejection.reason == _SMT_ERROR:
+    if rejection.reason == "SMTAlignmentError":
         yield f"the CPUs of {subject} do not make up whole free cores, which full-pcpus-only requires"
         return
-    memory = [*_memory_without_hints(steps[-1])] if steps and rejection.provider == MEMORY else []
+    memory = _memory_without_hints(steps[-1]) if steps and rejection.provider == MEMORY else []
     yield from memory or [f"{rejection.provider or 'the node'} cannot serve {subject}: {rejection.message}"]
 
 
-def _memory_without_hints(step: MergeStep) -> Iterator[str]:
+def _memory_without_hints(step: MergeStep) -> list[str]:
     """Memory that fits on no set of NUMA nodes, which the kubelet notices only when it allocates."""
     requested = [resource for resource in step.resources if has_no_hints(resource)]
-    explained = False
+    found = []
     for resource in requested:
         name, request, free = resource.resource or "", resource.request or 0, resource.free or {}
         most, total = max(free.values(), default=0), sum(free.values())
         if total < request:
-            explained = True
             missing = f"{format_quantity(total)} free, {format_quantity(request - total)} short"
-            yield f"{format_amount(name, request)}: all NUMA nodes together have {missing}"
+            found.append(f"{format_amount(name, request)}: all NUMA nodes together have {missing}")
         elif most < request:
-            explained = True
-            yield (
+            found.append(
                 f"{format_amount(name, request)}: no NUMA node has that much free ({format_quantity(most)} at most), "
                 "and nodes form a group only while no container holds memory on them, or if they form it already"
             )
-    if requested and not explained:
+    if requested and not found:
         amounts = " and ".join(format_amount(one.resource or "", one.request or 0) for one in requested)
-        yield f"{amounts}: not free on the same NUMA nodes"
+        found.append(f"{amounts}: not free on the same NUMA nodes")
+    return found
 
 
 def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
