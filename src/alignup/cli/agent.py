@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 #: What manifests need permission for; see ``kube.podspec.types.Permission``.
 PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port", "privileged", "sysctl")
-LOG_DIR = "logs"  #: in the root directory
 
 _CONTAINERD = "unix:///run/containerd/containerd.sock"
 _IN_ROOT = "in the root directory"
@@ -158,7 +157,7 @@ def _runtime_options(
         settings = container_settings(node.configuration)
     return PodRuntimeOptions(
         endpoint=endpoint,
-        log_root=(options.log_dir or root / LOG_DIR).absolute(),
+        log_root=(options.log_dir or root / "logs").absolute(),
         allowed=frozenset(map(Permission, options.allow)),
         network=options.network,
         cgroup_driver=options.cgroup_driver,

@@ -114,8 +114,9 @@ def _metrics(report: "AuditReport") -> Iterator[str]:
         namespace, _, pod = one.pod.partition("/")
         labels = {"uid": one.uid, "namespace": namespace, "pod": pod, "container": one.container}
         of_containers += [({**labels, "kind": kind}, drifts[one.uid, one.container, kind]) for kind in kinds]
-    drifted = "Deviations of a container from its intended placement."
-    yield from _gauge("alignup_container_drift", drifted, of_containers)
+    yield from _gauge(
+        "alignup_container_drift", "Deviations of a container from its intended placement.", of_containers
+    )
 
 
 def _gauge(name: str, help_text: str, samples: Iterable[tuple[Mapping[str, str], int]]) -> Iterator[str]:

@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 
 TIMEOUT = 65.0  #: seconds; slightly longer than the agent takes to answer at most
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_LINE, _MAX_HEADERS = 65536, 100
-_NO_RUNTIME: Document = {"runtime": None, "strays": [], "problems": []}
 
 
 class AgentError(InputError, AlignError):
@@ -65,7 +63,7 @@ class AgentClient:
     @property
     def is_local(self) -> bool:
         """Whether the agent certainly runs on this machine."""
-        return isinstance(self._address, UnixAddress) or self._address.host in _LOOPBACK
+        return isinstance(self._address, UnixAddress) or self._address.host in {"127.0.0.1", "::1", "localhost"}
 
     def ping(self) -> None:
         self._connect().close()
@@ -98,7 +96,7 @@ class AgentClient:
 
     def runtime(self) -> Document:
         """The state of its container runtime; an older agent has no such report."""
-        return self.find("/v1/runtime") or _NO_RUNTIME
+        return self.find("/v1/runtime") or {"runtime": None, "strays": [], "problems": []}
 
     def exclusive_cpus(self) -> CpuSet:
         placements = [one for pod in self.pods() for one in pod["placements"]]

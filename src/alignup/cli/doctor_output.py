@@ -62,12 +62,11 @@ def _yaml_lines(configuration: str, findings: Iterable[Finding]) -> Iterator[Lin
 
 
 def _repair_lines(found: Diagnosis) -> Iterator[Line]:
-    if found.after and not found.repairs:
+    if found.repairs:
+        yield from section("Repaired" if found.after else "--write would repair")
+    elif found.after:
         yield ()
         yield (Cell("Nothing to repair; nothing was written."),)
-    if not found.repairs:
-        return
-    yield from section("Repaired" if found.after else "--write would repair")
     for repair in found.repairs:
         backup = found.backups.get(repair.name)
         yield from paragraph(f"{repair.name}{f' (backup: {backup.name})' if backup else ''}", prefix="  ")

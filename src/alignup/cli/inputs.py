@@ -7,9 +7,8 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from alignup.align.errors import AlignError, ConfigurationError, DocumentError, ManifestError
 from alignup.align.host import Host
@@ -33,8 +32,7 @@ _STAGE_TEXTS = {str(StartupStage.DEFAULTING_PANIC): "the kubelet panics while it
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 
 
-@dataclass(frozen=True, slots=True)
-class HostInput:
+class HostInput(NamedTuple):
     host: Host
     configuration: Configuration
     notes: tuple[str, ...] = ()  #: what was ignored, and what is unknown

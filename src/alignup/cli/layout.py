@@ -37,9 +37,8 @@ def section(title: str, items: Iterable[str] = (), *, caption: str = "") -> Iter
 def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = (), *, indent: str = "  ") -> Iterator[Line]:
     """A table in the width of the terminal: numbers are right-aligned, and the last column wraps."""
     shown = [[clean(cell) for cell in row] for row in rows]
-    fixed = sum(
-        max(map(cell_len, column)) + 2 for column in list(zip(*filter(None, [heads, *shown]), strict=True))[:-1]
-    )
+    columns = list(zip(*filter(None, [heads, *shown]), strict=True))
+    fixed = sum(max(map(cell_len, column)) + 2 for column in columns[:-1])
     width = max(terminal.width() - len(indent), fixed + _MIN_WIDTH)
     for number, line in enumerate(_render(shown, heads, width)):
         yield (Cell(indent + line, "dim" if heads and number == 0 else ""),)

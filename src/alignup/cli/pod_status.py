@@ -6,7 +6,6 @@ from typing import Any
 from alignup.cli.app import InputError
 from alignup.cli.client import AgentError, Document
 
-_TERMINAL_PHASES = ("Succeeded", "Failed")
 _INITIALIZING = "PodInitializing"  #: reason of a container whose turn to start has not come
 
 
@@ -35,7 +34,7 @@ def status(pod: Document) -> str:
     run = pod.get("run")
     if run is None or pod["status"] == "waiting":
         return f"{pod['status']} ({pod['position']})" if pod["position"] else str(pod["status"])
-    if run["ending"] and run["phase"] not in _TERMINAL_PHASES:
+    if run["ending"] and run["phase"] not in {"Succeeded", "Failed"}:
         return "Terminating"
     inits, apps = _split_containers(run["containers"])
     if any(_has_started(one) for one in apps):
@@ -101,9 +100,8 @@ def describe_placements(placements: Iterable[Mapping[str, Any]]) -> str:
     from alignup.align.hint import Hint  # noqa: PLC0415
 
     unused = Hint(None, preferred=True)
-    return sentences.describe_allocations(
-        [Placement.of_text(one["container"], unused, one["given"]) for one in placements]
-    )
+    given = [Placement.of_text(one["container"], unused, one["given"]) for one in placements]
+    return sentences.describe_allocations(given)
 
 
 def _split_containers(containers: Sequence[Document]) -> tuple[list[Document], list[Document]]:

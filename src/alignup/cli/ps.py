@@ -14,8 +14,6 @@ from alignup.cli.run import run_directory
 from alignup.enforce.audit import RunProcesses
 from alignup.runs import registry
 
-_RUN_HEADS = ("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND")
-
 
 @define_command("ps", "alignup ps", "alignup ps -o wide", "alignup ps -o json")
 @with_options("agent", AgentOptions)
@@ -34,16 +32,15 @@ def command(agent: AgentOptions, output: str) -> None:
             raise
         found = {"pods": []}
     if output == "json":
-        terminal.print_json(
-            {**found, "runs": [{**run.record.to_document(), "processes": list(run.pids)} for run in runs]}
-        )
+        documents = [{**run.record.to_document(), "processes": list(run.pids)} for run in runs]
+        terminal.print_json({**found, "runs": documents})
         return
     from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
 
     terminal.print_notes(found.get("notes", ()))
     pods = found["pods"]
     if runs:
-        print_table(_RUN_HEADS, map(_run_row, runs))
+        print_table(("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND"), map(_run_row, runs))
     if runs and pods:
         click.echo()
     if pods:

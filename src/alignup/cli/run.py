@@ -25,7 +25,7 @@ from alignup.runs.registry import RunRegistry
 from alignup.runs.request import GPU, RunRejectedError, RunRequest, build_environment, parse_amounts, run_name
 
 if TYPE_CHECKING:
-    from alignup.align.host import Host, Settings
+    from alignup.align.host import Host
     from alignup.align.machine import Machine
     from alignup.align.workload import Pod
 
@@ -34,7 +34,6 @@ _FOREVER = "forever"
 _POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 _SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
 _PER_RUN_VARIABLES = ("ALIGNUP_RUN", "ALIGNUP_NAME")  #: different for each run
-_ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 
 
 class RunCommand(click.Command):
@@ -155,7 +154,7 @@ def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, 
         admission = client.admit(pod_manifest(request), dry_run=True)
         _print_admission(admission, file=sys.stdout)
         return 0 if admission["outcome"] in {"admitted", "kept"} else REJECTED
-    online = bits.parse(_ONLINE_CPUS.read_text("ascii").strip())
+    online = bits.parse(Path("/sys/devices/system/cpu/online").read_text("ascii").strip())
     allocator = AgentAllocator(client, online=online, explain=partial(_print_admission, file=sys.stderr))
     return _run(allocator, request, words, options)
 
@@ -171,7 +170,14 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
         from alignup.discover import device_spec  # noqa: PLC0415 - rarely needed
 
         machine = device_spec.add_devices(machine, options.devices)
-    settings = _read_settings(options.config, machine)
+    settings = None
+    if options.config is not None:
+        from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
+        from alignup.kube import configuration  # noqa: PLC0415
+
+        read = inputs.read_configuration(options.config)
+        with inputs.input_errors(f"with {options.config} on this machine"):
+            settings = configuration.host_settings(read, machine)
     overrides = local_allocator.PolicyOverrides(options.policy, options.scope, options.policy_options, settings)
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
     allocator = local_allocator.LocalAllocator(run_directory(), idle, permitted=permitted, explain=_explain_rejection)
@@ -201,17 +207,6 @@ def _read_machine(options: RunOptions, *, gpus: bool) -> "Machine":
     from alignup.discover.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
 
     return system.read_machine(FileReader(DirectoryFiles("")), name="this machine")
-
-
-def _read_settings(config: Path | None, machine: "Machine") -> "Settings | None":
-    if config is None:
-        return None
-    from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
-    from alignup.kube import configuration  # noqa: PLC0415
-
-    read = inputs.read_configuration(config)
-    with inputs.input_errors(f"with {config} on this machine"):
-        return configuration.host_settings(read, machine)
 
 
 def _run(allocator: lifecycle.Allocator, request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:

@@ -2,8 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from alignup.align.decision import Decision
 from alignup.align.explain import remedies, sentences
@@ -21,8 +20,7 @@ from alignup.schema import decisions
 VERSION = 1  #: of the JSON document
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(NamedTuple):
     workload: Workload
     decision: Decision
     remedies: Remedies

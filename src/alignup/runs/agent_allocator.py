@@ -16,7 +16,6 @@ NAMESPACE = "run"  #: of the pods that stand for runs
 #: Copies of the names in ``align.admit`` and ``agent.service``, whose import would take longer than the admission.
 POLICY_ANNOTATION, SCOPE_ANNOTATION = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
 SELF_RUN_ANNOTATION = "run.alignup.dev/itself"
-_NOMINAL_MEMORY = "1Mi"  #: requested with whole CPUs, since only a pod with memory limits is Guaranteed
 
 
 class AdmittingAgent(Protocol):
@@ -85,7 +84,7 @@ class AgentAllocator:
 def pod_manifest(request: RunRequest) -> dict[str, Any]:
     amounts = dict(request.amounts)
     if amounts.get("cpu", "").isdecimal() and "memory" not in amounts:
-        amounts["memory"] = _NOMINAL_MEMORY
+        amounts["memory"] = "1Mi"  # only a pod with memory limits is Guaranteed
     choices = {POLICY_ANNOTATION: request.policy, SCOPE_ANNOTATION: request.scope}
     return {
         "apiVersion": "v1",

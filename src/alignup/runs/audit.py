@@ -1,9 +1,8 @@
 """Audit everything that was placed: the runs of a user, and the containers of the agent."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from alignup.align import bits
 from alignup.enforce import audit as placement
@@ -17,8 +16,7 @@ class AuditedAgent(ContainerSource, Protocol):
     def pod(self, uid: str) -> Mapping[str, Any] | None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AuditReport:
+class AuditReport(NamedTuple):
     runs: tuple[RunProcesses, ...]
     run_drifts: tuple[Drift, ...]
     containers: ContainerAudit
@@ -38,14 +36,13 @@ def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditRep
     failures: list[str] = []
     if drifted := {drift.uid for drift in first.run_drifts}:
         with registry.RunRegistry(directory).locked():
-            failures += [
-                failure for run in first.runs if run.record.uid in drifted for failure in placement.restore_run(run)
-            ]
+            runs = [run for run in first.runs if run.record.uid in drifted]
+            failures += [failure for run in runs for failure in placement.restore_run(run)]
     failures += placement.restore_containers(first.containers)
     second = _audit_once(directory, agent)
     left = {drift.key for drift in second.drifts}
     fixed = tuple(drift for drift in first.drifts if drift.key not in left)
-    return replace(second, fixed=fixed, failures=tuple(failures))
+    return second._replace(fixed=fixed, failures=tuple(failures))
 
 
 def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:

@@ -6,9 +6,9 @@ are never allocated.
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -40,11 +40,9 @@ _MIB = 1 << 20
 _RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
 _MAX_RUNS = 10_000
 Node = TypeVar("Node", NumaNode, CadvisorNode)
-_ALPHA_OPTIONS = "CPUManagerPolicyAlphaOptions"
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyOverrides:
+class PolicyOverrides(NamedTuple):
     policy: str | None = None
     scope: str | None = None
     options: Sequence[str] = ()  #: ``name=value``, of the topology or CPU manager's policy
@@ -89,7 +87,7 @@ def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSe
         options=TopologyOptions.parse(topology_options, gates=gates, base=topology.options),
     )
     if any(OPTION_STAGES[name] is FeatureStage.ALPHA for name in cpu_options):
-        gates = FeatureGates({**gates.changed, _ALPHA_OPTIONS: True})
+        gates = FeatureGates({**gates.changed, "CPUManagerPolicyAlphaOptions": True})
     cpus = replace(settings.cpus, options={**settings.cpus.options, **cpu_options})
     return Host(machine, replace(settings, topology=topology, cpus=cpus, gates=gates))
 
@@ -152,11 +150,9 @@ class LocalAllocator:
         pod = build_pod(request)
         decision = self.host.admit(pod)
         if decision.rejection is not None:
-            current = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
+            host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
             impossible = not self._idle.decide(pod).admitted
-            raise RunRejectedError(
-                decision.rejection.reason, lambda: self._explain(current, pod), impossible=impossible
-            )
+            raise RunRejectedError(decision.rejection.reason, lambda: self._explain(host, pod), impossible=impossible)
         self.changed = True
         return self.placement(decision)
 
