@@ -6,7 +6,7 @@ import signal
 import socket
 import stat
 import threading
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import httpx2
 import pytest
@@ -86,6 +86,21 @@ async def test_a_slow_reader_gets_the_number_of_missed_events(tmp_path):
             kinds.append(await anext(lines))
 
     assert "event: missed" in kinds
+
+
+async def test_a_stream_ends_with_the_events_before_the_shutdown(tmp_path):
+    path = tmp_path / "api.sock"
+    agent = FakeBackend()
+    async with AsyncExitStack() as clients, on_unix(agent, path) as stopping:
+        client = await clients.enter_async_context(client_at(path))
+        stream = await clients.enter_async_context(client.stream("GET", "/v1/events"))
+        lines = stream.aiter_lines()
+        assert await anext(lines) == ": events from now on"
+        for _ in range(3):
+            agent.event_bus.publish("tick", {})
+        stopping.set()
+
+        assert [line async for line in lines if line.startswith("event")] == ["event: tick"] * 3
 
 
 async def test_a_vanished_client_is_detected(tmp_path):

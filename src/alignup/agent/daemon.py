@@ -130,6 +130,7 @@ async def _main(
         await stop.wait()
         notifier.send(sd_notify.STOPPING)
         log.info("stopping")
+        await service.flush_events()  # event streams end with what has happened so far
     log.info("stopped")
 
 

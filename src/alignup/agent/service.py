@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SELF_RUN_ANNOTATION = "run.alignup.dev/itself"  #: marks pods that the client runs itself
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", re.ASCII)
-_HISTORY_WAIT = 5.0  #: seconds to wait until earlier decisions are in the history
+_FLUSH_SECONDS = 5.0
 
 _Result = TypeVar("_Result")
 
@@ -117,10 +117,13 @@ class AgentService:
             return view
         return replace(view, run=self.runner.run_status(record))
 
-    async def _read_history(self, read: Callable[[], _Result]) -> _Result:
-        """Read the history once it has all earlier decisions, unless that takes long."""
+    async def flush_events(self) -> None:
+        """Wait until all earlier events are in the history and on the streams, unless that takes long."""
         with suppress(TimeoutError, BusyError, NotReadyError):
-            await asyncio.wait_for(self.queue.run(Transaction.flush_events), _HISTORY_WAIT)
+            await asyncio.wait_for(self.queue.run(Transaction.flush_events), _FLUSH_SECONDS)
+
+    async def _read_history(self, read: Callable[[], _Result]) -> _Result:
+        await self.flush_events()
         try:
             return await asyncio.to_thread(read)
         except StateError as error:

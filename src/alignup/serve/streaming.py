@@ -70,9 +70,9 @@ class ByteStream:
             while True:
                 watched: set[asyncio.Future[Any]] = {upcoming, *until}
                 done, _ = await asyncio.wait(watched, timeout=self.heartbeat, return_when=asyncio.FIRST_COMPLETED)
-                if done & until:
-                    return
-                if upcoming not in done:
+                if upcoming not in done:  # what is ready is sent even when the server stops
+                    if done:
+                        return
                     await write(_HEARTBEAT)
                     continue
                 chunk = upcoming.result()
