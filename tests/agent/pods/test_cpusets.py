@@ -120,6 +120,28 @@ def test_an_update_waits_for_the_start_of_its_container():
     assert not fixture.shared & own
 
 
+def test_uses_of_one_container_never_overlap():
+    fixture = Fixture()
+    active: list[int] = []
+
+    async def use(number):
+        async with fixture.cpusets.alone("app-0"):
+            active.append(number)
+            assert active == [number]
+            await asyncio.sleep(0)
+            active.remove(number)
+
+    async def scenario():
+        async with fixture.cpusets.alone("app-0"):
+            second = asyncio.create_task(use(2))
+            await asyncio.sleep(0)
+        await asyncio.gather(second, use(3))  # the third comes when the first has ended and the second has not begun
+
+    asyncio.run(scenario())
+
+    assert active == []
+
+
 def test_a_container_created_during_a_ledger_change_is_moved_soon():
     fixture = Fixture()
 
@@ -177,4 +199,4 @@ def test_removed_containers_are_forgotten():
     asyncio.run(scenario())
 
     assert fixture.cpusets._applied.ids.keys() == {"app-49"}  # noqa: SLF001
-    assert fixture.cpusets._busy == {}  # noqa: SLF001
+    assert not fixture.cpusets._busy  # noqa: SLF001

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Self
+from weakref import WeakValueDictionary
 
 from structlog.typing import FilteringBoundLogger
 
@@ -218,7 +219,7 @@ class CpusetReconciler:
     _applied: AppliedCpusets = field(default_factory=AppliedCpusets)
     _new: dict[str, ContainerKey] = field(default_factory=dict)  #: by id, containers that have not been seen running
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _busy: dict[str, asyncio.Lock] = field(default_factory=dict)  #: by id, containers that are started or updated
+    _busy: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)  #: by id, while used
     _logged: Mapping[ContainerKey, str] = field(default_factory=dict)
     _shared: CpuSet | None = None  #: the shared CPUs at the last pass; ``None``: a pass is due
 
@@ -244,13 +245,8 @@ class CpusetReconciler:
     @asynccontextmanager
     async def alone(self, id_: str) -> AsyncIterator[None]:
         """Start or update a container, but not both at once: containerd would lose the update."""
-        lock = self._busy.setdefault(id_, asyncio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            if not lock.locked():
-                self._busy.pop(id_, None)
+        async with self._busy.setdefault(id_, asyncio.Lock()):
+            yield
 
     def created_in(self, id_: str, key: ContainerKey, placement: CpusetPlacement) -> None:
         """Record a container created in *placement*, which may differ from the ledger by now."""
