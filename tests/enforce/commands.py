@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
+from tests.deadlines import wait_for
+
 
 @contextmanager
 def started(*command: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
@@ -21,6 +23,8 @@ def started(*command: str, env: Mapping[str, str] | None = None) -> Iterator[sub
         ) as process
     ):
         try:
+            if env:  # the kernel shows the environment a moment after the program has started
+                wait_for(Path(f"/proc/{process.pid}/environ").read_bytes)
             yield process
         finally:
             with suppress(ProcessLookupError):
