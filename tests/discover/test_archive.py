@@ -145,6 +145,17 @@ def test_a_header_that_expands_without_limit_is_rejected(tmp_path: Path):
         read_archive(file, max_bytes=1 << 20)
 
 
+def test_a_member_above_the_limit_is_rejected_before_it_is_read(tmp_path: Path):
+    file = tmp_path / "huge.tar"
+    with file.open("wb") as packed:
+        made = member("sys/huge")
+        made.size = 1 << 40
+        packed.write(made.tobuf())
+
+    with pytest.raises(SourceError, match="'sys/huge' has 1099511627776 bytes"):
+        read_archive(file, max_bytes=1 << 20)
+
+
 def test_too_many_members_are_rejected(tmp_path: Path):
     file = tmp_path / "many.tar.gz"
     with tarfile.open(file, "w:gz") as packed:

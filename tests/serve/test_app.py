@@ -143,6 +143,8 @@ async def test_invalid_documents_are_rejected_with_their_fields(body, headers, s
         assert response.status_code == status
         if field is not None:
             assert field in [error["field"] for error in document["errors"]]
+        if status == 400:
+            assert document["detail"].startswith("The document is not valid JSON or YAML: ")
 
 
 @pytest.mark.parametrize("declared", [True, False], ids=["with a length", "in pieces"])

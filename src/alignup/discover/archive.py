@@ -69,6 +69,8 @@ def read_archive(file: Path, *, max_bytes: int = MAX_BYTES, max_members: int = M
                 for count, member in enumerate(archive):
                     if count >= max_members:
                         raise SourceError(f"{file} is rejected: it has more than {max_members} members")
+                    if member.isreg() and member.size > max_bytes:
+                        raise SourceError(f"{file} is rejected: {member.name!r} has {member.size} bytes")
                     _read_member(archive, member, file=file, contents=contents, links=links)
         except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError, ValueError) as error:
             raise SourceError(f"{file} is not a machine archive: {error}") from error
@@ -107,8 +109,6 @@ def _read_member(
             raise SourceError(f"{file} is rejected: the link {member.name!r} leads outside")
         links[path] = member.linkname
     elif member.isreg():
-        if member.size > MAX_BYTES:
-            raise SourceError(f"{file} is rejected: {member.name!r} has {member.size} bytes")
         content = archive.extractfile(member)
         contents[path] = content.read() if content else b""
     elif member.isdir():

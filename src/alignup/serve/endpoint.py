@@ -24,9 +24,9 @@ from alignup.serve.routes import Operation
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
 Handler = Callable[[Request, ParameterValues], Awaitable[ASGIApp]]
-ReadPod = Callable[[bytes], Pod]  #: reads responses.JSON or responses.YAML; raises ``PodError`` or ``ParseError``
+ReadPod = Callable[[bytes], Pod]  #: reads JSON or YAML; raises ``PodError`` or ``ParseError``
 
-_INLINE_BYTES = 16 << 10  #: parsing responses.JSON up to this size takes less time than a thread switch
+_INLINE_BYTES = 16 << 10  #: parsing JSON up to this size takes less time than a thread switch
 _CLOSE = {"Connection": "close"}  #: the rest of the request stays unread, so the connection cannot be reused
 
 _log = logging.getLogger(__name__)
@@ -110,14 +110,14 @@ async def receive_pod(request: Request, read_pod: ReadPod, *, limit: int, second
     try:
         if inline:
             json.loads(content)
-    except (ValueError, RecursionError):  # a small responses.YAML document can expand to a huge one
+    except (ValueError, RecursionError):  # a small YAML document can expand to a huge one
         inline = False
     try:
         return read_pod(content) if inline else await asyncio.to_thread(read_pod, content)
     except PodError:
         raise
     except (ParseError, UnicodeDecodeError, RecursionError) as error:
-        detail = f"The document is not valid responses.JSON or responses.YAML: {error}"
+        detail = f"The document is not valid JSON or YAML: {error}"
         raise ProblemError(400, detail, errors=[Problem("", str(error))]) from error
     except AlignError as error:
         raise ProblemError(422, str(error), errors=[Problem("", str(error))]) from error

@@ -25,7 +25,7 @@ def read(path: Path, *, limit: int = MAX_BYTES) -> bytes | None:
             if not stat.S_ISREG(status.st_mode):
                 raise FileError(f"cannot read {path}: it is not a regular file")
             with os.fdopen(handle, "rb", closefd=False) as file:
-                data = file.read() if status.st_size <= limit else b""
+                data = file.read(limit + 1) if status.st_size <= limit else b""
         finally:
             os.close(handle)
     except FileNotFoundError:
