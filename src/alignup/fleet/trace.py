@@ -266,6 +266,6 @@ def _template_document(pod: Pod) -> dict[str, Any]:
     only = pod.containers[0] if len(pod.containers) == 1 else None
     amounts = only.resources.requests if only else {}
     anonymous = replace(pod, name="", namespace="", uid="", recorded_qos=None)
-    if anonymous == replace(_pod_of_requests(amounts), name="", namespace=""):
+    if anonymous == Pod(name="", namespace="", containers=(Container(_CONTAINER, Resources(amounts, amounts)),)):
         return {"requests": amounts_to_dict(amounts)}
     return {"pod": pod_to_dict(anonymous)}

@@ -93,7 +93,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
     if "\\u" in text:
         # Kubernetes replaces unpaired surrogates as well; they could not even be printed.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
-    number = lru_cache(4096)(NumberLiteral)
+    # Long texts repeat their numbers; for one line of a trace, a cache costs more than it saves.
+    number = lru_cache(4096)(NumberLiteral) if len(text) > 4096 else NumberLiteral
     decoder = json.JSONDecoder(parse_int=number, parse_float=number, parse_constant=reject_constant)
     end, line, count = 0, 1, 0
     while match := _NON_SPACE.search(text, end):
