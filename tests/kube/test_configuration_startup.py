@@ -368,6 +368,15 @@ def test_the_limit_on_numa_nodes_can_be_disabled():
     assert Host(many, host_settings(configuration, many, limit_nodes=False)).rules.topology.policy is Policy.BEST_EFFORT
 
 
+def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
+    configuration = Configuration(system_reserved={"ephemeral-storage": "1e10003"})
+
+    (error,) = startup_errors(configuration, MACHINE, ephemeral_storage=5)
+
+    assert (error.stage, str(error)) == (StartupStage.NODE_ALLOCATABLE, "amounts 10003 digits apart cannot be added")
+    assert startup_errors(configuration, MACHINE) == ()
+
+
 @given(configurations, machines(max_nodes=3, max_id=3), st.none() | st.integers(0, 1 << 40))
 def test_a_host_starts_without_startup_errors(configuration, machine, storage):
     errors = startup_errors(configuration, machine, ephemeral_storage=storage)

@@ -124,7 +124,10 @@ def startup_errors(
     except ConfigurationError as error:
         return (error,)
     errors = tuple(_manager_errors(configuration, machine.kubelet_view(), reservations, limit_nodes=limit_nodes))
-    excess = compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage).excess
+    try:
+        excess = compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage).excess
+    except ConfigurationError as error:
+        return (*errors, error)
     if not excess:
         return errors
     what = list(map(str, excess))
@@ -134,7 +137,7 @@ def startup_errors(
 
 
 def node_status(configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None) -> NodeStatus:
-    """Capacity and allocatable as in the Node object; :class:`ConfigurationError` up to stage eviction_hard."""
+    """Capacity and allocatable as in the Node object; :class:`ConfigurationError` for invalid reservations."""
     resources = compute_node_allocatable(configuration, machine, ephemeral_storage=ephemeral_storage)
     pods = Quantity.of(_max_pods(configuration, machine.kubelet_view()))
     left = subtract(resources.capacity, resources.reservation)

@@ -111,12 +111,12 @@ def compute_reservations(configuration: Configuration, machine: Machine) -> Node
 def compute_node_allocatable(
     configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None
 ) -> StartupResources:
-    """*ephemeral_storage*: bytes, ``None`` if unknown; :class:`ConfigurationError` up to stage eviction_hard."""
+    """*ephemeral_storage*: bytes, ``None`` if unknown; :class:`ConfigurationError` for invalid reservations."""
     reservations = compute_reservations(configuration, machine)
     whole = _capacity(machine)
     if ephemeral_storage is not None and configuration.local_storage_capacity_isolation:
         whole[EPHEMERAL_STORAGE] = Quantity.of(ephemeral_storage)
-    with _adding(configuration):
+    with _adding(configuration, StartupStage.NODE_ALLOCATABLE):
         system, kube = reservations.system_reserved, reservations.kube_reserved
         reservation = _reservation((system, kube), reservations.thresholds, whole)
         limits = subtract(subtract(whole, system), kube)
@@ -242,13 +242,12 @@ def _reservation(
 
 
 @contextmanager
-def _adding(configuration: Configuration) -> Iterator[None]:
+def _adding(configuration: Configuration, stage: StartupStage = StartupStage.SYSTEM_RESERVED) -> Iterator[None]:
     """Reject quantities with exponents so far apart that adding them would keep a kubelet busy for hours."""
     try:
         yield
     except QuantityError as error:
         problems = [Problem("systemReserved", str(error))]
-        stage = StartupStage.SYSTEM_RESERVED
         raise ConfigurationError(problems, stage=stage, source=configuration.source) from None
 
 
