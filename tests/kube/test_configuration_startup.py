@@ -377,6 +377,15 @@ def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
     assert startup_errors(configuration, MACHINE) == ()
 
 
+@pytest.mark.parametrize("reserved", ["0", "1500m", "1Gi"])
+def test_allocatable_memory_overflows_with_a_threshold_that_is_not_a_number(reserved):
+    configuration = Configuration(eviction_hard={"memory.available": "NaN%"}, system_reserved={"memory": reserved})
+
+    offered = node_allocatable(MACHINE, host_settings(configuration, MACHINE))
+
+    assert offered.memory == node_status(configuration, MACHINE).allocatable["memory"].value() < 0
+
+
 @given(configurations, machines(max_nodes=3, max_id=3), st.none() | st.integers(0, 1 << 40))
 def test_a_host_starts_without_startup_errors(configuration, machine, storage):
     errors = startup_errors(configuration, machine, ephemeral_storage=storage)
@@ -393,7 +402,7 @@ def test_a_host_starts_without_startup_errors(configuration, machine, storage):
 
 @given(configurations, machines(max_nodes=3, max_id=3))
 def test_host_and_node_status_agree_on_allocatable(configuration, machine):
-    """A kubelet with an over-reservation does not start; the host rounds fractions of a byte."""
+    """A kubelet with an over-reservation does not start."""
     try:
         settings = host_settings(configuration, machine)
     except ConfigurationError:
@@ -405,4 +414,4 @@ def test_host_and_node_status_agree_on_allocatable(configuration, machine):
     assert offered.milli_cpu == status["cpu"].milli()
     assert offered.pods == status["pods"].value()
     if "memory" in status:
-        assert offered.memory == pytest.approx(status["memory"].value(), abs=1)
+        assert offered.memory == status["memory"].value()

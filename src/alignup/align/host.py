@@ -27,6 +27,7 @@ from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.provider import Provider
+from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Pod, validation
 from alignup.align.workload.names import CPU, MEMORY
@@ -187,10 +188,11 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
         memory = sum(known) if known else _UNLIMITED
     memory -= sum(huge.values())
     reserved = settings.reservation
-    left = {
-        name: max(0, size - (reserved[name].value() if name in reserved else 0))
-        for name, size in {**huge, MEMORY: memory}.items()
-    }
+    left: dict[str, int] = {}
+    for name, size in {**huge, MEMORY: memory}.items():
+        whole, taken = Quantity.of(size), reserved.get(name, Quantity.ZERO)
+        # An overflow wraps, as in the kubelet: an eviction threshold of NaN % is a reservation of -2**63.
+        left[name] = (whole - taken).value() if whole > taken else 0
     cpus = 1000 * view.num_cpus - (reserved[CPU].milli() if CPU in reserved else 0)
     return NodeAllocatable(
         milli_cpu=max(0, cpus),
