@@ -6,14 +6,14 @@ READY := .venv/.ready
 .PHONY: help setup run test soak coverage lint bench e2e format lock clean again
 
 help:
-	@echo "make run     run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
-	@echo "make test    run all tests"
-	@echo "make soak    run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
-	@echo "make coverage measure which lines of align/ and state/ the tests run"
-	@echo "make lint    run ruff, mypy and the import rules"
-	@echo "make bench   run the benchmarks, each beside its budget"
-	@echo "make e2e     run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
-	@echo "make format  format the code"
+	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
+	@echo "make test      run all tests"
+	@echo "make soak      run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
+	@echo "make coverage  measure which lines of align/ and state/ the tests run"
+	@echo "make lint      run ruff, mypy and the import rules"
+	@echo "make bench     run the benchmarks, each beside its budget"
+	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
+	@echo "make format    format the code"
 
 setup: $(READY)
 

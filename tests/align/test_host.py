@@ -11,7 +11,7 @@ from alignup.align.decision import Outcome
 from alignup.align.devices.provider import DeviceProvider
 from alignup.align.errors import AlignError, PodError, SettingsError, StateError
 from alignup.align.host import Host, Settings, node_allocatable
-from alignup.align.machine import CadvisorNode, CadvisorReport, Device, HugePages
+from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
@@ -327,6 +327,13 @@ class TestFit:
 
         assert (room.milli_cpu, room.memory, room.pods) == (6500, 5 * GIB, 7)
         assert room.scalars == {"hugepages-2Mi": 2 * GIB - (2 << 20)}
+
+    @pytest.mark.parametrize("reserved", [-(1 << 63), 0, 1 << 63])
+    def test_memory_of_unknown_size_rejects_no_pod(self, reserved):
+        machine = Machine(cpus=(Cpu(0, core=0, socket=0, node=0),), nodes=(NumaNode(0, None),))
+        one = Host(machine, Settings(reservation={"memory": Quantity.of(reserved)}))
+
+        assert one.admit(pod(cpu="1", memory="1Pi")).admitted
 
     @pytest.mark.parametrize(
         ("asked", "reason", "short"),

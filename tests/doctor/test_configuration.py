@@ -435,6 +435,14 @@ def test_amounts_that_cannot_be_added_are_dropped():
     assert stages(found) == ["system_reserved"]
 
 
+def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
+    invalid = text(systemReserved={"ephemeral-storage": "1e10003"}, topologyManagerPolicy="foo")
+
+    found = check_configuration(invalid, machine(), name="CONFIG", ephemeral_storage=5).findings
+
+    assert sorted(stages(found)) == ["node_allocatable", "validation"]
+
+
 def test_a_machine_without_cpus_stops_the_static_policy():
     blind = replace(machine(), report=CadvisorReport(cpus=(), num_cpus=0, num_sockets=0))
 

@@ -182,21 +182,20 @@ def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
     for node in view.nodes:
         for pages in node.hugepages:
             huge[pages.resource] = huge.get(pages.resource, 0) + pages.bytes
-    memory = machine.memory
-    if memory is None:
-        known = [node.memory for node in machine.nodes if node.memory is not None]
-        memory = sum(known) if known else _UNLIMITED
-    memory -= sum(huge.values())
+    capacity = dict(huge)
+    memory = [node.memory for node in machine.nodes] if machine.memory is None else [machine.memory]
+    if known := [size for size in memory if size is not None]:
+        capacity[MEMORY] = sum(known) - sum(huge.values())
     reserved = settings.reservation
     left: dict[str, int] = {}
-    for name, size in {**huge, MEMORY: memory}.items():
+    for name, size in capacity.items():
         whole, taken = Quantity.of(size), reserved.get(name, Quantity.ZERO)
         # An overflow wraps, as in the kubelet: an eviction threshold of NaN % is a reservation of -2**63.
         left[name] = (whole - taken).value() if whole > taken else 0
     cpus = 1000 * view.num_cpus - (reserved[CPU].milli() if CPU in reserved else 0)
     return NodeAllocatable(
         milli_cpu=max(0, cpus),
-        memory=left.pop(MEMORY),
+        memory=left.pop(MEMORY, _UNLIMITED),
         ephemeral_storage=_UNLIMITED,
         pods=settings.max_pods,
         scalars=left,

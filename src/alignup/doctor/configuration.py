@@ -113,9 +113,13 @@ def _advice(problem: Problem, stage: StartupStage) -> str:
 
 def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> Iterator[Finding]:
     """More reserved than the machine has, which the kubelet notices only after everything has started."""
-    started = configuration.compute_node_allocatable(
-        inputs.configuration, inputs.machine, ephemeral_storage=ephemeral_storage
-    )
+    try:
+        started = configuration.compute_node_allocatable(
+            inputs.configuration, inputs.machine, ephemeral_storage=ephemeral_storage
+        )
+    except ConfigurationError as failure:
+        yield from _startup_errors((failure,))
+        return
     areas = {"cpu": Area.CPUS, "memory": Area.MEMORY}
     for excess in started.excess:
         yield error(
