@@ -41,6 +41,8 @@ def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_p
         found = tuple(dict.fromkeys(validation_problems(pod)))
         if found:
             raise PodError(found)
+        # Amounts that cannot be added up are an error here, not in the middle of a decision.
+        demand.fit_request(pod), demand.fit_used(pod), demand.limits(pod)
         if source is PodSource.STATIC:
             return pod
         # The API server stores rewritten amounts and the QoS class.
