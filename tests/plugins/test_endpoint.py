@@ -1,7 +1,10 @@
 """Device lists of plugins, as they arrive."""
 
+import pytest
+
+from alignup.align.errors import PluginError
 from alignup.align.machine import Device
-from alignup.plugins.endpoint import parse_devices
+from alignup.plugins.endpoint import MAX_DEVICES, MAX_NODE, MAX_NODE_IDS, parse_devices
 from alignup.wire import device_plugin_pb2 as wire
 
 GPU = "example.com/gpu"
@@ -34,9 +37,26 @@ def test_devices_without_an_id_are_ignored():
 
 
 def test_invalid_numa_nodes_are_ignored():
-    (device,) = listed(wire.Device(ID="a", health="Healthy", topology=topology(-1, 1, 1 << 40)))
+    (device,) = listed(wire.Device(ID="a", health="Healthy", topology=topology(-1, 1, MAX_NODE, 1 << 40)))
 
     assert device.nodes == 0b10
+
+
+def test_a_list_has_a_limited_number_of_devices():
+    devices = [wire.Device(ID=str(number)) for number in range(MAX_DEVICES + 1)]
+
+    assert len(listed(*devices[1:])) == MAX_DEVICES
+    with pytest.raises(PluginError, match="the list has 10001 devices; the limit is 10000"):
+        listed(*devices)
+
+
+def test_a_list_has_a_limited_number_of_numa_node_ids():
+    half = topology(*range(MAX_NODE), *[1] * (MAX_NODE_IDS // 2 - MAX_NODE))
+    two = [wire.Device(ID=id_, topology=half) for id_ in "ab"]
+
+    assert {device.nodes for device in listed(*two)} == {(1 << MAX_NODE) - 1}
+    with pytest.raises(PluginError, match="the list has 100001 NUMA node ids; the limit is 100000"):
+        listed(*two, wire.Device(ID="c", topology=topology(0)))
 
 
 def test_a_topology_without_nodes_is_not_a_missing_topology():

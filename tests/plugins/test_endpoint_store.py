@@ -134,6 +134,7 @@ class PluginLifecycles(RuleBasedStateMachine):
         self.seen = UNKNOWN_RESOURCE  #: at the last notification
         self.store = EndpointStore(now=lambda: self.time, changed=self.record, grace=GRACE)
         self.connected = []  #: oldest first
+        self.lists = {}  #: endpoint → its devices, if it has listed any
         self.last = None  #: the current device list
         self.since = None  #: when the last endpoint disconnected
 
@@ -146,13 +147,18 @@ class PluginLifecycles(RuleBasedStateMachine):
         replaced = self.store.connect(one)
         assert replaced is next((old for old in self.connected if old.socket == one.socket), None)
         self.connected = [old for old in self.connected if old is not replaced] + [one]
+        if replaced in self.lists:
+            self.lists[one] = self.lists.pop(replaced)
         self.since = None
+        self.choose()
 
     @precondition(lambda self: self.connected)
     @rule(data=st.data(), count=st.integers(0, 3))
     def list(self, data, count):
-        self.store.list(data.draw(st.sampled_from(self.connected)), devices(count))
-        self.last = devices(count)
+        one = data.draw(st.sampled_from(self.connected))
+        self.store.list(one, devices(count))
+        self.lists[one] = devices(count)
+        self.choose()
 
     @precondition(lambda self: self.connected)
     @rule(data=st.data())
@@ -160,9 +166,21 @@ class PluginLifecycles(RuleBasedStateMachine):
         gone = data.draw(st.sampled_from(self.connected))
         self.store.disconnect(gone)
         self.connected.remove(gone)
+        self.lists.pop(gone, None)
+        self.choose()
         if not self.connected:
             self.since = self.time
-            self.last = None if self.last is None else devices(len(self.last), healthy=False)
+
+    def choose(self):
+        """The devices of the latest endpoint that has listed some, or the last devices, all unhealthy."""
+        serving = self.serving()
+        if serving is not None:
+            self.last = self.lists[serving]
+        elif self.last is not None:
+            self.last = devices(len(self.last), healthy=False)
+
+    def serving(self):
+        return next((one for one in reversed(self.connected) if one in self.lists), None)
 
     @rule(seconds=st.sampled_from([1.0, GRACE, 1.5 * GRACE]))
     def wait(self, seconds):
@@ -179,7 +197,7 @@ class PluginLifecycles(RuleBasedStateMachine):
         assert counts.capacity == {name: len(listed) for name, listed in known.items()}
         assert counts.allocatable == {name: sum(one.healthy for one in listed) for name, listed in known.items()}
         if self.connected:
-            assert self.store.primary(GPU) is self.connected[-1]
+            assert self.store.primary(GPU) is (self.serving() or self.connected[-1])
 
     @invariant()
     def every_change_is_notified(self):

@@ -200,21 +200,47 @@ async def test_plugins_register_again_with_the_next_manager(directory, listener)
     assert set(listener.events) == {("listed", GPU), ("listed", NIC)}
 
 
-async def test_the_last_endpoint_is_called_and_any_endpoint_may_list(directory, manager, listener):
+async def test_devices_and_calls_belong_to_the_plugin_that_registered_last(directory, manager, listener):
     async with Plugin(GPU, "2@0", directory=directory, endpoint="old.sock") as old:
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)
         async with Plugin(GPU, "3@0", directory=directory, endpoint="new.sock", preference=Preference.LOWEST) as new:
             await listener.until(lambda: len(listener.healthy(GPU)) == 3)
-            await manager.allocate(GPU, ("gpu-0",))
-            old.set_devices("1@0")
-            await listener.until(lambda: len(listener.healthy(GPU)) == 1)
             assert listener.preferred[GPU]
-        await listener.until(lambda: not listener.preferred[GPU])
+            old.set_devices("1@0")
+            await manager.allocate(GPU, ("gpu-2",))
+            await manager.settled()
+            assert len(listener.healthy(GPU)) == 3
+        await listener.until(lambda: listener.healthy(GPU) == ["gpu-0"])
+        assert not listener.preferred[GPU]
         await manager.allocate(GPU, ("gpu-0",))
 
-        assert listener.healthy(GPU) == ["gpu-0"]
         assert ("stopped", GPU) not in listener.events
-    assert (len(old.requests("Allocate")), len(new.requests("Allocate"))) == (1, 1)
+    assert [list(one.container_requests[0].devices_ids) for one in old.requests("Allocate")] == [["gpu-0"]]
+    assert [list(one.container_requests[0].devices_ids) for one in new.requests("Allocate")] == [["gpu-2"]]
+
+
+async def test_a_plugin_serves_until_its_successor_lists_devices(directory, manager, listener):
+    late = Plugin(GPU, "1@0", directory=directory, endpoint="late.sock")
+    late.inject("ListAndWatch", Fault(hang=True))
+    async with Plugin(GPU, "2@0", directory=directory, endpoint="old.sock") as old:
+        await listener.until(lambda: len(listener.healthy(GPU)) == 2)
+        async with late:
+            await late.wait_registered()
+            await manager.allocate(GPU, ("gpu-1",))
+
+    assert (len(old.requests("Allocate")), len(late.requests("Allocate"))) == (1, 0)
+
+
+async def test_allocate_goes_to_the_plugin_that_lists_the_devices(directory, manager, listener):
+    """A pod may have been decided on just before another plugin of the resource registered."""
+    devices = [Device(GPU, "new-0", 1)]
+    async with Plugin(GPU, "2@0", directory=directory, endpoint="old.sock") as old:
+        await listener.until(lambda: len(listener.healthy(GPU)) == 2)
+        async with Plugin(GPU, devices, directory=directory, endpoint="new.sock") as new:
+            await listener.until(lambda: listener.healthy(GPU) == ["new-0"])
+            await manager.allocate(GPU, ("gpu-1",))
+
+    assert (len(old.requests("Allocate")), len(new.requests("Allocate"))) == (1, 0)
 
 
 async def test_a_plugin_may_register_twice(directory, manager, listener):

@@ -155,17 +155,32 @@ async def test_socket_names_may_contain_any_character(directory, listener):
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)
 
 
+def test_an_endpoint_is_a_file_in_the_plugin_directory():
+    assert socket_path(Path("/plugins"), "..gpu.sock") == Path("/plugins/..gpu.sock")
+
+
 @pytest.mark.parametrize(
-    ("endpoint", "path"),
-    [
-        pytest.param("gpu.sock", "/plugins/gpu.sock", id="a file"),
-        pytest.param("/gpu.sock", "/plugins/gpu.sock", id="a leading slash"),
-        pytest.param("sub/gpu.sock", "/plugins/sub/gpu.sock", id="in a subdirectory"),
-        pytest.param("", "/plugins", id="empty"),
-    ],
+    "endpoint",
+    ["", ".", "..", "../x.sock", "../../x.sock", "/x.sock", "sub/x.sock", "x.sock/", "kubelet.sock", "a\0b"],
 )
-def test_an_endpoint_is_relative_to_the_plugin_directory(endpoint, path):
-    assert socket_path(Path("/plugins"), endpoint) == Path(path)
+async def test_other_endpoints_are_rejected_and_not_dialled(directory, register, endpoint):
+    dialled = asyncio.Event()
+
+    async def accept(reader, writer):
+        dialled.set()
+        writer.close()
+
+    (directory / "sub").mkdir()
+    async with (
+        await asyncio.start_unix_server(accept, directory.parent / "x.sock"),
+        await asyncio.start_unix_server(accept, directory / "x.sock"),
+        await asyncio.start_unix_server(accept, directory / "sub" / "x.sock"),
+    ):
+        answer = await register(wire.RegisterRequest(version="v1beta1", endpoint=endpoint, resource_name=GPU))
+
+    assert answer[0] == "UNKNOWN"
+    assert "must be a file in the plugin directory" in answer[1]
+    assert not dialled.is_set()
 
 
 def _chunks(things, size):

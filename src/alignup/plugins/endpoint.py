@@ -24,6 +24,9 @@ from alignup.plugins.allocate_response import AllocateResponse
 from alignup.wire import device_plugin_pb2 as wire
 
 HEALTHY = "Healthy"
+MAX_DEVICES = 10_000  #: in one list
+MAX_NODE_IDS = 100_000  #: NUMA node ids of all devices in one list
+MAX_NODE = 1_024  #: NUMA node ids are lower: Linux supports no more nodes
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 
@@ -139,11 +142,16 @@ def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[D
     """Return the listed devices, sorted by id: plugins send equal lists in varying order.
 
     The last entry of an id wins; entries without an id are ignored, and so are invalid NUMA nodes, such as the kernel's
-    -1 for "no node".
+    -1 for "no node". Raise ``PluginError`` for a list that is too large.
     """
+    if len(response.devices) > MAX_DEVICES:
+        raise PluginError(f"the list has {len(response.devices)} devices; the limit is {MAX_DEVICES}")
+    node_ids = sum(len(device.topology.nodes) for device in response.devices)
+    if node_ids > MAX_NODE_IDS:
+        raise PluginError(f"the list has {node_ids} NUMA node ids; the limit is {MAX_NODE_IDS}")
     devices = {}
     for device in response.devices:
-        nodes = bits.of(node.ID for node in device.topology.nodes if 0 <= node.ID < bits.MAX_MEMBER)
+        nodes = bits.of(node.ID for node in device.topology.nodes if 0 <= node.ID < MAX_NODE)
         known = nodes if device.HasField("topology") else None
         devices[device.ID] = Device(resource, device.ID, known, healthy=device.health == HEALTHY)
     return tuple(device for id_, device in sorted(devices.items()) if id_)

@@ -13,7 +13,6 @@ their own socket is gone, they register again.
 
 import asyncio
 import logging
-import os
 import stat
 import time
 from collections.abc import Iterable, Sequence
@@ -107,26 +106,26 @@ class DevicePluginManager:
             await asyncio.wait(tasks)
 
     async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
-        return await self._primary(wanted.resource).preferred(wanted)
+        return await self._primary(wanted.resource, wanted.available).preferred(wanted)
 
     async def allocate(self, resource: str, ids: Sequence[str]) -> AllocateResponse:
         start = time.perf_counter()
         try:
-            return await self._primary(resource, "unknown Device Plugin").allocate(ids)
+            return await self._primary(resource, ids, unknown="unknown Device Plugin").allocate(ids)
         finally:
             self._metrics.observe_allocation(resource, time.perf_counter() - start)
 
     async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
         if not self._store.needs_pre_start(resource):
             return
-        endpoint = self._primary(resource)
+        endpoint = self._primary(resource, ids)
         try:
             await endpoint.pre_start(ids)
         except PluginError as error:
             raise PluginError(f"device plugin PreStartContainer rpc failed with err: {error}") from error
 
-    def _primary(self, resource: str, unknown: str = _NOT_FOUND) -> Endpoint:
-        endpoint = self._store.primary(resource)
+    def _primary(self, resource: str, ids: Sequence[str], *, unknown: str = _NOT_FOUND) -> Endpoint:
+        endpoint = self._store.primary(resource, ids)
         if endpoint is None:
             raise PluginError(f"{unknown} {resource}")
         return endpoint
@@ -193,8 +192,11 @@ def _check_request(request: wire.RegisterRequest) -> None:
 
 
 def socket_path(directory: Path, endpoint: str) -> Path:
-    """Return the plugin's socket; *endpoint* is relative to *directory* even if it starts with a slash."""
-    return Path(os.path.normpath(f"{directory.absolute()}/{endpoint}"))
+    """Return the socket of a plugin; raise ``PluginError`` unless *endpoint* is the name of a file in *directory*."""
+    if endpoint in {"", ".", "..", SOCKET} or "/" in endpoint or "\0" in endpoint:
+        what = f"the endpoint {quote(endpoint)} is not the name of a socket of a device plugin"
+        raise PluginError(f"{what}: it must be a file in the plugin directory, without a path")
+    return directory.absolute() / endpoint
 
 
 def _clear_sockets(directory: Path) -> None:

@@ -1,11 +1,13 @@
 """The resources that plugins serve, the devices they listed last, and a listener that is notified of changes.
 
-A plugin may serve a resource on several sockets at once, for example during an upgrade. The endpoint that connected
-last gets the calls; a device list from any endpoint replaces the whole list. When the last endpoint disconnects, all
-devices become unhealthy, and after a grace period the resource is removed.
+A resource may be served on several sockets at once, for example while a plugin is upgraded. The endpoint that connected
+last replaces the others as soon as it has listed its devices: its list is the list of the resource, and it gets the
+calls. When it disconnects, the one before replaces it, with its own list. When no endpoint is left, all devices become
+unhealthy, and after a grace period the resource is removed. In the kubelet, a list from any endpoint replaces the list,
+and stays when that endpoint disconnects (``docs/why/differences.md``).
 
 A plugin that registers again on the same socket replaces its earlier connection. The kubelet rejects the second
-registration, drops the first connection as well, and needs a restart to recover (``docs/why/differences.md``).
+registration, drops the first connection as well, and needs a restart to recover.
 """
 
 import asyncio
@@ -42,14 +44,40 @@ UNKNOWN_RESOURCE = ResourceStatus(state=ResourceState.GONE)
 
 
 @dataclass(slots=True)
+class _Connection:
+    endpoint: Endpoint
+    devices: tuple[Device, ...] | None = None  #: as last listed; ``None``: never
+
+    def lists(self, ids: Iterable[str]) -> bool:
+        return self.devices is not None and {device.id for device in self.devices}.issuperset(ids)
+
+
+@dataclass(slots=True)
 class _Entry:
-    endpoints: dict[Path, Endpoint] = field(default_factory=dict)  #: by socket; the last one gets the calls
-    devices: tuple[Device, ...] | None = None
-    listed: bool = False  #: whether a connected plugin has sent its devices
+    connections: dict[Path, _Connection] = field(default_factory=dict)  #: by socket, in order of registration
+    devices: tuple[Device, ...] | None = None  #: of the serving endpoint, or of the last one, all unhealthy
     expected: bool = False  #: whether the resource was served before a restart
     stopped_at: float | None = None  #: ``None`` while an endpoint is connected
     last_endpoint: str = ""  #: for the error after it disconnected
     pre_start: bool = False  #: whether the last plugin requires PreStartContainer
+
+    @property
+    def serving(self) -> _Connection | None:
+        """The latest connection that has listed its devices."""
+        return next((one for one in reversed(self.connections.values()) if one.devices is not None), None)
+
+    @property
+    def primary(self) -> _Connection | None:
+        return self.serving or next(reversed(self.connections.values()), None)
+
+    def update(self) -> None:
+        """Take over devices and options of the serving endpoint after a change of the connections."""
+        if (serving := self.serving) is not None:
+            self.devices = serving.devices
+        elif self.devices is not None:
+            self.devices = all_unhealthy(self.devices)
+        if (primary := self.primary) is not None:
+            self.pre_start = primary.endpoint.options.pre_start_required
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,27 +94,31 @@ class EndpointStore:
         for resource in resources:
             entry = self._entries.setdefault(resource, _Entry())
             entry.expected = True
-            if not entry.endpoints and entry.stopped_at is None:
+            if not entry.connections and entry.stopped_at is None:
                 entry.stopped_at = self.now()
                 self.changed(resource)
 
     def connect(self, endpoint: Endpoint) -> Endpoint | None:
-        """Add *endpoint* as the one to call; return the connection that it replaces, for the caller to close."""
+        """Add *endpoint*; return the connection at the same socket that it replaces, for the caller to close.
+
+        The devices of a connection that is replaced stay until the next list.
+        """
         entry = self._entries.setdefault(endpoint.resource, _Entry())
         before = self.status(endpoint.resource)
-        replaced = entry.endpoints.pop(endpoint.socket, None)
-        entry.endpoints[endpoint.socket] = endpoint
-        entry.pre_start = endpoint.options.pre_start_required
+        replaced = entry.connections.pop(endpoint.socket, None)
+        entry.connections[endpoint.socket] = _Connection(endpoint, replaced.devices if replaced else None)
         entry.stopped_at = None
+        entry.update()
         self._notify(endpoint.resource, before)
-        return replaced
+        return replaced.endpoint if replaced else None
 
     def list(self, endpoint: Endpoint, devices: tuple[Device, ...]) -> None:
-        """Replace the devices of a resource; ignored if *endpoint* is no longer connected."""
+        """Replace the devices of an endpoint; ignored if it is no longer connected."""
         if self.is_connected(endpoint):
             before = self.status(endpoint.resource)
             entry = self._entries[endpoint.resource]
-            entry.devices, entry.listed = devices, True
+            entry.connections[endpoint.socket].devices = devices
+            entry.update()
             self._notify(endpoint.resource, before)
 
     def disconnect(self, endpoint: Endpoint) -> None:
@@ -94,12 +126,11 @@ class EndpointStore:
             return
         entry = self._entries[endpoint.resource]
         before = self.status(endpoint.resource)
-        del entry.endpoints[endpoint.socket]
-        if not entry.endpoints:
-            entry.stopped_at, entry.last_endpoint, entry.listed = self.now(), str(endpoint), False
-            if entry.devices is not None:
-                entry.devices = all_unhealthy(entry.devices)
-        if entry.devices is None and not entry.endpoints and not entry.expected:
+        del entry.connections[endpoint.socket]
+        entry.update()
+        if not entry.connections:
+            entry.stopped_at, entry.last_endpoint = self.now(), str(endpoint)
+        if entry.devices is None and not entry.connections and not entry.expected:
             del self._entries[endpoint.resource]  # it never listed a device
         else:
             self._notify(endpoint.resource, before)
@@ -107,16 +138,24 @@ class EndpointStore:
     def is_connected(self, endpoint: Endpoint) -> bool:
         """Whether this very connection is in use."""
         entry = self._entries.get(endpoint.resource)
-        return entry is not None and entry.endpoints.get(endpoint.socket) is endpoint
+        found = entry.connections.get(endpoint.socket) if entry is not None else None
+        return found is not None and found.endpoint is endpoint
 
-    def primary(self, resource: str) -> Endpoint | None:
-        """Return the endpoint to call; ``None`` for an unknown resource, ``PluginError`` if its plugin stopped."""
+    def primary(self, resource: str, ids: Iterable[str] = ()) -> Endpoint | None:
+        """Return the endpoint to call about devices with these *ids*: the latest one that lists all of them.
+
+        If there is none, it is the endpoint that serves the resource. ``None`` for an unknown resource; raise
+        ``PluginError`` if its plugin stopped.
+        """
         entry = self._entries.get(resource)
         if entry is None:
             return None
-        if not entry.endpoints:
+        if entry.primary is None:
             raise PluginError(f"endpoint {entry.last_endpoint or resource} has been stopped")
-        return next(reversed(entry.endpoints.values()))
+        ids = tuple(ids)
+        latest = reversed(entry.connections.values())
+        found = next((one for one in latest if ids and one.lists(ids)), entry.primary)
+        return found.endpoint
 
     def needs_pre_start(self, resource: str) -> bool:
         """Whether a container start must be announced, which fails while the plugin is stopped.
@@ -130,10 +169,9 @@ class EndpointStore:
         entry = self._entries.get(resource)
         if entry is None:
             return UNKNOWN_RESOURCE
-        if not entry.listed:
+        if (serving := entry.serving) is None:
             return ResourceStatus(state=ResourceState.STOPPED, devices=entry.devices)
-        options = next(reversed(entry.endpoints.values())).options
-        preferred = options.get_preferred_allocation_available
+        preferred = serving.endpoint.options.get_preferred_allocation_available
         return ResourceStatus(state=ResourceState.SERVED, devices=entry.devices, preferred_allocation=preferred)
 
     def expire(self) -> tuple[str, ...]:
