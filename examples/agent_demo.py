@@ -1,8 +1,8 @@
 """``make run``: an agent on an example machine that admits pods and prints where they are.
 
 The machine has two sockets, each a NUMA node with 8 cores, 64 GiB, two GPUs and a network card. Two device plugins,
-each a process, register the devices with the agent as they would with a kubelet. The agent runs until Ctrl-C; with
-``ONCE=1`` the demo ends by itself.
+each a process, register the devices with the agent as they would with a kubelet. The agent runs until Ctrl-C or
+SIGTERM; with ``ONCE=1`` the demo ends by itself. The agent and the plugins end with it.
 """
 
 import os
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from alignup.agent.address import UnixAddress
@@ -23,68 +24,91 @@ from alignup.cli.client import AgentClient
 PLUGINS = {"example.com/gpu": "2@0,2@1", "example.com/nic": "1@0,1@1"}  #: resource → number of devices @ NUMA node
 DEVICE_COUNT = 6
 NODE = os.path.relpath(Path(__file__).parent / "node")
+PROCESSES: list[subprocess.Popen[bytes]] = []  #: the agent and the plugins
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="alignup-") as directory:
+    for number in STOP_SIGNALS:
+        signal.signal(number, stop)
+    with tempfile.TemporaryDirectory(prefix="alignup-") as directory, ending_processes():
         root = Path(directory) / "agent"
-        with run_agent(root) as client, run_plugins(root / "device-plugins"):
-            os.environ["ALIGNUP_AGENT"] = client.address
-            print("The agent runs on an example machine: two NUMA nodes, each with two GPUs and a network card.")
-            wait_for(client, "/v1/machine", lambda machine: len(machine.get("devices", ())) == DEVICE_COUNT)
-            print("Two device plugins have registered: one for the GPUs, one for the network cards.")
-            command("admit", "-f", f"{NODE}/running.yaml")
-            print("\nThe next pod requests 8 CPUs, a GPU and a network card on one NUMA node, and has to wait:")
-            command("admit", "-f", f"{NODE}/trainer.yaml")
-            print("\nWhen another pod is released, the waiting pod is admitted:")
-            command("release", "ml/finetune")
-            trainer = wait_for(client, "/v1/pods", lambda found: find_admitted(found, "trainer-0"))
-            command("ps")
-            variables = [item for grant in trainer["grants"]["train"].values() for item in grant["envs"].items()]
-            shown = " ".join(f"{name}={value}" for name, value in sorted(variables))
-            print(f"\nThe device plugins set these variables for ml/trainer-0: {shown}")
-            print_next_steps(root)
-            if not os.environ.get("ONCE"):
-                wait_for_ctrl_c()
+        client = start_agent(root)
+        start_plugins(root / "device-plugins")
+        os.environ["ALIGNUP_AGENT"] = client.address
+        print("The agent runs on an example machine: two NUMA nodes, each with two GPUs and a network card.")
+        wait_for(client, "/v1/machine", lambda machine: len(machine.get("devices", ())) == DEVICE_COUNT)
+        print("Two device plugins have registered: one for the GPUs, one for the network cards.")
+        command("admit", "-f", f"{NODE}/running.yaml")
+        print("\nThe next pod requests 8 CPUs, a GPU and a network card on one NUMA node, and has to wait:")
+        command("admit", "-f", f"{NODE}/trainer.yaml")
+        print("\nWhen another pod is released, the waiting pod is admitted:")
+        command("release", "ml/finetune")
+        trainer = wait_for(client, "/v1/pods", lambda found: find_admitted(found, "trainer-0"))
+        command("ps")
+        variables = [item for grant in trainer["grants"]["train"].values() for item in grant["envs"].items()]
+        shown = " ".join(f"{name}={value}" for name, value in sorted(variables))
+        print(f"\nThe device plugins set these variables for ml/trainer-0: {shown}")
+        print_next_steps(root)
+        if not os.environ.get("ONCE"):
+            wait_for_stop_signal()
+
+
+def stop(number: int, frame: FrameType | None) -> None:
+    """Leave all ``with`` blocks, which end the processes; further signals do not interrupt that."""
+    del frame
+    for other in STOP_SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 @contextmanager
-def run_agent(root: Path) -> Iterator[AgentClient]:
-    """Run an agent with its files in *root*, and yield a client for it."""
+def ending_processes() -> Iterator[None]:
+    """End the processes that were started, the last one first."""
+    try:
+        yield
+    finally:
+        for process in reversed(PROCESSES):
+            process.terminate()
+        for process in PROCESSES:
+            process.wait()
+
+
+def start(*words: str, log: Path) -> subprocess.Popen[bytes]:
+    """Start one of our programs. A signal waits until the process is listed, so that none is left behind."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    with log.open("ab") as stream:
+        process = subprocess.Popen(  # noqa: S603 - our own
+            [sys.executable, "-m", *words],
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before),  # noqa: PLW1509 - no threads here
+        )
+    PROCESSES.append(process)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return process
+
+
+def start_agent(root: Path) -> AgentClient:
+    """Start an agent with its files in *root*, and return a client for it."""
     machine = root.with_name("machine.yaml")
     machine.write_text(Path(NODE, "machine.yaml").read_text().partition("devices:")[0])  # the plugins have the devices
-    options = ["--machine", str(machine), "--config", f"{NODE}/kubelet.yaml", "--on-misfit", "wait"]
-    program = [sys.executable, "-m", "alignup", "agent", "--root-dir", str(root), *options]
+    options = ("--machine", str(machine), "--config", f"{NODE}/kubelet.yaml", "--on-misfit", "wait")
     log = root.with_name("agent.log")
-    with log.open("wb") as stream, subprocess.Popen(program, stderr=stream, start_new_session=True) as process:  # noqa: S603 - our own
-        try:
-            while not (root / "agent.sock").exists():
-                if process.poll() is not None:
-                    sys.exit(f"the agent did not start: {log.read_text()}")
-                time.sleep(0.02)
-            yield AgentClient(UnixAddress(root / "agent.sock"))
-        finally:
-            process.send_signal(signal.SIGTERM)
+    process = start("alignup", "agent", "--root-dir", str(root), *options, log=log)
+    while not (root / "agent.sock").exists():
+        if process.poll() is not None:
+            sys.exit(f"the agent did not start: {log.read_text()}")
+        time.sleep(0.02)
+    return AgentClient(UnixAddress(root / "agent.sock"))
 
 
-@contextmanager
-def run_plugins(directory: Path) -> Iterator[None]:
-    """Run the device plugins, each in a process."""
-    program = [sys.executable, "-m", "alignup.testing.plugin", "--dir", str(directory), "--preferred", "lowest"]
-    with directory.parent.with_name("plugins.log").open("wb") as log:
-        processes = [
-            subprocess.Popen(  # noqa: S603 - our own
-                [*program, "--resource", resource, "--devices", devices], stdout=log, stderr=log, start_new_session=True
-            )
-            for resource, devices in PLUGINS.items()
-        ]
-        try:
-            yield
-        finally:
-            for process in processes:
-                process.terminate()
-            for process in processes:
-                process.wait()
+def start_plugins(directory: Path) -> None:
+    """Start the device plugins, each in a process."""
+    for resource, devices in PLUGINS.items():
+        options = ("--dir", str(directory), "--preferred", "lowest", "--resource", resource, "--devices", devices)
+        start("alignup.testing.plugin", *options, log=directory.parent.with_name("plugins.log"))
 
 
 def wait_for(client: AgentClient, path: str, find: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401 - of find
@@ -123,11 +147,14 @@ Next steps
     )
 
 
-def wait_for_ctrl_c() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # sigwait also takes one that came just before it
+def wait_for_stop_signal() -> None:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # sigwait also takes one that came just before it
     print("\nThe agent runs until Ctrl-C.", flush=True)
-    signal.sigwait([signal.SIGINT])
-    print("\nThe agent stops. With its directory kept, the next start would continue from here.")
+    number = signal.sigwait(STOP_SIGNALS)
+    print("\nThe agent stops. With its directory kept, the next start would continue from here.", flush=True)
+    if number != signal.SIGINT:  # Ctrl-C is the usual end, and a success
+        signal.raise_signal(number)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 if __name__ == "__main__":

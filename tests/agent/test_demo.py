@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from tests.cli.run_processes import children
+from tests.deadlines import wait_for
+
 ROOT = Path(__file__).parents[2]
 DEMO = [sys.executable, "examples/agent_demo.py"]
 
@@ -25,19 +30,35 @@ def test_the_demo_places_pods_and_ends_with_once():
     assert "export ALIGNUP_AGENT=unix:" in run.stdout
 
 
-def test_the_demo_runs_until_ctrl_c():
+@pytest.mark.parametrize(
+    ("number", "code"), [pytest.param(signal.SIGINT, 0, id="Ctrl-C"), pytest.param(signal.SIGTERM, 143, id="SIGTERM")]
+)
+def test_the_demo_runs_until_a_signal_and_leaves_no_process_behind(number, code):
     with subprocess.Popen(DEMO, cwd=ROOT, env={**os.environ, "ONCE": ""}, stdout=subprocess.PIPE, text=True) as demo:  # noqa: S603 - our own
         try:
             assert demo.stdout is not None
             socket = next(line for line in demo.stdout if "ALIGNUP_AGENT=unix:" in line).strip().partition("unix:")[2]
             assert any("until Ctrl-C" in line for line in demo.stdout)
             exists = Path(socket).is_socket()
-            demo.send_signal(signal.SIGINT)
+            started = children(demo.pid)
+            demo.send_signal(number)
             rest, _ = demo.communicate(timeout=60)
         finally:
             demo.kill()
 
-    assert exists
-    assert demo.returncode == 0
+    assert (exists, len(started)) == (True, 3)
+    assert demo.returncode == code
     assert "The agent stops." in rest
     assert not Path(socket).exists()
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_while_the_demo_starts_leaves_no_process_behind(number):
+    with subprocess.Popen(DEMO, cwd=ROOT, stdout=subprocess.DEVNULL) as demo:  # noqa: S603 - our own
+        wait_for(lambda: children(demo.pid))
+        started = children(demo.pid)
+        demo.send_signal(number)
+        assert demo.wait(60) == 128 + number
+
+    assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
