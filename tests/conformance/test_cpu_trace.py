@@ -65,7 +65,8 @@ def follow(trace: "Trace", events: list[tuple[dict[str, Any], dict[str, Any]]]) 
 def fault_of(event: dict[str, Any], before: CpuLedger, provider: CpuProvider) -> str | None:
     """The fault of the kubelet that an event shows by itself, if any."""
     if not provider.kubelet_faults:
-        if event["op"] in {"pod_hints", "allocate_pod"} and event["pod"] in before.pod_held:
+        placed = {"pod_hints": before.pod_held, "allocate_pod": before.held}.get(event["op"], {})
+        if event.get("pod") in placed:
             return "a pod placed again"
         if event["op"] == "restart" and event.get("error", {}).get("raw") == "default cpuset cannot be empty":
             return "no start without shared CPUs"
@@ -101,7 +102,7 @@ def granted(event: dict[str, Any], before: CpuLedger) -> tuple[CpuSet, CpuSet]:
     if event["op"] == "allocate_pod":
         return sets_of(event.get("pod_assignments")).get(uid, 0), before.available
     given = held.get(uid, {}).get(event["container"], 0) if before.holds(uid, event["container"]) is None else 0
-    return given, before.available | before.reusable_by(uid)
+    return given, before.available | (before.reusable_by(uid) & before.owned(uid))
 
 
 def create(case: Case, options: list[str], *, reserved: CpuSet | None = None) -> CpuProvider:

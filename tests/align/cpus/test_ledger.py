@@ -139,14 +139,6 @@ def test_only_one_pod_has_reusable_cpus():
     assert ledger.with_reusable("pod", cpus("1-2")) is ledger
 
 
-def test_the_cpus_of_others_include_containers_and_pods():
-    ledger = IDLE.give("one", "app", cpus=cpus("1")).give_pod("two", cpus("2-3"), containers={"app": cpus("2")})
-
-    assert ledger.owned_by_others("one") == cpus("2-3")
-    assert ledger.owned_by_others("two") == cpus("1")
-    assert ledger.owned_by_others("three") == cpus("1-3")
-
-
 def test_union():
     assert union([]) == 0
     assert union([cpus("1"), cpus("3"), cpus("1-2")]) == cpus("1-3")

@@ -47,9 +47,6 @@ class CpuLedger:
     def owned(self, uid: str) -> CpuSet:
         return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
 
-    def owned_by_others(self, uid: str) -> CpuSet:
-        return bits.union(map(self.owned, {*self.held, *self.pod_held} - {uid}))
-
     def reusable_by(self, uid: str) -> CpuSet:
         """The CPUs of its init containers that a pod may reuse, even if it has released them since."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else 0

@@ -234,7 +234,7 @@ class CpuProvider(Provider[CpuLedger]):
             return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus)
         self._check_smt(ledger, count)
         # Released CPUs can belong to another pod by now; the kubelet does not check.
-        again = reusable & ~ledger.owned_by_others(pod.uid) if reusable else 0
+        again = reusable & ledger.owned(pod.uid) if reusable else 0
         cpus = self._select(ledger.available | again, count, affinity=affinity.nodes)
         left = reusable | cpus if ends else reusable & ~cpus
         return ledger.give(pod.uid, container.name, cpus=cpus, reusable=left)
@@ -243,7 +243,8 @@ class CpuProvider(Provider[CpuLedger]):
         """Allocate pod-level CPUs as a whole, and divide them among the containers."""
         count = self.exclusive_cpus(pod)
         as_whole = self.pod_level and pod.has_pod_level_resources
-        if not count or not as_whole or self._pod_cpus(ledger, pod):
+        keeps = not self.kubelet_faults and ledger.owned(pod.uid)  # also what its containers got one by one
+        if not count or not as_whole or keeps:
             return ledger
         problem = self._empty_shared_pool(pod)
         if problem:

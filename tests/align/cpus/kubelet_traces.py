@@ -1,0 +1,222 @@
+"""Traces of the kubelet's CPU manager in the format of the vectors, drawn at random and made by a plain model of it.
+
+The model keeps sets in dictionaries and has the kubelet's faults: it gives CPUs of another pod that a pod may reuse,
+and places a pod with pod-level resources again. Only the selection of CPUs is ours.
+"""
+
+from itertools import combinations
+from typing import Any
+
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.cpus.packed import PackedSelection
+from alignup.align.errors import ProviderError
+
+Json = dict[str, Any]
+Cpus = frozenset[int]
+
+
+class KubeletModel:
+    def __init__(self, nodes: dict[int, Cpus], selection: PackedSelection, pods: dict[str, Json]) -> None:
+        self.nodes, self.selection, self.pods = nodes, selection, pods
+        self.shared: Cpus = frozenset().union(*nodes.values())
+        self.held: dict[str, dict[str, Cpus]] = {}
+        self.pod_held: dict[str, Cpus] = {}
+        self.reusable: dict[str, Cpus] = {}
+
+    def play(self, event: Json) -> Json:
+        """Return the event with its result and the state after it."""
+        result: Json = {}
+        try:
+            hints = getattr(self, event["op"])(event)
+        except ProviderError as error:
+            result["error"] = {
+                "raw": str(error),
+                "admission_reason": error.reason,
+                "admission_message": error.message,
+            }
+        else:
+            if hints is not None:
+                result["hints"] = hints
+        return {
+            **event,
+            **result,
+            "default": show(self.shared),
+            "assignments": {uid: shown(held) for uid, held in self.held.items()},
+            "pod_assignments": shown(self.pod_held),
+            "reusable": shown(self.reusable),
+        }
+
+    def start(self, event: Json) -> None:
+        pass
+
+    def hints(self, event: Json) -> list | None:
+        pod, own = self.pods[event["pod"]], self.held.get(event["pod"], {}).get(event["container"])
+        count = self.count(pod, event["container"])
+        if not count:
+            return None
+        if own is not None:
+            return self.hint_list(own, frozenset(), count) if len(own) == count else []
+        return self.hint_list(self.shared, self.reusable.get(pod["uid"], frozenset()), count)
+
+    def pod_hints(self, event: Json) -> list | None:
+        pod = self.pods[event["pod"]]
+        count = self.count(pod)
+        if not count:
+            return None
+        if pod.get("pod_resources") and self.problem(pod):
+            return []
+        held = self.held.get(pod["uid"], {})
+        if any(len(own) != self.count(pod, name) for name, own in held.items()):
+            return []
+        own = frozenset[int]().union(*held.values())
+        if len(own) == count:
+            return self.hint_list(own, frozenset(), count)
+        return self.hint_list(self.shared, self.reusable.get(pod["uid"], frozenset()) | own, count)
+
+    def allocate(self, event: Json) -> None:
+        pod, name = self.pods[event["pod"]], event["container"]
+        uid, count = pod["uid"], self.count(pod, name)
+        if not count:
+            return
+        own = self.held.get(uid, {}).get(name)
+        reusable = self.reusable.get(uid, frozenset())
+        if own is None:
+            own = self.choose(self.shared | reusable, count, event)
+            self.shared -= own
+            self.held.setdefault(uid, {})[name] = own
+        self.reusable = {uid: reusable | own if is_ordinary_init(pod, name) else reusable - own}
+
+    def allocate_pod(self, event: Json) -> None:
+        pod = self.pods[event["pod"]]
+        count = self.count(pod)
+        if not count:
+            return
+        if problem := self.problem(pod):
+            raise ProviderError(problem, reason="EmptyPodSharedPoolError")
+        left = self.choose(self.shared, count, event)
+        self.shared -= left
+        self.pod_held[pod["uid"]] = left
+        parts: dict[str, Cpus | None] = {}
+        for name in names(pod):
+            own = self.take(left, number) if (number := self.count(pod, name)) else None
+            if is_ordinary_init(pod, name):
+                own = left if own is None else own
+            elif own is not None:
+                left -= own
+            parts[name] = own
+        self.held[pod["uid"]] = {name: left if own is None else own for name, own in parts.items()}
+
+    def remove(self, event: Json) -> None:
+        uid, held = event["pod"], self.held.get(event["pod"], {})
+        if event["container"] not in held:
+            return
+        own = held.pop(event["container"])
+        if uid not in self.pod_held:
+            self.shared |= own - frozenset[int]().union(*held.values())
+        elif not held:
+            self.shared |= self.pod_held.pop(uid)
+        if not held:
+            del self.held[uid]
+
+    def count(self, pod: Json, container: str | None = None) -> int:
+        """The exclusive CPUs of a container or a pod; here all amounts are whole numbers, or missing."""
+        if container is not None:
+            return next(int(one["requests"].get("cpu", 0)) for one in all_of(pod) if one["name"] == container)
+        if pod.get("pod_resources"):
+            return int(pod["pod_resources"]["requests"]["cpu"])
+        sidecars = most = 0
+        for one in pod["init"]:
+            own = int(one["requests"]["cpu"])
+            most = max(most, sidecars + own)
+            sidecars += own if one["restartable"] else 0
+        return max(most, sidecars + sum(int(one["requests"]["cpu"]) for one in pod["containers"]))
+
+    def problem(self, pod: Json) -> str:
+        exclusive, shares = 0, False
+        for name in names(pod):
+            count = self.count(pod, name)
+            if not is_ordinary_init(pod, name):
+                exclusive, shares = exclusive + count, shares or not count
+            elif not count and exclusive >= self.count(pod):
+                return "pod rejected, pod has shared init containers but no cpus available for them"
+        if shares and exclusive >= self.count(pod):
+            return (
+                "pod rejected, sum of exclusive container cpu requests equals pod budget, "
+                "leaving no cpus for shared containers"
+            )
+        return ""
+
+    def choose(self, pool: Cpus, count: int, event: Json) -> Cpus:
+        near = frozenset(cpu for node in event.get("affinity", ()) for cpu in self.nodes[node] if cpu in pool)
+        first = self.take(near, min(count, len(near)))
+        return first | self.take(pool - first, count - len(first))
+
+    def take(self, pool: Cpus, count: int) -> Cpus:
+        return frozenset(bits.members(self.selection.take(bits.of(pool), count)))
+
+    def hint_list(self, available: Cpus, reusable: Cpus, count: int) -> list:
+        found, smallest = [], len(self.nodes)
+        for width in range(1, len(self.nodes) + 1):
+            for mask in combinations(sorted(self.nodes), width):
+                inside = frozenset[int]().union(*(self.nodes[node] for node in mask))
+                if len(inside) >= count:
+                    smallest = min(smallest, width)
+                if reusable <= inside and len(reusable) + len(available & inside) >= count:
+                    found.append(list(mask))
+        return [[mask, len(mask) == smallest] for mask in found]
+
+
+def show(cpus: Cpus) -> str:
+    return bits.show(bits.of(cpus))
+
+
+def shown(sets: dict[str, Cpus]) -> dict[str, str]:
+    return {name: show(cpus) for name, cpus in sets.items()}
+
+
+def all_of(pod: Json) -> list[Json]:
+    return [*pod["init"], *pod["containers"]]
+
+
+def names(pod: Json) -> list[str]:
+    return [one["name"] for one in all_of(pod)]
+
+
+def is_ordinary_init(pod: Json, container: str) -> bool:
+    return any(one["name"] == container and not one["restartable"] for one in pod["init"])
+
+
+def guaranteed(cpus: int) -> Json:
+    """The resources of a container; none without CPUs."""
+    amounts = {"cpu": str(cpus), "memory": "1Gi"} if cpus else {}
+    return {"requests": amounts, "limits": amounts}
+
+
+def pod_json(uid: str, *, init: list[tuple[int, bool]], containers: list[int], whole: int = 0) -> Json:
+    """A Guaranteed pod: init containers with their CPUs and whether they are sidecars; with *whole* CPUs if not 0."""
+    return {
+        "uid": uid,
+        "qos": "Guaranteed",
+        "init": [
+            {"name": f"i{number}", "restartable": sidecar, **guaranteed(cpus)}
+            for number, (cpus, sidecar) in enumerate(init)
+        ],
+        "containers": [
+            {"name": f"c{number}", "restartable": False, **guaranteed(cpus)} for number, cpus in enumerate(containers)
+        ],
+        **({"pod_resources": guaranteed(whole)} if whole else {}),
+    }
+
+
+@st.composite
+def pod_jsons(draw: st.DrawFn, uid: str) -> Json:
+    """A pod that the API server accepts: pod-level CPUs cover those of its containers."""
+    whole = draw(st.booleans())
+    cpus = st.integers(0 if whole else 1, 3)
+    init = draw(st.lists(st.tuples(cpus, st.booleans()), max_size=3))
+    containers = draw(st.lists(cpus, min_size=1, max_size=2))
+    together = sum(own for own, sidecar in init if sidecar) + sum(containers)
+    needed = max(together, *(own + sum(one for one, sidecar in init if sidecar) for own, _ in init), 1)
+    return pod_json(uid, init=init, containers=containers, whole=needed + draw(st.integers(0, 2)) if whole else 0)
