@@ -1,7 +1,10 @@
 """Calls over Unix sockets: a failed call raises the caller's error type with the status code."""
 
 import asyncio
-from contextlib import asynccontextmanager
+import os
+import stat
+import threading
+from contextlib import asynccontextmanager, suppress
 
 import grpc
 import pytest
@@ -54,6 +57,33 @@ async def call(channel, text, *, kind=wire.VersionResponse, seconds=60.0, wait_f
     return await rpc.call(
         channel, METHOD, request, response=kind, seconds=seconds, error=OwnError, wait_for_ready=wait_for_ready
     )
+
+
+async def test_a_socket_is_never_open_to_others_under_a_loose_umask(path):
+    """At every moment, the socket is private or does not exist."""
+    seen, done = set(), threading.Event()
+
+    def watch():
+        while not done.is_set():
+            for entry in os.scandir(path.parent):
+                with suppress(FileNotFoundError):
+                    mode = entry.stat(follow_symlinks=False).st_mode
+                    seen.add((stat.S_IFMT(mode), stat.S_IMODE(mode)))
+
+    watcher = threading.Thread(target=watch)
+    before = os.umask(0)
+    try:
+        watcher.start()
+        for _ in range(20):
+            async with serving(path):
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    finally:
+        os.umask(before)
+        done.set()
+        watcher.join()
+
+    assert seen <= {(stat.S_IFSOCK, 0o600), (stat.S_IFDIR, 0o700)}
+    assert list(path.parent.iterdir()) == []
 
 
 async def test_a_call_returns_the_response(path):

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote
 
@@ -106,8 +107,7 @@ async def serve(path: Path, service: ServiceDescriptor, methods: Mapping[str, Me
     handlers = {name: unary_handler(*method) for name, method in methods.items()}
     server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler(service.full_name, handlers)])
     try:
-        _remove(path)
-        server.add_insecure_port(address(path))
+        listen(server, path)
     except (OSError, RuntimeError) as error:
         raise ListenError(f"cannot create a socket at {path}: {error}") from error
     await server.start()
@@ -118,6 +118,19 @@ async def serve(path: Path, service: ServiceDescriptor, methods: Mapping[str, Me
         if _inode(path) == created:  # no other server has replaced the socket
             _remove(path)
         await server.stop(grace=0)
+
+
+def listen(server: grpc.aio.Server, path: Path) -> None:
+    """Have *server* listen at *path*; raise ``OSError`` or ``RuntimeError`` if that is not possible.
+
+    Whatever the umask, only the owner can connect, from the moment the socket appears: it is bound in a private
+    directory, and moved to its path once its mode is set.
+    """
+    with TemporaryDirectory(prefix=".", dir=path.parent) as private:
+        bound = Path(private) / "s"
+        server.add_insecure_port(address(bound))
+        bound.chmod(0o600)
+        bound.replace(path)
 
 
 def unary_handler(kind: type[Message], respond: Callable[[Any], Awaitable[Message | bytes]]) -> Handler:

@@ -5,7 +5,6 @@ to its path once its mode is set. A TCP address requires a token, from a file th
 """
 
 import asyncio
-import fcntl
 import os
 import re
 import socket
@@ -21,6 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from alignup.align.errors import ListenError
+from alignup.serve.bind_lock import bind_lock
 
 _MAX_PATH = 107  #: bytes; the kernel's limit for unix sockets, without the final NUL
 _MAX_TOKEN = 4096
@@ -123,14 +123,10 @@ def _bound_at(path: Path) -> socket.socket:
     parent = path.parent
     try:
         parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # only one process at a time binds in the directory
+        with bind_lock(path):
             _check_free(path)
             with tempfile.TemporaryDirectory(prefix=".", dir=parent) as private:
                 return _bind_and_move(Path(private) / "s", path)
-        finally:
-            os.close(handle)
     except OSError as error:
         raise ListenError(f"cannot create a socket at {path}: {error.strerror or error}") from error
 

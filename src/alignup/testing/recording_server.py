@@ -74,10 +74,9 @@ class RecordingServer:
 
     async def serve(self, *services: grpc.GenericRpcHandler) -> None:
         self._socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        self._socket.unlink(missing_ok=True)
         self.stopping.clear()
         self._server = grpc.aio.server(handlers=list(services))
-        self._server.add_insecure_port(rpc.address(self._socket))
+        rpc.listen(self._server, self._socket)
         await self._server.start()
 
     async def stop(self) -> None:
