@@ -253,6 +253,19 @@ def test_a_rejection_is_explained(bench):
     assert "What would admit it" in err
 
 
+def test_a_run_whose_device_does_not_exist_is_rejected(bench, tmp_path):
+    asked = ("--cpus", 1, "--device", "example.com/gpu=1", "--", "touch", tmp_path / "ran")
+    code, out, err = bench.run("run", "--wait", "--name", "train", *asked)
+    dry = bench.run("run", "--dry-run", "--name", "train", *asked)
+
+    message = "Pod run/train is not schedulable: no device plugin provides example.com/gpu"
+    assert (code, out, dry[0]) == (124, "", 124)
+    assert " ".join(err.split()).startswith(message)
+    assert " ".join(dry[1].split()).startswith(message)
+    assert not (tmp_path / "ran").exists()
+    assert bench.run("run", "--device", "example.com/gpu=0", "--", "true")[0] == 0
+
+
 def test_a_run_that_never_fits_does_not_wait(bench):
     """``--wait`` without a number waits for as long as it takes."""
     assert bench.run("run", "--wait", "--cpus", 9999, "--", "true")[0] == 124
@@ -380,6 +393,8 @@ def test_a_running_agent_decides(bench, tmp_path):
         would = bench.run("run", "--dry-run", "--cpus", 1, "--", "true", env=env)
         rejected = bench.run("run", "--cpus", 9, "--", "true", env=env)
         other = bench.run("run", "--cpus", 1, "--policy", "none", "--", "true", env=env)
+        absent = bench.run("run", "--device", "example.com/x=1", "--", "true", env=env)
+        absent_dry = bench.run("run", "--dry-run", "--device", "example.com/x=1", "--", "true", env=env)
         clash = bench.run("run", "--option", "prefer-closest-numa-nodes=true", "--", "true", env=env)
         left = agent.pods()
         runner = bench.start("run", "--cpus", 1, "--", "sh", "-c", "echo ready; exec sleep 100", env=env)
@@ -397,6 +412,9 @@ def test_a_running_agent_decides(bench, tmp_path):
         assert "TopologyAffinityError" in rejected[2]
         assert (other[0], clash[0]) == (125, 125)
         assert "does not let pods choose another" in other[2]
+        assert (absent[0], absent_dry[0]) == (124, 124)
+        assert absent[2] == "not schedulable: no device plugin of the agent provides example.com/x\n"
+        assert "no device plugin of the agent provides example.com/x" in absent_dry[1]
         assert left == {}
         assert len(orphaned) == 1
         assert again[0] == 0

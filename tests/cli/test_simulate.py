@@ -164,10 +164,29 @@ def test_finished_pods_are_skipped(tmp_path):
     assert run.stdout.startswith("4 pods: 4 admitted")
 
 
-def test_a_resource_without_a_device_plugin_gets_a_note():
-    run = in_process("simulate", "-f", NODE / "trainer.yaml", *SMALL)
+def test_a_pod_without_a_device_plugin_is_not_schedulable():
+    words = ("simulate", "-f", NODE / "trainer.yaml", "--machine", "pack:2 numa:1(memory=64GiB) core:8 pu:2")
+    missing = "no device plugin provides example.com/gpu, example.com/nic"
 
-    assert "note: no device plugin offers example.com/gpu" in run.stderr
+    text, as_kubelet = (
+        " ".join(in_process(*words, *more).stdout.split()) for more in ((), ("--ignore-missing-devices",))
+    )
+    documents = [
+        json.loads(in_process(*words, "-o", "json", *more).stdout)["pods"][0]
+        for more in ((), ("--ignore-missing-devices",))
+    ]
+    compared = [
+        json.loads(in_process(*words, "-o", "json", "--jobs", 1, "--compare", "scope", *more).stdout)["ranked"][0]
+        for more in ((), ("--ignore-missing-devices",))
+    ]
+
+    assert text.startswith("1 pod: 0 admitted, 1 rejected")
+    assert f"NotSchedulable: {missing} (a kubelet that got it: admitted)" in text
+    assert as_kubelet.startswith("1 pod: 1 admitted, 0 rejected")
+    assert f"(not schedulable: {missing})" in as_kubelet
+    assert [(one["outcome"], one["kubelet"]) for one in documents] == [("rejected", "admitted"), ("admitted", None)]
+    assert [one["missingDevices"] for one in documents] == [["example.com/gpu", "example.com/nic"]] * 2
+    assert [one["reasons"] for one in compared] == [{"NotSchedulable": 1}, {}]
 
 
 def test_an_error_in_a_trace_names_the_file(tmp_path):

@@ -19,6 +19,7 @@ STATIC = (
     *("--set", "cpuManagerPolicy=static", "--set", "reservedSystemCPUs=0"),
     *("--set", "topologyManagerPolicy=single-numa-node"),
 )
+SCHEDULER_VERDICT = "Pod default/p is not schedulable: no device plugin provides example.com/gpu"
 
 
 def pod(name: str = "p", **limits: str) -> str:
@@ -137,13 +138,30 @@ def test_a_pod_without_resources(manifest):
     assert "shared CPU pool" in run.stdout
 
 
-def test_a_resource_without_a_device_plugin_gets_a_note(manifest):
-    run = in_process("why", "-f", manifest(pod(cpu="1", memory="1Gi", gpu="1")), *SMALL, "-o", "json")
+@pytest.mark.parametrize(
+    ("options", "code", "first", "second"),
+    [
+        pytest.param((), 1, SCHEDULER_VERDICT, "The kubelet ignores such requests: Pod", id="for a cluster"),
+        pytest.param(
+            ("--ignore-missing-devices",),
+            0,
+            "Pod default/p is admitted",
+            f"For a scheduler: {SCHEDULER_VERDICT}",
+            id="as a kubelet",
+        ),
+    ],
+)
+def test_a_pod_without_a_device_plugin_is_not_schedulable(manifest, options, code, first, second):
+    words = ("why", "-f", manifest(pod(cpu="1", memory="1Gi", gpu="1")), *SMALL, *options)
 
-    message = "no device plugin offers example.com/gpu, and a kubelet admits pods regardless of such requests"
-    assert run.returncode == 0
-    assert run.stderr.startswith(f"note: {message}")
-    assert json.loads(run.stdout)["answers"][0]["notes"][0].startswith(message)
+    run = in_process(*words)
+    (answer,) = json.loads(in_process(*words, "-o", "json").stdout)["answers"]
+
+    assert (run.returncode, run.stderr) == (code, "")
+    text = " ".join(run.stdout.split())
+    assert text.startswith(f"{first} {second}")
+    assert (answer["verdict"], answer["kubeletVerdict"]) == (first, "Pod default/p is admitted")
+    assert (answer["schedulable"], answer["missingDevices"]) == (False, ["example.com/gpu"])
 
 
 @pytest.mark.parametrize("gates", [(), ("--set", "featureGates.PodLevelResourceManagers=true")])

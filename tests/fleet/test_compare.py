@@ -124,7 +124,7 @@ class Simulating(SerialExecutor):
 
 
 def test_a_work_limit_under_one_variant_does_not_stop_the_others():
-    def limited(one, events, progress):
+    def limited(one, events, **how):
         if one.settings.topology.policy == "restricted":
             raise WorkLimitError("too much work", sources=["cpu"])
         return run(one, events)
@@ -136,7 +136,7 @@ def test_a_work_limit_under_one_variant_does_not_stop_the_others():
 
 
 def test_errors_of_jobs_are_raised():
-    def broken(one, events, progress):
+    def broken(one, events, **how):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

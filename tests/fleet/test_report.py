@@ -42,6 +42,8 @@ def test_the_row_of_an_admitted_pod():
         "container": "",
         "shortfall": "",
         "message": "",
+        "missing": "",
+        "kubelet": "",
     }
 
 

@@ -30,7 +30,7 @@ from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Pod, validation
-from alignup.align.workload.names import CPU, MEMORY
+from alignup.align.workload.names import CPU, MEMORY, is_extended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +129,17 @@ class Host:
         _check_pod(pod)
         providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
+
+    def missing_devices(self, pod: Pod) -> tuple[str, ...]:
+        """The extended resources that *pod* requests and no device plugin provides.
+
+        A scheduler finds no node for such a pod. A kubelet that gets it anyway ignores these requests, and so does
+        :meth:`decide`.
+        """
+        provided = self.ledger.devices.handled
+        requests = [container.resources.requests for container in pod.all_containers]
+        wanted = {name for own in requests for name, amount in own.items() if is_extended(name) and amount.milli()}
+        return tuple(sorted(wanted - provided))
 
     def apply(self, decision: Decision) -> None:
         """Apply an admission; ``StateError`` if the ledger has changed since the decision."""

@@ -61,6 +61,9 @@ def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
 
 
+IGNORE_MISSING_HELP = "Admit pods that request devices which no device plugin provides, as a kubelet does"
+
+
 def pods_option(purpose: str) -> Any:
     return option("FILE", f"Pods of the node (kubectl get pods -o yaml), {purpose}", multiple=True)
 

@@ -22,7 +22,15 @@ from alignup.enforce.launcher import CommandStartError
 from alignup.runs import lifecycle
 from alignup.runs.agent_allocator import AgentAllocator, pod_manifest
 from alignup.runs.registry import RunRegistry
-from alignup.runs.request import GPU, RunRejectedError, RunRequest, build_environment, parse_amounts, run_name
+from alignup.runs.request import (
+    GPU,
+    RunRejectedError,
+    RunRequest,
+    build_environment,
+    missing_devices,
+    parse_amounts,
+    run_name,
+)
 
 if TYPE_CHECKING:
     from alignup.align.host import Host
@@ -153,7 +161,12 @@ def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, 
     if options.dry_run:
         admission = client.admit(pod_manifest(request), dry_run=True)
         _print_admission(admission, file=sys.stdout)
-        return 0 if admission["outcome"] in {"admitted", "kept"} else REJECTED
+        if admission["outcome"] not in {"admitted", "kept"}:
+            return REJECTED
+        missing = missing_devices(request, admission["decision"]["placements"][0])
+        if missing:
+            click.echo(f"Not schedulable: no device plugin of the agent provides {', '.join(missing)}")
+        return REJECTED if missing else 0
     online = bits.parse(Path("/sys/devices/system/cpu/online").read_text("ascii").strip())
     allocator = AgentAllocator(client, online=online, explain=partial(_print_admission, file=sys.stderr))
     return _run(allocator, request, words, options)
@@ -188,7 +201,7 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
     pod = local_allocator.build_pod(request)
     _explain(allocator.host, pod)
     decision = allocator.host.decide(pod)
-    if not decision.admitted:
+    if not decision.admitted or allocator.host.missing_devices(pod):
         return REJECTED
     click.echo("\nEnvironment of the command")
     for name, value in build_environment(request, allocator.placement(decision)).items():

@@ -7,7 +7,16 @@ from pathlib import Path
 import click
 
 from alignup.cli.app import InputError, define_command
-from alignup.cli.options import HostOptions, option, output_option, path_option, with_options, workload_field
+from alignup.cli.options import (
+    IGNORE_MISSING_HELP,
+    HostOptions,
+    flag_option,
+    option,
+    output_option,
+    path_option,
+    with_options,
+    workload_field,
+)
 
 _PROFILES = ("telco", "training", "inference", "mixed")
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
@@ -38,6 +47,7 @@ class SimulateOptions:
         "Simulate every combination of policy, scope, topology-options, cpu-policy, cpu-options and memory-policy",
     )
     jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=click.IntRange(1, 1024))
+    ignore_missing_devices: bool = flag_option(IGNORE_MISSING_HELP)
     svg: Path | None = path_option("FILE", "Write a picture of the final state to FILE")
 
 
@@ -55,6 +65,8 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
 
     The workload is the pods of -f in order, a trace, or generated. --compare simulates it under every combination of
     settings and ranks them by admitted pods, then by pods on one NUMA node, then by stranded resources.
+
+    A pod that requests devices which no device plugin provides never reaches the node: its outcome is NotSchedulable.
     """
     from alignup.cli import simulate_output  # noqa: PLC0415 - not needed for --help
 

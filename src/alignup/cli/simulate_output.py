@@ -44,7 +44,7 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
             trace.write(found, file)
         click.echo(f"Wrote {pluralize(len(pods), 'pod')} to {options.save}.", err=True)
     if options.compare is not None:
-        comparison = _compare(node.host, found, options.compare, jobs=options.jobs)
+        comparison = _compare(node.host, found, options)
         if output == "json":
             terminal.print_json(compare.to_document(comparison))
         elif output == "csv":
@@ -53,7 +53,8 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
             terminal.print_lines(_comparison_lines(comparison))
         return
     with inputs.input_errors("in the workload"), terminal.progress("Simulating", "events") as progress:
-        result = simulate.run(node.host, found, progress=progress)
+        lenient = options.ignore_missing_devices
+        result = simulate.run(node.host, found, progress=progress, ignore_missing_devices=lenient)
     if options.svg:
         with inputs.input_errors("in --svg", advice=_WRITABLE):
             options.svg.write_text(draw_svg(result.machine, result.end.ledger), encoding="utf-8")
@@ -91,7 +92,8 @@ def _read_files(files: tuple[str, ...]) -> Events:
     return found
 
 
-def _compare(host: Host, found: Events, dimensions: str, *, jobs: int | None) -> Comparison:
+def _compare(host: Host, found: Events, options: SimulateOptions) -> Comparison:
+    dimensions, jobs, lenient = options.compare or "", options.jobs, options.ignore_missing_devices
     if host.ledger.pods:
         raise InputError("--compare starts with an empty node", where="with --state", advice="Omit --state.")
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
@@ -99,7 +101,8 @@ def _compare(host: Host, found: Events, dimensions: str, *, jobs: int | None) ->
         grid = compare.build_grid(host.settings, dimensions.split(","), machine=host.machine)
     executor = SerialExecutor() if jobs == 1 else ProcessPool(jobs)
     with executor, terminal.progress("Comparing", "combinations") as progress:
-        return compare.compare(host.machine, grid, found, executor=executor, progress=progress)
+        how = {"executor": executor, "progress": progress, "ignore_missing_devices": lenient}
+        return compare.compare(host.machine, grid, found, **how)
 
 
 def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
@@ -169,6 +172,10 @@ def _pod_lines(result: SimulationResult) -> Iterator[Line]:
             cpus = f"CPUs {row['cpus']}" if row["cpus"] else ""
             where = f"node {row['nodes']}" if row["nodes"] else "any node"
             detail = " ".join(filter(None, (where, cpus, row["devices"])))
+        if row["kubelet"]:
+            detail += f" (a kubelet that got it: {row['kubelet']})"
+        if row["missing"] and row["outcome"] == "admitted":
+            detail += f" (not schedulable: {sentences.no_plugin(row['missing'].split(' '))})"
         rows.append([f"{row['namespace']}/{row['name']}", row["outcome"], detail])
     yield from table(rows)
     yield from _more(number)

@@ -6,7 +6,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, define_command
-from alignup.cli.options import HostOptions, output_option, with_options, workload_option
+from alignup.cli.options import IGNORE_MISSING_HELP, HostOptions, output_option, with_options, workload_option
 
 REJECTED = 1
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
@@ -14,7 +14,8 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 
 @define_command(
     "why",
-    "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2'",
+    "alignup why -f examples/node/trainer.yaml --machine 'pack:2 numa:1 core:8 pu:2' "
+    "--devices example.com/gpu=2@0 --devices example.com/nic=1@0",
     f"alignup why -f examples/node/trainer.yaml {_NODE}",
 )
 @workload_option
@@ -27,14 +28,20 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
     metavar="SECONDS",
     help="Search up to SECONDS for changes that would admit a rejected pod (default: 2).",
 )
+@click.option("--ignore-missing-devices", "lenient", is_flag=True, help=f"{IGNORE_MISSING_HELP}.")
 @output_option("text", "json", "yaml")
-def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, search: float, output: str) -> None:
+def command(  # noqa: PLR0913 - options
+    *, host: HostOptions, files: tuple[str, ...], name: str | None, search: float, lenient: bool, output: str
+) -> None:
     """Explain the decision on a pod: the verdict, each resource's hints, how the NUMA nodes were chosen, the placement.
 
     A rejection also lists what did not fit, and changes that would admit the pod; each change was tried. Every workload
     in FILE is decided on its own, one replica of it, on the node as given. Nothing is changed.
 
-    The exit code is 0 when all pods are admitted, 1 when one is rejected, 2 when the input is invalid.
+    A pod that requests devices which no device plugin provides is not schedulable. A kubelet that gets it anyway
+    ignores these requests; its verdict is shown, too, and counts with --ignore-missing-devices.
+
+    The exit code is 0 when all pods are admitted, 1 when one is not, 2 when the input is invalid.
     """
     from alignup.align.explain import sentences  # noqa: PLC0415 - not needed for --help
     from alignup.cli import inputs, why_output  # noqa: PLC0415
@@ -48,12 +55,12 @@ def command(*, host: HostOptions, files: tuple[str, ...], name: str | None, sear
     chosen = inputs.select_workloads(workloads, name, files=files)
     terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        found = [why_output.explain(node.host, workload, seconds=search) for workload in chosen]
+        found = [why_output.explain(node.host, workload, seconds=search, lenient=lenient) for workload in chosen]
     if output == "text":
         why_output.print_text(node.host, found)
     elif output == "json":
         terminal.print_json(why_output.to_document(node, found))
     else:
         terminal.print_document(to_yaml(why_output.to_document(node, found)))
-    if any(not one.decision.admitted for one in found):
+    if not all(one.admitted for one in found):
         raise click.exceptions.Exit(REJECTED)

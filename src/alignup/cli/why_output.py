@@ -22,17 +22,33 @@ VERSION = 1  #: of the JSON document
 
 class Explanation(NamedTuple):
     workload: Workload
-    decision: Decision
+    decision: Decision  #: of the kubelet, which ignores requests for missing devices
     remedies: Remedies
+    missing: tuple[str, ...] = ()  #: requested resources that no device plugin provides
+    lenient: bool = False  #: whether the kubelet's decision counts regardless of missing devices
+
+    @property
+    def schedulable(self) -> bool:
+        return not self.missing
+
+    @property
+    def admitted(self) -> bool:
+        return self.decision.admitted and (self.schedulable or self.lenient)
+
+    @property
+    def verdict(self) -> str:
+        if self.schedulable or self.lenient:
+            return sentences.verdict(self.decision)
+        return sentences.not_schedulable(self.workload.pod, self.missing)
 
 
-def explain(host: Host, workload: Workload, *, seconds: float) -> Explanation:
+def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = False) -> Explanation:
     """Decide on one replica of *workload*; if it is rejected, search up to *seconds* for changes that admit it."""
     with inputs.input_errors(f"in {workload.source}"):
         decision = host.decide(workload.pod)
         end = time.monotonic() + seconds
         found = remedies.find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
-    return Explanation(workload, decision, found)
+    return Explanation(workload, decision, found, host.missing_devices(workload.pod), lenient)
 
 
 def print_text(host: Host, explanations: Sequence[Explanation]) -> None:
@@ -45,7 +61,9 @@ def print_text(host: Host, explanations: Sequence[Explanation]) -> None:
 
 def _lines(host: Host, one: Explanation) -> Iterator[Line]:
     decision = one.decision
-    yield from paragraph(sentences.verdict(decision), style="warn" if decision.rejection else "title")
+    yield from paragraph(one.verdict, style="title" if one.admitted else "warn")
+    if one.missing:
+        yield from paragraph(_other_verdict(one))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
     yield from paragraph(sentences.describe_rules(decision), style="dim")
@@ -53,6 +71,17 @@ def _lines(host: Host, one: Explanation) -> Iterator[Line]:
     if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
         yield from _proposal_lines(one, host.ledger)
+
+
+def _other_verdict(one: Explanation) -> str:
+    """The verdict that does not count: of the kubelet, or of a scheduler."""
+    if one.lenient:
+        return f"For a scheduler: {sentences.not_schedulable(one.workload.pod, one.missing)}"
+    declared = " ".join(f"--devices {name}=..." for name in one.missing)
+    return (
+        f"The kubelet ignores such requests: {sentences.verdict(one.decision)} "
+        f"(to decide like it: --ignore-missing-devices; to declare the devices: {declared})"
+    )
 
 
 def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
@@ -72,7 +101,10 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
     answers = [
         {
             "workload": {"kind": one.workload.kind, "name": one.workload.name, "source": str(one.workload.source)},
-            "verdict": sentences.verdict(one.decision),
+            "verdict": one.verdict,
+            "schedulable": one.schedulable,
+            "missingDevices": list(one.missing),
+            "kubeletVerdict": sentences.verdict(one.decision),
             "decision": decisions.to_document(one.decision),
             "misfits": list(sentences.describe_rejection(one.decision)),
             "proposals": [proposal.to_document(node.host.ledger) for proposal in one.remedies.proposals],

@@ -34,8 +34,15 @@ class ContainerPlacement(NamedTuple):
 
 
 def admit(host: Host, pod: Pod) -> Decision:
+    decision = decide(host, pod)
+    if decision.admitted:
+        host.apply(decision)
+    return decision
+
+
+def decide(host: Host, pod: Pod) -> Decision:
     answers = NO_ANSWERS
-    while (decision := host.admit(pod, answers)).preference_requests:
+    while (decision := host.decide(pod, answers)).preference_requests:
         answers = {**answers, **{request: request.first_devices() for request in decision.preference_requests}}
     return decision
 

@@ -183,7 +183,7 @@ def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Set
             return replace(settings, memory_policy=value, reserved_memory=reserved)
 
 
-def compare(  # noqa: PLR0913 - three have defaults
+def compare(  # noqa: PLR0913 - four have defaults
     machine: Machine,
     variants: Iterable[Variant],
     events: Sequence[WorkloadEvent],
@@ -191,16 +191,18 @@ def compare(  # noqa: PLR0913 - three have defaults
     executor: Executor | None = None,
     progress: Progress | None = None,
     now: Callable[[], float] = monotonic,
+    ignore_missing_devices: bool = False,
 ) -> Comparison:
     """Simulate *events* on *machine* under each of *variants*; *progress* gets the number of finished ones.
 
-    An interruption cancels the waiting jobs; the executor ends the running ones.
+    *ignore_missing_devices* is as in ``simulate.run``. An interruption cancels the waiting jobs; the executor ends the
+    running ones.
     """
     variants = tuple(variants)
     valid = [variant for variant in variants if not variant.error]
     reporter = ProgressReporter(progress, len(valid), now=now)
     jobs: JobBatch[Score | str] = JobBatch(executor or SerialExecutor(), reporter.report)
-    workload = pack((machine, ordered(events)))
+    workload = pack((machine, ordered(events), ignore_missing_devices))
     try:
         for variant in valid:
             jobs.submit(score_variant, workload, pack(variant.settings))
@@ -252,9 +254,10 @@ def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
 def score_variant(workload: bytes, settings: bytes, *, simulate: Callable[..., SimulationResult] = run) -> Score | str:
     """Run one job: simulate the packed *workload* under *settings*; returns the error if there is no score."""
     raise_if_cancelled()
-    machine, events = _unpack_workload(workload)
+    machine, events, lenient = _unpack_workload(workload)
     try:
-        return simulate(Host(machine, unpack(settings)), events, progress=raise_if_cancelled).score
+        host = Host(machine, unpack(settings))
+        return simulate(host, events, progress=raise_if_cancelled, ignore_missing_devices=lenient).score
     except WorkLimitError as error:
         return str(error)
 

@@ -17,8 +17,9 @@ from alignup.fleet.simulate import AlignmentCounts, HostSnapshot, PodOutcome, Sc
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 
 #: The columns of a table of pods.
-COLUMNS = tuple(
-    "time namespace name uid qos outcome aligned nodes cpus memory devices reason container shortfall message".split()  # noqa: SIM905
+COLUMNS = (
+    *("time", "namespace", "name", "uid", "qos", "outcome", "aligned", "nodes", "cpus", "memory", "devices"),
+    *("reason", "container", "shortfall", "message", "missing", "kubelet"),
 )
 
 _ALIGNED = {True: "one node", False: "several nodes", None: ""}
@@ -71,6 +72,8 @@ def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
             "container": (rejection.container or "") if rejection else "",
             "shortfall": shortfall(rejection) if rejection else "",
             "message": rejection.message if rejection else "",
+            "missing": " ".join(outcome.missing),
+            "kubelet": outcome.kubelet or "",
         }
 
 
@@ -114,6 +117,8 @@ def _outcome(outcome: PodOutcome) -> dict[str, Any]:
         "rejection": rejection
         and {name: getattr(rejection, name) for name in ("reason", "message", "container", "provider")}
         | {"shortfall": shortfall(rejection)},
+        "missingDevices": list(outcome.missing),
+        "kubelet": outcome.kubelet,
     }
 
 

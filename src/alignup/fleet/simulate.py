@@ -17,17 +17,19 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Rejection
 from alignup.align.errors import PodError
+from alignup.align.explain import sentences
 from alignup.align.fit import PODS
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
-from alignup.fleet.admission import ContainerPlacement, admit, common_nodes, container_placements, on_one_node
+from alignup.fleet.admission import ContainerPlacement, admit, common_nodes, container_placements, decide, on_one_node
 from alignup.fleet.events import PodArrival, WorkloadEvent, ordered
 from alignup.fleet.fragmentation import StrandedResources, distinct_shapes, largest_requests, measure_stranded
 
 INVALID = "Invalid"  #: the reason of pods that the API server rejects
+NOT_SCHEDULABLE = "NotSchedulable"  #: the reason of pods that request devices which no device plugin provides
 MIN_INTERVAL = 0.05  #: seconds between two reports of progress
 
 Progress = Callable[[int, int], object]  #: called with the number of finished items and the total
@@ -142,6 +144,8 @@ class PodOutcome(NamedTuple):
     pod: Pod
     rejection: Rejection | None = None  #: ``None``: admitted
     placements: tuple[ContainerPlacement, ...] = ()  #: empty if rejected
+    missing: tuple[str, ...] = ()  #: requested resources that no device plugin provides
+    kubelet: str | None = None  #: of a pod that is not schedulable: "admitted", or why a kubelet would reject it
 
     @property
     def admitted(self) -> bool:
@@ -213,8 +217,17 @@ class SimulationResult(Score):
         return Score(**{field.name: getattr(self, field.name) for field in fields(Score)})
 
 
-def run(host: Host, events: Sequence[WorkloadEvent], *, progress: Progress | None = None) -> SimulationResult:
+def run(
+    host: Host,
+    events: Sequence[WorkloadEvent],
+    *,
+    progress: Progress | None = None,
+    ignore_missing_devices: bool = False,
+) -> SimulationResult:
     """Apply *events* to *host*; *progress* gets the number of applied events.
+
+    Pods that request devices which no device plugin provides are not schedulable, and never reach the host. A kubelet
+    ignores such requests; with *ignore_missing_devices* the host does so, too.
 
     :class:`TraceError` if the events are inconsistent (``events.ordered``), ``WorkLimitError`` as in ``Host``.
     """
@@ -227,22 +240,33 @@ def run(host: Host, events: Sequence[WorkloadEvent], *, progress: Progress | Non
     outcomes: list[PodOutcome] = []
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            try:
-                rejection = admit(host, event.pod).rejection
-            except PodError as error:
-                rejection = Rejection(INVALID, str(error))
-            placements = () if rejection else container_placements(host, event.pod)
-            outcomes.append(PodOutcome(event.time, event.pod, rejection, placements))
+            outcomes.append(_arrive(host, event, lenient=ignore_missing_devices))
         else:
             host.release(event.uid)
         meter.record(event.time, host.ledger)
         reporter.report(number + 1)
         if number == peak_index:
             peak = (event.time, host.ledger)
-    shapes = distinct_shapes(one.pod for one in outcomes if not one.rejection or one.rejection.reason != INVALID)
+    never = {INVALID, NOT_SCHEDULABLE}
+    shapes = distinct_shapes(one.pod for one in outcomes if not one.rejection or one.rejection.reason not in never)
     end = _snapshot(host, events[-1].time if events else start, host.ledger, shapes)
     at_peak = replace(end, time=peak[0]) if peak[1] is host.ledger else _snapshot(host, *peak, shapes)
     return _result(host, outcomes, meter, peak=at_peak, end=end)
+
+
+def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
+    pod, missing = event.pod, host.missing_devices(event.pod)
+    try:
+        if missing and not lenient:
+            rejection = Rejection(NOT_SCHEDULABLE, sentences.no_plugin(missing))
+            rejected = decide(host, pod).rejection
+            verdict = rejected.reason if rejected else "admitted"
+            return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
+        decision = admit(host, pod)
+    except PodError as error:
+        return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
+    placements = () if decision.rejection else container_placements(host, pod)
+    return PodOutcome(event.time, pod, decision.rejection, placements, missing)
 
 
 def _peak_index(events: Iterable[WorkloadEvent]) -> int:

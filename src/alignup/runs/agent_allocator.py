@@ -8,7 +8,15 @@ from alignup.align.bits import CpuSet
 from alignup.align.errors import EnforceError
 from alignup.enforce.memory import NodeMap
 from alignup.enforce.run_record import RunDevices
-from alignup.runs.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement
+from alignup.runs.request import (
+    CONTAINER,
+    NO_DEVICE,
+    RunPlacement,
+    RunRejectedError,
+    RunRequest,
+    missing_devices,
+    resolve_placement,
+)
 
 Document = Mapping[str, Any]
 
@@ -59,6 +67,12 @@ class AgentAllocator:
                 "omit --policy, or run without the agent: --no-agent"
             )
         (document,) = decision["placements"]
+        if missing := missing_devices(request, document):
+            self._agent.release(request.uid)
+            message = f"not schedulable: no device plugin of the agent provides {', '.join(missing)}"
+            rejection = {"reason": NO_DEVICE, "message": message}
+            shown = {"decision": {**decision, "rejection": rejection}}
+            raise RunRejectedError(NO_DEVICE, lambda: self._explain(shown))
         placement = resolve_placement(
             document,
             shared=0 if document["given"].get("cpu") else self.shared(),

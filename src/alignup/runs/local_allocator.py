@@ -28,7 +28,7 @@ from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.memory import NodeMap
 from alignup.runs import registry
 from alignup.runs.registry import RunRegistry
-from alignup.runs.request import CONTAINER, RunPlacement, RunRejectedError, RunRequest, resolve_placement
+from alignup.runs.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.schema import codec
 from alignup.schema.checkpoints import HeldPodDocument
 from alignup.schema.ledgers.documents import pod_entry, residue
@@ -148,6 +148,8 @@ class LocalAllocator:
 
     def admit(self, request: RunRequest) -> RunPlacement:
         pod = build_pod(request)
+        if self.host.missing_devices(pod):
+            raise RunRejectedError(NO_DEVICE, lambda: self._explain(self._idle, pod), impossible=True)
         decision = self.host.admit(pod)
         if decision.rejection is not None:
             host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)

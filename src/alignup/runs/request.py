@@ -13,6 +13,7 @@ from alignup.enforce.memory import NodeMap
 from alignup.enforce.run_record import RUN_VARIABLE, RunDevices
 
 CONTAINER = "run"  #: name of the one container of a run's pod
+NO_DEVICE = "NotSchedulable"  #: the reason for rejecting a run whose devices no device plugin provides
 GPU = "nvidia.com/gpu"  #: the resource that discovery finds by itself; device ids are UUIDs, as CUDA takes them
 
 
@@ -61,6 +62,17 @@ def parse_amounts(
                 raise ParseError(f"{option} {text}: {prefix + name} is requested twice")
             found[prefix + name] = amount
     return found
+
+
+def missing_devices(request: RunRequest, placement: Mapping[str, Any]) -> tuple[str, ...]:
+    """The requested devices that the placement in a decision document lacks.
+
+    Like the kubelet, the agent ignores requests for devices that no device plugin provides.
+    """
+    given = placement["given"].get("device", {})
+    return tuple(
+        name for name, amount in request.amounts.items() if "/" in name and amount != "0" and name not in given
+    )
 
 
 def run_name(name: str | None, command: str, uid: str) -> str:

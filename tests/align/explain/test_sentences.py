@@ -99,21 +99,27 @@ def test_under_policy_none_nothing_is_aligned():
     assert sentences.describe_rules(decision) == "policy none: nothing is aligned · Guaranteed pod"
 
 
+def test_requests_for_devices_that_no_plugin_provides_are_named():
+    known, none = pod("a", gpu="1"), replace(pod("b"), containers=(guaranteed("app", {"x.y/fpga": "0"}),))
+    missing = replace(pod("b"), containers=(guaranteed("app", {"x.y/nic": "1", "x.y/fpga": "1", "cpu": "1"}),))
+    one = host()
+
+    assert [one.missing_devices(each) for each in (known, none, missing)] == [(), (), ("x.y/fpga", "x.y/nic")]
+    assert sentences.not_schedulable(missing, one.missing_devices(missing)) == (
+        f"Pod {missing.namespace}/b is not schedulable: no device plugin provides x.y/fpga, x.y/nic"
+    )
+
+
 def test_requests_that_a_kubelet_ignores_are_named():
-    plain, devices = pod("a"), replace(pod("b", gpu="1"), containers=(guaranteed("app", {"x.y/fpga": "1"}),))
+    plain = pod("a")
     pod_level = replace(plain, resources=plain.containers[0].resources)
     one, enabled = host(), host(gates=FeatureGates({"PodLevelResourceManagers": True}))
-    fpga = (
-        "no device plugin offers x.y/fpga, and a kubelet admits pods regardless of such requests; "
-        "declare the devices with --devices x.y/fpga=..."
-    )
     level = (
         "{} pod-level resources (spec.resources): "
         "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
     )
 
     assert sentences.ignored_requests(one, [plain]) == ()
-    assert sentences.ignored_requests(one, [plain, devices]) == (fpga,)
     assert sentences.ignored_requests(one, [pod_level]) == (level.format("a has"),)
     assert sentences.ignored_requests(one, [pod_level, pod_level]) == (level.format("a and others have"),)
     assert sentences.ignored_requests(enabled, [pod_level]) == ()

@@ -14,7 +14,7 @@ from alignup.align.hint import Hint, preferred_single_nodes
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod, QoS
-from alignup.align.workload.names import CPU, MEMORY, is_extended, is_hugepages
+from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 
 if TYPE_CHECKING:
     from alignup.align.host import Host
@@ -33,6 +33,15 @@ def verdict(decision: Decision) -> str:
         resources = ", ".join(sorted({ask.resource for ask in decision.preference_requests}))
         return f"{pod} is waiting for the preferred allocation of {resources} from its device plugin"
     return f"{pod} is already admitted and keeps its allocation" if decision.kept else f"{pod} is admitted"
+
+
+def not_schedulable(pod: Pod, missing: Sequence[str]) -> str:
+    """``Pod default/web is not schedulable: no device plugin provides example.com/gpu``."""
+    return f"Pod {pod.namespace}/{pod.name} is not schedulable: {no_plugin(missing)}"
+
+
+def no_plugin(missing: Sequence[str]) -> str:
+    return f"no device plugin provides {', '.join(missing)}"
 
 
 def describe_rules(decision: Decision) -> str:
@@ -124,15 +133,9 @@ def describe_rejection(decision: Decision) -> tuple[str, ...]:
 
 
 def ignored_requests(host: "Host", pods: Sequence[Pod]) -> tuple[str, ...]:
-    """Describe the requests of *pods* that a kubelet silently ignores."""
-    gates, offered = host.settings.gates, host.ledger.devices.handled
-    containers = [container for pod in pods for container in pod.all_containers]
-    requested = {name for one in containers for name in one.resources.requests if is_extended(name)}
-    notes = [
-        f"no device plugin offers {name}, and a kubelet admits pods regardless of such requests; "
-        f"declare the devices with --devices {name}=..."
-        for name in sorted(requested - offered)
-    ]
+    """Describe the requests of *pods* that a kubelet silently ignores; for devices see ``Host.missing_devices``."""
+    gates = host.settings.gates
+    notes = []
     pod_level = [pod for pod in pods if pod.resources.requests or pod.resources.limits]
     if pod_level and not (gates.on("PodLevelResources") and gates.on("PodLevelResourceManagers")):
         which = f"{pod_level[0].name} and others have" if len(pod_level) > 1 else f"{pod_level[0].name} has"
