@@ -176,7 +176,7 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable():
         for more in ((), ("--ignore-missing-devices",))
     ]
     compared = [
-        json.loads(in_process(*words, "-o", "json", "--jobs", 1, "--compare", "scope", *more).stdout)["ranked"][0]
+        json.loads(in_process(*words, "-o", "json", "--jobs", "1", "--compare", "scope", *more).stdout)["ranked"][0]
         for more in ((), ("--ignore-missing-devices",))
     ]
 

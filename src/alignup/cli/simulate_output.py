@@ -101,8 +101,9 @@ def _compare(host: Host, found: Events, options: SimulateOptions) -> Comparison:
         grid = compare.build_grid(host.settings, dimensions.split(","), machine=host.machine)
     executor = SerialExecutor() if jobs == 1 else ProcessPool(jobs)
     with executor, terminal.progress("Comparing", "combinations") as progress:
-        how = {"executor": executor, "progress": progress, "ignore_missing_devices": lenient}
-        return compare.compare(host.machine, grid, found, **how)
+        return compare.compare(
+            host.machine, grid, found, executor=executor, progress=progress, ignore_missing_devices=lenient
+        )
 
 
 def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
