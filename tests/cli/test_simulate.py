@@ -101,6 +101,7 @@ BAD = {
     "a missing trace": (("--trace", "nowhere.yaml"), "nowhere.yaml"),
     "a missing manifest": (("-f", "nowhere.yaml"), "cannot be read"),
     "an unknown dimension": (("--generate", "telco", "--compare", "weather"), "unknown dimension weather"),
+    "an unknown value": (("--generate", "telco", "--compare", "policy=restrictd"), "did you mean restricted?"),
     "an empty dimension": (("--generate", "telco", "--compare", ""), "unknown dimension"),
     "an invalid load": (("--generate", "telco", "--load", "nan"), "invalid load nan"),
     "an endless trace": (("--trace", "/dev/zero"), "larger than 256 MiB"),

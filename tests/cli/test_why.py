@@ -210,6 +210,8 @@ BAD = {
     "an invalid quantity": ((), pod(cpu="two"), "spec.containers[0].resources.limits[cpu]: quantities must match"),
     "an unknown policy": (("--set", "topologyManagerPolicy=strict"), pod(), "topologyManagerPolicy"),
     "an unknown feature gate": (("--set", "featureGates.Nonsense=true"), pod(), "unrecognized feature gate: Nonsense"),
+    "an unknown field": (("--set", "topologyPolicy=none"), pod(), "did you mean topologyManagerPolicy?"),
+    "an unknown nested field": (("--set", "authentication.webook=1"), pod(), 'unknown field "authentication.webook"'),
     "an override without a value": (("--set", "topologyManagerPolicy"), pod(), "use an override like"),
     "a configuration that does not start": (("--set", "cpuManagerPolicy=static"), pod(), "reserved CPU resources"),
     "a missing configuration file": (("--config", "nowhere.yaml"), pod(), "nowhere.yaml: No such file"),
@@ -248,6 +250,11 @@ def test_invalid_input_reports_what_is_wrong_where_and_what_to_do(manifest, argu
             ("--set", "featureGates.Nonsense=true"),
             "Remove Nonsense: Kubernetes 1.37 has no such feature gate.",
             id="a feature gate",
+        ),
+        pytest.param(
+            ("--set", "maxPod=1"),
+            "Give a field of KubeletConfiguration v1beta1, such as topologyManagerPolicy=restricted.",
+            id="a field",
         ),
         pytest.param(
             ("--set", "kind=Pod"), "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1.", id="a kind"

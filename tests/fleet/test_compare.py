@@ -73,11 +73,14 @@ def test_equal_scores_share_a_rank_in_the_order_given():
     assert found.ranked[0].variant.choices["cpu-options"] == "none"
 
 
-def test_invalid_variants_are_listed():
-    found = compared("policy=none|strict")
+UNAVAILABLE = 'policy "BestEffort" is not available for platform "linux"'
 
-    assert [one.variant.label for one in found.ranked] == ["policy=none"]
-    assert [(one.label, one.error) for one in found.invalid] == [("policy=strict", 'unknown policy: "strict"')]
+
+def test_invalid_variants_are_listed():
+    found = compared("memory-policy=None|BestEffort")
+
+    assert [one.variant.label for one in found.ranked] == ["memory-policy=None"]
+    assert [(one.label, one.error) for one in found.invalid] == [("memory-policy=BestEffort", UNAVAILABLE)]
 
 
 def test_nothing_to_compare():
@@ -192,23 +195,27 @@ def test_an_interruption_ends_the_comparison(tmp_path):
 
 
 def test_a_table_and_a_document():
-    found = compared("policy=single-numa-node|strict", "scope=pod")
+    found = compared("policy=single-numa-node", "memory-policy=None|BestEffort")
     text = io.StringIO()
 
     write_rows(columns(found), rows(found), text)
 
     figures = "admitted,rejected,one node,several nodes,anywhere,stranded cpus,stranded devices,reasons"
     assert text.getvalue().splitlines() == [
-        f"rank,policy,scope,{figures},error",
-        f"1,single-numa-node,pod,2,1,2,0,0,0,{GPU}=2 {NIC}=2,TopologyAffinityError=1,",
-        ',strict,pod,,,,,,,,,"unknown policy: ""strict"""',
+        f"rank,policy,memory-policy,{figures},error",
+        f"1,single-numa-node,None,2,1,2,0,0,0,{GPU}=2 {NIC}=2,TopologyAffinityError=1,",
+        ',single-numa-node,BestEffort,,,,,,,,,"policy ""BestEffort"" is not available for platform ""linux"""',
     ]
     document = to_document(found)
     assert json.loads(json.dumps(document)) == document
-    assert document["ranked"][0]["choices"] == {"policy": "single-numa-node", "scope": "pod"}
+    assert document["ranked"][0]["choices"] == {"policy": "single-numa-node", "memory-policy": "None"}
     assert document["ranked"][0]["alignment"]["pods"]["onOne"] == 2
     assert document["illegal"] == [
-        {"choices": {"policy": "strict", "scope": "pod"}, "manager": "topology", "error": 'unknown policy: "strict"'}
+        {
+            "choices": {"policy": "single-numa-node", "memory-policy": "BestEffort"},
+            "manager": "memory",
+            "error": UNAVAILABLE,
+        }
     ]
 
 

@@ -24,6 +24,7 @@ from alignup.state.kubelet import ledger, state_dir
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 _GIVE_CONFIGURATION = "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1."
+_GIVE_FIELD = "Give a field of KubeletConfiguration v1beta1, such as topologyManagerPolicy=restricted."
 _FIX_VALUE = "Fix the value there, or try another one with --set."
 _RUN_DOCTOR = "Run 'alignup doctor' to see what the kubelet reports."
 _RAISE_LIMIT = "Raise the kubelet's limit with --set topologyManagerPolicyOptions.max-allowable-numa-nodes={}"
@@ -54,6 +55,9 @@ def read_configuration(config: Path | None, changes: tuple[str, ...] = ()) -> Co
 
 def configuration_text(config: Path | None, changes: tuple[str, ...] = ()) -> tuple[bytes, str]:
     """Return the text of ``--config`` with the overrides of ``--set``, and its name for messages."""
+    with input_errors("in --set", advice=_GIVE_FIELD):
+        for change in changes:
+            configuration.parse_override(change)
     name = str(config) if config else "--set"
     text = json.dumps(_EMPTY).encode()
     if config:

@@ -11,6 +11,7 @@ pods, then by pods on one NUMA node, then by the fewest devices and CPUs strande
 (``fragmentation.measure_stranded``).
 """
 
+import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
@@ -44,6 +45,18 @@ DIMENSIONS: Mapping[str, str] = {
     "cpu-options": "cpu",
     "memory-policy": "memory",
 }
+
+#: The values that a dimension can have; sets of options are built from these.
+_KNOWN_VALUES: Mapping[str, Sequence[str]] = {
+    "policy": tuple(Policy),
+    "scope": tuple(Scope),
+    "topology-options": TOPOLOGY_SWITCHES,
+    "cpu-policy": tuple(CpuPolicy),
+    "cpu-options": tuple(OPTION_STAGES),
+    "memory-policy": tuple(MemoryPolicy),
+}
+#: No options, and a policy that the kubelet knows but does not start with on Linux.
+_ALSO_KNOWN = {("topology-options", NO_OPTIONS), ("cpu-options", NO_OPTIONS), ("memory-policy", "BestEffort")}
 
 #: The columns of a table of variants, besides the dimensions.
 _RANK, _ERROR = "rank", "error"
@@ -83,13 +96,8 @@ class Comparison(NamedTuple):
 
 
 def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
-    """*base* with every combination of values of *dimensions*; :class:`SettingsError` for an unknown dimension."""
-    chosen: dict[str, list[str]] = {}  # the values to try; empty: all
-    for text in dimensions:
-        name, _, values = text.partition("=")
-        if name not in DIMENSIONS:
-            raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
-        chosen[name] = [value for value in values.split("|") if value]
+    """*base* with every combination of values of *dimensions*; :class:`SettingsError` for unknown names and values."""
+    chosen = dict(map(_parse_dimension, dimensions))
     view = machine.kubelet_view()
     variants = [Variant({}, base)]
     # In the order of the table: whether a setting has an effect depends on earlier ones.
@@ -104,8 +112,24 @@ def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -
     return tuple(variants)
 
 
+def _parse_dimension(text: str) -> tuple[str, list[str]]:
+    """The name of a dimension and the values to try; no values: all."""
+    name, _, listed = text.partition("=")
+    if name not in DIMENSIONS:
+        raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
+    values = [value for value in listed.split("|") if value]
+    known = _KNOWN_VALUES[name]
+    parts = (part for value in values for part in (value.split("+") if name.endswith("-options") else [value]))
+    for part in parts:
+        if part not in known and (name, part) not in _ALSO_KNOWN:
+            close = difflib.get_close_matches(part, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise SettingsError(f"{name}={part}: expected one of {', '.join(known)}{hint}")
+    return name, values
+
+
 def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView) -> Iterator[Variant]:
-    """*variant* with each value of another dimension; an invalid value leaves the settings alone and sets the error."""
+    """*variant* with each value of another dimension; one that is not available sets the error."""
     possible = tuple(_values(variant.settings, name))
     if chosen and possible != (NOT_APPLICABLE,):
         possible = tuple(_option_sets(chosen) if name.endswith("-options") else chosen)
@@ -114,8 +138,7 @@ def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView)
         try:
             settings = _change(variant.settings, name, value, view)
         except SettingsError as error:
-            first = variant if variant.error else replace(variant, error=str(error), manager=DIMENSIONS[name])
-            yield replace(first, choices=choices)
+            yield replace(variant, choices=choices, error=str(error), manager=DIMENSIONS[name])
         else:
             yield replace(variant, choices=choices, settings=settings)
 

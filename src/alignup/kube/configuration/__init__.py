@@ -8,7 +8,7 @@
 A kubelet stops at its first error; ``ConfigurationError.stage`` names the startup step that fails.
 """
 
-from alignup.kube.configuration.load import apply_overrides, read
+from alignup.kube.configuration.load import apply_overrides, parse_override, read
 from alignup.kube.configuration.managers import (
     ContainerSettings,
     container_settings,
@@ -34,6 +34,7 @@ __all__ = [
     "host_settings",
     "ignored_fields",
     "node_status",
+    "parse_override",
     "pods_limits",
     "read",
     "startup_errors",

@@ -80,25 +80,36 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
 def apply_overrides(text: bytes, changes: Sequence[str]) -> bytes:
     """The configuration as JSON, with ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*.
 
-    The value is YAML, except in fields that hold strings.
+    The value is YAML, except in fields that hold strings. ``ParseError`` if a field is unknown: the kubelet would
+    ignore it.
     """
+    overrides = [parse_override(change) for change in changes]
     found = documents.read(text)
     value = found[0].value if found and found[0].number == 1 else {}
     document = dict(value) if isinstance(value, Mapping) else {}
-    for change in changes:
-        path, equals, new_value = change.partition("=")
-        if not equals or not path.strip("."):
-            raise ParseError(f"--set {change}: no value; use an override like topologyManagerPolicy=restricted")
-        top, *rest = path.split(".", 1)
-        new: object = new_value
-        if not holds_text(top):
-            parsed = documents.read(new_value)
-            new = parsed[0].value if parsed else None
-        if rest:
-            inner = document.get(top)
-            new = {**(inner if isinstance(inner, Mapping) else {}), rest[0]: new}
-        document[top] = new
+    for field, key, new in overrides:
+        inner = document.get(field)
+        document[field] = {**(inner if isinstance(inner, Mapping) else {}), key: new} if key else new
     return documents.to_json(document).encode()
+
+
+def parse_override(change: str) -> tuple[str, str, object]:
+    """The field, the key in it or an empty string, and the new value of ``FIELD=VALUE`` or ``FIELD.KEY=VALUE``."""
+    path, equals, text = change.partition("=")
+    if not equals or not path.strip("."):
+        raise ParseError(f"--set {change}: no value; use an override like topologyManagerPolicy=restricted")
+    field, _, key = path.partition(".")
+    value: object = text
+    if not holds_text(field):
+        parsed = documents.read(text)
+        value = parsed[0].value if parsed else None
+    top = ObjectReader.of({field: {key: value} if key else value})
+    read_fields(top)
+    if unknown := top.diagnostics.unknown:
+        close = None if "." in unknown[0] else suggest_field(unknown[0][:_MAX_NAME])
+        hint = f"; did you mean {close}?" if close else ""
+        raise ParseError(f"--set {change[:_MAX_NAME]}: unknown field {quote(unknown[0][:_MAX_NAME])}{hint}")
+    return field, key, value
 
 
 def _first_document(text: str | bytes, *, is_json: bool) -> ParsedDocument | None:
