@@ -6,6 +6,7 @@ import signal
 import socket
 import stat
 from itertools import islice
+from urllib.parse import quote
 
 import httpx2
 import pytest
@@ -40,6 +41,16 @@ def test_an_admission_is_durable_before_the_answer(agent):
     assert [one["entry"]["cpus"]["containers"]["app"] for one in stored["pods"]] == ["1-3"]
     assert agent.release("web").status_code == 200
     assert json.loads((agent.root / "checkpoint.json").read_bytes())["pods"] == []
+
+
+@pytest.mark.parametrize(("uid", "status"), [("a/b", 422), ("x" * 1_025, 422), ("x" * 1_024, 201), ("a?b#c%2F é", 201)])
+def test_every_admitted_pod_can_be_released(agent, uid, status):
+    answer = agent.http.post("/v1/pods", json=pod("odd", cpu="1") | {"metadata": {"name": "odd", "uid": uid}})
+
+    assert answer.status_code == status
+    released = agent.release(quote(uid, safe=""))
+    assert (released.status_code == 200) == (status == 201)
+    assert agent.pods() == {}
 
 
 def test_the_history_has_a_decision_as_soon_as_it_is_answered(agent):

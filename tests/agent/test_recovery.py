@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from alignup.agent.checkpointer import Checkpointer
+from alignup.agent.pending_admission import NOT_RETRIED
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
@@ -19,6 +20,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
+from alignup.schema.api import AdmissionStatus
 from alignup.schema.checkpoints import TerminationRequest
 from alignup.state.checkpoint import NAME, CheckpointStore
 from tests.agent.states import clock, empty_state
@@ -260,6 +262,64 @@ def test_a_waiting_pod_that_is_invalid_under_new_settings_is_removed(tmp_path):
     assert recovered.problems == ()
     assert any(note.startswith("default/b is removed from the wait queue: ") for note in recovered.notes)
     assert [entry.pod.uid for entry in recovered.state.pod_views()] == ["a"]
+
+
+def test_a_restored_waiting_pod_holds_nothing_and_has_a_reason(tmp_path):
+    save_after(tmp_path, pod("a", cpu="4"), pod("b", cpu="3"), pod("c", cpu="4"), pod("d", cpu="4"))
+
+    waiting = recover_from(tmp_path, host(shape="pack:4 numa:1 core:4 pu:1")).state.pod_views()[2:]
+
+    assert [view.decision.rejection.reason for view in waiting] == [NOT_RETRIED, NOT_RETRIED]
+    assert [view.decision.placements for view in waiting] == [(), ()]
+
+
+def test_a_restored_pod_that_waits_for_a_plugin_says_so(tmp_path):
+    own = "example.com/fpga"
+    plugged = Transaction(empty_state(wait_enabled=True), clock())
+    plugged.set_devices(own, [Device(own, "fpga-0", 1, healthy=False)])
+    plugged.admit(pod("a", None, **{own: "1"}))
+    plugged.plugin_stopped(own, gone=True)
+    Checkpointer(CheckpointStore(tmp_path), host())(plugged.state())
+
+    (view,) = recover_from(tmp_path).state.pod_views()
+
+    assert view.status == AdmissionStatus.WAITING
+    assert view.decision.rejection.reason == f"OutOf{own}"
+    assert view.decision.placements == ()
+
+
+@pytest.mark.parametrize("uid", ["a/b", "x" * 1_025, "..", "a\nb"])
+def test_a_checkpointed_pod_that_can_never_be_released_is_a_misfit(tmp_path, uid):
+    before = save_after(tmp_path, pod("good", cpu="1"))
+    bad, waiting = replace(pod("bad", cpu="1"), uid=uid), replace(pod("waits", cpu="4"), uid=f"{uid}/w")
+    before.host.apply(before.host.decide(bad))
+    records = {one.uid: replace(before.admitted["good"], pod=one) for one in (bad, waiting)}
+    state = replace(
+        before,
+        admitted={**before.admitted, uid: records[uid]},
+        waiting=replace(before.waiting, pods={waiting.uid: records[waiting.uid]}),
+    )
+    Checkpointer(CheckpointStore(tmp_path), host())(state)
+
+    recovered, dropped = recover_from(tmp_path), recover_from(tmp_path, options=replace(WAITS, modes=DROP))
+
+    (problem,) = recovered.problems
+    assert "metadata.uid" in problem
+    assert "--recover drop-misfits" in problem
+    assert dropped.problems == ()
+    assert [view.pod.uid for view in dropped.state.pod_views()] == ["good"]
+    assert any(note.startswith("default/waits is removed from the wait queue: ") for note in dropped.notes)
+
+
+def test_an_imported_pod_that_can_never_be_released_is_a_problem(tmp_path):
+    kubelet = host()
+    kubelet.apply(kubelet.decide(pod("a/b")))
+
+    recovered = recover_from(tmp_path, imported=lambda: ImportedState(kubelet.ledger))
+
+    (problem,) = recovered.problems
+    assert "metadata.uid" in problem
+    assert recovered.state.pod_views() == ()
 
 
 def test_a_restored_wait_queue_may_exceed_a_lowered_capacity(tmp_path):

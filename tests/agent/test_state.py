@@ -1,6 +1,7 @@
 """Transactions change the agent's state."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -105,6 +106,23 @@ def test_another_pod_with_a_known_uid_is_an_error_of_that_field(others):
         Transaction(before, clock()).admit(pod("a", cpu="1"))
 
     assert rejected.value.problems[0].field == "metadata.uid"
+
+
+@pytest.mark.parametrize("uid", ["", "a/b", "/", ".", "..", "x" * 1_025, "a\nb", "a\0", "\ud800"])
+def test_a_pod_that_could_never_be_released_is_invalid_whatever_its_source(uid):
+    transaction, one = Transaction(empty_state(), clock()), replace(pod("a"), uid=uid)
+
+    for act in (transaction.decide, transaction.admit, partial(transaction.admit, source="/manifests/a.yaml")):
+        with pytest.raises(PodError) as rejected:
+            act(one)
+        assert rejected.value.problems[0].field == "metadata.uid"
+    assert isinstance(transaction.replace_pods((), [(one, "/manifests/a.yaml")])[0], PodError)
+    assert transaction.state().pod_views() == ()
+
+
+@pytest.mark.parametrize("uid", ["x" * 1_024, "...", "a b", "a?b#c%2F", "é", "a:b_c"])
+def test_a_pod_may_have_any_uid_that_fits_into_a_path(uid):
+    assert submit(Transaction(empty_state(), clock()), replace(pod("a"), uid=uid)).decision.admitted
 
 
 def test_a_pod_that_does_not_fit_waits_if_waiting_is_enabled():

@@ -19,6 +19,7 @@ from alignup.align.workload import Pod
 WAITS_ITS_TURN = "WaitsItsTurn"  #: the reason of a pod that fits, but may not overtake another waiting pod again
 PREPARING_DEVICES = "DevicesArePrepared"  #: the reason of a pod that fits and waits for its device plugins
 RELEASED_WHILE_PENDING = "Released"
+NOT_RETRIED = "NotRetriedYet"  #: the reason of a pod that was waiting before a restart, and would fit now
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -75,6 +76,11 @@ def waiting_behind(decision: Decision, first: Pod) -> Decision:
     """Reject a pod that fits, because *first* may not be overtaken again."""
     message = f"Pod {first.namespace}/{first.name} is waiting ahead of it and must not be overtaken again"
     return _rejected(decision, Rejection(WAITS_ITS_TURN, message))
+
+
+def waiting_since_restart(decision: Decision) -> Decision:
+    """Reject a pod that would fit now: it holds nothing until it is retried."""
+    return _rejected(decision, Rejection(NOT_RETRIED, "Pod was waiting when the agent stopped, and is not retried yet"))
 
 
 def _rejected(decision: Decision, rejection: Rejection) -> Decision:

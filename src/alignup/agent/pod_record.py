@@ -6,13 +6,17 @@ from functools import cached_property
 from typing import Any, Self
 
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.bits import quote
 from alignup.align.decision import Decision
+from alignup.align.errors import PodError, Problem
 from alignup.align.workload import Pod
 from alignup.kube.podspec import manifest_of
 from alignup.schema.checkpoints import TerminationRequest
 from alignup.schema.run_status import PodGrants, PodRunStatus
 
 Document = Mapping[str, Any]  #: JSON values
+
+MAX_UID = 1_024  #: characters; the HTTP API accepts no longer one
 
 API_SOURCE = "api"  #: the source of pods that come from no manifest file
 _POLICY_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION)
@@ -35,6 +39,15 @@ class PodRecord:
     def request_key(self) -> str:
         """Equal for pods with equal requests: on one ledger, the same decision applies to all of them."""
         return repr(replace(self.pod, name="", namespace="", uid="", labels={}))
+
+
+def check_uid(uid: str) -> None:
+    """Raise ``PodError`` for a uid that cannot be part of a URL path: such a pod could never be released."""
+    if not 0 < len(uid) <= MAX_UID:
+        raise PodError([Problem("metadata.uid", f"must have 1 to {MAX_UID} characters, not {len(uid)}")])
+    if "/" in uid or uid in {".", ".."} or not uid.isprintable():
+        what = f"must consist of printable characters without slashes, and be more than dots, not {quote(uid)}"
+        raise PodError([Problem("metadata.uid", what)])
 
 
 def same_workload(pod: Pod, known: Pod) -> bool:

@@ -10,10 +10,12 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
-from alignup.agent.pod_record import API_SOURCE, PodRecord
+from alignup.agent.pod_record import API_SOURCE, PodRecord, check_uid
 from alignup.agent.state import AgentState
 from alignup.agent.wait_queue import WaitQueue
+from alignup.align.decision import Decision
 from alignup.align.errors import AlignError, CheckpointError, PodError, RestoreError, StateError, WorkLimitError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -84,7 +86,7 @@ def recover(
     except CheckpointError as error:
         return RecoveryResult(state=empty, problems=(str(error),))
     if loaded is None:
-        return RecoveryResult(state=empty if imported is None else _imported(empty, imported(), now=now))
+        return RecoveryResult(state=empty) if imported is None else _imported(empty, imported(), now=now)
     document = loaded.document
     machine = document.machine.differences(machine_fingerprint(host.machine))
     settings = document.settings.differences(settings_fingerprint(host.settings))
@@ -102,7 +104,9 @@ def recover(
 def _rebuild(
     document: CheckpointDocument, empty: AgentState, *, options: RecoveryOptions, now: float
 ) -> RecoveryResult:
-    host, pods, misfits = empty.host, document.pods, list[str]()
+    host, unreleasable = empty.host, _unreleasable(pod.entry.pod.uid for pod in document.pods)
+    pods = [pod for pod in document.pods if pod.entry.pod.uid not in unreleasable]
+    misfits = list(unreleasable.values())
     while True:
         try:
             entries = [pod.entry for pod in pods]
@@ -139,17 +143,28 @@ def _restore(
         since = now if one.since is None else one.since
         record = _record(_with_manifest(entry.pod, one.manifest), host, since=since, source=one.source or API_SOURCE)
         admitted[uid] = replace(record, grants=one.grants, termination=one.termination)
-    pods, overtakes, dropped = {}, {}, []
+    pods, overtakes, dropped = {}, {}, list[str]()
     for each in waiting:
         pod = _with_manifest(read_pod(each.pod), each.manifest)
         try:
-            pods[pod.uid] = _record(pod, host, since=each.since, source=each.source)
+            check_uid(pod.uid)
+            record = _record(pod, host, since=each.since, source=each.source)
+            pods[pod.uid] = record.with_decision(_waiting_decision(record, host))
         except (PodError, WorkLimitError) as error:  # under changed settings
             dropped.append(f"{pod.namespace}/{pod.name} is removed from the wait queue: {error}")
         else:
             overtakes[pod.uid] = each.overtaken
     waiting_pods = replace(empty.waiting, pods=pods, overtakes={uid: n for uid, n in overtakes.items() if n})
     return replace(empty, host=host, admitted=admitted, waiting=waiting_pods), dropped
+
+
+def _waiting_decision(record: PodRecord, host: Host) -> Decision:
+    """Return why a restored pod waits; it holds nothing, even if it would fit now."""
+    if record.decision.rejection is not None:
+        return record.decision
+    if missing := tuple(device_state.unknown_resources(host, record.pod)):
+        return pending_admission.rejected_for_missing_devices(record.decision, missing)
+    return pending_admission.waiting_since_restart(record.decision)
 
 
 def _finished(documents: Iterable[object]) -> tuple[dict[str, PodRecord], list[str]]:
@@ -176,15 +191,29 @@ def _with_manifest(pod: Pod, manifest: str | None) -> Pod:
     return replace(pod, manifest=PodManifest(manifest)) if manifest else pod
 
 
-def _imported(empty: AgentState, found: ImportedState, *, now: float) -> AgentState:
+def _imported(empty: AgentState, found: ImportedState, *, now: float) -> RecoveryResult:
     """Continue from the state of a kubelet; devices that the machine does not declare belong to plugins."""
+    if unreleasable := _unreleasable(found.ledger.pods):
+        return RecoveryResult(state=empty, problems=tuple(unreleasable.values()))
     host = _with_ledger(empty.host, found.ledger)
     admitted = {
         uid: replace(_record(one.pod, host, since=now, source=API_SOURCE), grants=found.grants.get(uid, {}))
         for uid, one in found.ledger.pods.items()
     }
     declared = {device.resource for device in host.machine.devices}
-    return replace(empty, host=host, admitted=admitted, plugins=frozenset(host.ledger.devices.inventories) - declared)
+    plugins = frozenset(host.ledger.devices.inventories) - declared
+    return RecoveryResult(state=replace(empty, host=host, admitted=admitted, plugins=plugins))
+
+
+def _unreleasable(uids: Iterable[str]) -> dict[str, str]:
+    """Return the invalid uids, each with the reason."""
+    found = {}
+    for uid in uids:
+        try:
+            check_uid(uid)
+        except PodError as error:
+            found[uid] = f"the uid of a pod is invalid: {error}"
+    return found
 
 
 def _with_ledger(host: Host, ledger: Ledger) -> Host:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
-from alignup.agent.pod_record import API_SOURCE, PodRecord, same_workload
+from alignup.agent.pod_record import API_SOURCE, PodRecord, check_uid, same_workload
 from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, pod_view
 from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
@@ -57,6 +57,7 @@ class Transaction:
         )
 
     def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
+        check_uid(pod.uid)
         start = self._clock.monotonic()
         decision = self._host.decide(pod, answers)
         requests = decision.preference_requests
