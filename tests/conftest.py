@@ -133,7 +133,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section(section)
         for _, line, failed in of_section:
             terminalreporter.write_line(line, red=failed)
-    done = DONE + config.stash[WORKER_DONE]
+    done = config.stash[WORKER_DONE]
+    done.update(DONE)  # the operator + would drop zeros, such as the number of findings
     if done:
         terminalreporter.section(f"work done, seed {SEED}")
     for what, count in sorted(done.items()):

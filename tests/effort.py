@@ -6,6 +6,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Sequence
 
 SOAK = "ALIGNUP_SOAK" in os.environ
 
@@ -32,3 +33,10 @@ def rounds(short: int, *, soak: int) -> int:
 def did(what: str, count: int = 1) -> None:
     """Count work for the summary, such as ``did("agents killed")``."""
     DONE[what] += count
+
+
+def attacked(what: str, tries: int, findings: Sequence[str]) -> None:
+    """Count attacks for the summary, and fail if they found anything."""
+    did(what, tries)
+    did(f"{what}: findings", len(findings))
+    assert not findings, "\n".join(findings[:10])

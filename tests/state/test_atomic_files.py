@@ -9,6 +9,7 @@ import pytest
 
 from alignup.align.errors import FileError
 from alignup.state import atomic_files
+from alignup.state.directory import Directory
 from tests.effort import SEED, did, rounds
 from tests.state import processes
 from tests.state.faults import small_disk, without_rights
@@ -188,3 +189,35 @@ def test_parent_directories_are_created(tmp_path):
     assert (tmp_path / "a" / "b").is_dir()
     with pytest.raises(FileError):
         atomic_files.make_directory(Path("/proc/nowhere"))
+
+
+def test_nothing_is_written_that_is_too_large_to_be_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic_files, "MAX_BYTES", 3)
+    atomic_files.write(tmp_path / "state", b"old")
+
+    with pytest.raises(FileError, match="4 bytes are more than the 3 that can be read again"):
+        atomic_files.write(tmp_path / "state", b"news")
+
+    assert atomic_files.read(tmp_path / "state") == b"old"
+
+
+def test_a_private_directory_may_be_in_one_that_cannot_be_listed(tmp_path):
+    """Its name is enough; removing it in between is an error."""
+    (tmp_path / "home" / "mine").mkdir(parents=True)
+    tmp_path.chmod(0o755)
+    (tmp_path / "home").chmod(0o711)
+
+    with without_rights(tmp_path):
+        found = atomic_files.make_private_directory(Path("home/mine"))
+
+    assert stat.S_ISDIR(found.st_mode)
+    assert stat.S_ISDIR(atomic_files.make_private_directory(Path()).st_mode)
+    with pytest.raises(FileNotFoundError, match="it was removed"):
+        atomic_files.make_private_directory(tmp_path / "gone", open_directory=Forgetful)
+
+
+class Forgetful(Directory):
+    """Its new directories are removed at once."""
+
+    def make_directory(self, name, *, mode):
+        pass

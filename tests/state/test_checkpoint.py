@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from alignup.align import bits
-from alignup.align.errors import CheckpointError
+from alignup.align.errors import CheckpointError, CheckpointFullError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.settings import Policy
@@ -21,6 +21,7 @@ from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import pod_document
 from alignup.state.checkpoint import NAME, Checkpoint, CheckpointStore, LoadedCheckpoint
+from alignup.state.directory import Directory
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 from tests.align.hosts import GIB, GPU, host, pod
 from tests.effort import SEED, did, rounds
@@ -262,7 +263,7 @@ def test_a_missing_checkpoint_is_not_an_empty_one(store, one):
 
     error = load_error(CheckpointStore(store.path.parent))
 
-    assert error.what == "the checkpoint is missing, but the previous one exists"
+    assert error.what == "the checkpoint is missing, but the previous one (1 pod) exists"
     assert error.advice.startswith("start with --recover previous, or move it out of ")
     assert found(CheckpointStore(store.path.parent), previous=True).document.serial == 1
     store.previous.unlink()
@@ -374,10 +375,6 @@ def open_to_all(store: CheckpointStore) -> None:
     store.path.chmod(0o666)
 
 
-def too_large(store: CheckpointStore) -> None:
-    os.truncate(store.path, 65 << 20)
-
-
 def not_ours(store: CheckpointStore) -> None:
     os.chown(store.path, 1234, 1234)
 
@@ -388,7 +385,6 @@ def not_ours(store: CheckpointStore) -> None:
         pytest.param(link_to_file, "it is not a regular file", id="a link"),
         pytest.param(pipe, "it is not a regular file", id="a pipe"),
         pytest.param(open_to_all, "other users can write to it (mode 666)", id="a file others can write to"),
-        pytest.param(too_large, "it has more than 67108864 bytes", id="a file that is too large"),
         pytest.param(
             not_ours,
             f"it belongs to user 1234, but this process runs as user {os.geteuid()}",
@@ -407,6 +403,48 @@ def test_a_file_that_others_can_change_is_not_trusted(store, one, change, what):
     assert "belongs to its user alone" in error.advice
 
 
+def test_a_checkpoint_that_is_too_large_is_left_to_the_previous_one(store, one):
+    """Earlier releases could write one."""
+    store.save(checkpoint(one))
+    os.truncate(store.path, (64 << 20) + 1)
+    what = "cannot read {}: it has more than 67108864 bytes"
+    advice = f"move it out of {store.path.parent} to start empty: what its pods hold is then free"
+
+    alone = load_error(store)
+    store.path.rename(store.previous)
+    without = load_error(store)
+    store.path.write_bytes(store.previous.read_bytes())
+    both = load_error(store)
+
+    assert (alone.what, alone.advice) == (what.format(store.path), f"no valid previous one exists; {advice}")
+    assert (without.what, without.advice) == (what.format(store.previous), advice)
+    assert (both.what, both.advice) == (what.format(store.path), f"no valid previous one exists; {advice}")
+
+
+@pytest.mark.parametrize("limit", [2_000, 2_001])
+def test_nothing_is_written_that_is_too_large_to_be_read_again(tmp_path, limit):
+    store = CheckpointStore(tmp_path / "root", limit=2_000)
+    empty = len(stored(store, numbered()))
+    fitting, larger = numbered(pods=1, size=2_000 - empty - 22), numbered(pods=1, size=2_000 - empty - 21)
+
+    assert len(stored(store, fitting)) == 2_000
+    error = save_error(store, larger)
+    assert isinstance(error, CheckpointFullError)
+    assert error.what == "the ledger is full: the checkpoint would have 2001 bytes, and the limit is 2000"
+    with pytest.raises(CheckpointFullError):
+        store.save(fitting, limit=1_999)
+
+    again = CheckpointStore(tmp_path / "root", limit=2_000)
+    assert found(again).document.serial == 2
+    assert names(again) == [NAME, f"{NAME}.previous"]
+    assert store.save(fitting, limit=limit) == 3
+
+
+def stored(store: CheckpointStore, one: Checkpoint) -> bytes:
+    store.save(one)
+    return store.path.read_bytes()
+
+
 def test_a_directory_that_others_can_change_is_not_trusted(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -417,13 +455,23 @@ def test_a_directory_that_others_can_change_is_not_trusted(tmp_path):
         "link": "it is not a directory",
         "file": "it is not a directory",
         "open": "other users can write to it (mode 777)",
-        "file/below": f"cannot be created or read: {tmp_path}/file: File exists",
+        "file/below": f"cannot be created or read: {tmp_path}/file: Not a directory",
     }
 
     for name, what in expected.items():
         with pytest.raises(CheckpointError) as caught:
             CheckpointStore(tmp_path / name)
         assert (caught.value.what, caught.value.where) == (what, str(tmp_path / name))
+
+
+def test_an_unreadable_file_is_an_error(store, one, monkeypatch):
+    def read(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    store.save(checkpoint(one))
+    monkeypatch.setattr(Directory, "read", read)
+
+    assert load_error(store).what == "Permission denied"
 
 
 def test_a_directory_that_was_replaced_is_an_error(store):
@@ -498,8 +546,8 @@ def test_a_full_disk_leaves_the_last_checkpoint(store):
     with small_disk(50_000):
         for _ in range(3):
             error = save_error(store, numbered(pods=100, size=1000))
-            why = f"cannot write {store.path}: {os.strerror(errno.EFBIG)}"
-            assert (error.what, error.where) == (f"the checkpoint cannot be written: {why}", str(store.path))
+            why = f"the checkpoint cannot be written: {os.strerror(errno.EFBIG)}"
+            assert (error.what, error.where) == (why, str(store.path))
             assert error.advice.startswith("the previous one is still valid")
         assert store.save(numbered(pods=3, size=1000)) == 3
         assert found(CheckpointStore(store.path.parent), previous=True).document.serial == 2

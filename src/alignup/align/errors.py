@@ -132,6 +132,14 @@ class CheckpointError(StateError):
         super().__init__(f"{where}: {what}; {advice}")
 
 
+class CheckpointFullError(CheckpointError):
+    """The checkpoint would have more bytes than it may have; nothing was written."""
+
+    def __init__(self, where: str, *, size: int, limit: int) -> None:
+        what = f"the ledger is full: the checkpoint would have {size} bytes, and the limit is {limit}"
+        super().__init__(what, where=where, advice="release pods, or admit pods with fewer labels and annotations")
+
+
 class TraceError(AlignError, ValueError):
     """An unreadable trace; ``file``, ``line`` and ``field`` are empty or 0 if unknown."""
 

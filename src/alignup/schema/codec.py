@@ -70,6 +70,8 @@ def convert(value: object, type_: type[T]) -> T:
         return msgspec.convert(value, type_, str_keys=True)
     except msgspec.ValidationError as error:
         raise _parse_error(error) from error
+    except RecursionError as error:
+        raise ParseError("nested too deeply") from error
 
 
 def to_builtins(document: object) -> dict[str, Any]:

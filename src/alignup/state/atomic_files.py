@@ -4,37 +4,23 @@ New contents are written to a temporary file in the same directory, synced to di
 directory, so each can remove what a killed one left behind.
 """
 
-import contextlib
-import fcntl
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from alignup.align.errors import FileError
+from alignup.state.directory import Directory, OpenDirectory, read_file
 
-MAX_BYTES = 64 << 20
+MAX_BYTES = 64 << 20  #: of a file; no file is written that could not be read again
 
 
 def read(path: Path, *, limit: int = MAX_BYTES) -> bytes | None:
     """Return the contents of a file; ``None`` if it does not exist, ``FileError`` if it is unreadable or too large."""
     try:
-        # O_NONBLOCK: opening a pipe in its place would block forever.
-        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            status = os.fstat(handle)
-            if not stat.S_ISREG(status.st_mode):
-                raise FileError(f"cannot read {path}: it is not a regular file")
-            with os.fdopen(handle, "rb", closefd=False) as file:
-                data = file.read(limit + 1) if status.st_size <= limit else b""
-        finally:
-            os.close(handle)
-    except FileNotFoundError:
-        return None
+        return read_file(path, limit=limit, where=path)
     except OSError as error:
         raise _failure("read", path, error) from error
-    if max(status.st_size, len(data)) > limit:
-        raise FileError(f"cannot read {path}: it has more than {limit} bytes")
-    return data
 
 
 def write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
@@ -43,57 +29,70 @@ def write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     An existing file keeps its mode and owner, a new one gets *mode*. A symbolic link is replaced, not followed. If only
     the final sync of the directory fails, the new file is in place but may be lost in a crash: that is an error too.
     """
+    if len(data) > MAX_BYTES:
+        raise FileError(f"cannot write {path}: {len(data)} bytes are more than the {MAX_BYTES} that can be read again")
     try:
-        directory = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX)
-            _replace(directory, path.name, data, mode=mode)
-        finally:
-            os.close(directory)
+        with Directory(path.parent) as directory:
+            directory.lock()
+            replace(directory, path.name, data, mode=mode)
+            directory.sync()
     except OSError as error:
         raise _failure("write", path, error) from error
 
 
-def make_private_directory(path: Path) -> os.stat_result:
-    """Create a directory with mode 700 unless *path* exists; return its status, whatever it is. ``OSError``."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        path.mkdir(mode=0o700)
-    return path.lstat()
+def replace(directory: Directory, name: str, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file in a locked directory; the caller must sync the directory. ``OSError``: nothing has changed."""
+    temporary, owner = f".{name}.new", None
+    directory.remove(temporary)
+    existing = directory.status(name)
+    if existing is not None and stat.S_ISREG(existing.st_mode):
+        owner, mode = (existing.st_uid, existing.st_gid), stat.S_IMODE(existing.st_mode)
+    file = directory.create(temporary)
+    try:
+        try:
+            directory.set_owner_and_mode(file, owner=owner, mode=mode)
+            directory.write(file, data)
+            directory.sync_file(file)
+        finally:
+            directory.close_file(file)
+        directory.rename(temporary, name)
+    except BaseException:
+        with suppress(OSError):  # the first error counts, and the next writer removes the file
+            directory.remove(temporary)
+        raise
+
+
+def make_private_directory(path: Path, *, open_directory: OpenDirectory = Directory) -> os.stat_result:
+    """Create a directory with mode 700 durably unless *path* exists; return its status, whatever it is. ``OSError``."""
+    _make_durably(path, 0o700, open_directory)
+    with open_directory(path.parent) as parent:
+        found = parent.status(path.name or ".")
+    if found is None:
+        raise FileNotFoundError(2, "it was removed", str(path))
+    return found
 
 
 def make_directory(path: Path, *, mode: int = 0o750) -> None:
+    """Create a directory and its parents durably, unless they exist."""
     try:
-        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        if not path.is_dir():
+            _make_durably(path, mode, Directory)
     except OSError as error:
         raise _failure("create", path, error) from error
 
 
-def _replace(directory: int, name: str, data: bytes, *, mode: int) -> None:
-    temporary = f".{name}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=directory)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    handle = os.open(temporary, flags, 0o600, dir_fd=directory)
+def _make_durably(path: Path, mode: int, open_directory: OpenDirectory) -> None:
+    """Create *path* unless something exists there; the parents get the default mode."""
     try:
-        with os.fdopen(handle, "wb") as file:
-            with contextlib.suppress(FileNotFoundError):
-                existing = os.stat(name, dir_fd=directory, follow_symlinks=False)
-                if stat.S_ISREG(existing.st_mode):
-                    mode = stat.S_IMODE(existing.st_mode)
-                    now = os.fstat(handle)
-                    if (now.st_uid, now.st_gid) != (existing.st_uid, existing.st_gid):
-                        os.fchown(handle, existing.st_uid, existing.st_gid)
-            os.fchmod(handle, mode)
-            file.write(data)
-            file.flush()
-            os.fsync(handle)
-        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=directory)
-        raise
-    os.fsync(directory)
+        parent = open_directory(path.parent)
+    except FileNotFoundError:
+        _make_durably(path.parent, 0o777, open_directory)
+        parent = open_directory(path.parent)
+    with parent:
+        if parent.status(path.name or ".") is None:
+            with suppress(FileExistsError):  # another process was faster
+                parent.make_directory(path.name, mode=mode)
+            parent.sync()
 
 
 def _failure(verb: str, path: Path, error: OSError) -> FileError:
