@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import httpx2
 
 from alignup.serve import sockets
-from alignup.serve.sockets import ServerLimits
+from alignup.serve.server import ServerLimits, serve_app
 from tests.deadlines import SECONDS
 from tests.serve.fake_backend import app_of
 
@@ -18,7 +18,7 @@ async def on_unix(agent, path, *, limits=None, **options):
     stopping = asyncio.Event()
     app = app_of(agent, stopping=stopping, **options)
     with sockets.unix_socket(path) as listener:
-        async with sockets.serve_app(app, listener, stopping=stopping, limits=limits or ServerLimits(end=2)):
+        async with serve_app(app, listener, stopping=stopping, limits=limits or ServerLimits(end=2)):
             yield stopping
 
 

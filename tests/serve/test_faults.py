@@ -11,7 +11,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from alignup.serve.sockets import ServerLimits
+from alignup.serve.connections import ConnectionLimits
+from alignup.serve.server import ServerLimits
 from tests.deadlines import SECONDS
 from tests.effort import SEED, did, rounds
 from tests.serve.fake_backend import FakeBackend, manifest
@@ -81,7 +82,9 @@ async def test_the_server_survives_malformed_requests(tmp_path, caplog):
     path = tmp_path / "api.sock"
     agent = FakeBackend()
     chance = random.Random(SEED)
-    limits = ServerLimits(head=0.1, idle=600, end=1, connections=4 * len(malformed(chance)))
+    limits = ServerLimits(
+        head=0.1, idle=600, end=1, connections=ConnectionLimits(unauthenticated=4 * len(malformed(chance)))
+    )
     sizes = {}
     last = rounds(4, soak=200) - 1
     async with on_unix(agent, path, limits=limits, body_seconds=0.1):

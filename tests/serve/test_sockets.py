@@ -13,7 +13,7 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.serve import sockets
-from alignup.serve.sockets import ServerLimits
+from alignup.serve.server import ServerLimits, serve_app
 from tests.deadlines import SECONDS, until
 from tests.serve.fake_backend import FakeBackend, app_of, manifest
 from tests.serve.real_server import client_at, on_unix, send_raw, stale_socket
@@ -120,7 +120,7 @@ async def test_a_vanished_client_is_detected(tmp_path):
 async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
     path = tmp_path / "api.sock"
     agent = FakeBackend()
-    async with on_unix(agent, path, read_seconds=0.1, heartbeat_seconds=0.01, limits=ServerLimits(end=1)):
+    async with on_unix(agent, path, heartbeat_seconds=0.01, limits=ServerLimits(read=0.1, end=1)):
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.connect(str(path))
             deaf.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -309,7 +309,7 @@ async def test_a_tcp_address_requires_the_token(tmp_path):
     with sockets.tcp_socket(0) as listener:
         host, port = listener.getsockname()
         async with (
-            sockets.serve_app(app, listener, stopping=stopping, limits=ServerLimits(end=1)),
+            serve_app(app, listener, stopping=stopping, limits=ServerLimits(end=1)),
             httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client,
         ):
             rejected = await client.get("/v1/pods")

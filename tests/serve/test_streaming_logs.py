@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from alignup.schema.api import NotReadyError
-from alignup.serve.sockets import ServerLimits
+from alignup.serve.server import ServerLimits
 from tests.deadlines import until
 from tests.serve.fake_backend import FakeBackend, FakeLog, client_of, manifest, run_of, running
 from tests.serve.real_server import client_at, on_unix
@@ -122,7 +122,7 @@ async def test_a_disconnected_client_closes_the_log(agent, tmp_path):
 async def test_a_client_that_reads_nothing_is_disconnected(agent, tmp_path):
     log = agent.container_logs[WEB, "app", False] = FakeLog(*[b"x" * 65536] * 1000)
     path = tmp_path / "api.sock"
-    async with on_unix(agent, path, read_seconds=0.1):
+    async with on_unix(agent, path, limits=ServerLimits(read=0.1, end=1)):
         reader, writer = await asyncio.open_unix_connection(str(path), limit=1)
         writer.write(f"GET {LOGS} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         await until(lambda: log.readers)

@@ -36,7 +36,7 @@ from alignup.align.workload import validation
 from alignup.kube.manifests import Accept
 from alignup.schema.api import NotReadyError
 from alignup.schema.machines import machine_to_document
-from alignup.serve import app, sockets
+from alignup.serve import app, server, sockets
 from alignup.serve.app import Dependencies
 from alignup.serve.metrics import Metrics
 from alignup.serve.streaming import EventBus
@@ -212,7 +212,7 @@ async def _serve_api(
     else:
         bound = sockets.unix_socket(address.path)
     with bound as listener:
-        async with sockets.serve_app(api, listener, stopping=stopping):
+        async with server.serve_app(api, listener, stopping=stopping):
             tcp = isinstance(address, TcpAddress)
             yield TcpAddress(*listener.getsockname()[:2]) if tcp else address
 

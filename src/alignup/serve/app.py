@@ -72,7 +72,6 @@ class RequestLimits:
     body_seconds: float = 10.0  #: to receive a document
     answer_seconds: float = 60.0  #: to decide on a pod; afterwards the decision continues without the client
     heartbeat_seconds: float = 15.0  #: of silence on an event stream
-    read_seconds: float = 60.0  #: for a client to read a chunk of a stream
     streams: int = 64  #: concurrent event streams
     logs: int = 64  #: concurrent log streams
 
@@ -168,7 +167,7 @@ class _Api:
             return Response(media_type=TEXT, headers=HEADERS)
         # A log that does not follow must not look complete when it is cut off.
         stopping = self.stopping if query.follow else None
-        return self._counted(log_response(log, read_timeout=self.limits.read_seconds, stopping=stopping))
+        return self._counted(log_response(log, stopping=stopping))
 
     async def get_runtime(self, _request: Request, _parameters: ParameterValues) -> Response:
         return json_response(self.service.runtime())
@@ -197,12 +196,7 @@ class _Api:
             return Response(media_type=EVENT_STREAM, headers=HEADERS)
         self._check_streams(EVENT_STREAM, self.limits.streams, "event streams")
         return self._counted(
-            event_stream(
-                self.service.events,
-                heartbeat=self.limits.heartbeat_seconds,
-                read_timeout=self.limits.read_seconds,
-                stopping=self.stopping,
-            )
+            event_stream(self.service.events, heartbeat=self.limits.heartbeat_seconds, stopping=self.stopping)
         )
 
     async def is_alive(self, _request: Request, _parameters: ParameterValues) -> Response:

@@ -21,6 +21,7 @@ from alignup.align.workload import Pod
 from alignup.serve import responses
 from alignup.serve.responses import ProblemError
 from alignup.serve.routes import Operation
+from alignup.serve.server import CONNECTION, ServedConnection
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
 Handler = Callable[[Request, ParameterValues], Awaitable[ASGIApp]]
@@ -38,14 +39,14 @@ class ApiEndpoint:
         if "GET" in operations:
             self._operations["HEAD"] = operations["GET"]
         self._allow = {"Allow": ", ".join(sorted({*self._operations, "OPTIONS"}))}
-        self._token = None if any(one.unauthenticated for one, _ in operations.values()) else token
+        self._token = token
+        self._unauthenticated = any(one.unauthenticated for one, _ in operations.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         response: ASGIApp
         try:
-            if self._token is not None:
-                _check_token(request, self._token)
+            self._authorize(request)
             if request.method == "OPTIONS":
                 response = Response(status_code=204, headers=responses.HEADERS | self._allow)
             elif request.method not in self._operations:
@@ -59,6 +60,16 @@ class ApiEndpoint:
         except responses.BackendError as error:
             response = responses.backend_problem(error).response()
         await response(scope, receive, send)
+
+    def _authorize(self, request: Request) -> None:
+        """Check the token, if there is one, and count the connection as authenticated."""
+        if self._token is not None:
+            if self._unauthenticated:
+                return
+            _check_token(request, self._token)
+        connection: ServedConnection | None = request.scope.get(CONNECTION)  # None: not served on a socket
+        if connection is not None and not connection.authenticate():
+            raise ProblemError(503, "Too many connections.", headers=responses.RETRY_SOON | _CLOSE)
 
 
 async def not_found(request: Request, error: Exception) -> Response:

@@ -1,40 +1,24 @@
-"""Listening sockets, and uvicorn on them, inside a running event loop: it leaves signals to the process.
+"""Listening sockets, and the token of clients on the network.
 
 A unix socket is accessible to its owner only, from the moment it appears: it is bound in a private directory, and moved
 to its path once its mode is set. A TCP address requires a token, from a file that only its owner can read.
 """
 
-import asyncio
 import os
 import re
 import socket
 import stat
 import tempfile
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from alignup.align.errors import ListenError
 from alignup.serve.bind_lock import bind_lock
 
 _MAX_PATH = 107  #: bytes; the kernel's limit for unix sockets, without the final NUL
 _MAX_TOKEN = 4096
-_MAX_HEAD = 64 << 10  #: bytes of the request line and headers
-_ABORT_SECONDS = 10.0  #: for cancelled requests to send an error
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  #: b64token of RFC 6750
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerLimits:
-    head: float = 10.0  #: seconds to receive the request line and headers
-    idle: int = 30  #: seconds before an idle connection is closed
-    end: float = 10.0  #: seconds to finish running requests at shutdown
-    connections: int = 512
 
 
 @contextmanager
@@ -94,31 +78,6 @@ def read_token(path: Path) -> bytes:
     return token
 
 
-@asynccontextmanager
-async def serve_app(
-    app: ASGIApp, listener: socket.socket, *, stopping: asyncio.Event, limits: ServerLimits | None = None
-) -> AsyncIterator[None]:
-    """Serve *app* on *listener* inside the context.
-
-    On exit, set *stopping*, which ends event streams, and finish running requests within *limits*.
-    """
-    server = uvicorn.Server(_config(app, limits or ServerLimits()))
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    await server.startup(sockets=[listener])
-    ticks = asyncio.ensure_future(server.main_loop())  # sets the date that responses carry
-    try:
-        yield
-    finally:
-        stopping.set()
-        ticks.cancel()
-        await server.shutdown(sockets=[listener])
-        if server.server_state.tasks:  # which were cancelled, and send an error
-            await asyncio.wait(server.server_state.tasks, timeout=_ABORT_SECONDS)
-        for connection in tuple(server.server_state.connections):
-            connection.transport.abort()
-
-
 def _bound_at(path: Path) -> socket.socket:
     parent = path.parent
     try:
@@ -164,60 +123,3 @@ def _bind_and_move(first: Path, path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
-
-
-def _config(app: ASGIApp, limits: ServerLimits) -> uvicorn.Config:
-    class LimitedProtocol(_Protocol):
-        head_timeout = limits.head
-
-    return uvicorn.Config(
-        app,
-        http=LimitedProtocol,
-        ws="none",
-        loop="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        limit_concurrency=limits.connections,
-        timeout_keep_alive=limits.idle,
-        timeout_graceful_shutdown=limits.end,  # type: ignore[arg-type] # uvicorn takes fractions too
-        h11_max_incomplete_event_size=_MAX_HEAD,
-    )
-
-
-class _Protocol(H11Protocol):
-    """uvicorn's protocol with a timeout for the head of a request."""
-
-    head_timeout: float
-    timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn itself
-        super().connection_made(transport)
-        self.timer = self.loop.call_later(self.head_timeout, self._time_out)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if not self._between_requests():
-            self._stop_timer()
-        elif self.timer is None:
-            self.timer = self.loop.call_later(self.head_timeout, self._time_out)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        super().connection_lost(exc)
-
-    def _between_requests(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def _stop_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-
-    def _time_out(self) -> None:
-        self.timer = None
-        if self._between_requests():
-            self.transport.close()

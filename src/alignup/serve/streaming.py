@@ -1,7 +1,7 @@
 """Streaming responses: container logs and server-sent events, and the bus that the events come from.
 
-A chunk is produced only after the client has read the one before. Event streams send a comment when they are idle, so
-that both sides notice a dead connection.
+A chunk is produced only after the client has read the one before; the server closes the connection of a client that
+does not read. Event streams send a comment when they are idle, so that both sides notice a dead connection.
 """
 
 import asyncio
@@ -32,7 +32,6 @@ class ByteStream:
 
     chunks: Callable[[], AbstractAsyncContextManager[AsyncIterator[bytes]]]
     media_type: str
-    read_timeout: float  #: seconds a client may take to read a chunk
     opening: bytes = b""
     heartbeat: float | None = None  #: seconds of silence before a heartbeat; ``None``: no heartbeats
     stopping: asyncio.Event | None = None
@@ -42,26 +41,29 @@ class ByteStream:
         fields = {"Content-Type": f"{self.media_type}; charset=utf-8", **HEADERS}
         headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        until: list[asyncio.Future[Any]] = [asyncio.ensure_future(_disconnected(receive))]
+        disconnected = asyncio.ensure_future(_disconnected(receive))
+        until: list[asyncio.Future[Any]] = [disconnected]
         if self.stopping is not None:
             until.append(asyncio.ensure_future(self.stopping.wait()))
         try:
             async with self.chunks() as chunks:
-                await self._send_chunks(chunks, send, until=frozenset(until))
-        except TimeoutError:  # the client does not read; drop the connection
-            return
+                await self._send_chunks(chunks, send, disconnected=disconnected, until=frozenset(until))
         finally:
             for one in until:
                 one.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send_chunks(
-        self, chunks: AsyncIterator[bytes], send: Send, *, until: frozenset[asyncio.Future[Any]]
+        self,
+        chunks: AsyncIterator[bytes],
+        send: Send,
+        *,
+        disconnected: asyncio.Future[Any],
+        until: frozenset[asyncio.Future[Any]],
     ) -> None:
 
         async def write(chunk: bytes) -> None:
-            async with asyncio.timeout(self.read_timeout):
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
         if self.opening:
             await write(self.opening)
@@ -70,6 +72,8 @@ class ByteStream:
             while True:
                 watched: set[asyncio.Future[Any]] = {upcoming, *until}
                 done, _ = await asyncio.wait(watched, timeout=self.heartbeat, return_when=asyncio.FIRST_COMPLETED)
+                if disconnected in done:
+                    return
                 if upcoming not in done:  # what is ready is sent even when the server stops
                     if done:
                         return
@@ -86,7 +90,7 @@ class ByteStream:
             await asyncio.gather(upcoming, return_exceptions=True)
 
 
-def log_response(log: AsyncIterator[bytes], *, read_timeout: float, stopping: asyncio.Event | None) -> ByteStream:
+def log_response(log: AsyncIterator[bytes], *, stopping: asyncio.Event | None) -> ByteStream:
 
     @asynccontextmanager
     async def chunks() -> AsyncIterator[AsyncIterator[bytes]]:
@@ -95,7 +99,7 @@ def log_response(log: AsyncIterator[bytes], *, read_timeout: float, stopping: as
         finally:
             await close_log(log)
 
-    return ByteStream(chunks=chunks, media_type=TEXT, read_timeout=read_timeout, stopping=stopping)
+    return ByteStream(chunks=chunks, media_type=TEXT, stopping=stopping)
 
 
 async def close_log(log: AsyncIterator[bytes]) -> None:
@@ -104,7 +108,7 @@ async def close_log(log: AsyncIterator[bytes]) -> None:
         await log.aclose()
 
 
-def event_stream(events: EventSource, *, heartbeat: float, read_timeout: float, stopping: asyncio.Event) -> ByteStream:
+def event_stream(events: EventSource, *, heartbeat: float, stopping: asyncio.Event) -> ByteStream:
     """Stream *events* as server-sent events.
 
     ``Last-Event-ID`` is ignored because events are not stored: after a reconnect, clients list the pods again.
@@ -118,7 +122,6 @@ def event_stream(events: EventSource, *, heartbeat: float, read_timeout: float, 
     return ByteStream(
         chunks=chunks,
         media_type=EVENT_STREAM,
-        read_timeout=read_timeout,
         opening=_EVENT_OPENING,
         heartbeat=heartbeat,
         stopping=stopping,

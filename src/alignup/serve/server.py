@@ -1,0 +1,278 @@
+"""uvicorn on a listening socket, inside a running event loop: it leaves signals to the process.
+
+Every limit that a hostile client could run into is here or in ``connections``, and none of them depends on uvicorn's
+HTTP parser: how long and how large the head of a request is, how long a client takes to read what it asked for, how
+long a connection stays unauthenticated, and how many there are.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from alignup.serve.connections import ConnectionLimits, ConnectionTable, peer_of
+
+#: The key of the :class:`ServedConnection` in the ASGI scope of a request.
+CONNECTION = "alignup.connection"
+
+_ABORT_SECONDS = 10.0  #: for cancelled requests to send an error
+_BACKLOG = 512  #: connections that the kernel accepts for us
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  #: seconds between attempts to accept without a free file descriptor
+_REPORT_SECONDS = 60.0  #: between log lines about that
+_NO_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    head: float = 10.0  #: seconds for the TLS handshake, and to receive the request line and headers
+    head_bytes: int = 64 << 10  #: of the request line and headers
+    idle: int = 30  #: seconds before an idle connection is closed
+    read: float = 60.0  #: seconds for a client to read a response, or a chunk of a stream
+    unauthenticated: float = 30.0  #: seconds before a connection without an authorized request is closed
+    end: float = 10.0  #: seconds to finish running requests at shutdown
+    connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits().within_descriptors())
+
+
+@asynccontextmanager
+async def serve_app(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    stopping: asyncio.Event,
+    limits: ServerLimits | None = None,
+    tls: Callable[[], ssl.SSLContext] | None = None,
+) -> AsyncIterator[None]:
+    """Serve *app* on *listener* inside the context; with *tls*, which is called for every connection, over TLS.
+
+    On exit, set *stopping*, which ends event streams, and finish running requests within *limits*.
+    """
+    limits = limits or ServerLimits()
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # strangers must not write to the log
+    server = uvicorn.Server(_config(app, limits))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=[])
+    acceptor = _Acceptor(server, ConnectionTable(limits.connections), limits, tls)
+    listener.settimeout(0)
+    listener.listen(_BACKLOG)
+    tasks = [asyncio.ensure_future(acceptor.run(listener))]
+    tasks.append(asyncio.ensure_future(server.main_loop()))  # sets the date that responses carry
+    try:
+        yield
+    finally:
+        stopping.set()
+        for task in (*tasks, *acceptor.handshakes):
+            task.cancel()
+        await asyncio.gather(*tasks, *acceptor.handshakes, return_exceptions=True)
+        await server.shutdown(sockets=[listener])
+        if server.server_state.tasks:  # which were cancelled, and send an error
+            await asyncio.wait(server.server_state.tasks, timeout=_ABORT_SECONDS)
+        for connection in tuple(server.server_state.connections):
+            connection.transport.abort()
+
+
+class _Acceptor:
+    """Accepts connections.
+
+    asyncio's own server logs thousands of lines per second when there is no free file descriptor, and leaves no choice
+    which connections to close.
+    """
+
+    def __init__(
+        self,
+        server: uvicorn.Server,
+        table: ConnectionTable,
+        limits: ServerLimits,
+        tls: Callable[[], ssl.SSLContext] | None,
+    ) -> None:
+        self._server = server
+        self._table = table
+        self._limits = limits
+        self._tls = tls
+        self.handshakes: set[asyncio.Task[None]] = set()
+
+    async def run(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        pause, reported = _FIRST_PAUSE, -_REPORT_SECONDS
+        while True:
+            try:
+                accepted, address = await loop.sock_accept(listener)
+            except OSError as error:
+                if error.errno not in _NO_DESCRIPTORS:  # the client is gone already
+                    await asyncio.sleep(0)
+                    continue
+                if time.monotonic() - reported >= _REPORT_SECONDS:
+                    reported = time.monotonic()
+                    _log.warning("cannot accept connections now: %s", error.strerror)
+                self._table.close_one()
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                continue
+            pause = _FIRST_PAUSE
+            connection = ServedConnection(
+                self._server.config, self._server.server_state, {}, table=self._table, limits=self._limits
+            )
+            self._start(connection, accepted)
+            self._table.add(connection, peer_of(address))
+            await asyncio.sleep(0)  # serve the others before the next
+
+    def _start(self, connection: "ServedConnection", accepted: socket.socket) -> None:
+        def end(task: asyncio.Task[None]) -> None:
+            self.handshakes.discard(task)
+            if not connection.established:
+                accepted.close()
+                self._table.remove(connection)
+
+        connection.handshake = task = asyncio.ensure_future(self._shake_hands(connection, accepted))
+        self.handshakes.add(task)
+        task.add_done_callback(end)
+
+    async def _shake_hands(self, connection: "ServedConnection", accepted: socket.socket) -> None:
+        context = None if self._tls is None else self._tls()
+        timeout = None if context is None else self._limits.head
+        with suppress(OSError):  # no valid TLS handshake, or not in time
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, accepted, ssl=context, ssl_handshake_timeout=timeout
+            )
+
+
+class ServedConnection(H11Protocol):
+    """A connection with limits; only ``_between_requests`` and ``_reading_head`` depend on the HTTP parser."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        server_state: uvicorn.server.ServerState,
+        app_state: dict[str, object],
+        *,
+        table: ConnectionTable,
+        limits: ServerLimits,
+    ) -> None:
+        super().__init__(config, server_state, app_state)
+        self.handshake: asyncio.Task[None] | None = None
+        self.established = False  #: whether there is a transport
+        self._table = table
+        self._limits = limits
+        self._head_bytes = 0  #: received of the head of the next request
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        inner = self.app
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            scope[CONNECTION] = self
+            await inner(scope, receive, send)
+
+        self.app = app
+
+    def authenticate(self) -> bool:
+        """Move the connection to the authenticated ones; return whether there is a slot for it."""
+        self._stop_timer("unauthenticated")
+        return self._table.authenticate(self)
+
+    def close_now(self) -> None:
+        if self.established:
+            self.transport.abort()
+        elif self.handshake is not None:
+            self.handshake.cancel()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn itself
+        super().connection_made(transport)
+        self.established = True
+        transport.set_write_buffer_limits(high=0)  # pause_writing while anything is unread
+        self._start_timer("head", self._limits.head, self._time_out)
+        self._start_timer("unauthenticated", self._limits.unauthenticated, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        while data and not self.transport.is_closing():
+            part, data = data, b""
+            if self._reading_head():
+                room = self._limits.head_bytes - self._head_bytes
+                part, data = part[:room], part[room:]
+                self._head_bytes += len(part)
+            super().data_received(part)
+            if not self._reading_head():
+                self._head_bytes = 0
+            elif self._head_bytes >= self._limits.head_bytes:
+                self._reject_head()
+                return
+        if not self._between_requests():
+            self._stop_timer("head")
+        else:
+            self._start_timer("head", self._limits.head, self._time_out)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_timer("read", self._limits.read, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_timer("read")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for name in tuple(self._timers):
+            self._stop_timer(name)
+        self._table.remove(self)
+        super().connection_lost(exc)
+
+    def _between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _reading_head(self) -> bool:
+        """Whether the next byte belongs to the head of a request, rather than to a body."""
+        return self._between_requests() and self.conn.their_state is h11.IDLE
+
+    def _reject_head(self) -> None:
+        if not self.transport.is_closing():
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            self.transport.write(
+                b"HTTP/1.1 %d %s\r\nConnection: close\r\nContent-Length: 0\r\n\r\n" % (status, status.phrase.encode())
+            )
+            self.transport.close()
+
+    def _time_out(self) -> None:
+        if self._between_requests():
+            self.transport.close()
+
+    def _start_timer(self, name: str, seconds: float, action: Callable[[], None]) -> None:
+        """Call *action* after *seconds*, unless a timer with this *name* runs already."""
+
+        def call() -> None:
+            del self._timers[name]
+            action()
+
+        if name not in self._timers:
+            self._timers[name] = self.loop.call_later(seconds, call)
+
+    def _stop_timer(self, name: str) -> None:
+        with suppress(KeyError):
+            self._timers.pop(name).cancel()
+
+
+def _config(app: ASGIApp, limits: ServerLimits) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http=ServedConnection,
+        ws="none",
+        loop="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=limits.idle,
+        timeout_graceful_shutdown=limits.end,  # type: ignore[arg-type] # uvicorn takes fractions too
+        h11_max_incomplete_event_size=limits.head_bytes,
+    )
