@@ -46,9 +46,16 @@ def test_only_the_page_that_needs_a_container_runtime_is_left_to_e2e():
     assert all(page in (ROOT / "e2e" / "test_node_page.py").read_text("utf-8") for page in needing)
 
 
+def contents(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
 @pytest.mark.parametrize("document", sorted(DOCUMENTS.keys() - E2E_PAGES))
 def test_documents_show_the_real_output(document, shell):
     shell.run_all(DOCUMENTS[document])
+
+    assert contents(shell.directory / "examples") == contents(ROOT / "examples"), "a command changed tracked files"
 
 
 @pytest.mark.parametrize(

@@ -210,3 +210,15 @@ def test_the_kubelets_defaults_are_checked_without_a_configuration():
 
     assert run.returncode == 0
     assert run.stdout.startswith("the kubelet's defaults on pack:1 numa:1 core:4 pu:1\n")
+
+
+def test_a_file_beyond_a_limit_of_alignup_is_not_called_an_error_of_the_kubelet(tmp_path):
+    deep = tmp_path / "deep.yaml"
+    deep.write_text("a: " + "[" * 200 + "]" * 200, "utf-8")
+
+    run = in_process("doctor", "--config", str(deep), "--machine", "pack:1 numa:1 core:2 pu:1")
+
+    assert run.returncode == 1
+    assert "(a limit of alignup)" in " ".join(run.stdout.split())
+    assert "kubelet:" not in run.stdout
+    assert run.stdout.splitlines()[-1] == "alignup cannot tell whether this kubelet starts: 1 error."

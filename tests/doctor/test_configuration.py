@@ -424,7 +424,7 @@ def test_duplicate_keys_are_reported_next_to_errors():
     found = check_configuration(lines, machine(), name="k").findings
 
     assert [one.summary for one in found][:2] == [
-        "the kubelet stops at load",
+        "the kubelet stops at load: must be a 32-bit integer, not a string",
         'line 4: duplicate key "maxPods": the last value is used',
     ]
 
@@ -432,7 +432,10 @@ def test_duplicate_keys_are_reported_next_to_errors():
 def test_amounts_that_cannot_be_added_are_dropped():
     found = check(systemReserved={"memory": "1e200000"}, kubeReserved={"memory": "1"}).findings
 
-    assert stages(found) == ["system_reserved"]
+    (error,) = by_severity(Severity.ERROR, found)
+    assert error.is_own_limit
+    assert error.summary == "alignup cannot check it: amounts 200000 digits apart cannot be added (a limit of alignup)"
+    assert error.kubelet_message == ""
 
 
 def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
@@ -440,7 +443,46 @@ def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
 
     found = check_configuration(invalid, machine(), name="CONFIG", ephemeral_storage=5).findings
 
-    assert sorted(stages(found)) == ["node_allocatable", "validation"]
+    own, kubelet = sorted(by_severity(Severity.ERROR, found), key=lambda one: one.summary)
+    assert own.is_own_limit
+    assert (kubelet.summary, kubelet.is_own_limit) == ("the kubelet stops at validation", False)
+
+
+@pytest.mark.parametrize(
+    ("signal", "effect"),
+    [
+        ("memory.available", ", and rejects every pod that requests memory"),
+        ("nodefs.available", ", and rejects every pod that requests ephemeral-storage"),
+        ("pid.available", ""),
+    ],
+)
+def test_a_threshold_that_is_not_a_number_is_a_warning(signal, effect):
+    found = check(evictionHard={"memory.available": "100Mi", signal: "NaN%"}).findings
+
+    (warning,) = by_severity(Severity.WARNING, found)
+    assert warning.where == f"evictionHard[{signal}]"
+    assert warning.summary == (
+        f"NaN% is not a number: the kubelet accepts it, but never evicts a pod for this signal{effect}"
+    )
+
+
+def test_words_of_alignup_are_not_shown_as_those_of_the_kubelet():
+    """What cannot be decoded is in our words, and so are our limits; other errors are the kubelet's."""
+    deep = b"a: " + b"[" * 200 + b"]" * 200
+
+    (undecodable,) = by_severity(Severity.ERROR, check(maxPods="many").findings)
+    (limit,) = check_configuration(deep, machine(), name="k").findings
+    (real,) = by_severity(Severity.ERROR, check(topologyManagerPolicy="strict").findings)
+
+    assert (undecodable.summary, undecodable.kubelet_message) == (
+        "the kubelet stops at load: must be a 32-bit integer, not a string",
+        "",
+    )
+    assert (limit.summary, limit.kubelet_message) == (
+        "alignup cannot check it: line 1: nested more than 100 levels deep (a limit of alignup)",
+        "",
+    )
+    assert real.kubelet_message.startswith("invalid configuration: ")
 
 
 def test_a_machine_without_cpus_stops_the_static_policy():

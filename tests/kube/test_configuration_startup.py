@@ -373,7 +373,10 @@ def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
 
     (error,) = startup_errors(configuration, MACHINE, ephemeral_storage=5)
 
-    assert (error.stage, str(error)) == (StartupStage.NODE_ALLOCATABLE, "amounts 10003 digits apart cannot be added")
+    assert (error.stage, str(error)) == (
+        StartupStage.NODE_ALLOCATABLE,
+        "amounts 10003 digits apart cannot be added (a limit of alignup)",
+    )
     assert startup_errors(configuration, MACHINE) == ()
 
 

@@ -311,7 +311,7 @@ def test_too_many_values_are_rejected_where_the_limit_is_reached():
     error = error_of("- a\n" * 400_001)
 
     assert (error.line, error.document) == (400_000, 1)
-    assert error.what == "more than 400,000 values and keys: split the file, or write it as JSON"
+    assert error.what == "more than 400,000 values and keys: split the file, or write it as JSON (a limit of alignup)"
 
 
 values = st.recursive(

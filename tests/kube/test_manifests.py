@@ -422,7 +422,7 @@ def test_all_unreadable_paths_are_reported(folder):
         f"{empty}: the directory has no files that end in .json, .yaml, .yml",
         "standard input: is empty",
         f"{folder}/zero.yaml: is empty",
-        f"{folder}/large.yaml, line 1: larger than 32 MiB: split the file",
+        f"{folder}/large.yaml, line 1: larger than 32 MiB: split the file (a limit of alignup)",
         "a\0b: cannot be read: embedded null byte",
     )
 

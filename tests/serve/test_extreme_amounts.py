@@ -60,5 +60,8 @@ def test_amounts_that_cannot_be_added_up_are_invalid():
 
     assert response.status_code == 422
     assert response.json()["errors"] == [
-        {"field": "spec", "what": "cannot add up the amounts: amounts 999999999 digits apart cannot be added"}
+        {
+            "field": "spec",
+            "what": "cannot add up the amounts: amounts 999999999 digits apart cannot be added (a limit of alignup)",
+        }
     ]

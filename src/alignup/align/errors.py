@@ -6,6 +6,9 @@ Outside ``align``, the rejection of a pod is a decision, not an exception.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+#: Ends the message of an error that Kubernetes would not report: the input exceeds a limit of this package.
+OWN_LIMIT = "(a limit of alignup)"
+
 
 class AlignError(Exception):
     """The base of all errors that this package raises on purpose."""

@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from typing import ClassVar
 
-from alignup.align.errors import QuantityError
+from alignup.align.errors import OWN_LIMIT, QuantityError
 
 MAX_DIGITS = 10_000  #: of a number, and between two numbers that are added
 
@@ -176,7 +176,7 @@ class Quantity:
         gap = abs(self.power - other.power)
         if gap > MAX_DIGITS:
             if a and b:
-                raise QuantityError(f"amounts {gap} digits apart cannot be added")
+                raise QuantityError(f"amounts {gap} digits apart cannot be added {OWN_LIMIT}")
             return Quantity(a + b, self.power if a else other.power, format=form, dec=True)
         a *= 10 ** (self.power - power)
         b *= 10 ** (other.power - power)

@@ -78,6 +78,9 @@ def _verdict(found: Diagnosis) -> str:
     errors, warnings = map(found.final.count, (Severity.ERROR, Severity.WARNING))
     now = " now" if found.backups else ""
     counted = pluralize(warnings, "warning")
+    failures = [one for one in found.final.findings if one.severity is Severity.ERROR]
+    if errors and all(one.is_own_limit for one in failures):
+        return f"alignup cannot tell whether this kubelet starts: {pluralize(errors, 'error')}."
     if errors:
         rest = f" and {counted}" if warnings else ""
         return f"This kubelet does not start{now}: {pluralize(errors, 'error')}{rest}."

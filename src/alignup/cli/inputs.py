@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from alignup.align.errors import AlignError, ConfigurationError, DocumentError, ManifestError
+from alignup.align.errors import OWN_LIMIT, AlignError, ConfigurationError, DocumentError, ManifestError
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.cli.app import InputError
@@ -65,7 +65,9 @@ def configuration_text(config: Path | None, changes: tuple[str, ...] = ()) -> tu
         with input_errors("in --config", advice=advice), config.open("rb") as file:
             text = file.read(MAX_CONFIG + 1)
         if len(text) > MAX_CONFIG:
-            raise InputError(f"{config} is larger than {MAX_CONFIG >> 20} MiB", where="in --config", advice=advice)
+            raise InputError(
+                f"{config} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}", where="in --config", advice=advice
+            )
     with input_errors(f"in {name}", advice=_GIVE_CONFIGURATION):
         return configuration.apply_overrides(text, changes) if changes else text, name
 
@@ -136,9 +138,10 @@ def input_errors(where: str, *, advice: str = "") -> Iterator[None]:
         stage = error.stage.replace("_", " ")
         own_advice = (error.advice or "").rstrip(".")
         loaded = advice == _GIVE_CONFIGURATION and error.stage != StartupStage.LOAD
+        own = all(problem.what.endswith(OWN_LIMIT) for problem in error.problems)
         raise InputError(
             *(str(problem) for problem in error.problems),
-            where=f"{where} ({_STAGE_TEXTS.get(error.stage, f'the kubelet stops at {stage}')})",
+            where=where if own else f"{where} ({_STAGE_TEXTS.get(error.stage, f'the kubelet stops at {stage}')})",
             advice=f"{own_advice[0].upper()}{own_advice[1:]}." if own_advice else (_FIX_VALUE if loaded else advice),
         ) from error
     except ManifestError as error:

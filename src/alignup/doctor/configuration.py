@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from alignup.align.cpus.provider import CpuProvider
-from alignup.align.errors import ConfigurationError, Problem
+from alignup.align.errors import OWN_LIMIT, ConfigurationError, Problem
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
 from alignup.doctor import managers
-from alignup.doctor.findings import Area, Finding, error, warning
+from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, warning
 from alignup.doctor.manager_inputs import ManagerInputs, read_inputs
 from alignup.kube import configuration
 from alignup.kube.configuration import StartupStage
@@ -77,10 +77,17 @@ def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]
     for failure in errors:
         stage = StartupStage(failure.stage)
         for problem in failure.problems:
+            area = _AREAS.get(stage, Area.CONFIGURATION)
+            if problem.what.endswith(OWN_LIMIT):
+                yield beyond_own_limit(area, problem.what, where=problem.field)
+                continue
+            # How a file cannot be decoded is in our words; the kubelet quotes Go's decoders.
+            own = stage is StartupStage.LOAD
+            stops = f"the kubelet {'crashes' if stage is StartupStage.DEFAULTING_PANIC else 'stops'} at {stage}"
             yield error(
-                _AREAS.get(stage, Area.CONFIGURATION),
-                f"the kubelet {'crashes' if stage is StartupStage.DEFAULTING_PANIC else 'stops'} at {stage}",
-                kubelet_message=problem.what,
+                area,
+                f"{stops}: {problem.what}" if own else stops,
+                kubelet_message="" if own else problem.what,
                 advice=_advice(problem, stage),
                 where=problem.field,
             )

@@ -4,13 +4,14 @@ A kubelet reports only the first error, and of several wrong options a random on
 own and then all valid ones together, so that one run finds everything.
 """
 
+import math
 from collections.abc import Iterator
 from functools import partial
 
 from alignup.align import bits
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
 from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
-from alignup.align.errors import SettingsError
+from alignup.align.errors import OWN_LIMIT, SettingsError
 from alignup.align.explain.sentences import format_quantity
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
@@ -23,9 +24,10 @@ from alignup.align.settings import (
     TopologySettings,
 )
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.doctor.findings import Area, Finding, error, format_cpus, note, ok, warning
+from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, format_cpus, note, ok, warning
 from alignup.doctor.manager_inputs import OPTION_GATES, ManagerInputs, error_message
 from alignup.kube.configuration.model import DEFAULT_EVICTION_HARD
+from alignup.kube.configuration.node_allocatable import RESERVED_SIGNALS
 from alignup.kube.documents import to_yaml
 
 _STATIC_ERROR = "new static policy error: "
@@ -54,6 +56,8 @@ def reserved_memory_yaml(inputs: ManagerInputs) -> str:
 def _stops(  # noqa: PLR0913 - the parts of a finding
     area: Area, stage: str, message: str, advice: str, *, where: str, paste: str = "", reason: str = ""
 ) -> Finding:
+    if message.endswith(OWN_LIMIT):
+        return beyond_own_limit(area, message, where=where)
     summary = f"the kubelet stops at {stage}{reason}"
     return error(area, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
 
@@ -216,6 +220,7 @@ def _memory_advice(inputs: ManagerInputs, proposal: str) -> str:
 def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
     """Warnings and notes, only where they are certain."""
     yield from _missing_eviction_threshold(inputs)
+    yield from _threshold_without_number(inputs)
     yield from _ignored_fields(inputs)
     yield from _ignored_cpu_counts(inputs)
     if inputs.policy is not None and not inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
@@ -245,6 +250,21 @@ def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
             where="evictionHard",
             paste="" if static else paste,
         )
+
+
+def _threshold_without_number(inputs: ManagerInputs) -> Iterator[Finding]:
+    """The kubelet parses a percentage as a float, and compares ``NaN`` with neither 0 nor 1."""
+    for threshold in inputs.reservations.thresholds:
+        if math.isnan(threshold.percentage):
+            value = inputs.configuration.eviction_hard[threshold.signal]
+            resource = RESERVED_SIGNALS.get(threshold.signal)
+            more = f", and rejects every pod that requests {resource}" if resource else ""
+            yield warning(
+                Area.CONFIGURATION,
+                f"{value} is not a number: the kubelet accepts it, but never evicts a pod for this signal{more}",
+                advice="use an amount such as 100Mi, or a percentage from 0% to 100%",
+                where=f"evictionHard[{threshold.signal}]",
+            )
 
 
 def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, NoReturn
 
-from alignup.align.errors import DocumentError
+from alignup.align.errors import OWN_LIMIT, DocumentError
 from alignup.kube.yaml_documents import MAX_DEPTH, MAX_DOCUMENTS, DuplicateKey, ParsedDocument, parse_yaml
 from alignup.kube.yaml_scalars import NumberLiteral
 
@@ -70,7 +70,7 @@ class _NotJsonError(DocumentError):
 def _decode(text: str | bytes) -> str:
     """*text* from UTF-8, or UTF-16 if there is a byte order mark."""
     if len(text) > MAX_BYTES:
-        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file", line=1)
+        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file {OWN_LIMIT}", line=1)
     try:
         if isinstance(text, str):
             text.encode()
@@ -89,7 +89,7 @@ def _decode(text: str | bytes) -> str:
 
 def _parse_json(text: str) -> Iterator[ParsedDocument]:
     if sum(map(text.count, ",:[{")) > MAX_MARKS:
-        raise DocumentError(f"more than {MAX_MARKS:,} commas, colons and brackets: split the file", line=1)
+        raise DocumentError(f"more than {MAX_MARKS:,} commas, colons and brackets: split the file {OWN_LIMIT}", line=1)
     if "\\u" in text:
         # Kubernetes replaces unpaired surrogates as well; they could not even be printed.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
@@ -101,7 +101,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         start, count = match.start(), count + 1
         line += text.count("\n", end, start)
         if count > MAX_DOCUMENTS:
-            raise DocumentError(f"more than {MAX_DOCUMENTS:,} documents: split the file", line=line, document=count)
+            what = f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}"
+            raise DocumentError(what, line=line, document=count)
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(value, text, start, end)
@@ -119,7 +120,7 @@ def _decode_json(decoder: json.JSONDecoder, text: str, start: int, *, line: int,
     else:
         too_deep = sum(1 for _ in islice(_levels(value), MAX_DEPTH + 1)) > MAX_DEPTH
     if too_deep:
-        raise DocumentError(f"nested more than {MAX_DEPTH} levels deep", line=line, document=document)
+        raise DocumentError(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}", line=line, document=document)
     return value, end
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from alignup.align.bits import quote
-from alignup.align.errors import DocumentError
+from alignup.align.errors import OWN_LIMIT, DocumentError
 from alignup.kube import yaml_scalars
 from alignup.kube.yaml_scalars import ScalarError
 
@@ -51,7 +51,7 @@ def parse_yaml(text: str) -> Iterator[ParsedDocument]:
     import yaml  # noqa: PLC0415 - not needed for JSON
 
     if text.count("%TAG") > _MAX_DIRECTIVES:
-        raise DocumentError(f"more than {_MAX_DIRECTIVES} directives", line=1)
+        raise DocumentError(f"more than {_MAX_DIRECTIVES} directives {OWN_LIMIT}", line=1)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader if PyYAML has it
     composer = _Composer()
     try:
@@ -118,7 +118,7 @@ class _Composer:
             line = _line_of(event)
             self._number += 1
             if self._number > MAX_DOCUMENTS:
-                raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file")
+                raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}")
             self._inside = True
             self._anchors, self._repeated, self._lines = {}, [], {}
             value = self._value(self._next(), 0)
@@ -232,13 +232,14 @@ class _Composer:
 
     def _descend(self, level: int) -> None:
         if level > MAX_DEPTH:
-            raise self.error(f"nested more than {MAX_DEPTH} levels deep")
+            raise self.error(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}")
         self._deepest = max(self._deepest, level)
 
     def _count(self, nodes: int) -> None:
         self._nodes += nodes
         if self._nodes > MAX_NODES:
-            raise self.error(f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON")
+            what = f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON {OWN_LIMIT}"
+            raise self.error(what)
 
 
 def _line_of(event: "yaml.Event") -> int:

@@ -29,7 +29,7 @@ _SIGNALS = frozenset(
     + [f"{name}.inodesFree" for name in ("nodefs", "imagefs", "containerfs")]
 )
 #: Signals whose threshold is reserved → the resource.
-_RESERVED_SIGNALS = {"memory.available": MEMORY, "nodefs.available": EPHEMERAL_STORAGE}
+RESERVED_SIGNALS = {"memory.available": MEMORY, "nodefs.available": EPHEMERAL_STORAGE}
 
 _DIGITS = r"[0-9](?:_?[0-9])*+"
 _HEX = r"[0-9a-fA-F](?:_?[0-9a-fA-F])*+"
@@ -234,7 +234,7 @@ def _reservation(
     """The sum for each resource in *whole*, without zeros."""
     free = {}
     for threshold in thresholds:
-        if resource := _RESERVED_SIGNALS.get(threshold.signal):
+        if resource := RESERVED_SIGNALS.get(threshold.signal):
             free[resource] = threshold.amount((whole.get(resource) or Quantity.ZERO).value())
     every = (*reserved, free)
     sums = {name: sum((own.get(name, Quantity.ZERO) for own in every), Quantity.ZERO) for name in whole}
