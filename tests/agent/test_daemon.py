@@ -1,10 +1,13 @@
 """The agent as a process, with a socket, a root directory and signals."""
 
+import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import stat
+import threading
 from itertools import islice
 from urllib.parse import quote
 
@@ -13,8 +16,10 @@ import pytest
 
 from alignup.agent.address import default_root, parse_address
 from alignup.align.errors import ParseError
-from tests.agent.agents import CONFIG, pod, run_until_exit, running
+from tests.agent.agent_process import serve_command
+from tests.agent.agents import CONFIG, Agent, arguments, pod, run_until_exit, running
 from tests.deadlines import wait_for
+from tests.forked_processes import forked
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +146,31 @@ def test_sigterm_stops_the_agent_cleanly(tmp_path, number):
 
     assert not (agent.root / "agent.sock").exists()
     assert agent.log()[-1]["event"] == "stopped"
+
+
+def test_a_log_that_nobody_reads_stops_no_decision(tmp_path):
+    root, fifo = tmp_path / "root", tmp_path / "log"
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDWR)
+    fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
+    process = forked(serve_command, arguments(root), fifo, {}, None)
+    http = httpx2.Client(transport=httpx2.HTTPTransport(uds=str(root / "agent.sock")), base_url="http://agent")
+    agent = Agent(process, root, fifo, http)
+    wait_for((root / "agent.sock").exists)
+
+    for _ in range(30):
+        assert agent.admit("a", cpu="2").status_code == 201
+        assert agent.release("a").status_code == 200
+
+    assert agent.ready()
+    assert len(select.select([reader], [], [], 0)[0]) == 1  # the log is full of earlier lines
+    threading.Thread(target=_drain, args=(reader,), daemon=True).start()
+    assert agent.stop() == 0
+
+
+def _drain(reader):
+    while b'"event": "stopped"' not in os.read(reader, 1 << 16):
+        pass
 
 
 def test_sighup_does_not_stop_the_agent(agent):

@@ -156,7 +156,7 @@ class FakeBackend:
     def waiting(self) -> list[PodView]:
         return [one for one in self.known.values() if one.status is AdmissionStatus.WAITING]
 
-    def problems(self) -> tuple[str, ...]:
+    async def problems(self) -> tuple[str, ...]:
         return self.not_ready
 
     def notes(self) -> tuple[str, ...]:

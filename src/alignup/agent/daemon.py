@@ -21,10 +21,12 @@ from alignup.agent.address import Address, TcpAddress
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.events import EventDispatcher
+from alignup.agent.log_queue import LogQueue
 from alignup.agent.manifests.directory import ManifestDir
 from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.pod_record import API_SOURCE
 from alignup.agent.queue import AdmissionQueue
+from alignup.agent.queue_probe import QueueProbe
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
 from alignup.agent.sd_notify import Notifier
 from alignup.agent.service import AgentService, accept_runnable, read_pod
@@ -34,7 +36,7 @@ from alignup.align.errors import ListenError
 from alignup.align.host import Host
 from alignup.align.workload import validation
 from alignup.kube.manifests import Accept
-from alignup.schema.api import NotReadyError
+from alignup.schema.api import BusyError, NotReadyError
 from alignup.schema.machines import machine_to_document
 from alignup.serve import app, server, sockets
 from alignup.serve.app import Dependencies
@@ -71,9 +73,8 @@ class DaemonOptions:
 
 def run(options: DaemonOptions) -> None:
     """Run the agent until a signal stops it; raise ``CheckpointError`` or ``ListenError`` if it cannot start."""
-    log = logs.make_logger()
     store = CheckpointStore(options.root)
-    with lock(options.root), logs.relay_logging(log):
+    with logs.queued_stderr() as (log, log_queue), lock(options.root), logs.relay_logging(log):
         for note in options.notes:
             log.warning("note", detail=note)
         now = options.clock.now()
@@ -89,11 +90,16 @@ def run(options: DaemonOptions) -> None:
         # Everything allocated so far stays; freezing it spares the garbage collector from scanning every pod.
         gc.collect()
         gc.freeze()
-        asyncio.run(_main(options, store, recovered, log=log))
+        asyncio.run(_main(options, store, recovered, log=log, log_queue=log_queue))
 
 
 async def _main(
-    options: DaemonOptions, store: CheckpointStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
+    options: DaemonOptions,
+    store: CheckpointStore,
+    recovered: RecoveryResult,
+    *,
+    log: FilteringBoundLogger,
+    log_queue: LogQueue,
 ) -> None:
     stop = _handle_signals(log)
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
@@ -116,14 +122,16 @@ async def _main(
         if options.manifests is not None and not recovered.problems:
             manifests = ManifestDir(options.manifests, accept=accept, keep=containers is not None)
             watcher = ManifestWatcher(manifests, queue, log, terminates=runner is not None)
-        service = AgentService(queue, allocator, events.history, events.event_bus, runner, watcher)
+        probe = QueueProbe(queue)
+        service = AgentService(queue, probe, allocator, events.history, events.event_bus, runner, watcher)
+        events.metrics.show_dropped_log_lines(lambda: log_queue.dropped)
         if runner is not None:
             events.metrics.show_containers(
                 lambda: [(one.pod, one.run) for one in service.pod_views() if one.run is not None]
             )
         address = await stack.enter_async_context(_serve_api(options, service, events.metrics, accept))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
-        await stack.enter_async_context(_background_tasks(watcher, queue, notifier))
+        await stack.enter_async_context(_background_tasks(watcher, queue, probe, notifier))
         pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
         log.info("listening", at=str(address), pods=pods, waiting=waiting)
         notifier.send(sd_notify.READY, sd_notify.status_line(f"{pods} pods admitted, {waiting} waiting"))
@@ -219,12 +227,16 @@ async def _serve_api(
 
 @asynccontextmanager
 async def _background_tasks(
-    watcher: ManifestWatcher | None, queue: AdmissionQueue, notifier: Notifier
+    watcher: ManifestWatcher | None, queue: AdmissionQueue, probe: QueueProbe, notifier: Notifier
 ) -> AsyncIterator[None]:
 
     async def notify_watchdog(interval: float) -> None:
+        """Notify systemd as long as decisions can be made; a restart does not help an agent that is read-only."""
         while queue.alive:
-            notifier.send(sd_notify.WATCHDOG)
+            with suppress(BusyError):  # nothing is proven
+                if not queue.read_only:
+                    await probe.passed()
+                notifier.send(sd_notify.WATCHDOG)
             await asyncio.sleep(interval)
 
     tasks = []

@@ -4,18 +4,36 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from typing import Any, Protocol
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
+from alignup.agent.log_queue import LogQueue
 from alignup.agent.state import AgentEvent, EventKind
 from alignup.align.explain import sentences
 
 
-def make_logger(stream: TextIO | None = None, *, readable: bool | None = None) -> FilteringBoundLogger:
-    """Return a logger; *readable*: for people (default: if *stream* is a terminal)."""
-    out = sys.stderr if stream is None else stream
+class LogStream(Protocol):
+    def isatty(self) -> bool: ...
+    def write(self, text: str, /) -> object: ...
+    def flush(self) -> None: ...
+
+
+@contextmanager
+def queued_stderr() -> Iterator[tuple[FilteringBoundLogger, LogQueue]]:
+    """Yield a logger to standard error that never blocks, and its queue."""
+    queue = LogQueue(sys.stderr.fileno())
+    log = make_logger(queue)
+    queue.report = lambda count: log.warning("log", detail=f"{count} lines were dropped because the log was not read")
+    try:
+        yield log, queue
+    finally:
+        queue.close()
+
+
+def make_logger(out: LogStream, *, readable: bool | None = None) -> FilteringBoundLogger:
+    """Return a logger; *readable*: for people (default: if *out* is a terminal)."""
     on_terminal = out.isatty()
     renderer: Processor = structlog.processors.JSONRenderer(ensure_ascii=False)
     if readable := on_terminal if readable is None else readable:
@@ -36,7 +54,7 @@ def make_logger(stream: TextIO | None = None, *, readable: bool | None = None) -
 class _Writer:
     """Ignores write errors: a full disk or a closed pipe must not stop the agent."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: LogStream) -> None:
         self._out = out
 
     def msg(self, line: str) -> None:

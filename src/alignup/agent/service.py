@@ -11,6 +11,7 @@ from alignup.agent.devices import device_state
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.queue import AdmissionQueue
+from alignup.agent.queue_probe import QueueProbe
 from alignup.agent.transaction import Transaction
 from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, StateError
@@ -49,6 +50,7 @@ _Result = TypeVar("_Result")
 @dataclass(frozen=True, slots=True)
 class AgentService:
     queue: AdmissionQueue
+    probe: QueueProbe
     allocator: DeviceAllocator
     history: History
     event_bus: EventBus
@@ -59,8 +61,8 @@ class AgentService:
     def host(self) -> Host:
         return device_state.with_announced_devices(self.queue.settled_host)
 
-    def problems(self) -> tuple[str, ...]:
-        return self.queue.problems()
+    async def problems(self) -> tuple[str, ...]:
+        return await self.probe.problems()
 
     def notes(self) -> tuple[str, ...]:
         return () if self.watcher is None else self.watcher.notes

@@ -27,6 +27,7 @@ from alignup.serve.decision_metrics import CounterDefinitions, SeriesKey
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DURATION = "kubelet_topology_manager_admission_duration_ms"
 BUCKETS = tuple(0.05 * 2**step for step in range(15))  #: milliseconds; the kubelet's
+DROPPED_LINES = "alignup_log_lines_dropped_total"
 RESTARTS = "alignup_container_restarts_total"
 UNPLACED = "none"  #: the ``node`` label of devices without NUMA affinity
 
@@ -81,6 +82,14 @@ class Metrics:
 
     def show_containers(self, runs: Callable[[], Iterable[tuple[Pod, PodRunStatus]]]) -> None:
         self.registry.register(_CallbackCollector(lambda: _container_families(runs())))
+
+    def show_dropped_log_lines(self, count: Callable[[], int]) -> None:
+        def families() -> Iterator[Metric]:
+            family = Metric(DROPPED_LINES, "Log lines dropped because the log was not read fast enough.", "counter")
+            family.add_sample(DROPPED_LINES, {}, count())
+            yield family
+
+        self.registry.register(_CallbackCollector(families))
 
     def text(self) -> bytes:
         return "".join(_lines(self.registry)).encode()

@@ -80,7 +80,7 @@ class PodHarness:
 
     def _service(self) -> AgentService:
         # The other dependencies are not used.
-        return AgentService(self.queue, None, None, None, self.runner)  # type: ignore[arg-type]
+        return AgentService(self.queue, None, None, None, None, self.runner)  # type: ignore[arg-type]
 
     async def admit(self, document: Mapping[str, Any], *, source: str = "api") -> None:
         """Admit a pod, which starts to run."""
