@@ -9,9 +9,11 @@ import pytest
 
 from alignup.align import bits
 from alignup.enforce import cgroup, process
+from alignup.enforce.run_record import RUN_VARIABLE
 from tests.agent.agents import running
 from tests.cli.run_processes import workbench
 from tests.deadlines import wait_for
+from tests.enforce.commands import started
 
 PERMITTED = process.permitted_cpus()
 
@@ -70,6 +72,23 @@ def test_drift_is_found_and_fixed(bench, web):
     assert "(fixed)\n1 run: no drift\n" in fixed[1]
     assert after[0] == 0
     assert bits.of(os.sched_getaffinity(pid)) == bits.parse(cpu)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
+def test_a_stranger_does_not_get_the_cpus_of_a_run(bench, web):
+    """Any user can read the uid of a run from the name of its cgroup, and set it in the environment."""
+    pid, _ = web
+    (known,) = bench.records()
+    with started("sleep", "60", env={RUN_VARIABLE: known["uid"]}, user=65534) as stranger:
+        before = cgroup.cpuset_cgroup(stranger.pid)
+        moved(bench, pid)
+        code, out, _ = bench.run("audit", "--fix")
+
+        assert code == 0
+        assert str(stranger.pid) not in out
+        assert cgroup.cpuset_cgroup(stranger.pid) == before
+        assert bits.of(os.sched_getaffinity(stranger.pid)) == PERMITTED
+    assert bits.of(os.sched_getaffinity(pid)) == bits.parse(known["cpus"])
 
 
 def test_json_holds_the_runs_and_the_drift(bench, web):

@@ -7,17 +7,20 @@ import re
 import signal
 import sys
 from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 from alignup.align import bits
+from alignup.cli import entry
 from alignup.enforce import cgroup, process
 from tests.agent.agents import running
 from tests.cli.commands import environment, in_process, python
 from tests.cli.run_processes import children, workbench
 from tests.deadlines import wait_for
-from tests.effort import rounds
+from tests.effort import SOAK, did, rounds
+from tests.forked_processes import forked
 
 PRINT_ENVIRONMENT = "env | grep ^ALIGNUP_ | grep -v RUN | sort"
 PERMITTED = process.permitted_cpus()
@@ -207,12 +210,85 @@ def test_background_processes_keep_the_cpus_of_their_run(bench, by):
     assert bench.run("run", "--cpus", most, "--", "true")[0] == 0
 
 
+def test_a_background_process_without_session_and_environment_keeps_the_cpus_of_its_run(bench):
+    most = PERMITTED.bit_count() - 1
+    script = "env -i setsid sh -c 'echo $$; exec sleep 100 >/dev/null 2>&1' & wait $!"
+    runner = bench.start("run", "--by", "affinity", "--cpus", most, "--", "sh", "-c", f"({script}) & sleep 0.1; echo .")
+    wait_for(lambda: len(runner.out.split()) == 2)
+    pid = next(int(one) for one in runner.out.split() if one != ".")
+    code, err = runner.wait(), runner.err
+    meanwhile = bench.run("run", "--cpus", most, "--", "true")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: process_state(pid) in {"", "Z"})
+
+    assert code == 0
+    assert "are still running and keep CPUs" in err
+    assert meanwhile[0] == 124
+    assert bench.run("run", "--cpus", most, "--", "true")[0] == 0
+
+
+def test_a_command_without_environment_keeps_its_cpus_when_its_runner_is_killed(bench):
+    most = PERMITTED.bit_count() - 1
+    script = "echo $$; exec env -i sleep 100"
+    runner = bench.start("run", "--by", "affinity", "--cpus", most, "--", "sh", "-c", script)
+    wait_for(lambda: runner.out and bench.records()[0]["started"])
+    pid = int(runner.out)
+    runner.send(signal.SIGKILL)
+    runner.wait()
+    meanwhile = bench.run("run", "--cpus", most, "--", "true")
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: process_state(pid) in {"", "Z"})
+
+    assert meanwhile[0] == 124
+    assert bench.run("run", "--cpus", most, "--", "true")[0] == 0
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not cgroup.candidate_parents(), reason="this user may not create cpusets here")
+def test_a_killed_runner_leaves_nothing_behind(bench):
+    """The runner is killed before each of its changes to directories; in a long run before each file it opens, too.
+
+    The fixture checks that no cgroup is left.
+    """
+    changes = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.fork"} | ({"open"} if SOAK else set())
+    for number in count():
+        bench.directory.mkdir(mode=0o700, exist_ok=True)
+        environment = {**os.environ, "ALIGNUP_RUN_DIR": str(bench.directory), "ALIGNUP_AGENT": ""}
+        runner = forked(run_until_change, number, changes, environment)
+        runner.join(60)
+        if number % 2:
+            assert bench.run("audit", "--fix")[0] == 0
+        else:
+            assert bench.run("run", "--by", "affinity", "--", "true")[0] == 0
+        assert bench.records() == []
+        if runner.exitcode == 0:
+            break
+        assert runner.exitcode == -signal.SIGKILL
+
+    assert number > len(changes)
+    did("runners killed", number)
+
+
+def run_until_change(number, changes, environment):
+    """Run a command in a cgroup; kill this process before one of its changes."""
+    os.environ.clear()
+    os.environ.update(environment)
+    counter = count()
+
+    def kill(event, arguments):
+        if event in changes and "__pycache__" not in str(arguments) and next(counter) == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(kill)
+    sys.exit(entry.run(["run", "--by", "cgroup", "--cpus", "1", "--", "true"]))
+
+
 @pytest.mark.soak
 def test_concurrent_runs_never_share_an_exclusive_cpu(bench, tmp_path):
-    count = rounds(8, soak=60)
+    number = rounds(8, soak=60)
     log = tmp_path / "log"
     script = 'echo "+$ALIGNUP_CPUS" >> "$0"; sleep 0.02; echo "-$ALIGNUP_CPUS" >> "$0"'
-    runners = [bench.start("run", "--wait", 600, "--cpus", 1, "--", "sh", "-c", script, log) for _ in range(count)]
+    runners = [bench.start("run", "--wait", 600, "--cpus", 1, "--", "sh", "-c", script, log) for _ in range(number)]
 
     codes = [runner.wait() for runner in runners]
 
@@ -221,7 +297,7 @@ def test_concurrent_runs_never_share_an_exclusive_cpu(bench, tmp_path):
     for line in lines:
         held[line[1:]] += 1 if line[0] == "+" else -1
         assert held[line[1:]] <= 1, lines
-    assert (codes, len(lines)) == ([0] * count, 2 * count)
+    assert (codes, len(lines)) == ([0] * number, 2 * number)
     assert bench.records() == []
 
 

@@ -13,13 +13,20 @@ from tests.deadlines import wait_for
 
 
 @contextmanager
-def started(*command: str, env: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Start a command in its own process group, with its output in a pipe."""
+def started(
+    *command: str, env: Mapping[str, str] | None = None, user: int | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """Start a command in its own process group, with its output in a pipe; as another *user* if we are root."""
     program = shutil.which(command[0])
     assert program is not None
     with (
         subprocess.Popen(  # noqa: S603 - our own tests
-            [program, *command[1:]], env={**os.environ, **(env or {})}, stdout=-1, text=True, process_group=0
+            [program, *command[1:]],
+            env={**os.environ, **(env or {})},
+            stdout=-1,
+            text=True,
+            process_group=0,
+            user=user,
         ) as process
     ):
         try:

@@ -18,6 +18,8 @@ PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
 OTHERS = PERMITTED & ~LOWEST
 
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
+
 pytestmark = pytest.mark.skipif(not OTHERS, reason="needs two CPUs")
 
 
@@ -27,7 +29,7 @@ def run():
     record = RunRecord(
         uid=f"test-audit-{uuid4()}",
         name="web",
-        runner=ProcessIdentity.of(os.getpid()),
+        runner=replace(ProcessIdentity.of(os.getpid()), start=1),  # it has ended
         command=("sleep", "60"),
         since=time.time(),
         cpus=LOWEST,
@@ -59,6 +61,48 @@ def kinds(run):
 def test_processes_of_a_run_are_found_by_their_environment(run):
     assert audit.find_run_processes([run.record]) == (run,)
     assert audit.find_run_processes([]) == ()
+
+
+def test_processes_of_a_run_are_found_by_their_descent(run):
+    script = f"env -i sh -c 'sleep 60' & {RUN_VARIABLE}=inner sleep 60 & wait"
+    with started("sh", "-c", script, env={RUN_VARIABLE: run.record.uid}) as outer:
+        wait_for(lambda: len(audit.find_run_processes([run.record])[0].pids) in {3, 4})  # the inner shell may exec
+        (found,) = audit.find_run_processes([run.record])
+        inner = [pid for pid, one in process.list_processes(RUN_VARIABLE).items() if one.mark == "inner"]
+
+    assert {*run.pids, outer.pid} <= set(found.pids)
+    assert inner
+    assert not set(inner) & set(found.pids)
+
+
+def test_processes_without_the_environment_are_found_by_runner_and_identity(run):
+    with started("sh", "-c", "env -i sleep 60 & wait") as one:
+        runner, command = ProcessIdentity.of(one.pid), [ProcessIdentity.of(one.pid)]
+        wait_for(lambda: len(audit.find_run_processes([replace(run.record, uid="other", runner=runner)])[0].pids) == 1)
+        (started_,) = audit.find_run_processes([replace(run.record, uid="other", started=tuple(command))])
+        reused = replace(run.record, uid="other", started=(replace(command[0], start=1),))
+
+        assert len(started_.pids) == 2
+        assert audit.find_run_processes([reused])[0].pids == ()
+
+
+def test_the_environment_of_another_users_process_does_not_count(run, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+
+    assert audit.find_run_processes([run.record])[0].pids == ()
+
+
+@ROOT_ONLY
+def test_a_stranger_is_neither_counted_nor_moved(grouped):
+    with started("sleep", "60", env={RUN_VARIABLE: grouped.record.uid}, user=65534) as stranger:
+        before = cgroup.cpuset_cgroup(stranger.pid)
+        found = audit.find_run_processes([grouped.record])
+        errors = audit.restore_run(replace(grouped, pids=(*grouped.pids, stranger.pid)))
+
+        assert found == (grouped,)
+        assert cgroup.cpuset_cgroup(stranger.pid) == before != grouped.record.cgroup
+        assert errors == (f"process {stranger.pid} of web belongs to another user and is not moved",)
+        assert cgroup.members(grouped.record.cgroup) == grouped.pids
 
 
 def test_an_unmoved_run_has_no_drift(run):

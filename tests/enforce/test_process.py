@@ -10,7 +10,7 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import EnforceError
 from alignup.enforce import process
-from alignup.enforce.process import ProcessIdentity
+from alignup.enforce.process import ProcessIdentity, ProcessInfo
 from tests.deadlines import wait_for
 from tests.enforce.commands import is_zombie, python, started
 
@@ -91,20 +91,32 @@ def test_permitted_cpus_are_found_without_changing_the_affinity():
     assert found == [(PERMITTED, set(bits.members(LOWEST)))]
 
 
-def test_processes_are_found_by_environment_and_descent():
+def test_processes_are_listed_with_their_parent_owner_and_mark():
     variable = f"MARKED_{uuid4().hex}"
-    found: dict[str, tuple[int, ...]] = {}
+    with started("sleep", "60", env={variable: "yes"}) as one:
+        found = process.list_processes(variable)
 
-    def complete():
-        found.update(process.find_by_environment(variable))
-        return (len(found.get("outer", ())), len(found.get("inner", ()))) in {(2, 1), (3, 1)}
+        start = ProcessIdentity.of(one.pid).start
 
-    script = f"env -i sh -c 'sleep 60' & {variable}=inner sleep 60 & wait"
-    with started("sh", "-c", script, env={variable: "outer"}) as outer:
-        wait_for(complete)
+    assert found[one.pid] == ProcessInfo(parent=os.getpid(), start=start, owner=os.geteuid(), mark="yes")
+    assert found[os.getpid()].mark == ""
 
-    assert outer.pid in found["outer"]
-    assert not set(found["outer"]) & set(found["inner"])
+
+@pytest.mark.parametrize(
+    ("line", "owner"),
+    [
+        pytest.param(b"Name:\tx\nUid:\t7\t7\t7\t7\nGid:\t1\t1\t1\t1\n", 7, id="one user"),
+        pytest.param(b"Uid:\t1000\t0\t0\t0\n", None, id="a setuid program of another user"),
+        pytest.param(b"Name:\tx\n", None, id="unknown"),
+    ],
+)
+def test_the_owner_of_a_process_has_all_of_its_user_ids(monkeypatch, tmp_path, line, owner):
+    monkeypatch.setattr(process, "PROC", tmp_path)
+    (tmp_path / "4711").mkdir()
+    (tmp_path / "4711/status").write_bytes(line)
+
+    assert process.owner(4711) == owner
+    assert process.owner(4712) is None
 
 
 def test_an_ended_process_has_no_threads():

@@ -27,6 +27,7 @@ RECORDS = st.builds(
     devices=st.dictionaries(TEXTS, st.dictionaries(TEXTS, st.none() | SETS, max_size=2), max_size=2),
     cgroup=st.none() | st.just(Path("/sys/fs/cgroup/alignup-x")),
     agent=TEXTS,
+    started=st.sampled_from([(), (ProcessIdentity.of(os.getpid()),)]),
 )
 
 

@@ -22,6 +22,7 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import EnforceError
 from alignup.enforce import cgroup, memory, process
+from alignup.enforce.process import ProcessInfo
 from alignup.enforce.run_record import RUN_VARIABLE, RunRecord
 
 Document = Mapping[str, Any]
@@ -109,13 +110,45 @@ class ContainerAudit:
 
 
 def find_run_processes(records: Sequence[RunRecord]) -> tuple[RunProcesses, ...]:
-    """Return each run with its processes, which do not include the runner."""
-    by_uid = process.find_by_environment(RUN_VARIABLE) if records else {}
-    found = []
+    """Return each run of this user with its processes, which do not include the runner.
+
+    A process belongs to a run if it is in the run's cgroup, was recorded when it was started, belongs to this user and
+    has the run's uid in its environment, or descends from one that does or from the runner. The environment alone does
+    not count: any user can set it.
+    """
+    if not records:
+        return ()
+    processes = process.list_processes(RUN_VARIABLE)
+    found: dict[str, set[int]] = {record.uid: set() for record in records}
+    runs = {pid: one.mark for pid, one in processes.items() if one.mark and one.owner == os.geteuid()}
+    runners: dict[int, str] = {}
     for record in records:
-        members = cgroup.members(record.cgroup) if record.cgroup else ()
-        found.append(RunProcesses(record, tuple(sorted({*by_uid.get(record.uid, ()), *members}))))
-    return tuple(found)
+        runs |= dict.fromkeys((one.pid for one in record.started if one.alive), record.uid)
+        if record.cgroup is not None:
+            found[record.uid].update(cgroup.members(record.cgroup))
+            runs |= dict.fromkeys(found[record.uid], record.uid)
+        if record.runner.alive:
+            runners[record.runner.pid] = record.uid
+    for pid in processes:
+        uid = _run_of(pid, processes, runs, runners)
+        if uid in found:
+            found[uid].add(pid)
+    return tuple(RunProcesses(record, tuple(sorted(found[record.uid]))) for record in records)
+
+
+def _run_of(
+    pid: int, processes: Mapping[int, ProcessInfo], runs: Mapping[int, str], runners: Mapping[int, str]
+) -> str | None:
+    """The run of a process or of its nearest ancestor that has one. *runners*: their children belong to that run."""
+    seen: set[int] = set()  # pids may be reused while they are read, which can make a cycle
+    while pid in processes and pid not in seen:
+        seen.add(pid)
+        if pid in runs:
+            return runs[pid]
+        pid = processes[pid].parent
+        if pid in runners:
+            return runners[pid]
+    return None
 
 
 def audit_runs(runs: Sequence[RunProcesses], *, devices: DeviceTopology | None = None) -> tuple[Drift, ...]:
@@ -131,7 +164,8 @@ def audit_runs(runs: Sequence[RunProcesses], *, devices: DeviceTopology | None =
 def restore_run(run: RunProcesses) -> tuple[str, ...]:
     """Restore the placement of a run, and return an error for each part that failed.
 
-    Only a process can change its own memory policy. So its pages move back, but further pages may go elsewhere again.
+    Processes of other users are never moved into the cgroup of the run, nor changed outside of it. Only a process can
+    change its own memory policy. So its pages move back, but further pages may go elsewhere again.
     """
     errors: list[str] = []
     record = run.record
@@ -141,9 +175,13 @@ def restore_run(run: RunProcesses) -> tuple[str, ...]:
                 record.cgroup.mkdir()
             cgroup.write(record.cgroup, record.cpus, nodes=record.memory)
             for pid in set(run.pids) - set(cgroup.members(record.cgroup)):
-                with suppress(ProcessLookupError):
-                    cgroup.join(record.cgroup, pid)
-    return (*errors, *_restore_processes(record, run.pids))
+                if process.owner(pid) == os.geteuid():
+                    with suppress(ProcessLookupError):
+                        cgroup.join(record.cgroup, pid)
+    members = cgroup.members(record.cgroup) if record.cgroup else ()
+    foreign = [pid for pid in run.pids if pid not in members and process.owner(pid) not in {None, os.geteuid()}]
+    errors += [f"process {pid} of {record.name} belongs to another user and is not moved" for pid in foreign]
+    return (*errors, *_restore_processes(record, [pid for pid in run.pids if pid not in foreign]))
 
 
 def _restore_processes(workload: PlacedWorkload, pids: Iterable[int]) -> tuple[str, ...]:

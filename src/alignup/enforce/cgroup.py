@@ -12,7 +12,7 @@ back to.
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -63,9 +63,17 @@ def cpuset_cgroup(pid: int, proc: Path = PROC.parent) -> Path | None:
     return next((directory for directory in found if (directory / "cpuset.cpus").exists()), None)
 
 
-def create(name: str, cpus: CpuSet, *, nodes: NodeSet, proc: Path = PROC) -> Path:
+def create(
+    name: str,
+    cpus: CpuSet,
+    *,
+    nodes: NodeSet,
+    announce: Callable[[Path], None] = lambda _: None,
+    proc: Path = PROC,
+) -> Path:
     """Create a cgroup for a run with *cpus* and *nodes* (empty: any), and return its directory.
 
+    *announce* is called before a directory is created, to record what must be removed if this process is killed.
     Raises ``EnforceError``, and leaves nothing behind, if that is not permitted or the kernel grants another cpuset.
     """
     why = "no cgroup with a cpuset controller is writable"
@@ -75,6 +83,7 @@ def create(name: str, cpus: CpuSet, *, nodes: NodeSet, proc: Path = PROC) -> Pat
         try:
             if _is_v2(parent) and _CPUSET not in control.read_text("ascii").split():
                 write_file(control, f"+{_CPUSET}")
+            announce(directory)
             directory.mkdir()
         except OSError as error:
             why = f"{error.filename or parent}: {error.strerror or error}"

@@ -56,6 +56,7 @@ def start(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals) -
 
     Raises ``CommandStartError`` if it cannot be executed, ``EnforceError`` if it cannot be placed.
     """
+    process.adopt_orphans()  # so that processes of the run can be found, also in sessions of their own
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # our parent may have ignored it, and with it the end of the command
     reader, writer = os.pipe()  # exec closes both ends in the child
     pid = os.fork()
@@ -88,11 +89,13 @@ def wait(pid: int) -> int:
 
 
 def _exit_code(pid: int) -> int | None:
-    """Return the exit code if the command has ended; if it was stopped, stop with it."""
+    """Return the exit code if the command has ended; if it was stopped, stop with it. Orphans are reaped."""
     while True:
-        found, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
+        found, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
         if not found:
             return None
+        if found != pid:
+            continue
         if os.WIFSTOPPED(status):
             os.kill(os.getpid(), signal.SIGSTOP)
             continue

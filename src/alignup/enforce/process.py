@@ -1,10 +1,11 @@
-"""Processes in ``/proc``: their identity, their affinity, and their descent.
+"""Processes in ``/proc``: their identity, their owner, their affinity, and their descent.
 
 The kernel reuses pids soon. So a process is identified by its pid, its start time and the boot id together.
 """
 
+import ctypes
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ PROC = Path("/proc")
 
 _ENDED = frozenset("ZXx")  #: states of ended processes
 _START = 19  #: index of the start time among the fields after the name
+_PR_SET_CHILD_SUBREAPER = 36
 _PASSES = 5  #: over the threads of a process that starts new ones meanwhile
 
 
@@ -48,6 +50,13 @@ class ProcessIdentity:
             return True
         stat = _read_stat(self.pid)
         return stat is not None and stat.start == self.start and stat.state not in _ENDED
+
+
+class ProcessInfo(NamedTuple):
+    parent: int
+    start: int  #: clock ticks since boot
+    owner: int | None  #: its user; ``None``: it runs with the rights of several users, like a setuid program
+    mark: str  #: its value of an environment variable; empty: none, or not readable
 
 
 def thread_cpusets(pid: int) -> tuple[Cpuset, ...]:
@@ -95,40 +104,60 @@ def reset_affinity() -> None:
     os.sched_setaffinity(0, range(bits.parse(possible).bit_length()))
 
 
-def find_by_environment(name: str) -> dict[str, tuple[int, ...]]:
-    """Return value → the processes with that value of the variable *name*, and their descendants.
+def list_processes(variable: str) -> dict[int, ProcessInfo]:
+    """Return all processes that have not ended, with their value of an environment variable.
 
-    A descendant with a different value belongs to that one. The environment of other users' processes is not readable
-    without privileges, so they count by descent only.
+    The environment of other users' processes is not readable without privileges. With privileges it is, but says
+    nothing: everybody chooses the environment of their own processes, so a caller must compare the owners, too.
     """
-    prefix = f"{name}=".encode()
-    own: dict[int, str] = {}
-    parents: dict[int, int] = {}
+    found = {}
     for pid in (int(one.name) for one in PROC.iterdir() if one.name.isdecimal()):
-        stat = _read_stat(pid)
-        if stat is None or stat.state in _ENDED:
-            continue
-        parents[pid] = stat.parent
-        with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
-            for entry in (PROC / str(pid) / "environ").read_bytes().split(b"\0"):
-                if entry.startswith(prefix):
-                    own[pid] = entry.removeprefix(prefix).decode("utf-8", "replace")
-    found: dict[str, list[int]] = {}
-    for pid in sorted(parents):
-        value = _inherited(pid, own, parents)
-        if value is not None:
-            found.setdefault(value, []).append(pid)
-    return {value: tuple(pids) for value, pids in found.items()}
+        with suppress(FileNotFoundError, ProcessLookupError):
+            # All files are read through one handle, so that they belong to one process even if the pid is reused.
+            handle = os.open(PROC / str(pid), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                info = _read_info(handle, variable)
+            finally:
+                os.close(handle)
+            if info is not None:
+                found[pid] = info
+    return found
 
 
-def _inherited(pid: int, own: Mapping[int, str], parents: Mapping[int, int]) -> str | None:
-    seen: set[int] = set()  # pids may be reused while they are read, which can make a cycle
-    while pid in parents and pid not in seen:
-        if pid in own:
-            return own[pid]
-        seen.add(pid)
-        pid = parents[pid]
+def owner(pid: int) -> int | None:
+    """Return the user of a process; ``None`` if it is gone, or runs with the rights of several users."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return _parse_owner((PROC / str(pid) / "status").read_bytes())
     return None
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, whatever session they are in. Best effort."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _read_info(handle: int, variable: str) -> ProcessInfo | None:
+    stat = _parse_stat(_read_file("stat", handle))
+    if stat.state in _ENDED:
+        return None
+    user = _parse_owner(_read_file("status", handle))
+    prefix, value = f"{variable}=".encode(), ""
+    with suppress(PermissionError):
+        for entry in _read_file("environ", handle).split(b"\0"):
+            if entry.startswith(prefix):
+                value = entry.removeprefix(prefix).decode("utf-8", "replace")
+    return ProcessInfo(parent=stat.parent, start=stat.start, owner=user, mark=value)
+
+
+def _read_file(name: str, directory: int) -> bytes:
+    with open(name, "rb", opener=lambda path, flags: os.open(path, flags, dir_fd=directory)) as file:
+        return file.read()
+
+
+def _parse_owner(status: bytes) -> int | None:
+    line = next((one for one in status.splitlines() if one.startswith(b"Uid:")), b"")
+    users = {int(one) for one in line.split()[1:]}  # real, effective, saved, file system
+    return users.pop() if len(users) == 1 else None
 
 
 class _Stat(NamedTuple):
@@ -139,11 +168,14 @@ class _Stat(NamedTuple):
 
 def _read_stat(pid: int) -> _Stat | None:
     try:
-        text = (PROC / str(pid) / "stat").read_text("utf-8", "replace")
+        return _parse_stat((PROC / str(pid) / "stat").read_bytes())
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def _parse_stat(stat: bytes) -> _Stat:
     # The name is in parentheses, and may contain blanks and parentheses.
-    fields = text.rpartition(")")[2].split()
+    fields = stat.rpartition(b")")[2].decode("ascii").split()
     return _Stat(fields[0], int(fields[1]), int(fields[_START]))
 
 

@@ -29,6 +29,7 @@ class RunRecord:
     devices: RunDevices = field(default_factory=dict)
     cgroup: Path | None = None  #: ``None``: it is placed by affinity and memory policy
     agent: str = ""  #: address of the agent that decided; empty: the user's own ledger
+    started: tuple[ProcessIdentity, ...] = ()  #: without a cgroup: the command, and later what it left behind
 
     def to_document(self) -> dict[str, Any]:
         # By hand: importing msgspec would add a tenth to the time that ``alignup run`` takes.
@@ -48,6 +49,7 @@ class RunRecord:
             },
             "cgroup": None if self.cgroup is None else str(self.cgroup),
             "agent": self.agent,
+            "started": list(map(asdict, self.started)),
         }
 
     @classmethod
@@ -57,13 +59,10 @@ class RunRecord:
         if version != VERSION:
             raise EnforceError(f"unsupported version {version}; this program reads version {VERSION}")
         try:
-            runner = document["runner"]
             return cls(
                 uid=str(document["uid"]),
                 name=str(document["name"]),
-                runner=ProcessIdentity(
-                    int(runner["pid"]), int(runner["start"]), str(runner["boot"]), int(runner["space"])
-                ),
+                runner=_read_identity(document["runner"]),
                 command=tuple(map(str, document["command"])),
                 since=float(document["since"]),
                 cpus=bits.parse(document["cpus"]),
@@ -77,6 +76,12 @@ class RunRecord:
                 },
                 cgroup=None if document["cgroup"] is None else Path(document["cgroup"]),
                 agent=str(document["agent"]),
+                started=tuple(map(_read_identity, document.get("started", ()))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EnforceError(f"not a run record: {type(error).__name__}: {error}") from error
+
+
+def _read_identity(document: Mapping[str, Any]) -> ProcessIdentity:
+    pid, start, space = (int(document[name]) for name in ("pid", "start", "space"))
+    return ProcessIdentity(pid, start, str(document["boot"]), space)

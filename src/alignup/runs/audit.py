@@ -30,6 +30,8 @@ class AuditReport(NamedTuple):
 
 def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditReport:
     """Compare the runs in *directory* and the containers of *agent* with what was intended; with *fix* restore them."""
+    if fix:
+        registry.remove_finished_runs(directory)
     first = _audit_once(directory, agent)
     if not fix or not first.drifts:
         return first

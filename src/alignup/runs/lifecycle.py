@@ -77,6 +77,7 @@ def remove_finished_runs(allocator: Allocator, runs: RunRegistry) -> tuple[RunRe
     known = [record for record in runs.all() if record.agent == allocator.address]
     finished = {record.uid: record for record in registry.finished_runs(known)}
     active = tuple(record for record in known if record.uid not in finished)
+    runs.record_processes([record.uid for record in active if not record.runner.alive])
     allocator.load(active=[record.uid for record in active], finished=list(finished))
     for record in finished.values():
         runs.remove(record)
@@ -127,7 +128,9 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
     folder = None
     if job.method != "affinity":
         try:
-            folder = cgroup.create(job.request.uid, placement.cpus, nodes=nodes)
+            # Recorded first: if we are killed now, the next run removes the cgroup.
+            announce = lambda directory: job.registry.put(replace(record, cgroup=directory))  # noqa: E731
+            folder = cgroup.create(job.request.uid, placement.cpus, nodes=nodes, announce=announce)
         except EnforceError:
             if job.method == "cgroup":
                 raise
@@ -158,14 +161,22 @@ def _start_and_wait(
             with job.registry.locked():
                 job.registry.put(record)
             pid = launcher.start(record, environment=environment, blocked=blocked)
-        if not record.exclusive and record.cgroup is None:
-            with job.registry.locked():  # the shared pool may have changed while the command was starting
-                current = next((one for one in job.registry.all() if one.uid == record.uid), record)
-                if current.cpus != record.cpus:
-                    process.pin(pid, current.cpus)
+        if record.cgroup is None:
+            _record_started(job, record, pid)
         return launcher.wait(pid)
     finally:
         _release(allocator, job, record)
+
+
+def _record_started(job: RunJob, record: RunRecord, pid: int) -> None:
+    try:
+        with job.registry.locked():
+            current = job.registry.get(record.uid) or record
+            job.registry.put(replace(current, started=(ProcessIdentity.of(pid),)))
+            if current.cpus != record.cpus:  # the shared pool changed while the command was starting
+                process.pin(pid, current.cpus)
+    except (AlignError, OSError) as error:
+        job.notify(f"the process of {record.name} was not recorded: {error}")
 
 
 def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
@@ -173,9 +184,11 @@ def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
     if not registry.wait_until_finished(record):
         kept = f"CPUs {bits.show(record.cpus)}" if record.exclusive else "its resources"
         job.notify(f"processes of {record.name} are still running and keep {kept} until they end")
-        return
     try:
         with job.registry.locked():
+            if record.uid not in (one.uid for one in registry.finished_runs([record], own=record.uid)):
+                job.registry.record_processes([record.uid])
+                return
             active = remove_finished_runs(allocator, job.registry)
             allocator.release(record.uid)
             allocator.save()

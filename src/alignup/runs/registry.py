@@ -9,13 +9,15 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from alignup.align.errors import AlignError, EnforceError, FileError
 from alignup.enforce import cgroup
 from alignup.enforce.audit import RunProcesses, find_run_processes
+from alignup.enforce.process import ProcessIdentity
 from alignup.enforce.run_record import RunRecord
 from alignup.state import atomic_files
 
@@ -73,6 +75,23 @@ class RunRegistry:
     def put(self, record: RunRecord) -> None:
         atomic_files.write(self._path(record.uid), json.dumps(record.to_document()).encode("ascii"))
 
+    def get(self, uid: str) -> RunRecord | None:
+        return _read(self._path(uid))
+
+    def record_processes(self, uids: Iterable[str]) -> None:
+        """Record the processes of runs without a cgroup that outlive their runner.
+
+        Afterwards they are found by their identity, even if they cleared their environment.
+        """
+        records = [record for record in map(self.get, uids) if record is not None and record.cgroup is None]
+        for run in find_run_processes(records):
+            started = []
+            for pid in run.pids:
+                with suppress(EnforceError):  # it has just ended
+                    started.append(ProcessIdentity.of(pid))
+            if started and tuple(started) != run.record.started:
+                self.put(replace(run.record, started=tuple(started)))
+
     def remove(self, record: RunRecord) -> None:
         """Remove a run and its cgroup. A cgroup that is still busy keeps the record; the next run tries again."""
         folder = record.cgroup
@@ -92,6 +111,16 @@ def finished_runs(records: Sequence[RunRecord], *, own: str = "") -> tuple[RunRe
     return tuple(
         record for record in orphans if record.uid not in busy and not (record.cgroup and cgroup.members(record.cgroup))
     )
+
+
+def remove_finished_runs(directory: Path) -> None:
+    """Remove what finished runs left behind: their cgroups and records. Those of an agent are released by a run."""
+    if not os.path.lexists(directory):
+        return
+    runs = RunRegistry(directory)
+    with runs.locked():
+        for record in finished_runs([record for record in runs.all() if not record.agent]):
+            runs.remove(record)
 
 
 def wait_until_finished(record: RunRecord) -> bool:
