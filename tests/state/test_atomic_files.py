@@ -1,5 +1,6 @@
 """Files survive killed writers, full disks and read-only directories."""
 
+import errno
 import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
@@ -221,3 +222,18 @@ class Forgetful(Directory):
 
     def make_directory(self, name, *, mode):
         pass
+
+
+def test_a_directory_that_may_not_be_read_is_used_without_being_synced(monkeypatch, tmp_path):
+    def refuse(path, flags, *rest, **named):
+        if not flags & os.O_PATH and path == tmp_path:
+            raise PermissionError(errno.EACCES, "")
+        return real(path, flags, *rest, **named)
+
+    real = os.open
+    monkeypatch.setattr(os, "open", refuse)
+    with Directory(tmp_path) as directory:
+        directory.make_directory("a", mode=0o700)
+        directory.sync()
+
+    assert (tmp_path / "a").is_dir()

@@ -108,7 +108,7 @@ def list_processes(variable: str) -> dict[int, ProcessInfo]:
     """Return all processes that have not ended, with their value of an environment variable.
 
     The environment of other users' processes is not readable without privileges. With privileges it is, but says
-    nothing: everybody chooses the environment of their own processes, so a caller must compare the owners, too.
+    nothing: users choose the environment of their own processes, so a caller must compare the owners, too.
     """
     found = {}
     for pid in (int(one.name) for one in PROC.iterdir() if one.name.isdecimal()):

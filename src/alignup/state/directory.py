@@ -28,8 +28,10 @@ class Directory:
         flags = os.O_CLOEXEC | os.O_DIRECTORY
         try:
             self._handle = os.open(path, os.O_RDONLY | flags)
+            self._sync: Callable[[int], None] = os.fsync
         except PermissionError:  # without the right to list it, entries can still be opened by name
             self._handle = os.open(path, os.O_PATH | flags)
+            self._sync = lambda _: None  # the kernel does not permit it
 
     def __enter__(self) -> Self:
         return self
@@ -98,8 +100,8 @@ class Directory:
         os.mkdir(name, mode, dir_fd=self._handle)
 
     def sync(self) -> None:
-        """Make all changes of entries durable."""
-        os.fsync(self._handle)
+        """Make all changes of entries durable; does nothing in a directory that this user may not read."""
+        self._sync(self._handle)
 
 
 OpenDirectory = Callable[[Path], Directory]
