@@ -51,7 +51,9 @@ class Agent:
 
     def pods(self) -> dict[str, Document]:
         """Every pod that is known, by uid."""
-        return {one["uid"]: one for one in self.get("/v1/pods")["pods"]}
+        found = self.get("/v1/pods?limit=5000")
+        assert found["metadata"]["continue"] is None
+        return {one["uid"]: one for one in found["pods"]}
 
     def admit(self, uid: str, **requests: str) -> httpx2.Response:
         return self.http.post("/v1/pods", json=pod(uid, **requests))

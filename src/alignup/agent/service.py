@@ -2,16 +2,17 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, overload
 
 from alignup.agent.devices import device_state
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.queue_probe import QueueProbe
+from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, StateError
@@ -68,7 +69,7 @@ class AgentService:
         return () if self.watcher is None else self.watcher.notes
 
     def pod_views(self) -> Sequence[PodView]:
-        return [self._with_run(view) for view in self.queue.state.pod_views()]
+        return _PodViews(self.queue.state, self._with_run)
 
     def pod_view(self, uid: str) -> PodView | None:
         view = self.queue.state.pod_view(uid)
@@ -130,6 +131,30 @@ class AgentService:
             return await asyncio.to_thread(read)
         except StateError as error:
             raise NotReadyError(str(error)) from error
+
+
+class _PodViews(Sequence[PodView]):
+    """The pods of *state*; views are created when they are read."""
+
+    def __init__(self, state: AgentState, with_run: Callable[[PodView], PodView]) -> None:
+        self._state = state
+        self._with_run = with_run
+
+    def __len__(self) -> int:
+        return self._state.pod_count
+
+    @overload
+    def __getitem__(self, index: int) -> PodView: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[PodView]: ...
+    def __getitem__(self, index: int | slice) -> PodView | Sequence[PodView]:
+        if isinstance(index, int):
+            return self[range(len(self))[index] :][0]
+        start, stop, step = index.indices(len(self))
+        return [self._with_run(view) for view in self._state.pod_views(start, max(start, stop))[::step]]
+
+    def __iter__(self) -> Iterator[PodView]:
+        return map(self._with_run, self._state.pod_views())
 
 
 def read_pod(content: bytes, *, accept: Accept = validation.accept, keep: bool = False) -> Pod:

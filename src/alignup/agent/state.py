@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import chain
+from itertools import chain, islice
 
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
 from alignup.agent.pod_record import API_SOURCE, PodRecord
@@ -88,13 +88,20 @@ class AgentState:
             return pod_view(record, AdmissionStatus.FINISHED)
         return None
 
-    def pod_views(self) -> tuple[PodView, ...]:
+    @property
+    def pod_count(self) -> int:
+        return len(self.admitted) + len(self.waiting.pods) + len(self.finished)
+
+    def pod_views(self, start: int = 0, stop: int | None = None) -> tuple[PodView, ...]:
+        """Return all pods, or those from *start* to *stop*: admitted, then waiting, then finished ones."""
         waiting = enumerate(self.waiting.pods.values(), start=1)
-        return (
-            *(pod_view(record, AdmissionStatus.ADMITTED) for record in self.admitted.values()),
-            *(pod_view(record, AdmissionStatus.WAITING, position=position) for position, record in waiting),
-            *(pod_view(record, AdmissionStatus.FINISHED) for record in self.finished.values()),
+        listed = chain(
+            ((record, AdmissionStatus.ADMITTED, None) for record in self.admitted.values()),
+            ((record, AdmissionStatus.WAITING, position) for position, record in waiting),
+            ((record, AdmissionStatus.FINISHED, None) for record in self.finished.values()),
         )
+        selected = islice(listed, start, stop)
+        return tuple(pod_view(record, status, position=position) for record, status, position in selected)
 
     def all_records(self) -> Iterator[PodRecord]:
         return chain(self.admitted.values(), self.waiting.pods.values(), self.finished.values())

@@ -30,6 +30,7 @@ Document = dict[str, Any]
 
 TIMEOUT = 65.0  #: seconds; slightly longer than the agent takes to answer at most
 _MAX_LINE, _MAX_HEADERS = 65536, 100
+_LIST_ATTEMPTS = 3  #: if the agent no longer has the moment of the first page
 
 
 class AgentError(InputError, AlignError):
@@ -92,7 +93,20 @@ class AgentClient:
         return self.find(pod_path(uid))
 
     def pods(self) -> list[Document]:
-        return list(self.get("/v1/pods")["pods"])
+        return list(self.pod_list()["pods"])
+
+    def pod_list(self) -> Document:
+        """All pods at one moment, from all pages, and the notes of the agent."""
+        for _ in range(_LIST_ATTEMPTS):
+            found = self.get("/v1/pods")
+            pods = list(found["pods"])
+            status = 200
+            while status == 200 and (token := found.get("metadata", {}).get("continue")):
+                status, found = self._request("GET", _with_query("/v1/pods", {"continue": token}), accept=410)
+                pods += found.get("pods", ())
+            if status == 200:
+                return {"pods": pods, "notes": found.get("notes", [])}
+        raise AgentError(f"the agent at {self.address} is too busy to list its pods", advice="Try again later.")
 
     def runtime(self) -> Document:
         """The state of its container runtime; an older agent has no such report."""

@@ -26,7 +26,7 @@ def command(agent: AgentOptions, output: str) -> None:
     """
     runs = registry.active_runs(run_directory())
     try:
-        found = connect(agent).get("/v1/pods")
+        found = connect(agent).pod_list()
     except AgentError:
         if agent.agent or not runs:
             raise

@@ -198,9 +198,21 @@ class PodDetailDocument(PodViewDocument, frozen=True, kw_only=True):
     story: Story
 
 
+class ListMetadata(Document, frozen=True, kw_only=True):
+    """The position of a page in its list, as in the Kubernetes API."""
+
+    continue_: Annotated[str, Meta(description="Pass as `continue` to get the next page; null: last page.")] | None = (
+        msgspec.field(name="continue")
+    )
+    remaining_item_count: Annotated[int, Meta(ge=0, description="The number of pods after this page.")]
+
+
 class PodListDocument(Document, frozen=True):
+    """A page of pods. All pages show the same moment."""
+
     pods: list[PodViewDocument]
     notes: Annotated[tuple[str, ...], Meta(description="Problems with manifest files.")]
+    metadata: ListMetadata
 
 
 class ReleaseDocument(Document, frozen=True):

@@ -28,6 +28,7 @@ from alignup.schema import api
 from alignup.serve import endpoint, responses
 from alignup.serve.endpoint import Handler, ParameterValues, ReadPod
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
+from alignup.serve.paging import SnapshotPager, TokenExpiredError, encode_items, gather_items
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
 from alignup.serve.routes import OPERATIONS, Operation, openapi_document
 from alignup.serve.streaming import EVENT_STREAM, ByteStream, EventSource, close_log, event_stream, log_response
@@ -43,11 +44,12 @@ _SVG_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe
 class AgentBackend(Protocol):
     """The agent behind the API.
 
-    ``problems`` are why pods cannot be decided on now, each with a remedy. ``pod_views`` has admitted pods first, in
-    admission order. ``admit`` is durable unless it is a dry run; it raises ``PodError``, ``NotReadyError`` or
-    ``BusyError``. ``release`` is durable and returns the last state of the pod, or ``None`` for an unknown uid. If the
-    agent runs the pod, ``release`` starts its termination and returns it with ``run.ending`` set; the containers get
-    *grace* seconds, or the pod's own grace period. A ``LookupError`` of ``logs`` names a missing pod, container or log.
+    ``problems`` are why pods cannot be decided on now, each with a remedy. ``pod_views`` is a snapshot that creates
+    views when they are read, admitted pods first, in admission order. ``admit`` is durable unless it is a dry run; it
+    raises ``PodError``, ``NotReadyError`` or ``BusyError``. ``release`` is durable and returns the last state of the
+    pod, or ``None`` for an unknown uid. If the agent runs the pod, ``release`` starts its termination and returns it
+    with ``run.ending`` set; the containers get *grace* seconds, or the pod's own grace period. A ``LookupError`` of
+    ``logs`` names a missing pod, container or log.
     """
 
     @property
@@ -118,14 +120,20 @@ class _Api:
     description: Mapping[str, Any]
     streams: Counter[str] = field(default_factory=Counter)  #: open streams by media type
     tasks: set[asyncio.Future[Any]] = field(default_factory=set)  #: running jobs, with or without a waiting client
+    pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(responses.encode_pod_view))
 
     @property
     def service(self) -> AgentBackend:
         return self.dependencies.service
 
-    async def list_pods(self, _request: Request, _parameters: ParameterValues) -> Response:
-        pods = list(map(responses.pod_view_document, self.service.pod_views()))
-        return json_response(api.PodListDocument(pods, self.service.notes()))
+    async def list_pods(self, _request: Request, parameters: ParameterValues) -> Response:
+        token = parameters.get("continue")
+        try:
+            page = await self.pod_pages.page(self.service.pod_views, limit=int(parameters["limit"]), token=token)
+        except TokenExpiredError:
+            raise ProblemError(410, "The token is invalid or has expired; list the pods again without it.") from None
+        metadata = api.ListMetadata(continue_=page.token, remaining_item_count=page.remaining)
+        return responses.list_response(api.PodListDocument([], self.service.notes(), metadata), page.items)
 
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
         dry_run = bool(parameters["dryRun"])
@@ -175,7 +183,10 @@ class _Api:
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
         query = api.DecisionQuery(**parameters)
         stored = await self.service.decisions(query)
-        return json_response(responses.decision_page(stored, limit=query.limit))
+        items = await encode_items(stored, responses.encode_stored_decision, limit=query.limit)
+        is_last = len(items) == len(stored) < query.limit
+        document = api.DecisionPageDocument([], None if is_last or not items else stored[len(items) - 1].id)
+        return responses.list_response(document, items)
 
     async def get_decision(self, _request: Request, parameters: ParameterValues) -> Response:
         stored = await self.service.decision(int(parameters["id"]))
@@ -210,7 +221,8 @@ class _Api:
         return json_response(api.ReadyDocument())
 
     async def get_metrics(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return Response(self.dependencies.metrics.text(), media_type=CONTENT_TYPE, headers=HEADERS)
+        lines = await gather_items(self.dependencies.metrics.lines())
+        return Response("".join(lines).encode(), media_type=CONTENT_TYPE, headers=HEADERS)
 
     async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
         return json_response(self.description)

@@ -91,8 +91,11 @@ class Metrics:
 
         self.registry.register(_CallbackCollector(families))
 
+    def lines(self) -> Iterator[str]:
+        return _lines(self.registry)
+
     def text(self) -> bytes:
-        return "".join(_lines(self.registry)).encode()
+        return "".join(self.lines()).encode()
 
     def _gauges(self) -> Iterator[Metric]:
         host = self._host()

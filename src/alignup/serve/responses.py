@@ -75,6 +75,16 @@ def json_response(
     return Response(content, status_code=status, media_type=media_type, headers={**HEADERS, **(headers or {})})
 
 
+def list_response(document: object, items: Sequence[bytes]) -> Response:
+    """Return *document*, whose first field is an empty list, with the encoded *items* in that list."""
+    content = codec.encode(document).replace(b"[]", b"[%b]" % b",".join(items), 1) + b"\n"
+    return Response(content, media_type=JSON, headers=HEADERS)
+
+
+def encode_pod_view(view: api.PodView) -> bytes:
+    return codec.encode(pod_view_document(view))
+
+
 def pod_view_document(view: api.PodView) -> api.PodViewDocument:
     pod, decision = view.pod, view.decision
     return api.PodViewDocument(
@@ -130,13 +140,9 @@ def stored_decision_detail(stored: api.StoredDecision) -> api.StoredDecisionDeta
     return api.StoredDecisionDetailDocument(id=stored.id, time=timestamp(stored.time), decision=decision, story=story)
 
 
-def decision_page(stored: Sequence[api.StoredDecision], *, limit: int) -> api.DecisionPageDocument:
-    last = min(one.id for one in stored) if len(stored) == limit else None
-    decisions = [
-        api.StoredDecisionDocument(id=one.id, time=timestamp(one.time), decision=cast("Any", one.document))
-        for one in stored
-    ]
-    return api.DecisionPageDocument(decisions, last)
+def encode_stored_decision(stored: api.StoredDecision) -> bytes:
+    decision = cast("Any", stored.document)
+    return codec.encode(api.StoredDecisionDocument(id=stored.id, time=timestamp(stored.time), decision=decision))
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:

@@ -109,7 +109,17 @@ OPERATIONS = (
         id="listPods",
         path="/v1/pods",
         summary="List all pods: admitted pods in admission order, then waiting pods, then finished pods.",
-        responses={200: SuccessResponse("The pods.", api.PodListDocument)},
+        description=(
+            "Long lists have pages, as in the Kubernetes API: pass `metadata.continue` of a page as `continue` to get "
+            "the next one. All pages show the pods at the time of the first one. A page may have fewer pods than "
+            "`limit`."
+        ),
+        parameters=(
+            _integer("limit", "The maximum number of pods.", maximum=5000, default=500),
+            Parameter(name="continue", summary="The token of the next page."),
+        ),
+        responses={200: SuccessResponse("A page of pods.", api.PodListDocument)},
+        problems={410: "The token is invalid or has expired; list the pods again without it."},
     ),
     Operation(
         id="admitPod",
