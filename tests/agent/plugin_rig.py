@@ -79,12 +79,13 @@ async def start_rig(
     save: SaveState = lambda _: None,
     timeouts: PluginTimeouts = PATIENT,
     clock: Callable[[], float] = time.monotonic,
+    stopwatch: Callable[[], float] = time.perf_counter,
 ) -> AsyncIterator[PluginRig]:
-    """A queue that serves plugins in *directory*; *clock* measures how long they are gone."""
+    """A queue that serves plugins in *directory*; *clock* measures how long they are gone, *stopwatch* decisions."""
     queue = AdmissionQueue(
         now or empty_state(),
         save,
-        clock=Clock(now=time.time, monotonic=time.perf_counter),
+        clock=Clock(now=time.time, monotonic=stopwatch),
         dispatch=lambda _: None,
     )
     manager = DevicePluginManager(

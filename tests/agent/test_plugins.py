@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from contextlib import suppress
 from typing import Any
 
@@ -198,6 +199,45 @@ async def test_a_pending_pod_can_be_released(directory):
         assert gone.pod.uid == "a"
         assert (admission.pod_view, admission.decision.rejection.reason) == (None, "Released")
         assert (rig.free(), rig.queue.state.pending) == (4, {})
+
+
+async def test_a_client_that_disconnects_while_its_pod_is_decided_on_leaves_no_device_without_owner(directory):
+    deciding, decide = threading.Event(), threading.Event()
+
+    def stopwatch():
+        deciding.set()
+        assert decide.wait(60)
+        return 0.0
+
+    async with start_rig(directory, stopwatch=stopwatch) as rig, rig.plugin():
+        client = asyncio.create_task(rig.admit(pod("a", gpu="1")))
+        assert await asyncio.to_thread(deciding.wait, 60)
+        client.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await client
+        decide.set()
+
+        await until(lambda: rig.status("a") == "admitted")
+        await rig.queue.run(Transaction.release, "a")
+        assert (rig.free(), rig.queue.state.pending, rig.queue.host.ledger.pods) == (4, {}, {})
+
+
+@pytest.mark.parametrize(("fault", "status"), [(Fault(), "admitted"), (Fault(error="no", done=True), "")])
+async def test_a_client_that_disconnects_during_allocate_leaves_no_device_without_owner(directory, fault, status):
+    async with start_rig(directory) as rig, rig.plugin() as plugin:
+        plugin.inject("Allocate", fault)
+        plugin.pause()
+        client = asyncio.create_task(rig.admit(pod("a", gpu="1")))
+        await plugin.wait_called("Allocate")
+        client.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await client
+        plugin.resume()
+
+        await until(lambda: not rig.queue.state.pending)
+        assert (rig.status("a"), rig.free()) == (status, 3 if status else 4)
+        await rig.queue.run(Transaction.release, "a")
+        assert (rig.free(), rig.queue.host.ledger.pods) == (4, {})
 
 
 async def test_devices_are_allocated_container_by_container_in_order(directory):
