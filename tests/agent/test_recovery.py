@@ -26,6 +26,7 @@ from alignup.state.checkpoint import NAME, CheckpointStore
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod
 from tests.effort import examples
+from tests.state.rewriting import rewrite
 
 WAITS = RecoveryOptions(waiting=WaitQueue(max_overtakes=3, capacity=10), wait_enabled=True)
 PREVIOUS, DROP = frozenset({RecoveryMode.PREVIOUS}), frozenset({RecoveryMode.DROP_MISFITS})
@@ -216,6 +217,39 @@ def test_a_damaged_checkpoint_is_an_error_unless_the_previous_one_may_be_used(tm
     assert (tmp_path / NAME).read_bytes() == damaged
     assert durable_facts(recovered.state) == durable_facts(before)
     assert any("using the previous checkpoint" in note for note in recovered.notes)
+
+
+def test_the_advice_is_right_if_the_previous_checkpoint_is_of_no_use_either(tmp_path):
+    save_after(tmp_path, pod("a"))
+    (tmp_path / NAME).write_bytes(b"damaged")
+
+    alone = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+    (tmp_path / f"{NAME}.previous").write_bytes(b"damaged")
+    (tmp_path / f"{NAME}.previous").chmod(0o600)
+    both = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+    (tmp_path / NAME).unlink()
+    only_previous = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+
+    advice = f"move it out of {tmp_path} to start empty: what its pods hold is then free"
+    for recovered, where in ((alone, NAME), (both, NAME), (only_previous, f"{NAME}.previous")):
+        (problem,) = recovered.problems
+        assert problem.startswith(f"{tmp_path}/{where}: ")
+        assert problem.endswith(advice)
+        assert "--recover" not in problem
+
+
+def test_a_contradictory_checkpoint_is_left_for_the_previous_one(tmp_path):
+    """Its checksum is right, but two pods have one uid."""
+    save_after(tmp_path, pod("a"), pod("b", cpu="1"))
+    rewrite(tmp_path / NAME, lambda document: document["pods"].append(document["pods"][0]))
+
+    (problem,) = recover_from(tmp_path).problems
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+
+    assert "start with --recover previous to fall back to the previous one" in problem
+    assert recovered.problems == ()
+    assert list(recovered.state.admitted) == ["a"]
+    assert recovered.notes[0] == problem
 
 
 def test_a_valid_checkpoint_takes_precedence_over_the_previous_one(tmp_path):

@@ -28,6 +28,7 @@ from tests.effort import SEED, did, rounds
 from tests.state import processes, programs
 from tests.state.faults import NOBODY, small_disk, without_rights
 from tests.state.programs import numbered
+from tests.state.rewriting import rewrite
 
 ROOT = os.geteuid() == 0
 
@@ -285,13 +286,14 @@ def test_checkpoints_set_aside_do_not_overwrite_each_other(store, one):
 
 
 def rewritten(store: CheckpointStore, **fields) -> None:
-    """Replace *fields* in the checkpoint, with a valid checksum."""
-    from hashlib import sha256  # noqa: PLC0415 - only needed here
+    """Replace *fields* in the checkpoint, with a valid checksum; ``None`` removes one."""
 
-    head, _, body = store.path.read_bytes().partition(b"\n")
-    document = {**json.loads(b"{" + body), **fields}
-    body = json.dumps({key: value for key, value in document.items() if value is not None})[1:].encode()
-    store.path.write_bytes(head[:11] + sha256(body).hexdigest().encode() + b'",\n' + body)
+    def change(document):
+        document.update(fields)
+        for key in [key for key, value in document.items() if value is None]:
+            del document[key]
+
+    rewrite(store.path, change)
 
 
 @pytest.mark.parametrize(

@@ -11,12 +11,18 @@ from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
 from alignup.align.workload import Pod
 from alignup.kube.podspec import manifest_of
-from alignup.schema.checkpoints import TerminationRequest
+from alignup.schema import codec
+from alignup.schema.checkpoints import FinishedPodDocument, TerminationRequest
+from alignup.schema.decisions import decision_document
+from alignup.schema.pods import pod_document
 from alignup.schema.run_status import PodGrants, PodRunStatus
 
 Document = Mapping[str, Any]  #: JSON values
 
 MAX_UID = 1_024  #: characters; the HTTP API accepts no longer one
+MAX_METADATA = 256 << 10  #: characters of all labels and annotations; the API server has this limit for annotations
+MAX_MANIFEST = 1 << 20  #: characters
+MAX_GRANT_BYTES = 256 << 10  #: of everything that device plugins return for one pod
 
 API_SOURCE = "api"  #: the source of pods that come from no manifest file
 _POLICY_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION)
@@ -39,6 +45,33 @@ class PodRecord:
     def request_key(self) -> str:
         """Equal for pods with equal requests: on one ledger, the same decision applies to all of them."""
         return repr(replace(self.pod, name="", namespace="", uid="", labels={}))
+
+    @cached_property
+    def finished_document(self) -> bytes:
+        """The record of a finished pod in the checkpoint."""
+        assert self.run is not None, "the pod has not finished"  # noqa: S101
+        return codec.encode(
+            FinishedPodDocument(
+                pod=pod_document(self.pod),
+                run=self.run,
+                decision=decision_document(self.decision),
+                since=self.since,
+                source=self.source,
+                manifest=self.pod.manifest.text if self.pod.manifest else None,
+                termination=self.termination,
+            )
+        )
+
+
+def check_pod(pod: Pod) -> None:
+    """Raise ``PodError`` for a pod that could never be released, or carries too much to be stored with many others."""
+    check_uid(pod.uid)
+    size = sum(len(name) + len(value) for part in (pod.labels, pod.annotations) for name, value in part.items())
+    if size > MAX_METADATA:
+        what = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
+        raise PodError([Problem("metadata.annotations", what)])
+    if pod.manifest is not None and len(pod.manifest.text) > MAX_MANIFEST:
+        raise PodError([Problem("", f"a manifest must have at most {MAX_MANIFEST} characters as JSON")])
 
 
 def check_uid(uid: str) -> None:

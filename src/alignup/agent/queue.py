@@ -2,7 +2,8 @@
 
 Jobs wait in one queue, and one thread runs them one after the other, each on the state that the previous one left. All
 jobs that arrive meanwhile are checkpointed together, and answered only then. If the checkpoint cannot be written, the
-new state is dropped and nothing has happened. Reading never waits: the current state is an immutable value.
+new state is dropped and nothing has happened. If it would be too large, each job is tried alone, so that only those
+fail that do not fit. Reading never waits: the current state is an immutable value.
 """
 
 import asyncio
@@ -17,9 +18,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from alignup.agent.pending_admission import PendingAdmission
 from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
-from alignup.align.errors import AlignError
+from alignup.align.errors import AlignError, CheckpointFullError
 from alignup.align.host import Host
-from alignup.schema.api import BusyError, NotReadyError
+from alignup.schema.api import BusyError, LedgerFullError, NotReadyError
 
 MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one checkpoint
@@ -151,21 +152,37 @@ class AdmissionQueue:
             except Empty:  # no more jobs now
                 pass
             if jobs:
-                self._process(jobs)
+                self._process([job for job in jobs if job.future.set_running_or_notify_cancel()])
             elif self._events:
                 self._dispatch_events()
             elif self._save_error and not stop:
                 self._write(self._state)
         self._dispatch_events()
 
-    def _process(self, jobs: Iterable[_Job]) -> None:
-        state, batch = self._run_all(job for job in jobs if job.future.set_running_or_notify_cancel())
-        if any(transaction.durable for _, transaction, _ in batch) and not self._write(state):
+    def _process(self, jobs: Iterable[_Job], *, admits_waiting: bool = True) -> None:
+        state, batch = self._run_all(jobs, admits_waiting=admits_waiting)
+        try:
+            written = not any(transaction.durable for _, transaction, _ in batch) or self._write(state)
+        except CheckpointFullError as error:
+            self._process_each([job for job, _, _ in batch], error, admits_waiting=admits_waiting)
+            return
+        if not written:
             for job, transaction, _ in batch:
                 if not transaction.always:
                     job.future.set_exception(NotReadyError(self._save_error))
             state, batch = self._run_all(job for job, transaction, _ in batch if transaction.always)
         self._state = state
+        self._answer(batch)
+
+    def _process_each(self, jobs: Sequence[_Job], error: CheckpointFullError, *, admits_waiting: bool) -> None:
+        """Try jobs alone that are too large together, and then without admitting waiting pods: a release fits."""
+        if len(jobs) > 1 or admits_waiting:
+            for job in jobs:
+                self._process([job], admits_waiting=len(jobs) > 1)
+        else:
+            jobs[0].future.set_exception(LedgerFullError(str(error)))
+
+    def _answer(self, batch: Sequence[_Done]) -> None:
         flushed = []
         for job, transaction, result in batch:
             self._events += transaction.events
@@ -180,11 +197,11 @@ class AdmissionQueue:
         for job in flushed:
             job.future.set_result(None)
 
-    def _run_all(self, jobs: Iterable[_Job]) -> tuple[AgentState, list[_Done]]:
+    def _run_all(self, jobs: Iterable[_Job], *, admits_waiting: bool = True) -> tuple[AgentState, list[_Done]]:
         """Run jobs, each on the state that the previous one left; a failed job changes nothing."""
         state, batch = self._state, list[_Done]()
         for job in jobs:
-            transaction = Transaction(state, self._clock)
+            transaction = Transaction(state, self._clock, admits_waiting=admits_waiting)
             try:
                 result = job.action(transaction, *job.args, **job.kwargs)
             except Exception as error:  # noqa: BLE001 - any error goes to the caller
@@ -200,10 +217,15 @@ class AdmissionQueue:
             self._dispatch(events)
 
     def _write(self, state: AgentState) -> bool:
-        """Return whether *state* is durable; if not, ``problems`` reports the error until it is."""
+        """Return whether *state* is durable; if not, ``problems`` reports the error until it is.
+
+        Raise ``CheckpointFullError`` if a new state is too large; the current one stays.
+        """
         try:
             self._save(state)
         except (OSError, AlignError) as error:
+            if isinstance(error, CheckpointFullError) and state is not self._state:
+                raise
             self._save_error = f"no pod can be admitted or released while the checkpoint cannot be written: {error}"
         except Exception as error:  # noqa: BLE001 - waiting clients must get an answer
             what = f"{type(error).__name__}: {error}"

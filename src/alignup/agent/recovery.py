@@ -32,11 +32,11 @@ from alignup.schema.decisions import from_document
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import read_pod
 from alignup.schema.run_status import PodGrants
-from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
 _ADVICE = "restore the machine or the configuration, or start with --recover drop-misfits to release only these pods"
-_DAMAGE = "start the alignup version that wrote it, or move it away and start with --recover previous"
+_DAMAGE = "start the alignup version that wrote it, or start with --recover previous to fall back to the previous one"
 
 
 class RecoveryMode(StrEnum):
@@ -63,6 +63,7 @@ class ImportedState:
 class RecoveryResult:
     state: AgentState
     problems: tuple[str, ...] = ()  #: each with a remedy; if there are any, the agent must be read-only
+    contradictory: bool = False  #: whether the contents of the checkpoint are the problem, and not the host
     notes: tuple[str, ...] = ()
 
 
@@ -76,18 +77,35 @@ def recover(
 ) -> RecoveryResult:
     """Restore the state on an idle *host*; without a checkpoint, the *imported* state or an empty one."""
     empty = AgentState(host=host, idle_ledger=host.ledger, waiting=options.waiting, wait_enabled=options.wait_enabled)
+    may_use_previous = RecoveryMode.PREVIOUS in options.modes
     try:
-        try:
-            loaded = store.load()
-        except CheckpointError:  # the previous one only if this one is damaged, so the option can stay set
-            if RecoveryMode.PREVIOUS not in options.modes:
-                raise
-            loaded = store.load(previous=True)
-    except CheckpointError as error:
-        return RecoveryResult(state=empty, problems=(str(error),))
+        loaded = store.load()
+    except CheckpointError as error:  # the previous one only if this one is damaged, so the option can stay set
+        if not may_use_previous or (loaded := _previous(store)) is None:
+            return RecoveryResult(state=empty, problems=(str(error),))
+        may_use_previous = False
     if loaded is None:
         return RecoveryResult(state=empty) if imported is None else _imported(empty, imported(), now=now)
-    document = loaded.document
+    found = _recover_from(loaded, empty, options=options, now=now)
+    if found.contradictory and may_use_previous and (loaded := _previous(store)) is not None:
+        before = _recover_from(loaded, empty, options=options, now=now)
+        found = replace(before, notes=(*found.problems, *before.notes))
+    unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files are ignored",)
+    return replace(found, notes=(*unused, *found.notes))
+
+
+def _previous(store: CheckpointStore) -> LoadedCheckpoint | None:
+    """Return the previous checkpoint if it is usable; the error about the current one says more than its own."""
+    try:
+        return store.load(previous=True)
+    except CheckpointError:
+        return None
+
+
+def _recover_from(
+    loaded: LoadedCheckpoint, empty: AgentState, *, options: RecoveryOptions, now: float
+) -> RecoveryResult:
+    document, host = loaded.document, empty.host
     machine = document.machine.differences(machine_fingerprint(host.machine))
     settings = document.settings.differences(settings_fingerprint(host.settings))
     changes = [f"the machine changed: {what}" for what in machine]
@@ -96,8 +114,7 @@ def recover(
     unplugged = _with_ledger(host, device_state.without_resources(host.ledger, plugins))
     found = _rebuild(document, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
     finished, lost = _finished(document.finished)
-    unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files are ignored",)
-    notes = (*loaded.notes, *unused, *changes, *found.notes, *lost)
+    notes = (*loaded.notes, *changes, *found.notes, *lost)
     return replace(found, state=replace(found.state, finished=finished), notes=notes)
 
 
@@ -116,16 +133,20 @@ def _rebuild(
             uids = error.uids if isinstance(error, RestoreError) else ()
             misfits += error.problems if isinstance(error, RestoreError) else (str(error),)
             if not uids:  # the problem is not about single pods
-                return RecoveryResult(state=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in misfits))
+                return _contradiction(empty, misfits)
             pods = [pod for pod in pods if pod.entry.pod.uid not in uids]
     try:
         state, dropped = _restore(pods, ledger, document.waiting, empty, now=now)
     except (AlignError, ValueError) as error:
-        return RecoveryResult(state=empty, problems=(f"the checkpoint is invalid: {error}; {_DAMAGE}",))
+        return _contradiction(empty, [f"the checkpoint is invalid: {error}"])
     if misfits and RecoveryMode.DROP_MISFITS not in options.modes:
         return RecoveryResult(state=state, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
     released = (f"released because it cannot keep its resources: {what}" for what in misfits)
     return RecoveryResult(state=state, notes=(*released, *dropped))
+
+
+def _contradiction(empty: AgentState, problems: Iterable[str]) -> RecoveryResult:
+    return RecoveryResult(state=empty, problems=tuple(f"{what}; {_DAMAGE}" for what in problems), contradictory=True)
 
 
 def _restore(

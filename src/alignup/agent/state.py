@@ -64,6 +64,7 @@ class AgentState:
     backing_off: frozenset[str] = frozenset()  #: uids of waiting pods that a plugin rejected recently
     finished: Mapping[str, PodRecord] = field(default_factory=dict)  #: by uid, in completion order
     max_finished: int = 1_000  #: finished pods from the API; older ones are removed
+    max_finished_bytes: int = 8 << 20  #: of all of them in the checkpoint
 
     def settled_host(self) -> Host:
         if not self.pending:
@@ -78,6 +79,17 @@ class AgentState:
         empty = copy(self.host)
         empty.ledger = self.idle_ledger
         return assume_no_preferences(empty, pod, empty.decide(pod), {}).admitted
+
+    def newest_finished(self, finished: Mapping[str, PodRecord]) -> dict[str, PodRecord]:
+        """Return *finished* without the oldest pods from the API, if they are too many or too large."""
+        count = size = 0
+        kept = {}
+        for uid, record in reversed(tuple(finished.items())):
+            if record.source == API_SOURCE:
+                count, size = count + 1, size + len(record.finished_document)
+            if record.source != API_SOURCE or (count <= self.max_finished and size <= self.max_finished_bytes):
+                kept[uid] = record
+        return dict(reversed(kept.items()))
 
     def pod_view(self, uid: str) -> PodView | None:
         if record := self.admitted.get(uid):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
-from alignup.agent.pod_record import API_SOURCE, PodRecord, check_uid, same_workload
+from alignup.agent.pod_record import API_SOURCE, PodRecord, check_pod, same_workload
 from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, pod_view
 from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
@@ -26,7 +26,7 @@ _NONE: PreferenceAnswers = {}
 
 
 class Transaction:
-    def __init__(self, state: AgentState, clock: Clock) -> None:
+    def __init__(self, state: AgentState, clock: Clock, *, admits_waiting: bool = True) -> None:
         self._before = state
         self._clock = clock
         self._host = copy(state.host)  # its ledger is a value, so the copy can change independently
@@ -35,6 +35,7 @@ class Transaction:
         self._pending = dict(state.pending)
         self._backing_off = set(state.backing_off)
         self._finished = dict(state.finished)
+        self._admits_waiting = admits_waiting
         self._changed = False
         self.durable = False  #: whether a change must survive a crash
         self.always = False  #: whether it is applied even if the checkpoint cannot be written
@@ -57,7 +58,7 @@ class Transaction:
         )
 
     def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
-        check_uid(pod.uid)
+        check_pod(pod)
         start = self._clock.monotonic()
         decision = self._host.decide(pod, answers)
         requests = decision.preference_requests
@@ -188,10 +189,7 @@ class Transaction:
         if record is None:
             return
         self._host.release(uid)
-        self._finished[uid] = replace(record, run=run)
-        from_api = [other for other, one in self._finished.items() if one.source == API_SOURCE]
-        for other in from_api[: max(len(from_api) - self._before.max_finished, 0)]:
-            del self._finished[other]
+        self._finished = self._before.newest_finished({**self._finished, uid: replace(record, run=run)})
         self._changed = self.durable = True
         detail = ": ".join(filter(None, (run.phase, run.reason, run.message)))
         self._emit(EventKind.FINISHED, record, detail=detail)
@@ -250,6 +248,8 @@ class Transaction:
 
     def retry_waiting(self) -> None:
         """Admit the waiting pods that fit now, in order."""
+        if not self._admits_waiting:
+            return
         misfits: set[str] = set()  # request keys that do not fit the current ledger
         passed: list[str] = []
         for uid, record in self._waiting.pods.items():

@@ -29,6 +29,10 @@ class BusyError(Exception):
     """A queue is full."""
 
 
+class LedgerFullError(BusyError):
+    """The checkpoint would be too large with another pod; pods must be released first."""
+
+
 class AdmissionStatus(StrEnum):
     ADMITTED = "admitted"
     WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released

@@ -10,7 +10,7 @@ from alignup.align.decision import Decision
 from alignup.align.errors import FileError, ParseError, PodError, Problem, WorkLimitError
 from alignup.align.explain import sentences
 from alignup.schema import api, codec
-from alignup.schema.api import BusyError, FieldProblem, NotReadyError, ProblemDocument
+from alignup.schema.api import BusyError, FieldProblem, LedgerFullError, NotReadyError, ProblemDocument
 from alignup.schema.decisions import decision_document, from_document, placement_document, rejection_document
 from alignup.schema.run_status import timestamp
 
@@ -62,6 +62,8 @@ def backend_problem(error: Exception) -> ProblemError:
         case WorkLimitError():
             errors = [Problem(source, "makes the search too large") for source in error.sources]
             return ProblemError(422, str(error), errors=errors)
+        case LedgerFullError():
+            return ProblemError(507, str(error))
         case BusyError():
             return ProblemError(429, str(error), headers=RETRY_SOON)
         case _:

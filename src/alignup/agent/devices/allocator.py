@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.pending_admission import PendingAdmission, PluginRejectedError
-from alignup.agent.pod_record import same_workload
+from alignup.agent.pod_record import MAX_GRANT_BYTES, same_workload
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
 from alignup.align.workload import Pod, demand
+from alignup.schema import codec
 from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
 
 if TYPE_CHECKING:
@@ -209,6 +210,10 @@ class DeviceAllocator:
         grants: dict[str, dict[str, Mapping[str, Any]]] = {}
         for request in pending.device_requests:
             grants.setdefault(request.container, {})[request.resource] = found[request]
+        size = len(codec.encode(grants))
+        if size > MAX_GRANT_BYTES:
+            why = f"the device plugins returned {size} bytes for the pod, and the limit is {MAX_GRANT_BYTES}"
+            return await self.queue.run(Transaction.fail, pending, ProviderError(why))
         return await self.queue.run(Transaction.commit, pending, grants)
 
     async def _undo(self, pending: PendingAdmission) -> None:

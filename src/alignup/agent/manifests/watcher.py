@@ -9,7 +9,7 @@ from alignup.agent.manifests.directory import ManifestDir, ManifestPod, plan_cha
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
+from alignup.schema.api import AdmissionResult, BusyError, LedgerFullError, NotReadyError
 
 
 @dataclass(slots=True)
@@ -70,7 +70,13 @@ class ManifestWatcher:
         try:
             results = await self.queue.run(Transaction.replace_pods, removed, [(one.pod, one.file) for one in added])
         except (NotReadyError, BusyError) as error:
-            self._set_queue_problem(str(error))
+            if isinstance(error, LedgerFullError) and len(removed) + len(added) > 1:
+                for uid in removed:
+                    await self._replace((uid,), ())
+                for one in added:
+                    await self._replace((), (one,))
+            else:
+                self._set_queue_problem(str(error))
             return
         problem = ""
         for one, result in zip(added, results, strict=True):

@@ -1,0 +1,187 @@
+"""What pods may carry is limited, and a ledger that is full admits no more pods but still releases them."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from alignup.agent import pod_record
+from alignup.agent.checkpointer import Checkpointer
+from alignup.agent.pod_record import MAX_METADATA, PodRecord
+from alignup.agent.queue import AdmissionQueue
+from alignup.agent.recovery import RecoveryOptions, recover
+from alignup.agent.state import AgentState
+from alignup.agent.transaction import Transaction
+from alignup.align.errors import PodError
+from alignup.kube.podspec import PodManifest
+from alignup.schema.api import LedgerFullError
+from alignup.schema.run_status import PodRunStatus
+from alignup.serve.responses import backend_problem
+from alignup.state.checkpoint import NAME, CheckpointStore
+from tests.agent.plugin_rig import start_rig
+from tests.agent.states import ANY_DECISION, clock, empty_state
+from tests.align.hosts import host, pod
+from tests.deadlines import wait_for
+
+SMALL, LARGE = {"note": "x" * 100}, {"note": "x" * 6_000}
+
+
+class LimitedAgent:
+    """An admission queue whose checkpoint may have *size* bytes with a new pod, and *slack* bytes more without."""
+
+    def __init__(self, directory, *, size, slack=1_000, state=None):
+        self.path = directory / NAME
+        self._limit = size + slack
+        state = state or empty_state(wait_enabled=True)
+        saver = Checkpointer(CheckpointStore(directory, limit=self._limit), state.host, limit=size)
+        self.queue = AdmissionQueue(state, saver, clock=clock(), dispatch=lambda _: None, retry_seconds=0.01)
+        wait_for(lambda: not self.queue.problems())
+
+    def run(self, *jobs):
+        """Run jobs concurrently; return results and errors."""
+
+        async def together():
+            return await asyncio.gather(*(self.queue.run(*job) for job in jobs), return_exceptions=True)
+
+        return asyncio.run(together())
+
+    def admit(self, uid, **options):
+        return self.run((Transaction.admit, pod(uid, **options)))[0]
+
+    def recovered(self) -> AgentState:
+        found = recover(
+            CheckpointStore(self.path.parent, limit=self._limit),
+            host(),
+            options=RecoveryOptions(wait_enabled=True),
+            now=0.0,
+        )
+        assert found.problems == ()
+        return found.state
+
+
+@pytest.fixture
+def start(tmp_path):
+    agents = []
+
+    def start(**options):
+        agents.append(LimitedAgent(tmp_path, **options))
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        agent.queue.close()
+
+
+def test_a_full_ledger_admits_no_pod_and_can_be_read_again(start):
+    agent = start(size=6_000)
+
+    results = [agent.admit(f"p{number}", cpu="1m", annotations=SMALL) for number in range(12)]
+
+    admitted = [one for one in results if not isinstance(one, Exception)]
+    rejected = [one for one in results if isinstance(one, Exception)]
+    assert len(admitted) >= 3
+    assert {type(one) for one in rejected} == {LedgerFullError}
+    assert "the ledger is full: the checkpoint would have 6" in str(rejected[0])
+    assert backend_problem(rejected[0]).status == 507
+    assert agent.queue.problems() == ()
+    assert agent.path.stat().st_size <= 6_000
+    assert list(agent.recovered().admitted) == list(agent.queue.state.admitted)
+
+
+def test_a_full_ledger_releases_and_terminates_pods(start):
+    agent = start(size=6_000)
+    while not isinstance(agent.admit(f"p{len(agent.queue.state.admitted)}", cpu="1m", annotations=SMALL), Exception):
+        pass
+    terminating, *others = agent.queue.state.admitted
+
+    assert agent.run((Transaction.terminate, terminating))[0] is not None
+    for uid in others:
+        assert agent.run((Transaction.release, uid))[0] is not None
+
+    assert list(agent.recovered().admitted) == [terminating]
+    assert not isinstance(agent.admit("new", cpu="1m", annotations=SMALL), Exception)
+
+
+def test_only_the_jobs_that_do_not_fit_are_rejected(start):
+    agent = start(size=5_500)
+    agent.admit("old", cpu="1m")
+
+    first, large, released, small = agent.run(
+        (Transaction.admit, pod("first", cpu="1m")),
+        (Transaction.admit, pod("large", cpu="1m", annotations=LARGE)),
+        (Transaction.release, "old"),
+        (Transaction.admit, pod("small", cpu="1m")),
+    )
+
+    assert isinstance(large, LedgerFullError)
+    assert first.pod_view.pod.uid == "first"
+    assert (released.pod.uid, small.pod_view.pod.uid) == ("old", "small")
+    assert list(agent.recovered().admitted) == ["first", "small"]
+
+
+def test_a_release_succeeds_even_if_the_waiting_pods_would_not_fit(start):
+    """They stay in the wait queue."""
+    trial = start(size=1 << 20)
+    for uid, cpu in (("a", "4"), ("b", "3"), *((f"w{number}", "1") for number in range(6))):
+        trial.admit(uid, cpu=cpu)
+    before = trial.queue.state
+    size = trial.path.stat().st_size
+    trial.queue.close()
+    trial.path.unlink()
+    trial.path.with_name(f"{NAME}.previous").unlink()
+    agent = start(size=size, slack=100, state=before)
+
+    (released,) = agent.run((Transaction.release, "a"))
+
+    assert released.pod.uid == "a"
+    assert list(agent.queue.state.admitted) == ["b"]
+    assert len(agent.recovered().waiting.pods) == 6
+
+
+def test_finished_pods_are_limited_by_their_size():
+    run = PodRunStatus(phase="Succeeded")
+    records = {
+        uid: PodRecord(pod=pod(uid, annotations=LARGE), since=0, source=source, decision=ANY_DECISION, run=run)
+        for uid, source in (("a", "api"), ("file", "/etc/pods/x.yaml"), ("b", "api"), ("c", "api"))
+    }
+    size = len(records["a"].finished_document)
+
+    kept = [
+        "".join(replace(empty_state(), max_finished_bytes=limit).newest_finished(records))
+        for limit in (0, size, 2 * size, 3 * size)
+    ]
+
+    assert kept == ["file", "filec", "filebc", "afilebc"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        pytest.param({"labels": {"a": "x" * MAX_METADATA}}, "metadata.annotations", id="labels"),
+        pytest.param({"annotations": {"x" * MAX_METADATA: "a"}}, "metadata.annotations", id="annotations"),
+        pytest.param({"manifest": PodManifest("x" * ((1 << 20) + 1))}, "", id="a manifest"),
+    ],
+)
+def test_a_pod_that_carries_too_much_is_rejected(changes, field):
+    transaction = Transaction(empty_state(), clock())
+
+    with pytest.raises(PodError) as caught:
+        transaction.admit(replace(pod("a"), **changes))
+
+    assert [problem.field for problem in caught.value.problems] == [field]
+    assert transaction.state().pod_views() == ()
+
+
+def test_a_pod_whose_plugins_return_too_much_is_rejected(tmp_path, monkeypatch):
+    monkeypatch.setattr("alignup.agent.devices.allocator.MAX_GRANT_BYTES", 10)
+
+    async def admit():
+        async with start_rig(tmp_path) as rig, rig.plugin():
+            return await rig.admit(pod("a", gpu="1")), rig.free()
+
+    result, free = asyncio.run(admit())
+
+    assert result.pod_view is None
+    assert "for the pod, and the limit is 10" in result.decision.rejection.message
+    assert free == 4
+    assert pod_record.MAX_GRANT_BYTES == 256 << 10
