@@ -28,6 +28,8 @@ settings.register_profile(
 )
 settings.load_profile("alignup")
 
+os.environ["ALIGNUP_CLAIMS_DIR"] = ""  # tests in other processes must not claim our CPUs
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

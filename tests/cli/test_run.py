@@ -246,11 +246,11 @@ def test_a_command_without_environment_keeps_its_cpus_when_its_runner_is_killed(
 @pytest.mark.soak
 @pytest.mark.skipif(not cgroup.candidate_parents(), reason="this user may not create cpusets here")
 def test_a_killed_runner_leaves_nothing_behind(bench):
-    """The runner is killed before each of its changes to directories; in a long run before each file it opens, too.
+    """The runner is killed before each of its changes to directories; in a long run before each file operation.
 
     The fixture checks that no cgroup is left.
     """
-    changes = {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.fork"} | ({"open"} if SOAK else set())
+    changes = {"os.mkdir", "os.rename", "os.fork"} | ({"os.remove", "os.rmdir", "open"} if SOAK else set())
     for number in count():
         bench.directory.mkdir(mode=0o700, exist_ok=True)
         environment = {**os.environ, "ALIGNUP_RUN_DIR": str(bench.directory), "ALIGNUP_AGENT": ""}
@@ -265,7 +265,7 @@ def test_a_killed_runner_leaves_nothing_behind(bench):
             break
         assert runner.exitcode == -signal.SIGKILL
 
-    assert number > len(changes)
+    assert number > 4
     did("runners killed", number)
 
 
@@ -449,6 +449,100 @@ def test_an_unprivileged_user_can_run_commands(bench, tmp_path):
 
     assert (code, err) == (0, "")
     assert out.split()[0] == "65534"
+
+
+@pytest.fixture
+def claims(tmp_path):
+    """The environment of runs that claim what they hold in a directory for all users."""
+    directory = tmp_path / "claims"
+    directory.mkdir()
+    directory.chmod(0o1777)
+    return {"ALIGNUP_CLAIMS_DIR": str(directory)}
+
+
+def other_ledger(bench, claims, user=None):
+    """The environment of another user's runs, or of another ledger of this user."""
+    for folder in (bench.root, *bench.root.parents):
+        if user is not None and folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o001:
+            folder.chmod(0o711)
+    directory = bench.root / "other"
+    directory.mkdir(mode=0o700)
+    if user is not None:
+        os.chown(directory, user, user)
+    return {**claims, "ALIGNUP_RUN_DIR": str(directory)}
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        pytest.param(None, id="two ledgers of a user"),
+        pytest.param(65534, marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root"), id="two users"),
+    ],
+)
+def test_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, claims, user):
+    most = PERMITTED.bit_count() - 1
+    other = other_ledger(bench, claims, user)
+    first = bench.start("run", "--cpus", most, "--", "sh", "-c", "echo ready; exec sleep 100", env=claims)
+    command_of(first)
+    rejected = bench.run("run", "--cpus", 1, "--", "true", env=other, user=user)
+    dry = bench.run("run", "--dry-run", "--cpus", 1, "--", "true", env=other, user=user)
+    shared = bench.run("run", "--", "sh", "-c", "echo $ALIGNUP_CPUS", env=other, user=user)
+    ignoring = bench.run("run", "--cpus", 1, "--ignore-claims", "--", "true", env=other, user=user)
+    first.send(signal.SIGTERM)
+    first.wait()
+    after = bench.run("run", "--cpus", 1, "--", "true", env=other, user=user)
+
+    assert (rejected[0], dry[0]) == (124, 124)
+    assert f"user-{os.geteuid()}/" in rejected[2]
+    assert bits.parse(shared[1].strip()).bit_count() == PERMITTED.bit_count() - most
+    assert (ignoring[0], after) == (0, (0, "", ""))
+    assert list(Path(claims["ALIGNUP_CLAIMS_DIR"]).iterdir()) == []
+
+
+@pytest.mark.parametrize("by", BY)
+def test_processes_that_are_left_keep_their_claim(bench, claims, by):
+    most = PERMITTED.bit_count() - 1
+    other = other_ledger(bench, claims)
+    script = "sleep 100 >/dev/null 2>&1 & echo $!"
+    _, out, _ = bench.run("run", "--by", by, "--cpus", most, "--", "sh", "-c", script, env=claims)
+    meanwhile = bench.run("run", "--cpus", 1, "--", "true", env=other)
+    os.kill(int(out), signal.SIGKILL)
+    wait_for(lambda: process_state(int(out)) in {"", "Z"})
+
+    assert meanwhile[0] == 124
+    assert bench.run("run", "--cpus", 1, "--", "true", env=other)[0] == 0
+
+
+@pytest.mark.soak
+def test_concurrent_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, claims, tmp_path):
+    number = rounds(6, soak=60)
+    log = tmp_path / "log"
+    script = 'echo "+$ALIGNUP_CPUS" >> "$0"; sleep 0.02; echo "-$ALIGNUP_CPUS" >> "$0"'
+    places = (claims, other_ledger(bench, claims))
+    words = ("run", "--wait", 600, "--by", "affinity", "--cpus", 1, "--", "sh", "-c", script, log)
+    runners = [bench.start(*words, env=places[one % 2]) for one in range(number)]
+
+    codes = [runner.wait() for runner in runners]
+
+    held: Counter[str] = Counter()
+    lines = log.read_text().splitlines()
+    for line in lines:
+        held[line[1:]] += 1 if line[0] == "+" else -1
+        assert held[line[1:]] <= 1, lines
+    assert (codes, len(lines)) == ([0] * number, 2 * number)
+
+
+def test_a_dry_run_says_what_is_exclusive(bench, claims):
+    words = ("run", "--dry-run", "--cpus", 1)
+    everyone, own, later = (
+        bench.run(*words, *more, "--", "true", env=env)[1].splitlines()[-1].partition(" are exclusive ")[2]
+        for more, env in (((), claims), ((), {}), (("--ignore-claims",), claims))
+    )
+
+    assert everyone == f"among the runs of all users (claims in {claims['ALIGNUP_CLAIMS_DIR']})"
+    among = f"among the runs of this user in {bench.directory}"
+    assert own == f"only {among}: ALIGNUP_CLAIMS_DIR is empty"
+    assert later == f"{among}, and among later runs of other users: --ignore-claims"
 
 
 def test_a_nested_run_gets_other_cpus(bench):

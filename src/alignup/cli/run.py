@@ -21,6 +21,7 @@ from alignup.cli.options import choice_option, flag_option, option, path_option,
 from alignup.enforce.launcher import CommandStartError
 from alignup.runs import lifecycle
 from alignup.runs.agent_allocator import AgentAllocator, pod_manifest
+from alignup.runs.claims import Claims
 from alignup.runs.registry import RunRegistry
 from alignup.runs.request import (
     GPU,
@@ -91,6 +92,7 @@ class RunOptions:
     machine: str | None = option(
         "MACHINE", "With --dry-run, decide for this machine, as in 'machine show'", "this machine"
     )
+    ignore_claims: bool = flag_option("Also use CPUs and devices that runs of other users hold")
     no_agent: bool = flag_option("Use this user's own ledger even if an agent is running")
 
     @property
@@ -122,7 +124,8 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
     """Run COMMAND on aligned CPUs, memory and devices.
 
     The agent decides on the placement if one is running, and else this user's own ledger. No two runs share an
-    exclusive CPU. The command finds its placement in ALIGNUP_CPUS, ALIGNUP_NUMA_NODES, ALIGNUP_MEMORY_NODES,
+    exclusive CPU or a device, whichever user they belong to; --dry-run says if this machine cannot ensure that. The
+    command finds its placement in ALIGNUP_CPUS, ALIGNUP_NUMA_NODES, ALIGNUP_MEMORY_NODES,
     ALIGNUP_DEVICES_… and, for GPUs, CUDA_VISIBLE_DEVICES. Signals are forwarded to it. Its resources are free again
     when it ends.
 
@@ -193,9 +196,17 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
             settings = configuration.host_settings(read, machine)
     overrides = local_allocator.PolicyOverrides(options.policy, options.scope, options.policy_options, settings)
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
-    allocator = local_allocator.LocalAllocator(run_directory(), idle, permitted=permitted, explain=_explain_rejection)
+    claims = Claims.of_environment(os.environ, _notify)
+    allocator = local_allocator.LocalAllocator(
+        run_directory(),
+        idle,
+        permitted=permitted,
+        explain=_explain_rejection,
+        claims=claims if options.machine is None else None,
+        ignore_claims=options.ignore_claims,
+    )
     if not options.dry_run:
-        return _run(allocator, request, words, options)
+        return _run(allocator, request, words, options, claims)
     if options.machine is None:
         allocator.load_for_dry_run()
     pod = local_allocator.build_pod(request)
@@ -207,7 +218,18 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
     for name, value in build_environment(request, allocator.placement(decision)).items():
         if value and name not in _PER_RUN_VARIABLES:
             click.echo(f"  {name}={value}")
+    if options.machine is None:
+        click.echo(f"\nExclusive CPUs and devices are exclusive {_describe_exclusivity(claims, options)}")
     return 0
+
+
+def _describe_exclusivity(claims: Claims, options: RunOptions) -> str:
+    own = f"among the runs of this user in {run_directory()}"
+    if claims.directory is None:
+        return f"only {own}: {claims.problem}"
+    if options.ignore_claims:
+        return f"{own}, and among later runs of other users: --ignore-claims"
+    return f"among the runs of all users (claims in {claims.directory})"
 
 
 def _read_machine(options: RunOptions, *, gpus: bool) -> "Machine":
@@ -222,13 +244,23 @@ def _read_machine(options: RunOptions, *, gpus: bool) -> "Machine":
     return system.read_machine(FileReader(DirectoryFiles("")), name="this machine")
 
 
-def _run(allocator: lifecycle.Allocator, request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
+def _notify(note: str) -> None:
+    click.echo(f"note: {note}", err=True)
+
+
+def _run(
+    allocator: lifecycle.Allocator,
+    request: RunRequest,
+    words: tuple[str, ...],
+    options: RunOptions,
+    claims: Claims | None = None,
+) -> int:
     job = lifecycle.RunJob(
         request=request,
         command=words,
-        registry=RunRegistry(run_directory()),
+        registry=RunRegistry(run_directory(), claims),
         method=options.by,
-        notify=lambda note: click.echo(f"note: {note}", err=True),
+        notify=_notify,
     )
     try:
         return lifecycle.run(allocator, job, timeout=options.timeout)

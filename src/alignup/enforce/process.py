@@ -42,6 +42,11 @@ class ProcessIdentity:
         return cls(pid, stat.start, _boot_id(), _pid_namespace())
 
     @property
+    def is_visible(self) -> bool:
+        """Whether this process can see it, if it is alive."""
+        return (self.boot, self.space) == (_boot_id(), _pid_namespace())
+
+    @property
     def alive(self) -> bool:
         """Whether it still runs; a process in another pid namespace cannot be seen, and counts as alive."""
         if self.boot != _boot_id():
@@ -126,9 +131,15 @@ def list_processes(variable: str) -> dict[int, ProcessInfo]:
 
 def owner(pid: int) -> int | None:
     """Return the user of a process; ``None`` if it is gone, or runs with the rights of several users."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return _parse_owner((PROC / str(pid) / "status").read_bytes())
-    return None
+    found = users(pid)
+    return found.pop() if len(found) == 1 else None
+
+
+def users(pid: int) -> set[int]:
+    """Return the real, effective and saved user of a process; empty if it is gone or hidden."""
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
+        return _parse_users((PROC / str(pid) / "status").read_bytes())
+    return set()
 
 
 def adopt_orphans() -> None:
@@ -140,13 +151,13 @@ def _read_info(handle: int, variable: str) -> ProcessInfo | None:
     stat = _parse_stat(_read_file("stat", handle))
     if stat.state in _ENDED:
         return None
-    user = _parse_owner(_read_file("status", handle))
+    own = _parse_users(_read_file("status", handle))
     prefix, value = f"{variable}=".encode(), ""
     with suppress(PermissionError):
         for entry in _read_file("environ", handle).split(b"\0"):
             if entry.startswith(prefix):
                 value = entry.removeprefix(prefix).decode("utf-8", "replace")
-    return ProcessInfo(parent=stat.parent, start=stat.start, owner=user, mark=value)
+    return ProcessInfo(parent=stat.parent, start=stat.start, owner=own.pop() if len(own) == 1 else None, mark=value)
 
 
 def _read_file(name: str, directory: int) -> bytes:
@@ -154,10 +165,9 @@ def _read_file(name: str, directory: int) -> bytes:
         return file.read()
 
 
-def _parse_owner(status: bytes) -> int | None:
+def _parse_users(status: bytes) -> set[int]:
     line = next((one for one in status.splitlines() if one.startswith(b"Uid:")), b"")
-    users = {int(one) for one in line.split()[1:]}  # real, effective, saved, file system
-    return users.pop() if len(users) == 1 else None
+    return {int(one) for one in line.split()[1:]}  # real, effective, saved, file system
 
 
 class _Stat(NamedTuple):

@@ -62,7 +62,7 @@ class RunRecord:
             return cls(
                 uid=str(document["uid"]),
                 name=str(document["name"]),
-                runner=_read_identity(document["runner"]),
+                runner=read_identity(document["runner"]),
                 command=tuple(map(str, document["command"])),
                 since=float(document["since"]),
                 cpus=bits.parse(document["cpus"]),
@@ -76,12 +76,12 @@ class RunRecord:
                 },
                 cgroup=None if document["cgroup"] is None else Path(document["cgroup"]),
                 agent=str(document["agent"]),
-                started=tuple(map(_read_identity, document.get("started", ()))),
+                started=tuple(map(read_identity, document.get("started", ()))),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EnforceError(f"not a run record: {type(error).__name__}: {error}") from error
 
 
-def _read_identity(document: Mapping[str, Any]) -> ProcessIdentity:
+def read_identity(document: Mapping[str, Any]) -> ProcessIdentity:
     pid, start, space = (int(document[name]) for name in ("pid", "start", "space"))
     return ProcessIdentity(pid, start, str(document["boot"]), space)

@@ -1,11 +1,13 @@
-"""Admit runs without an agent: the user's own ledger, in the directory of the runs.
+"""Admit runs without an agent: the user's own ledger, in the directory of the runs, and the claims of other users.
 
 The host is this machine with the static CPU and memory policies, one CPU and some memory reserved, and topology policy
 best-effort, unless a KubeletConfiguration says otherwise. CPUs and memory nodes that this process's cgroups withhold
 are never allocated.
 """
 
-from collections.abc import Callable, Collection, Sequence
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -13,24 +15,28 @@ from typing import NamedTuple, TypeVar
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy, CpuSettings
-from alignup.align.decision import Decision
-from alignup.align.errors import RestoreError, SettingsError, StateError
+from alignup.align.decision import Decision, Rejection
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.errors import EnforceError, RestoreError, SettingsError, StateError
 from alignup.align.host import Host, Settings
+from alignup.align.ledger import AdmittedPod
 from alignup.align.machine import CadvisorNode, Machine, NumaNode
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import FeatureGates, FeatureStage, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
+from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.enforce import cgroup, process
 from alignup.enforce.cgroup import Cpuset
 from alignup.enforce.memory import NodeMap
 from alignup.runs import registry
+from alignup.runs.claims import Claims
 from alignup.runs.registry import RunRegistry
 from alignup.runs.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.schema import codec
-from alignup.schema.checkpoints import HeldPodDocument
+from alignup.schema.checkpoints import CheckpointDocument, HeldPodDocument
 from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.state.checkpoint import Checkpoint, CheckpointStore
@@ -39,6 +45,7 @@ from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 _MIB = 1 << 20
 _RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
 _MAX_RUNS = 10_000
+_CLAIM_ATTEMPTS, _CLAIM_DELAY = 50, 0.05  #: the delay between two attempts is at most this many seconds
 Node = TypeVar("Node", NumaNode, CadvisorNode)
 
 
@@ -110,7 +117,21 @@ class LocalAllocator:
 
     address = ""  #: no agent
 
-    def __init__(self, directory: Path, idle: Host, *, permitted: CpuSet, explain: Callable[[Host, Pod], None]) -> None:
+    def __init__(  # noqa: PLR0913 - two have defaults
+        self,
+        directory: Path,
+        idle: Host,
+        *,
+        permitted: CpuSet,
+        explain: Callable[[Host, Pod], None],
+        claims: Claims | None = None,
+        ignore_claims: bool = False,
+    ) -> None:
+        self._claims = claims or Claims(())
+        self._ignore_claims = ignore_claims
+        self._active: Collection[str] = ()  #: runs of this ledger
+        self._own = idle.ledger  #: the ledger without the claims of others
+        self._others: list[str] = []  #: uids of pods that stand for claims of others in the ledger
         self._directory = directory
         self._store: CheckpointStore | None = None  #: its constructor creates the directory
         self._idle = idle
@@ -124,21 +145,47 @@ class LocalAllocator:
         self.host = Host(self._idle.machine, self._idle.settings)
         self._store = CheckpointStore(self._directory)
         loaded = self._store.load()
-        if loaded is None:
-            return
-        entries = [one.entry for one in loaded.document.pods if one.entry.pod.uid in active]
-        self.changed = len(entries) < len(loaded.document.pods)
+        if loaded is not None:
+            self._restore(loaded.document, active)
+        self._active, self._own = active, self.host.ledger
+        self._add_claims()
+
+    def _restore(self, document: CheckpointDocument, active: Collection[str]) -> None:
+        entries = [one.entry for one in document.pods if one.entry.pod.uid in active]
+        self.changed = len(entries) < len(document.pods)
         idle, providers = self.host.ledger, self.host.providers
         try:
-            self.host.ledger = restore_ledger(entries, loaded.document.residue, idle=idle, providers=providers)
+            self.host.ledger = restore_ledger(entries, document.residue, idle=idle, providers=providers)
         except RestoreError as error:
             raise StateError(
                 f"the resources of running runs do not fit this machine and these settings: {error}; "
                 "use the same --config and --option as for them, or wait until they end"
             ) from error
 
+    def _add_claims(self) -> None:
+        """Let a pod for each claim of another user or ledger hold what is claimed, as far as it is free."""
+        self._others = []
+        for claim in () if self._ignore_claims else self._claims.read():
+            if claim.owner == os.geteuid() and claim.run in self._active:
+                continue
+            ledger, uid = self.host.ledger, f"claim-{claim.owner}-{claim.run}"
+            cpus, devices = claim.cpus & ledger.cpus.available, _free_devices(ledger.devices, claim.devices)
+            if cpus or devices:
+                self._others.append(uid)
+                counts = {resource: len(ids) for resource, ids in devices.items()}
+                usage = FitRequest(1000 * cpus.bit_count(), 0, 0, counts)
+                pod = Pod(name=claim.run, namespace=f"user-{claim.owner}", uid=uid, containers=(Container(CONTAINER),))
+                self.host.ledger = replace(
+                    ledger,
+                    cpus=ledger.cpus.give(uid, CONTAINER, cpus=cpus) if cpus else ledger.cpus,
+                    devices=ledger.devices.give(uid, CONTAINER, devices=devices),
+                    pods={**ledger.pods, uid: AdmittedPod(pod, {}, usage)},
+                    used=ledger.used.plus(usage),
+                )
+
     def load_for_dry_run(self) -> None:
         if not self._directory.exists():
+            self._add_claims()
             return
         runs = RunRegistry(self._directory)
         with runs.locked():
@@ -150,13 +197,29 @@ class LocalAllocator:
         pod = build_pod(request)
         if self.host.missing_devices(pod):
             raise RunRejectedError(NO_DEVICE, lambda: self._explain(self._idle, pod), impossible=True)
-        decision = self.host.admit(pod)
-        if decision.rejection is not None:
-            host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
-            impossible = not self._idle.decide(pod).admitted
-            raise RunRejectedError(decision.rejection.reason, lambda: self._explain(host, pod), impossible=impossible)
-        self.changed = True
-        return self.placement(decision)
+        for _ in range(_CLAIM_ATTEMPTS):
+            decision = self.host.admit(pod)
+            if decision.rejection is not None:
+                raise self._rejected(pod, decision.rejection)
+            placement = self.placement(decision)
+            if self._claim(request.uid, placement):
+                self.changed = True
+                return placement
+            # Another user has just claimed the same: decide again, after a time that differs between the two.
+            time.sleep(_CLAIM_DELAY * os.urandom(1)[0] / 256)
+            self.host.ledger = self._own
+            self._add_claims()
+        raise EnforceError("other users claimed the same CPUs or devices at the same time, again and again; try again")
+
+    def _rejected(self, pod: Pod, rejection: Rejection) -> RunRejectedError:
+        host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
+        impossible = not self._idle.decide(pod).admitted
+        return RunRejectedError(rejection.reason, lambda: self._explain(host, pod), impossible=impossible)
+
+    def _claim(self, uid: str, placement: RunPlacement) -> bool:
+        cpus = placement.cpus if placement.exclusive else 0
+        devices = {resource: frozenset(ids) for resource, ids in placement.devices.items()}
+        return not (cpus or devices) or self._claims.make(uid, cpus=cpus, devices=devices, ignore=self._ignore_claims)
 
     def placement(self, decision: Decision) -> RunPlacement:
         machine = self._idle.machine
@@ -186,7 +249,10 @@ class LocalAllocator:
         """Write the checkpoint if the ledger has changed. Raises ``CheckpointError``."""
         if not self.changed:
             return
-        ledger = self.host.ledger
+        host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger) if self._others else self.host
+        for uid in self._others:
+            host.release(uid)
+        ledger = host.ledger
         (self._store or CheckpointStore(self._directory)).save(
             Checkpoint(
                 machine=machine_fingerprint(self.host.machine),
@@ -196,6 +262,16 @@ class LocalAllocator:
             )
         )
         self.changed = False
+
+
+def _free_devices(ledger: DeviceLedger, claimed: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    """The claimed devices that exist and that no run in the ledger holds."""
+    found = {}
+    for resource, inventory in ledger.inventories.items():
+        free = set(claimed.get(resource, ())) & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
+        if free:
+            found[resource] = free
+    return found
 
 
 def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:

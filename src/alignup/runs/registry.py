@@ -19,6 +19,7 @@ from alignup.enforce import cgroup
 from alignup.enforce.audit import RunProcesses, find_run_processes
 from alignup.enforce.process import ProcessIdentity
 from alignup.enforce.run_record import RunRecord
+from alignup.runs.claims import Claims
 from alignup.state import atomic_files
 
 LOCK_NAME = "run.lock"
@@ -29,9 +30,13 @@ _RETRIES, _RETRY_DELAY = 10, 0.02  #: for processes that are just exiting; delay
 
 
 class RunRegistry:
-    """The records in one directory, which is created if needed and must be private to this user."""
+    """The records in one directory, which is created if needed and must be private to this user.
 
-    def __init__(self, directory: Path) -> None:
+    The *claims* of its runs are kept alive as long as the records, for other users.
+    """
+
+    def __init__(self, directory: Path, claims: Claims | None = None) -> None:
+        self._claims = claims or Claims(())
         try:
             status = atomic_files.make_private_directory(directory)
         except OSError as error:
@@ -74,6 +79,7 @@ class RunRegistry:
 
     def put(self, record: RunRecord) -> None:
         atomic_files.write(self._path(record.uid), json.dumps(record.to_document()).encode("ascii"))
+        self._claims.refresh(record)
 
     def get(self, uid: str) -> RunRecord | None:
         return _read(self._path(uid))
@@ -97,6 +103,7 @@ class RunRegistry:
         folder = record.cgroup
         if folder is None or _retry(lambda: cgroup.remove(folder)):
             self._path(record.uid).unlink(missing_ok=True)
+            self._claims.withdraw(record.uid)
 
     def _path(self, uid: str) -> Path:
         return self.directory / f"{_PREFIX}{uid}{_SUFFIX}"
