@@ -3,11 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from alignup.align.decision import Decision
 from alignup.align.fit import UsedResources
+from alignup.align.host import Host
 from alignup.align.ledger import AdmittedPod, Ledger
+from alignup.align.machine import Device
 from alignup.align.workload.demand import fit_used
-from tests.align.hosts import GIB, GPU, host, pod
+from tests.align.hosts import GIB, GPU, admit, arrivals, host, hosts, pod
 
 
 def resident(uid: str, *, gpu: str = "0") -> AdmittedPod:
@@ -55,3 +60,59 @@ def test_a_removed_pod_takes_its_usage_along():
 def test_an_unknown_pod_cannot_be_removed():
     with pytest.raises(KeyError):
         idle().without_pod("unknown", idle().by_provider())
+
+
+class TestAlignmentKey:
+    """Ledgers with equal keys place every new pod alike, whichever pods and devices they hold."""
+
+    @given(host=hosts(), data=st.data())
+    def test_names_of_pods_and_devices_do_not_matter(self, host: Host, data: st.DataObject):
+        machine = host.machine
+        renamed = replace(machine, devices=tuple(replace(one, id=f"other-{one.id}") for one in machine.devices))
+        other = Host(renamed, host.settings)
+        for number in range(data.draw(st.integers(0, 3))):
+            wanted = data.draw(arrivals(f"u{number}"))
+            admit(host, wanted)
+            admit(other, replace(wanted, uid=f"v{number}", name="other"))
+        wanted = data.draw(arrivals("new"))
+
+        assert host.ledger.alignment_key() == other.ledger.alignment_key()
+        assert host.ledger.used == other.ledger.used
+        assert nameless(admit(host, wanted)) == nameless(admit(other, wanted))
+        assert host.ledger.alignment_key() == other.ledger.alignment_key()
+
+    def test_an_allocation_changes_the_key_and_its_release_restores_it(self):
+        one = host()
+        idle = one.ledger.alignment_key()
+
+        one.admit(pod("a", gpu="1"))
+        assert all(own != before for own, before in zip(one.ledger.alignment_key(), idle, strict=True))
+
+        one.release("a")
+        assert one.ledger.alignment_key() == idle
+
+    def test_the_health_of_a_device_changes_the_key(self):
+        one = host()
+        idle = one.ledger.alignment_key()
+
+        one.update_devices(GPU, (Device(GPU, "gpu-0", nodes=1, healthy=False), Device(GPU, "gpu-1", nodes=2)))
+
+        assert one.ledger.alignment_key() != idle
+
+    def test_a_device_that_is_gone_stays_in_the_key_while_it_is_held(self):
+        one = host()
+        one.admit(pod("a", gpu="1"))
+        one.update_devices(GPU, ())
+        held = one.ledger.alignment_key()
+        one.release("a")
+
+        assert one.ledger.alignment_key() != held
+
+
+def nameless(decision: Decision) -> object:
+    """What was decided, with the number of devices instead of their ids."""
+    placed = [
+        (one.hint, one.cpus, one.memory, {r: len(ids) for r, ids in one.devices.items()}) for one in decision.placements
+    ]
+    steps = [(one.container, one.width, one.rule, one.hint, one.accepted) for one in decision.steps]
+    return decision.outcome, steps, placed, decision.rejection

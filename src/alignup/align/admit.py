@@ -62,6 +62,26 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
     return admission.decision(Outcome.ADMITTED)
 
 
+def check_fit(
+    pod: Pod, ledger: Ledger, *, allocatable: fit.NodeAllocatable, usage: demand.FitRequest
+) -> Rejection | None:
+    """Whether the host as a whole has room for *pod* beside those of *ledger*; *allocatable* includes devices."""
+    failure = fit.check_fit(
+        pod,
+        request=None if pod.statuses else usage,
+        used=ledger.used,
+        allocatable=allocatable,
+        others=(admitted.pod for admitted in ledger.pods.values()),
+    )
+    if failure is None:
+        return None
+    shortfalls = tuple(
+        Shortfall("host", short.resource, short.requested, short.capacity - short.used)
+        for short in failure.insufficient
+    )
+    return Rejection(failure.reason, failure.message, provider="host", shortfalls=shortfalls)
+
+
 def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
     """The policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
     policy, scope = rules.topology.policy, rules.topology.scope
@@ -164,19 +184,10 @@ class _Admission:
         capacity: dict[str, int] = {}
         for provider in self.providers:
             capacity.update(provider.capacity(self.ledgers[provider.name], self.pod.uid))
-        failure = fit.check_fit(
-            self.pod,
-            request=None if self.pod.statuses else self.usage,
-            used=self.ledger.used,
-            allocatable=self.rules.allocatable.with_devices(capacity),
-            others=(admitted.pod for admitted in self.ledger.pods.values()),
-        )
-        if failure:
-            shortfalls = tuple(
-                Shortfall("host", short.resource, short.requested, short.capacity - short.used)
-                for short in failure.insufficient
-            )
-            raise _RejectedError(Rejection(failure.reason, failure.message, provider="host", shortfalls=shortfalls))
+        allocatable = self.rules.allocatable.with_devices(capacity)
+        rejection = check_fit(self.pod, self.ledger, allocatable=allocatable, usage=self.usage)
+        if rejection:
+            raise _RejectedError(rejection)
 
     def decision(
         self,

@@ -3,7 +3,7 @@
 A ledger is immutable: admitting or releasing a pod makes a new one. To undo a decision, keep the ledger from before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -38,6 +38,13 @@ class Ledger:
         if admitted is None or not admitted.pod.namespace:
             return uid
         return f"{admitted.pod.namespace}/{admitted.pod.name}"
+
+    def alignment_key(self) -> Hashable:
+        """Equal for two ledgers of one machine that place every new pod alike, apart from the ids of the devices.
+
+        The fit check depends on ``used`` too. Ledgers of providers from outside are not included.
+        """
+        return self.cpus.alignment_key(), self.memory.alignment_key(), self.devices.alignment_key()
 
     def by_provider(self) -> dict[str, Any]:
         """All provider ledgers by provider name, for code that treats all providers alike."""

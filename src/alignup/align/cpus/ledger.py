@@ -3,7 +3,7 @@
 A ledger is immutable: every change returns a new one. To undo a decision, keep the ledger from before.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -35,6 +35,10 @@ class CpuLedger:
     @property
     def available(self) -> CpuSet:
         return self.shared & ~self.reserved
+
+    def alignment_key(self) -> Hashable:
+        """Equal for two ledgers of one machine that place every new pod alike."""
+        return self.shared
 
     def holds(self, uid: str, container: str) -> CpuSet | None:
         """What a container owns; ``None`` if it uses the shared pool."""

@@ -5,7 +5,7 @@ indexes into the inventory of their resource. A resource stays known while a pod
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import ClassVar, Self
@@ -39,6 +39,7 @@ class DeviceInventory:
     weights: Mapping[NodeSet, int] = field(init=False, compare=False)  #: nodes of the machine → the number on these
     nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints: nodes with devices, else all nodes
     on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of ``nodes`` → the devices that touch it
+    layout: Hashable = field(init=False, compare=False)  #: everything but the ids
 
     def __post_init__(self) -> None:
         groups: dict[NodeSet, DeviceSet] = {}
@@ -66,6 +67,8 @@ class DeviceInventory:
         for name, fact in facts.items():
             object.__setattr__(self, name, fact)
         object.__setattr__(self, "weights", self.count(-1))
+        places = tuple([(device.nodes, device.healthy) for device in self.devices])
+        object.__setattr__(self, "layout", (places, self.preferred_allocation, self.registered, self.remembered))
 
     @classmethod
     def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
@@ -134,6 +137,16 @@ class DeviceLedger:
     def handled(self) -> set[str]:
         """The managed resources: those with a plugin, or with a pod that still holds some."""
         return {name for name, own in self.inventories.items() if own.registered}.union(self.in_use)
+
+    def alignment_key(self) -> Hashable:
+        """Equal for two ledgers of one machine that place every new pod alike, apart from the ids of the devices."""
+        resources = sorted({*self.inventories, *self.in_use})
+        return tuple(
+            [
+                (name, own and own.layout, self.free.get(name), len(self.in_use.get(name, ())))
+                for name, own in ((name, self.inventories.get(name)) for name in resources)
+            ]
+        )
 
     def holds(self, uid: str, container: str) -> DeviceIds:
         return self.held.get(uid, {}).get(container, {})

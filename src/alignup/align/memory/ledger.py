@@ -7,7 +7,7 @@ group does not matter: nodes are charged from the lowest up, and released in the
 A ledger is immutable: every change returns a new one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -74,6 +74,15 @@ class MemoryLedger:
             tables[MEMORY] = _table(node.memory or 0, own.get(MEMORY, 0), hugepages)
             idle[node.id] = NodeMemory(1 << node.id, 0, tables)
         return MemoryLedger(idle)
+
+    def alignment_key(self) -> Hashable:
+        """Equal for two ledgers of one machine that place every new pod alike, whichever pods hold the memory."""
+        return tuple(
+            [
+                (id_, cells, assignments > 0, *sorted([(type_, *table[2:]) for type_, table in tables.items()]))
+                for id_, (cells, assignments, tables) in self.nodes.items()
+            ]
+        )
 
     def allocatable(self) -> tuple[Block, ...]:
         return tuple(
