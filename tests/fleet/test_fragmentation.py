@@ -17,9 +17,9 @@ from alignup.fleet.fragmentation import (
     MAX_FILL_SHAPES,
     StrandedResources,
     distinct_shapes,
-    largest_requests,
     measure_stranded,
 )
+from alignup.placement.room import largest_requests
 from tests.align.hosts import GIB, GPU, NIC, arrivals, host, hosts, pod
 from tests.fleet.workloads import some
 from tests.strategies_pods import container, guaranteed

@@ -126,7 +126,7 @@ class Host:
 
     def decide(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
         """Decide on *pod*; *answers* are those to the ``preference_requests`` of an earlier decision."""
-        _check_pod(pod)
+        check_pod(pod)
         providers = (replace(self.devices, answers=answers), *self.providers[1:]) if answers else self.providers
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
 
@@ -226,7 +226,8 @@ def _errors_of(manager: str) -> Iterator[None]:
         raise
 
 
-def _check_pod(pod: Pod) -> None:
+def check_pod(pod: Pod) -> None:
+    """``PodError`` if *pod* would corrupt a ledger."""
     containers = pod.all_containers
     valid = pod.uid and len({one.name for one in containers}) == len(containers) and _no_negative(pod.overhead)
     for resources in (pod.resources, *(one.resources for one in containers)):

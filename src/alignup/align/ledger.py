@@ -39,7 +39,7 @@ class Ledger:
             return uid
         return f"{admitted.pod.namespace}/{admitted.pod.name}"
 
-    def alignment_key(self) -> Hashable:
+    def alignment_key(self) -> tuple[Hashable, ...]:
         """Equal for two ledgers of one machine that place every new pod alike, apart from the ids of the devices.
 
         The fit check depends on ``used`` too. Ledgers of providers from outside are not included.

@@ -26,7 +26,8 @@ from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
 from alignup.fleet.admission import ContainerPlacement, admit, common_nodes, container_placements, decide, on_one_node
 from alignup.fleet.events import PodArrival, WorkloadEvent, ordered
-from alignup.fleet.fragmentation import StrandedResources, distinct_shapes, largest_requests, measure_stranded
+from alignup.fleet.fragmentation import StrandedResources, distinct_shapes, measure_stranded
+from alignup.placement.room import largest_requests
 
 INVALID = "Invalid"  #: the reason of pods that the API server rejects
 NOT_SCHEDULABLE = "NotSchedulable"  #: the reason of pods that request devices which no device plugin provides

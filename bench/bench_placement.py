@@ -1,0 +1,142 @@
+"""Verdicts about a pod on 5,000 hosts, with the budgets of a scheduler's filter, and the memory of such a cluster."""
+
+import tracemalloc
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+from random import Random
+from time import perf_counter
+
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.settings import Policy
+from alignup.placement.cluster import Cluster
+from alignup.placement.report import HostReport, PodStage
+from bench.bench_admit import host, pod
+from bench.harness import Figure
+
+HOSTS = 5000
+STATES = 300
+PODS = 30
+ROUNDS = 3
+
+
+def figures() -> Iterator[Figure]:
+    cluster = many_hosts(STATES)
+    wanted = pod("wanted")
+    note = f"{cluster.distinct_states} states"
+    yield Figure("filter, a new shape", new_shapes(cluster), 120e-3, note)
+    cluster.feasible(wanted)
+    yield Figure("filter, a known shape, one host changed", one_changed(cluster), 5e-3)
+    yield Figure("the best 16 hosts for a known shape", ranked(cluster), None)
+    different = many_hosts(HOSTS)
+    note = f"{different.distinct_states} states"
+    yield Figure("filter, a new shape, all hosts different", new_shapes(different), 1.0, note)
+    yield Figure("filter, a known shape, all hosts different", one_changed(different), 5e-3)
+    yield Figure("victims among 30 pods of lower priority", victims(), None)
+    megabytes = memory()
+    # The harness prints times: a megabyte is shown as a millisecond.
+    yield Figure(f"memory of {HOSTS} hosts with {PODS} pods each (ms: MB)", megabytes / 1e3, 0.6)
+
+
+def many_hosts(states: int) -> Cluster:
+    """Hosts of one model, in this many different states."""
+    cluster = Cluster()
+    one = host(2, Policy.SINGLE_NUMA_NODE)
+    idle = one.ledger
+    random = Random(1)
+    ledgers: list[Ledger] = []
+    seen = set()
+    while len(ledgers) < states:
+        one.ledger = idle
+        for number in range(random.randrange(2, 12)):
+            cpus, size = random.choice((1, 2, 4, 6)), random.randrange(1, 9)
+            one.admit(pod(f"{len(ledgers)}-{number}", cpus=cpus, memory=f"{size}Gi", gpus=random.randrange(2)))
+        key = one.ledger.alignment_key()
+        if key not in seen:
+            seen.add(key)
+            ledgers.append(one.ledger)
+    for number in range(HOSTS):
+        report(cluster, f"host-{number}", one, ledger_number=number % states, ledgers=ledgers)
+    return cluster
+
+
+def report(cluster: Cluster, name: str, one: Host, *, ledger_number: int, ledgers: list[Ledger]) -> None:
+    cluster.confirm(
+        HostReport(host=name, machine=one.machine, settings=one.settings, ledger=ledgers[ledger_number], sequence=1)
+    )
+
+
+def new_shapes(cluster: Cluster) -> float:
+    """The least time of a filter for a pod of a new shape."""
+    least = inf
+    for number in range(ROUNDS):
+        wanted = pod("wanted", cpus=2 + number, memory="3Gi")
+        start = perf_counter()
+        found = cluster.feasible(wanted)
+        least = min(least, perf_counter() - start)
+        assert len(found) == HOSTS
+        assert found.admitting()
+    return least
+
+
+def one_changed(cluster: Cluster) -> float:
+    """The least time of a filter for a pod of a known shape, after a pod was assumed on a host."""
+    least = inf
+    wanted = pod("wanted", cpus=2, memory="3Gi")
+    for number in range(20):
+        chosen = cluster.rank(wanted, limit=1)[0].host
+        assert cluster.assume(replace(wanted, uid=f"assumed-{number}"), chosen).admits
+        start = perf_counter()
+        found = cluster.feasible(wanted)
+        least = min(least, perf_counter() - start)
+        assert not found[chosen].admits
+    return least
+
+
+def ranked(cluster: Cluster) -> float:
+    wanted = pod("wanted", cpus=2, memory="3Gi")
+    least = inf
+    for _ in range(20):
+        start = perf_counter()
+        assert len(cluster.rank(wanted, limit=16)) == 16
+        least = min(least, perf_counter() - start)
+    return least
+
+
+def victims() -> float:
+    """The search for the smallest set of victims on a full host."""
+    one = host(2, Policy.SINGLE_NUMA_NODE)
+    for number in range(PODS):
+        one.admit(replace(pod(f"p{number}", cpus=4, memory="1Gi", gpus=0), priority=number % 3))
+    cluster = Cluster()
+    report(cluster, "full", one, ledger_number=0, ledgers=[one.ledger])
+    wanted = replace(pod("wanted", cpus=12, memory="1Gi", gpus=0), priority=10)
+    start = perf_counter()
+    found = cluster.victims(wanted, "full")
+    spent = perf_counter() - start
+    assert len(found.sets[0].pods) == 2, found
+    return spent
+
+
+def memory() -> float:
+    """Megabytes of a cluster whose hosts all have pods of their own."""
+    one = host(2, Policy.SINGLE_NUMA_NODE)
+    idle = one.ledger
+    random = Random(1)
+    tracemalloc.start()
+    cluster = Cluster()
+    for number in range(HOSTS):
+        one.ledger = idle
+        for place in range(PODS):
+            gpus = int(place < 4)
+            cpus, size = random.choice((1, 2, 4)), random.randrange(1, 4)
+            wanted = pod(f"{number:08x}-0000-4000-8000-{place:012x}", cpus=cpus, memory=f"{size}Gi", gpus=gpus)
+            one.admit(wanted)
+        report(cluster, f"host-{number}", one, ledger_number=0, ledgers=[one.ledger])
+        cluster.observe(pod(f"late-{number}", gpus=0), f"host-{number}", PodStage.RUNNING)
+    for cpus in range(1, 6):
+        cluster.feasible(pod("wanted", cpus=cpus))
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return used / 1e6

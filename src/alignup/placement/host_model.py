@@ -1,0 +1,106 @@
+"""Hosts with the same machine and settings share everything but their ledgers.
+
+A :class:`HostModel` decides on any ledger of such a host. :class:`HostModels` has one for each kind of host.
+"""
+
+from collections.abc import Hashable, Iterable
+from copy import copy
+from dataclasses import replace
+
+from alignup.align import admit, bits
+from alignup.align.decision import Decision
+from alignup.align.devices.provider import NO_ANSWERS, by_affinity
+from alignup.align.host import Host, Settings
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod
+
+
+class HostModel:
+    def __init__(self, machine: Machine, settings: Settings) -> None:
+        self.machine, self.settings = machine, settings
+        self.host = Host(machine, settings)
+        self._aligning = copy(self.host)
+        self._aligning.rules = replace(self.host.rules, allocatable=None)
+
+    def at(self, ledger: Ledger) -> Host:
+        """A host of this kind with *ledger*."""
+        return _with_ledger(self.host, ledger)
+
+    def aligning(self, ledger: Ledger) -> Host:
+        """The same without the fit check of the whole host."""
+        return _with_ledger(self._aligning, ledger)
+
+    def align(self, ledger: Ledger, pod: Pod) -> Decision:
+        """Decide on a valid pod without the fit check of the whole host."""
+        decision = admit.decide(pod, ledger, providers=self._aligning.providers, rules=self._aligning.rules)
+        return decide(self.aligning(ledger), pod) if decision.preference_requests else decision
+
+    def without(self, ledger: Ledger, uids: Iterable[str]) -> Ledger:
+        """*ledger* after the end of these pods."""
+        host = self.at(ledger)
+        for uid in uids:
+            host.release(uid)
+        return host.ledger
+
+
+class HostModels:
+    def __init__(self) -> None:
+        self._models: dict[Hashable, list[HostModel]] = {}
+
+    def find(self, machine: Machine, settings: Settings) -> HostModel:
+        """The model for this machine and these settings; the devices of the machine are in the ledger."""
+        key = (machine.cpus, machine.nodes, machine.memory)
+        models = self._models.setdefault(key, [])
+        for model in models:
+            if (machine is model.machine or _same(machine, model.machine)) and settings == model.settings:
+                return model
+        models.append(model := HostModel(replace(machine, devices=(), pci=(), gaps=()), settings))
+        return model
+
+
+def decide(host: Host, pod: Pod) -> Decision:
+    """Decide on *pod*; device plugins cannot be asked here, so each is assumed to prefer its first devices."""
+    answers = NO_ANSWERS
+    while (decision := host.decide(pod, answers)).preference_requests:
+        answers = {**answers, **{request: request.first_devices() for request in decision.preference_requests}}
+    return decision
+
+
+def unsettled_devices(decision: Decision) -> frozenset[str]:
+    """The resources of which the kubelet or a plugin may choose other devices than *decision*, on other NUMA nodes.
+
+    The kubelet takes any of several equally near devices. It does not matter which if all are on the same nodes, or if
+    all are taken.
+    """
+    before, after = decision.before, decision.after
+    if before is None or after is None or before is after:
+        return frozenset()
+    found = set()
+    for placement in decision.placements:
+        for resource, ids in placement.devices.items():
+            inventory = after.devices.inventories[resource]
+            taken = inventory.find(ids)
+            free = before.devices.free[resource]
+            for stage in by_affinity(inventory, free, placement.hint.nodes):
+                places = {inventory.devices[index].nodes for index in bits.members(stage)}
+                if stage & taken and stage & ~taken and len(places) > 1:
+                    found.add(resource)
+    return frozenset(found)
+
+
+def _with_ledger(host: Host, ledger: Ledger) -> Host:
+    other = copy(host)
+    other.ledger = ledger
+    return other
+
+
+def _same(machine: Machine, known: Machine) -> bool:
+    """Whether a host with *machine* decides like one with *known*, apart from its devices."""
+    return (machine.cpus, machine.nodes, machine.distances, machine.memory, machine.report) == (
+        known.cpus,
+        known.nodes,
+        known.distances,
+        known.memory,
+        known.report,
+    )

@@ -1,0 +1,235 @@
+"""One host of a cluster: its last report, and everything that happened since, in the order of its kubelet.
+
+The kubelet admits pods in the order in which the API server recorded their bindings, which is the order of a watch. So
+the present state follows from the report by replaying the events since. A pod that was assumed here comes after all
+observed events until its own binding is observed. A terminating pod may release its resources at any time, so there
+can be several possible states.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from alignup.align.decision import Placement
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Pod
+from alignup.placement.host_model import HostModel, decide, unsettled_devices
+from alignup.placement.report import Cause, HostReport, PodStage
+
+MAX_TERMINATING = 3  #: terminating pods on a host; with more, its state counts as unknown
+MAX_STATES = 64  #: possible states of a host
+
+
+@dataclass(slots=True, eq=False)
+class Binding:
+    """A pod that was bound to the host, and that no report contains yet."""
+
+    pod: Pod
+    observed: bool  #: ``False``: it was assumed, and its binding is still to be observed
+    foreign: bool  #: whether it was bound by others
+    causes: set[Cause] = field(default_factory=set)  #: what happened since that can change the kubelet's decision
+    placements: tuple[Placement, ...] = ()  #: as predicted; empty for a foreign pod
+
+    @property
+    def uid(self) -> str:
+        return self.pod.uid
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageChange:
+    """A pod that began to terminate, or that ended."""
+
+    uid: str
+    stage: PodStage
+
+
+LogEntry = Binding | StageChange
+
+
+class PossibleStates(NamedTuple):
+    ledgers: tuple[Ledger, ...]  #: empty: there are too many
+    unconfirmed: int  #: pods with resources of their own that no report contains yet
+    unsettled: frozenset[str]  #: resources of which an unconfirmed pod may get other devices than predicted
+
+
+class Replaced(NamedTuple):
+    """What a new report changed."""
+
+    confirmed: tuple[Binding, ...]  #: bindings that the report contains
+    skipped: tuple[Binding, ...]  #: earlier bindings that it does not contain: the kubelet has rejected or ended them
+
+
+class HostRecord:
+    def __init__(self, model: HostModel, report: HostReport) -> None:
+        self.name = report.host
+        self.model = model
+        self.report = report
+        self.ledger = report.ledger  #: as reported
+        self._terminating: set[str] = set()  #: among the pods of the report
+        self._log: list[LogEntry] = []
+        self._states: PossibleStates | None = None
+        self._steps: dict[tuple[str, int], _Step] = {}  #: by what happened and the identity of the ledger before
+
+    @property
+    def bindings(self) -> list[Binding]:
+        return [entry for entry in self._log if isinstance(entry, Binding)]
+
+    def binding(self, uid: str) -> Binding | None:
+        return next((one for one in self.bindings if one.uid == uid), None)
+
+    def holds(self, uid: str) -> bool:
+        return uid in self.ledger.pods or self.binding(uid) is not None
+
+    def replace_report(
+        self, model: HostModel, report: HostReport, ledger: Ledger, stages: Mapping[str, PodStage]
+    ) -> Replaced:
+        """Continue from a newer report: forget the events that it contains."""
+        confirmed = tuple([one for one in self.bindings if one.uid in ledger.pods])
+        last = max((self._log.index(one) for one in confirmed if one.observed), default=-1)
+        skipped = tuple(
+            one
+            for one in self._log[: last + 1]
+            if isinstance(one, Binding) and one.observed and one.uid not in ledger.pods
+        )
+        self.model, self.report, self.ledger = model, report, ledger
+        self._log = [one for one in self._log if one not in confirmed and one not in skipped]
+        logged = {(one.uid, one.stage) for one in self._log if isinstance(one, StageChange)}
+        of_pods = {uid: stages[uid] for uid in ledger.pods if uid in stages}
+        missing = [StageChange(uid, stage) for uid, stage in of_pods.items() if (uid, stage) not in logged]
+        self._terminating = {change.uid for change in missing if change.stage is PodStage.TERMINATING}
+        self._log[:0] = [change for change in missing if change.stage is PodStage.ENDED]
+        self._changed(prune=True)
+        self._steps.clear()
+        return Replaced(confirmed, skipped)
+
+    def assume(self, pod: Pod, placements: tuple[Placement, ...]) -> Binding:
+        self._log.append(binding := Binding(pod, observed=False, foreign=False, placements=placements))
+        self._changed()
+        return binding
+
+    def observe_binding(self, pod: Pod) -> None:
+        """The API server has recorded the binding, after everything observed so far."""
+        known = self.binding(pod.uid)
+        if pod.uid in self.ledger.pods or (known and known.observed):
+            return
+        place = self._first_unobserved()
+        if known:
+            self._log.remove(known)
+            known.observed = True
+        else:
+            known = Binding(pod, observed=True, foreign=True)
+            for later in self.bindings:
+                if not later.observed:
+                    later.causes.add(Cause.FOREIGN_POD)
+        self._log.insert(place, known)
+        self._changed()
+
+    def observe_stage(self, uid: str, stage: PodStage) -> None:
+        if self.holds(uid):
+            self._log.insert(self._first_unobserved(), StageChange(uid, stage))
+            self._changed(prune=True)
+
+    def forget(self, uid: str) -> Binding | None:
+        """Forget a binding that did not happen, or that the kubelet rejected."""
+        found = self.binding(uid)
+        if found:
+            self._log = [one for one in self._log if one.uid != uid]
+            self._changed()
+        return found
+
+    def disturb(self, cause: Cause) -> None:
+        """Something happened that can change the kubelet's decision on every unconfirmed pod."""
+        for binding in self.bindings:
+            binding.causes.add(cause)
+
+    def states(self) -> PossibleStates:
+        if self._states is None:
+            self._states = self._replay()
+        return self._states
+
+    def _first_unobserved(self) -> int:
+        places = (place for place, one in enumerate(self._log) if isinstance(one, Binding) and not one.observed)
+        return next(places, len(self._log))
+
+    def _changed(self, *, prune: bool = False) -> None:
+        self._states = None
+        if prune:
+            self._prune()
+
+    def _prune(self) -> None:
+        """Forget events of pods that are nowhere, and pods that came and ended without another binding between."""
+        for ended in [one for one in self._log if isinstance(one, StageChange) and one.stage is PodStage.ENDED]:
+            binding = self.binding(ended.uid)
+            if binding and ended.uid not in self.ledger.pods:
+                between = self._log[self._log.index(binding) + 1 : self._log.index(ended)]
+                if not any(isinstance(one, Binding) for one in between):
+                    self._log = [one for one in self._log if one.uid != ended.uid]
+        self._log = [one for one in self._log if isinstance(one, Binding) or self.holds(one.uid)]
+
+    def _replay(self) -> PossibleStates:
+        if not self._log and not self._terminating:
+            return PossibleStates((self.ledger,), 0, frozenset())
+        ledgers: tuple[Ledger, ...] = (self.ledger,)
+        terminating = set(self._terminating)
+        unconfirmed: set[str] = set()
+        unsettled: frozenset[str] = frozenset()
+        for entry in self._log:
+            if isinstance(entry, Binding):
+                steps = [self._bind(ledger, entry.pod) for ledger in self._with_ends(ledgers, terminating)]
+                unsettled = unsettled.union(*(step.unsettled for step in steps))
+                if any(_takes_resources(step.after, entry.uid) for step in steps):
+                    unconfirmed.add(entry.uid)
+                ledgers = _distinct(step.after for step in steps)
+            elif entry.stage is PodStage.TERMINATING:
+                terminating.add(entry.uid)
+            else:
+                terminating.discard(entry.uid)
+                unconfirmed.discard(entry.uid)
+                ledgers = _distinct(self._end(ledger, entry.uid) for ledger in ledgers)
+            if len(terminating) > MAX_TERMINATING or len(ledgers) > MAX_STATES:
+                return PossibleStates((), len(unconfirmed), unsettled)
+        if len(terminating) > MAX_TERMINATING:
+            return PossibleStates((), len(unconfirmed), unsettled)
+        return PossibleStates(self._with_ends(ledgers, terminating), len(unconfirmed), unsettled)
+
+    def _with_ends(self, ledgers: Iterable[Ledger], terminating: Iterable[str]) -> tuple[Ledger, ...]:
+        """These ledgers, with and without each terminating pod."""
+        found = list(ledgers)
+        for uid in sorted(terminating):
+            found += [self._end(ledger, uid) for ledger in found if uid in ledger.pods]
+        return _distinct(found)
+
+    def _bind(self, ledger: Ledger, pod: Pod) -> "_Step":
+        key = (pod.uid, id(ledger))
+        if key not in self._steps:
+            decision = decide(self.model.at(ledger), pod)
+            after = ledger if decision.after is None else decision.after
+            self._steps[key] = _Step(ledger, after, unsettled_devices(decision))
+        return self._steps[key]
+
+    def _end(self, ledger: Ledger, uid: str) -> Ledger:
+        if uid not in ledger.pods:
+            return ledger
+        key = (f"end of {uid}", id(ledger))
+        if key not in self._steps:
+            self._steps[key] = _Step(ledger, self.model.without(ledger, (uid,)), frozenset())
+        return self._steps[key].after
+
+
+class _Step(NamedTuple):
+    before: Ledger  #: kept, so that its identity stays unique
+    after: Ledger
+    unsettled: frozenset[str]
+
+
+def _takes_resources(ledger: Ledger, uid: str) -> bool:
+    """Whether a pod has CPUs, memory or devices of its own."""
+    return any(uid in own.held for own in (ledger.cpus, ledger.memory, ledger.devices))
+
+
+def _distinct(ledgers: Iterable[Ledger]) -> tuple[Ledger, ...]:
+    found: list[Ledger] = []
+    for ledger in ledgers:
+        if not any(ledger is other or ledger == other for other in found):
+            found.append(ledger)
+    return tuple(found)

@@ -1,0 +1,74 @@
+"""The shape of a pod: everything about it that a decision depends on.
+
+Pods of one shape are admitted by the same hosts and get the same placements, whatever their names are. Most pods of a
+cluster belong to few shapes, since workload controllers create pods from templates.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, replace
+
+from alignup.align import fit
+from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.align.workload import Amounts, Pod, demand
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.validation import SOURCE_ANNOTATION
+
+#: The uid of the pod that stands for all pods of a shape; the API server gives out no such uid.
+SHAPE_UID = "shape"
+
+_LABELS = ("kubernetes.io/os",)
+_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, SOURCE_ANNOTATION, "kubernetes.io/config.mirror")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodShape:
+    """One shape; there is one object for each, so that comparing them is fast."""
+
+    pod: Pod  #: a pod of this shape, with the uid ``SHAPE_UID``
+    usage: FitRequest
+    critical: bool  #: whether decisions also depend on which pods a host runs, since the kubelet may preempt them
+
+
+def build_shape(pod: Pod) -> PodShape:
+    critical = fit.is_critical(pod)
+    labels = {name: pod.labels[name] for name in _LABELS if name in pod.labels}
+    annotations = {name: pod.annotations[name] for name in _ANNOTATIONS if name in pod.annotations}
+    shaped = replace(
+        pod,
+        name=SHAPE_UID,
+        namespace="",
+        uid=SHAPE_UID,
+        labels=labels,
+        annotations=annotations,
+        priority=pod.priority if critical else None,
+        manifest=None,
+    )
+    return PodShape(shaped, demand.fit_used(shaped), critical)
+
+
+def shape_key(pod: Pod) -> Hashable:
+    """Equal for pods of the same shape."""
+    return (
+        tuple(
+            [
+                (one.name, one.restartable, _amounts(one.resources.requests), _amounts(one.resources.limits))
+                for one in pod.init
+            ]
+        ),
+        tuple([(one.name, _amounts(one.resources.requests), _amounts(one.resources.limits)) for one in pod.containers]),
+        _amounts(pod.resources.requests),
+        _amounts(pod.resources.limits),
+        _amounts(pod.overhead),
+        pod.recorded_qos,
+        pod.resize_infeasible,
+        tuple([(name, _amounts(own.allocated), _amounts(own.actual)) for name, own in sorted(pod.statuses.items())]),
+        pod.priority if fit.is_critical(pod) else None,
+        pod.os,
+        tuple([pod.labels.get(name) for name in _LABELS]),
+        tuple([pod.annotations.get(name) for name in _ANNOTATIONS]),
+    )
+
+
+def _amounts(amounts: Amounts) -> Hashable:
+    # Equal amounts can be stored in two ways, of which the memory manager accepts one; see Quantity.
+    return tuple([(name, amount.unscaled, amount.power, amount.dec) for name, amount in amounts.items()])

@@ -1,0 +1,139 @@
+"""What is known beforehand about the decision of one host on one pod: the host admits it, rejects it, or it is unknown.
+
+A rejection has a *reason*, a short text that many hosts have in common, so that events and tables can group them. It
+never begins with a number: the scheduler writes the number of hosts before it. ``detail`` is about one host.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+from alignup.align import bits
+from alignup.align.decision import Placement, Rejection, Shortfall
+from alignup.align.devices.ledger import DeviceInventory
+from alignup.placement.score import PlacementScore
+
+Inventories = Mapping[str, DeviceInventory]
+
+
+class VerdictKind(StrEnum):
+    ADMITS = "admits"
+    REJECTS = "rejects"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One verdict, shared by all hosts in the same state."""
+
+    kind: VerdictKind
+    reason: str = ""  #: why the pod is not admitted, in words that hosts have in common
+    rejection: Rejection | None = None
+    note: str = ""  #: more about the reason, where there is no rejection
+    score: PlacementScore | None = None  #: of an admission
+    approximate: bool = False  #: whether the report about the host was not exact
+    shared_placements: tuple[Placement, ...] = ()  #: with the device ids of one of the hosts in this state
+    #: the devices of that host, and of the host that the verdict is for; ``None``: the same host
+    inventories: Inventories | None = field(default=None, compare=False, repr=False)
+    own_inventories: Inventories | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def detail(self) -> str:
+        """Why the pod is not admitted, with numbers."""
+        return detail_text(self.rejection) if self.rejection else self.note
+
+    @property
+    def admits(self) -> bool:
+        return self.kind is VerdictKind.ADMITS
+
+    @property
+    def placements(self) -> tuple[Placement, ...]:
+        """What each container will get; empty unless the host admits the pod."""
+        if self.own_inventories is None or self.inventories is None:
+            return self.shared_placements
+        return tuple(_translate(one, self.inventories, self.own_inventories) for one in self.shared_placements)
+
+    @property
+    def takes_resources(self) -> bool:
+        """Whether the pod gets CPUs, memory or devices of its own."""
+        return any(one.cpus is not None or one.memory or one.devices for one in self.shared_placements)
+
+    def for_host(self, inventories: Inventories) -> "Verdict":
+        """This verdict with the device ids of another host in the same state."""
+        if self.inventories is None or self.inventories is inventories:
+            return self
+        return Verdict(
+            self.kind,
+            self.reason,
+            self.rejection,
+            self.note,
+            self.score,
+            self.approximate,
+            self.shared_placements,
+            self.inventories,
+            inventories,
+        )
+
+
+def unknown(reason: str, note: str = "") -> Verdict:
+    return Verdict(VerdictKind.UNKNOWN, reason, note=note)
+
+
+def rejected(rejection: Rejection) -> Verdict:
+    return Verdict(VerdictKind.REJECTS, reason_text(rejection), rejection)
+
+
+def reason_text(rejection: Rejection) -> str:
+    """The reason of *rejection* in words that hosts have in common, without numbers at the beginning."""
+    resources = sorted({one.resource for one in rejection.shortfalls})
+    listed = ", ".join(resources)
+    if rejection.provider == "host":
+        return f"not enough {listed} on the whole host" if resources else rejection.reason
+    if rejection.provider is not None:
+        return f"not enough free {listed}" if resources else rejection.reason
+    if not resources:
+        return "no NUMA nodes suit all resources together"
+    return f"not enough {listed} on one NUMA node"
+
+
+def detail_text(rejection: Rejection) -> str:
+    where = f"container {rejection.container}: " if rejection.container else ""
+    return f"{where}{rejection.reason}: {rejection.message}" + "".join(
+        f"; {text}" for text in map(_shortfall_text, rejection.shortfalls)
+    )
+
+
+def _shortfall_text(short: Shortfall) -> str:
+    where = "the host" if short.nodes is None else f"NUMA node {bits.show(short.nodes)}"
+    return f"{short.resource}: {short.needed} needed, {short.free} free on {where}"
+
+
+def combine(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of a host that can be in several states: it admits the pod only if it does in all of them."""
+    found = list(verdicts)
+    kinds = {one.kind for one in found}
+    if len(kinds) == 1:
+        return found[0]
+    refused = next(one for one in found if not one.admits)
+    if VerdictKind.ADMITS not in kinds:
+        return refused
+    return unknown(WAITS_FOR_TERMINATION, refused.detail)
+
+
+WAITS_FOR_TERMINATION = "waits for the end of terminating pods"
+WAITS_FOR_CONFIRMATION = "waits until the kubelet has admitted an earlier pod"
+NO_REPORT = "no report about this host"
+TOO_MANY_TERMINATING = "too many terminating pods"
+UNSETTLED_DEVICES = "waits until the devices of an earlier pod are known"
+TOO_MUCH_WORK = "the decision would take too much work"
+
+
+def _translate(placement: Placement, known: Inventories, own: Inventories) -> Placement:
+    """*placement* with the device ids of another host that has the same devices apart from their ids."""
+    if not placement.devices:
+        return placement
+    devices = {
+        resource: tuple([own[resource].devices[known[resource].indexes[id_]].id for id_ in ids])
+        for resource, ids in placement.devices.items()
+    }
+    return replace(placement, devices=devices)

@@ -1,0 +1,135 @@
+"""Verdicts by host state and pod shape, each computed once.
+
+Two levels share work. Where a pod goes depends on free CPUs, memory and devices only: the :class:`AlignmentState`.
+Whether the host as a whole has room for it also depends on what all its pods use: the :class:`HostState`. A verdict is
+kept as long as a host is in its state, and shapes that were not asked for lately are dropped.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from weakref import WeakValueDictionary
+
+from alignup.align.admit import check_fit
+from alignup.align.errors import PodError, WorkLimitError
+from alignup.align.fit import NodeAllocatable, UsedResources
+from alignup.align.host import check_pod
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Pod
+from alignup.placement.host_model import HostModel
+from alignup.placement.room import Room, measure_room
+from alignup.placement.score import score_placement
+from alignup.placement.shape import PodShape, build_shape, shape_key
+from alignup.placement.verdict import TOO_MUCH_WORK, Verdict, VerdictKind, rejected, unknown
+
+
+class AlignmentState:
+    """All hosts of one model whose ledgers place every pod alike."""
+
+    def __init__(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> None:
+        self.model, self.ledger, self.approximate = model, ledger, approximate
+        self.states: WeakValueDictionary[Hashable, HostState] = WeakValueDictionary()  #: by what the pods use
+        self.verdicts: dict[PodShape, tuple[Verdict, NodeAllocatable | None]] = {}
+        self._room: Room | None = None
+
+    @property
+    def room(self) -> Room:
+        if self._room is None:
+            self._room = measure_room(self.model.aligning(self.ledger))
+        return self._room
+
+    def align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
+        """The verdict before the fit check of the whole host, and what is allocatable in it."""
+        found = self.verdicts.get(shape)
+        if found is None:
+            found = self.verdicts[shape] = self._align(shape)
+        return found
+
+    def _align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
+        try:
+            decision = self.model.align(self.ledger, shape.pod)
+        except WorkLimitError as error:
+            return unknown(TOO_MUCH_WORK, str(error)), None
+        except PodError as error:  # annotations that only some hosts read
+            return Verdict(VerdictKind.REJECTS, "invalid pod", note=str(error)), None
+        if decision.rejection is not None:
+            return rejected(decision.rejection), None
+        after = decision.after or self.ledger
+        verdict = Verdict(
+            VerdictKind.ADMITS,
+            score=score_placement(self.model.aligning(after), decision, before=self.room),
+            approximate=self.approximate,
+            shared_placements=decision.placements,
+            inventories=after.devices.inventories if any(one.devices for one in decision.placements) else None,
+        )
+        allocatable = self.model.host.rules.allocatable
+        if allocatable is not None:
+            allocatable = allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
+        return verdict, allocatable
+
+
+class HostState:
+    """All hosts of one alignment state whose pods use as much in total."""
+
+    __slots__ = ("__weakref__", "alignment", "ledger", "verdicts")
+
+    def __init__(self, alignment: AlignmentState, ledger: Ledger) -> None:
+        self.alignment, self.ledger = alignment, ledger
+        self.verdicts: dict[PodShape, Verdict] = {}
+
+    def verdict(self, shape: PodShape) -> Verdict:
+        found = self.verdicts.get(shape)
+        if found is None:
+            found, allocatable = self.alignment.align(shape)
+            if allocatable is not None:
+                failure = check_fit(shape.pod, self.ledger, allocatable=allocatable, usage=shape.usage)
+                found = rejected(failure) if failure else found
+            self.verdicts[shape] = found
+        return found
+
+
+class VerdictCache:
+    def __init__(self, *, max_shapes: int) -> None:
+        self._max_shapes = max_shapes
+        self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
+        self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
+        self.dropped: list[PodShape] = []  #: shapes dropped since the last call of ``shape``
+
+    def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
+        key = (id(model), approximate, ledger.alignment_key())
+        alignment = self._states.get(key)
+        if alignment is None:
+            alignment = self._states[key] = AlignmentState(model, ledger, approximate=approximate)
+        used = used_key(ledger.used)
+        state = alignment.states.get(used)
+        if state is None:
+            state = alignment.states[used] = HostState(alignment, ledger)
+        return state
+
+    def shape(self, pod: Pod) -> PodShape:
+        """The shape of *pod*; ``PodError`` if no host could decide on it."""
+        key = shape_key(pod)
+        self.dropped.clear()
+        shape = self._shapes.get(key)
+        if shape is not None:
+            self._shapes.move_to_end(key)
+            return shape
+        check_pod(pod)
+        shape = self._shapes[key] = build_shape(pod)
+        while len(self._shapes) > self._max_shapes:
+            _, oldest = self._shapes.popitem(last=False)
+            self.dropped.append(oldest)
+        for oldest in self.dropped:
+            for alignment in list(self._states.values()):
+                alignment.verdicts.pop(oldest, None)
+                for state in list(alignment.states.values()):
+                    state.verdicts.pop(oldest, None)
+        return shape
+
+    def __len__(self) -> int:
+        """The number of distinct alignment states of all hosts."""
+        return len(self._states)
+
+
+def used_key(used: UsedResources) -> Hashable:
+    """*used* as a key."""
+    return (*used[:4], frozenset(used.scalars.items())) if used.scalars else used[:4]

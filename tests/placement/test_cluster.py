@@ -1,0 +1,526 @@
+"""Verdicts of hosts, and how events change them.
+
+Unless a test says otherwise, a host has two NUMA nodes with 3 and 4 CPUs for pods, under policy single-numa-node.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.errors import PodError
+from alignup.align.host import Host
+from alignup.align.machine import Device
+from alignup.align.settings import Policy
+from alignup.align.workload import Container, Pod
+from alignup.placement import cluster as clusters
+from alignup.placement import verdict as texts
+from alignup.placement.cluster import Cluster
+from alignup.placement.report import Cause, PodStage, pod_stage
+from alignup.placement.verdict import VerdictKind
+from tests.align.hosts import GPU, host, pod
+from tests.placement.clusters import cluster_of, host_with, report, shared_pod
+
+
+def kinds(cluster: Cluster, wanted: Pod) -> dict[str, VerdictKind]:
+    return {name: one.kind for name, one in cluster.feasible(wanted).items()}
+
+
+class TestVerdicts:
+    def test_a_host_admits_with_a_placement_or_rejects_with_a_reason(self):
+        cluster = cluster_of(idle=host(), full=host_with(pod("a", cpu="3"), pod("b", cpu="4")))
+
+        found = cluster.feasible(pod("new", cpu="2"))
+
+        assert found.admitting() == ["idle"]
+        assert bits.show(found["idle"].placements[0].cpus or 0) == "1-2"
+        assert found["full"].kind is VerdictKind.REJECTS
+        assert found["full"].rejection
+        assert found["full"].rejection.reason == "TopologyAffinityError"
+        assert found.by_reason() == {"not enough cpu on one NUMA node": ["full"]}
+        assert "cpu: 2 needed, 0 free on NUMA node 1" in found["full"].detail
+
+    def test_a_host_without_a_report_is_unknown(self):
+        found = cluster_of(a=host()).feasible(pod())
+
+        assert found["elsewhere"].kind is VerdictKind.UNKNOWN
+        assert found["elsewhere"].reason == "no report about this host"
+        assert set(found) == {"a"}
+
+    def test_hosts_in_the_same_state_share_verdicts_with_their_own_device_ids(self):
+        one = host()
+        renamed = tuple(replace(device, id=f"other-{device.id}") for device in one.machine.devices)
+        other = Host(replace(one.machine, devices=renamed), one.settings)
+        cluster = cluster_of(one=one, other=other)
+
+        found = cluster.feasible(pod("new", gpu="1"))
+
+        assert cluster.distinct_states == 1
+        assert found["one"].placements[0].devices == {GPU: ("gpu-0",)}
+        assert found["other"].placements[0].devices == {GPU: ("other-gpu-0",)}
+
+    def test_pods_on_shared_cpus_matter_only_to_the_fit_check(self):
+        cluster = cluster_of(idle=host(), busy=host_with(shared_pod("s", "6500m")))
+
+        found = cluster.feasible(pod("new", cpu="2"))
+
+        assert cluster.distinct_states == 1
+        assert found["idle"].admits
+        assert found["busy"].rejection
+        assert found["busy"].rejection.reason == "OutOfcpu"
+        assert found["busy"].reason == "not enough cpu on the whole host"
+
+    def test_a_reason_without_numbers_to_compare(self):
+        one = host(
+            cpus=replace(host().settings.cpus, options={"full-pcpus-only": "true"}), shape="pack:2 numa:1 core:2 pu:2"
+        )
+        cluster = cluster_of(one=one)
+
+        found = cluster.feasible(pod("new", cpu="1"))["one"]
+
+        assert found.reason == "SMTAlignmentError"
+        assert found.detail.startswith("container app: SMTAlignmentError: SMT Alignment Error")
+
+    def test_a_pod_that_no_host_could_decide_on_raises(self):
+        with pytest.raises(PodError):
+            cluster_of(a=host()).feasible(Pod(name="nameless"))
+
+    def test_an_invalid_annotation_is_rejected_only_where_it_is_read(self):
+        cluster = cluster_of(deaf=host(), reading=host(pod_policy_annotations=True))
+
+        found = cluster.feasible(pod("new", {"topology.alignup.dev/policy": "strict"}))
+
+        assert found["deaf"].admits
+        assert found["reading"].kind is VerdictKind.REJECTS
+        assert found["reading"].reason == "invalid pod"
+        assert 'Unsupported value: "strict"' in found["reading"].detail
+
+    def test_an_approximate_report_makes_approximate_verdicts(self):
+        cluster = cluster_of(exact=host())
+        cluster.confirm(report("rough", host(), approximate=True))
+
+        found = cluster.feasible(pod())
+
+        assert [found["exact"].approximate, found["rough"].approximate] == [False, True]
+
+    def test_a_critical_pod_is_decided_on_each_host_by_itself(self):
+        critical = replace(pod("new", cpu="4"), priority=2_000_000_000)
+        cluster = cluster_of(
+            low=host_with(shared_pod("a", "4")), high=host_with(shared_pod("b", "4", priority=2_000_000_001))
+        )
+
+        found = cluster.feasible(critical)
+
+        reasons = {name: one.rejection.reason for name, one in found.items() if one.rejection}
+        assert reasons == {"low": "OutOfcpu", "high": "UnexpectedAdmissionError"}
+
+    def test_a_result_does_not_change_later(self):
+        cluster = cluster_of(a=host())
+        before = cluster.feasible(pod("new"))
+
+        cluster.assume(pod("new"), "a")
+        cluster.remove_host("a")
+
+        assert before["a"].admits
+        assert len(cluster.feasible(pod("other"))) == 0
+        assert cluster.hosts == ()
+
+    def test_dropped_shapes_are_decided_again(self):
+        cluster = Cluster(max_shapes=1)
+        cluster.confirm(report("a", host()))
+
+        answers = [kinds(cluster, pod("new", cpu=cpus))["a"] for cpus in ("2", "5", "2", "5")]
+
+        assert answers == [VerdictKind.ADMITS, VerdictKind.REJECTS] * 2
+        assert len(cluster._tables) == 1  # noqa: SLF001
+
+
+class TestAssumedPods:
+    def test_an_assumed_pod_takes_its_place(self):
+        cluster = Cluster(max_unconfirmed=None)
+        cluster.confirm(report("a", host()))
+
+        first = cluster.assume(pod("first", cpu="3"), "a")
+        second = cluster.assume(pod("second", cpu="3"), "a")
+        third = cluster.assume(pod("third", cpu="3"), "a")
+
+        assert [bits.show(one.placements[0].cpus or 0) for one in (first, second)] == ["1-3", "4-6"]
+        assert third.kind is VerdictKind.REJECTS
+        assert len(cluster.feasible(pod("new", cpu="1")).admitting()) == 1
+
+    def test_a_pod_with_own_resources_waits_for_the_confirmation_of_the_one_before(self):
+        one = host()
+        cluster = cluster_of(a=one)
+        cluster.assume(pod("first"), "a")
+
+        assert cluster.assume(pod("second"), "a").reason == texts.WAITS_FOR_CONFIRMATION
+        assert cluster.feasible(shared_pod("shared"))["a"].admits
+
+        one.admit(pod("first"))
+        (confirmed,) = cluster.confirm(report("a", one, 2))
+
+        assert (confirmed.uid, confirmed.as_predicted, confirmed.causes) == ("first", True, ())
+        assert cluster.feasible(pod("second"))["a"].admits
+
+    def test_a_pod_without_own_resources_lets_nobody_wait(self):
+        cluster = cluster_of(a=host())
+
+        cluster.assume(shared_pod("first"), "a")
+
+        assert cluster.feasible(pod("second"))["a"].admits
+
+    def test_a_forgotten_pod_gives_its_place_back(self):
+        cluster = cluster_of(a=host())
+        cluster.assume(pod("first", cpu="4"), "a")
+
+        cluster.forget("first")
+        cluster.forget("unknown")
+
+        assert cluster.feasible(pod("second", cpu="4"))["a"].admits
+
+    def test_a_bound_pod_is_not_forgotten(self):
+        cluster = cluster_of(a=host())
+        cluster.assume(pod("first", cpu="4"), "a")
+        cluster.observe(pod("first", cpu="4"), "a", PodStage.RUNNING)
+
+        cluster.forget("first")
+
+        assert not cluster.feasible(pod("second", cpu="4"))["a"].admits
+
+    def test_a_pod_is_on_one_host_only(self):
+        cluster = cluster_of(a=host(), b=host())
+        cluster.assume(pod("first", cpu="4"), "a")
+
+        cluster.assume(pod("first", cpu="4"), "b")
+
+        assert cluster.feasible(pod("second", cpu="4")).admitting() == ["a"]
+
+    def test_an_assumed_pod_keeps_its_placement_on_its_host(self):
+        cluster = cluster_of(a=host())
+        cluster.assume(pod("other", cpu="1"), "a")
+        placed = cluster.assume(pod("first", cpu="2"), "a")
+        assert not placed.admits
+
+        cluster.forget("other")
+        placed = cluster.assume(pod("first", cpu="2"), "a")
+
+        assert cluster.feasible(pod("first", cpu="2"))["a"].placements == placed.placements
+        assert cluster.assume(pod("first", cpu="2"), "a").placements == placed.placements
+
+    def test_nothing_is_assumed_on_an_unknown_host(self):
+        assert cluster_of(a=host()).assume(pod(), "b").kind is VerdictKind.UNKNOWN
+
+    def test_a_pod_bound_by_others_comes_before_assumed_ones(self):
+        """Its binding was recorded first, since that of the assumed pod was not observed yet."""
+        one = host()
+        cluster = cluster_of(a=one)
+        cluster.assume(pod("ours", cpu="2"), "a")
+
+        cluster.observe(pod("foreign", cpu="2"), "a", PodStage.RUNNING)
+        cluster.observe(pod("ours", cpu="2"), "a", PodStage.RUNNING)
+
+        one.admit(pod("foreign", cpu="2"))
+        one.admit(pod("ours", cpu="2"))
+        (ledger,) = cluster.record("a").states().ledgers  # type: ignore[union-attr]
+        assert ledger.cpus.held == one.ledger.cpus.held
+        (confirmed,) = cluster.confirm(report("a", one, 2))
+        assert (confirmed.as_predicted, confirmed.causes) == (False, (Cause.FOREIGN_POD,))
+
+    def test_the_limit_can_be_chosen(self):
+        cluster = Cluster(max_unconfirmed=2)
+        cluster.confirm(report("a", host()))
+
+        verdicts = [cluster.assume(pod(uid, cpu="1"), "a") for uid in ("a", "b", "c")]
+
+        assert [one.admits for one in verdicts] == [True, True, False]
+
+    def test_devices_that_the_kubelet_may_choose_differently_are_unsettled(self):
+        one = host(Policy.NONE)
+        cluster = Cluster(max_unconfirmed=None)
+        cluster.confirm(report("a", one))
+        assert cluster.assume(pod("first", gpu="1"), "a").admits
+
+        assert cluster.feasible(pod("second", gpu="1"))["a"].reason == texts.UNSETTLED_DEVICES
+        assert cluster.feasible(pod("third"))["a"].admits
+
+    def test_devices_of_a_plugin_with_a_preference_are_settled_if_all_are_alike(self):
+        one = host(preferred_allocation=frozenset({GPU}))
+        machine = replace(one.machine, devices=tuple(Device(GPU, f"g{number}", nodes=1) for number in range(3)))
+        cluster = Cluster(max_unconfirmed=None)
+        cluster.confirm(report("a", Host(machine, one.settings)))
+
+        assert cluster.assume(pod("first", cpu="1", gpu="1"), "a").admits
+        assert cluster.feasible(pod("second", cpu="1", gpu="1"))["a"].admits
+
+
+class TestEndingPods:
+    @pytest.mark.parametrize(
+        ("facts", "stage"),
+        [
+            pytest.param({}, PodStage.RUNNING, id="a running pod holds its resources"),
+            pytest.param({"containers_terminated": True}, PodStage.RUNNING, id="also when its containers ended"),
+            pytest.param({"phase": "Pending"}, PodStage.RUNNING, id="also before it started"),
+            pytest.param({"deleting": True}, PodStage.TERMINATING, id="a deletion timestamp frees nothing yet"),
+            pytest.param({"deleting": True, "containers_terminated": True}, PodStage.ENDED, id="ended containers do"),
+            pytest.param({"phase": "Succeeded"}, PodStage.ENDED, id="a succeeded pod has ended"),
+            pytest.param({"phase": "Failed", "deleting": True}, PodStage.ENDED, id="a failed pod has ended"),
+            pytest.param({"deleted": True}, PodStage.ENDED, id="a deleted object has ended"),
+            pytest.param(
+                {"deleted": True, "force_deleted_may_run": True},
+                PodStage.TERMINATING,
+                id="containers of a force-deleted pod may run",
+            ),
+        ],
+    )
+    def test_stages(self, facts, stage):
+        assert pod_stage(**facts) is stage
+
+    def test_a_terminating_pod_may_or_may_not_hold_its_resources(self):
+        cluster = cluster_of(a=host_with(pod("old", cpu="3")))
+        assert cluster.feasible(pod("needs both", cpu="3"))["a"].admits
+
+        cluster.observe(pod("old", cpu="3"), "a", PodStage.TERMINATING)
+
+        assert cluster.feasible(pod("fits anyway", cpu="4"))["a"].admits
+        assert cluster.feasible(pod("fits nowhere", cpu="5"))["a"].kind is VerdictKind.REJECTS
+
+    def test_a_host_that_admits_only_after_the_end_is_unknown(self):
+        full = host_with(pod("old", cpu="3"), pod("other", cpu="4"))
+        cluster = cluster_of(a=full)
+
+        cluster.observe(pod("old", cpu="3"), "a", PodStage.TERMINATING)
+        assert cluster.feasible(pod("new", cpu="3"))["a"].reason == texts.WAITS_FOR_TERMINATION
+
+        cluster.observe(pod("old", cpu="3"), "a", PodStage.ENDED)
+        assert cluster.feasible(pod("new", cpu="3"))["a"].admits
+
+    def test_too_many_terminating_pods_make_a_host_unknown(self):
+        pods = [pod(uid, cpu="1") for uid in "abcd"]
+        cluster = cluster_of(a=host_with(*pods))
+
+        for one in pods[:3]:
+            cluster.observe(one, "a", PodStage.TERMINATING)
+        assert cluster.feasible(pod("new", cpu="1"))["a"].admits
+
+        cluster.observe(pods[3], "a", PodStage.TERMINATING)
+        assert cluster.feasible(pod("new", cpu="1"))["a"].reason == texts.TOO_MANY_TERMINATING
+
+    def test_an_ended_pod_stays_ended_in_late_reports(self):
+        one = host_with(pod("old", cpu="4"))
+        cluster = cluster_of(a=host())
+
+        cluster.observe(pod("old", cpu="4"), "a", PodStage.RUNNING)
+        cluster.observe(pod("old", cpu="4"), "a", PodStage.ENDED)
+        cluster.observe(pod("old", cpu="4"), "a", PodStage.RUNNING)
+        cluster.confirm(report("a", one, 2))
+
+        assert cluster.feasible(pod("new", cpu="4"))["a"].admits
+
+    def test_only_a_limited_number_of_ended_pods_is_remembered(self, monkeypatch):
+        monkeypatch.setattr(clusters, "MAX_ENDED", 1)
+        cluster = cluster_of(a=host())
+        for uid in ("x", "y"):
+            cluster.observe(pod(uid), "a", PodStage.ENDED)
+
+        cluster.confirm(report("a", host_with(pod("x", cpu="4"), pod("y", cpu="3")), 2))
+
+        assert kinds(cluster, pod("new", cpu="4"))["a"] is VerdictKind.REJECTS
+        assert kinds(cluster, pod("new", cpu="3"))["a"] is VerdictKind.ADMITS
+
+    def test_a_pod_placed_while_an_ended_one_was_there_stays_where_it_is(self):
+        cluster = Cluster(max_unconfirmed=None)
+        cluster.confirm(report("a", host()))
+        for uid in ("first", "second"):
+            cluster.assume(pod(uid, cpu="3"), "a")
+            cluster.observe(pod(uid, cpu="3"), "a", PodStage.RUNNING)
+
+        cluster.observe(pod("first", cpu="3"), "a", PodStage.ENDED)
+
+        (ledger,) = cluster.record("a").states().ledgers  # type: ignore[union-attr]
+        assert {uid: bits.show(ledger.cpus.owned(uid)) for uid in ledger.pods} == {"second": "4-6"}
+
+    def test_pods_that_came_and_ended_leave_nothing_behind(self):
+        cluster = cluster_of(a=host())
+
+        cluster.assume(pod("first"), "a")
+        cluster.observe(pod("first"), "a", PodStage.RUNNING)
+        cluster.observe(pod("first"), "a", PodStage.TERMINATING)
+        cluster.observe(pod("first"), "a", PodStage.ENDED)
+
+        record = cluster.record("a")
+        assert record
+        assert record.states().ledgers == (host().ledger,)
+        assert record.bindings == []
+        assert cluster.feasible(pod("new"))["a"].admits
+
+
+class TestReports:
+    def test_an_outdated_report_changes_nothing(self):
+        cluster = cluster_of()
+        cluster.confirm(report("a", host_with(pod("x", cpu="4")), 2))
+
+        cluster.confirm(report("a", host(), 1))
+        cluster.confirm(report("a", host(), 2))
+
+        assert not cluster.feasible(pod("new", cpu="4"))["a"].admits
+
+    def test_a_binding_observed_before_the_first_report_counts(self):
+        cluster = Cluster()
+        cluster.observe(pod("x", cpu="4"), "a", PodStage.RUNNING)
+        cluster.observe(pod("y", cpu="3"), "a", PodStage.RUNNING)
+        cluster.observe(pod("y", cpu="3"), "a", PodStage.ENDED)
+        cluster.observe(pod("z", cpu="3"), "a", PodStage.TERMINATING)
+
+        cluster.confirm(report("a", host()))
+
+        record = cluster.record("a")
+        assert record
+        assert [one.uid for one in record.bindings] == ["x", "z"]
+        assert cluster.feasible(pod("new", cpu="3"))["a"].reason == texts.WAITS_FOR_TERMINATION
+
+    def test_a_pod_that_the_kubelet_passed_over_is_not_waited_for(self):
+        """Pods are admitted in order, so one before a confirmed one was rejected."""
+        one = host()
+        cluster = Cluster(max_unconfirmed=None)
+        cluster.confirm(report("a", one))
+        for uid in ("rejected", "admitted"):
+            cluster.observe(pod(uid, cpu="3"), "a", PodStage.RUNNING)
+
+        one.admit(pod("admitted", cpu="3"))
+        cluster.confirm(report("a", one, 2))
+
+        record = cluster.record("a")
+        assert record
+        assert record.states().ledgers == (one.ledger,)
+
+    def test_a_report_can_change_settings_and_machine(self):
+        cluster = cluster_of(a=host(), b=host())
+        assert cluster.feasible(pod("new", cpu="5")).admitting() == []
+
+        cluster.confirm(report("b", host(Policy.BEST_EFFORT), 2))
+
+        assert cluster.feasible(pod("new", cpu="5")).admitting() == ["b"]
+
+
+class TestCausesOfDisagreement:
+    def assumed(self) -> Cluster:
+        cluster = cluster_of(a=host())
+        assert cluster.assume(pod("ours"), "a").admits
+        return cluster
+
+    def test_a_foreign_pod(self):
+        cluster = self.assumed()
+        cluster.observe(pod("foreign"), "a", PodStage.RUNNING)
+
+        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.FOREIGN_POD
+
+    def test_a_foreign_pod_in_a_report(self):
+        cluster = self.assumed()
+        cluster.confirm(report("a", host_with(pod("static")), 2))
+
+        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.FOREIGN_POD
+
+    def test_a_restart_of_the_kubelet(self):
+        cluster = self.assumed()
+        cluster.confirm(report("a", host(), 2, kubelet="again"))
+
+        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.KUBELET_RESTART
+
+    def test_another_configuration(self):
+        cluster = self.assumed()
+        cluster.confirm(report("a", host(Policy.RESTRICTED), 2))
+
+        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.CONFIGURATION
+
+    def test_a_device_that_failed(self):
+        cluster = self.assumed()
+        one = host()
+        one.update_devices(GPU, (Device(GPU, "gpu-0", nodes=1, healthy=False),))
+        cluster.confirm(report("a", one, 2))
+
+        assert cluster.observe_rejection("ours", "a", "UnexpectedAdmissionError") is Cause.DEVICES
+
+    def test_the_host_as_a_whole(self):
+        assert self.assumed().observe_rejection("ours", "a", "OutOfephemeral-storage") is Cause.HOST_RESOURCES
+
+    def test_an_approximate_report(self):
+        cluster = Cluster()
+        cluster.confirm(report("a", host(), approximate=True))
+        cluster.assume(pod("ours"), "a")
+
+        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.APPROXIMATE
+
+    def test_none_of_them(self):
+        assert self.assumed().observe_rejection("ours", "a", "TopologyAffinityError") is Cause.UNEXPLAINED
+
+    def test_a_pod_that_was_not_predicted_has_no_cause(self):
+        cluster = self.assumed()
+        cluster.observe(pod("foreign"), "a", PodStage.RUNNING)
+
+        assert cluster.observe_rejection("foreign", "a", "TopologyAffinityError") is None
+        assert cluster.observe_rejection("unknown", "b", "TopologyAffinityError") is None
+
+    def test_a_rejected_pod_gives_its_place_back(self):
+        cluster = self.assumed()
+        cluster.observe_rejection("ours", "a", "TopologyAffinityError")
+
+        assert cluster.feasible(pod("new"))["a"].admits
+
+
+class TestRank:
+    def test_a_used_numa_node_is_filled_before_an_unused_one(self):
+        cluster = cluster_of(idle=host(), used=host_with(pod("x", cpu="1")))
+
+        ranked = cluster.rank(pod("new", cpu="1"))
+
+        assert [one.host for one in ranked] == ["used", "idle"]
+        assert [one.score.opened_nodes for one in ranked] == [0, 1]
+
+    def test_one_numa_node_is_better_than_two(self):
+        lenient = host(Policy.BEST_EFFORT)
+        split = host(Policy.BEST_EFFORT)
+        for uid in ("x", "y"):
+            split.admit(pod(uid, cpu="2"))
+        cluster = cluster_of(split=split, whole=lenient)
+
+        ranked = cluster.rank(pod("new", cpu="3"))
+
+        assert [(one.host, one.score.nodes, one.score.preferred) for one in ranked] == [
+            ("whole", 1, True),
+            ("split", 2, False),
+        ]
+
+    def test_only_the_given_hosts_and_as_many_as_wanted(self):
+        cluster = cluster_of(a=host(), b=host(), c=host(), full=host_with(pod("x", cpu="3"), pod("y", cpu="4")))
+
+        assert [one.host for one in cluster.rank(pod("new"), ["c", "b", "full", "unknown"])] == ["b", "c"]
+        assert [one.host for one in cluster.rank(pod("new"), limit=2)] == ["a", "b"]
+
+    def test_what_stays_possible_is_part_of_the_score(self):
+        cluster = cluster_of(a=host())
+
+        (ranked,) = cluster.rank(pod("new", cpu="3", gpu="1"))
+
+        room = ranked.score.room
+        assert room.largest["cpu"] == 4
+        assert (room.stranded_cpus, room.stranded_devices[GPU]) == (0, 0)
+        assert ranked.score.newly_stranded == 1  # the network card of node 0, which has no CPUs left
+        assert 0 <= ranked.score.total <= 100
+
+    def test_a_pod_without_resources_of_its_own_is_ranked_too(self):
+        (ranked,) = cluster_of(a=host()).rank(shared_pod("new"))
+
+        assert (ranked.score.nodes, ranked.score.kept) == (0, 1.0)
+
+
+def test_containers_of_one_pod_are_placed_one_after_the_other():
+    """A pod of two containers fits where each has a NUMA node of its own."""
+    both = Pod(
+        name="both",
+        uid="both",
+        containers=tuple(Container(name, pod("x", cpu="3").containers[0].resources) for name in ("one", "two")),
+    )
+
+    found = cluster_of(a=host()).feasible(both)["a"]
+
+    assert [bits.show(one.cpus or 0) for one in found.placements] == ["1-3", "4-6"]
