@@ -61,7 +61,7 @@ format: $(READY)
 
 # Needs uv on the PATH. Writes exact versions and hashes, and no registry host.
 lock:
-	uv pip compile pyproject.toml --extra dev --extra agent --universal --python-version 3.11 --generate-hashes \
+	uv pip compile pyproject.toml --extra dev --extra agent --extra cluster --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/dev.txt
 
 clean:

@@ -1,0 +1,137 @@
+"""Errors of API servers and of the ways to reach them.
+
+ApiError
+├── AccessError              no kubeconfig, context or credentials that can be used
+├── UnreachableError         no connection, a failed TLS handshake, a time-out, a broken connection
+├── UnreadableError          a response that does not follow the API
+└── ApiStatusError           an error response of the API server
+    ├── UnauthorizedError        401
+    ├── ForbiddenError           403
+    ├── NotFoundError            404
+    ├── ConflictError            409: changed in the meantime, or not possible in this state
+    │   └── AlreadyExistsError       409, reason AlreadyExists
+    ├── GoneError                410: this resource version is no longer available
+    ├── InvalidObjectError       422, also 400
+    ├── TooManyRequestsError     429: throttled, or an eviction that a disruption budget prevents
+    └── ServerFailureError       5xx
+"""
+
+import msgspec
+
+from alignup.align.errors import AlignError
+
+
+class ApiError(AlignError):
+    """The base of all errors of this package."""
+
+
+class AccessError(ApiError):
+    """No usable kubeconfig, context or credentials; the message has the file, the reason, and what to do."""
+
+
+class UnreachableError(ApiError):
+    """The API server cannot be reached; it may have carried out the request nevertheless."""
+
+
+class UnreadableError(ApiError):
+    """A response that does not follow the Kubernetes API."""
+
+
+class ApiStatusError(ApiError):
+    """An error response: HTTP status ``code``, Kubernetes' ``reason`` and ``message``."""
+
+    def __init__(self, request: str, *, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
+        self.code, self.reason, self.message, self.retry_after = code, reason, message, retry_after
+        super().__init__(f"{request}: {message}" if request else message)
+
+
+class UnauthorizedError(ApiStatusError):
+    """The API server does not accept the credentials."""
+
+
+class ForbiddenError(ApiStatusError):
+    """The user has no permission."""
+
+
+class NotFoundError(ApiStatusError):
+    """No such object, or no such resource."""
+
+
+class ConflictError(ApiStatusError):
+    """The object has changed since it was read, or is not in the required state."""
+
+
+class AlreadyExistsError(ConflictError):
+    """An object of this name exists."""
+
+
+class GoneError(ApiStatusError):
+    """The resource version is no longer available: list again."""
+
+
+class InvalidObjectError(ApiStatusError):
+    """The API server rejects the content of the request."""
+
+
+class TooManyRequestsError(ApiStatusError):
+    """The API server throttles, or a disruption budget prevents an eviction."""
+
+
+class ServerFailureError(ApiStatusError):
+    """The API server failed or is not ready."""
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    """Why a request was rejected, for example the name of an invalid field."""
+
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    """Details of an error response."""
+
+    causes: tuple[StatusCause, ...] | None = None
+    retry_after_seconds: float = 0
+
+
+class StatusResponse(msgspec.Struct, frozen=True):
+    """A ``Status`` object: the body of an error response, or the object of an ERROR event."""
+
+    code: int = 0
+    reason: str = ""
+    message: str = ""
+    details: StatusDetails | None = None
+
+
+_ERRORS: dict[int, type[ApiStatusError]] = {
+    400: InvalidObjectError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: InvalidObjectError,
+    429: TooManyRequestsError,
+}
+_MAX_TEXT = 300  #: characters of a body that is not a Status object
+_STATUS = msgspec.json.Decoder(StatusResponse)
+
+
+def status_error(request: str, *, code: int, body: bytes, retry_after: str | None = None) -> ApiStatusError:
+    """The error for a response, or for the object of an ERROR event, whose *code* is 0."""
+    try:
+        status = _STATUS.decode(body)
+    except msgspec.DecodeError:
+        text = " ".join(body.decode("utf-8", "replace").split())
+        status = StatusResponse(message=text[:_MAX_TEXT])
+    code = code or status.code or 500
+    kind = _ERRORS.get(code, ServerFailureError if code >= 500 else ApiStatusError)
+    if code == 409 and status.reason == "AlreadyExists":
+        kind = AlreadyExistsError
+    wait = float(retry_after) if retry_after and retry_after.isdecimal() else None  # API servers send no dates
+    if wait is None and status.details is not None and status.details.retry_after_seconds:
+        wait = status.details.retry_after_seconds
+    message = status.message or f"the server responded with HTTP status {code}"
+    return kind(request, code=code, reason=status.reason, message=message, retry_after=wait)

@@ -1,0 +1,343 @@
+"""Kubernetes objects, with only those of their fields that Alignup reads.
+
+Decoding skips everything else, which makes large lists fast and small. Names are Kubernetes' own with underscores;
+timestamps stay strings. ``Resource.document`` returns an object as it would be in JSON, for readers of manifests.
+"""
+
+from typing import Protocol
+
+import msgspec
+
+Amount = str | int | float  #: a quantity; API servers send strings, custom resources may have numbers
+Labels = dict[str, str]
+ResourceAmounts = dict[str, Amount]
+
+#: The whole object once more, as text; nothing reads it, and it can be the largest part of an object.
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class Metadata(Protocol):
+    """What identifies an object and its version."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
+    @property
+    def resource_version(self) -> str: ...
+
+
+class ApiObject(Protocol):
+    """Any msgspec struct with metadata."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+
+class _Part(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+    """The base of all parts of objects; they have no cycles, so the garbage collector need not track them."""
+
+
+class OwnerReference(_Part, frozen=True):
+    """An object that owns another."""
+
+    api_version: str = ""
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    controller: bool = False
+
+
+class ObjectMeta(_Part, frozen=True):
+    """The metadata of an object, without managed fields."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    deletion_grace_period_seconds: int | None = None
+    labels: Labels = {}
+    annotations: Labels = {}
+    owner_references: tuple[OwnerReference, ...] = ()
+    finalizers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.annotations:
+            self.annotations.pop(_LAST_APPLIED, None)
+
+
+class PartialObject(_Part, frozen=True):
+    """An object of any kind, with its metadata only."""
+
+    metadata: ObjectMeta = ObjectMeta()
+
+
+class Condition(_Part, frozen=True):
+    """A condition of a pod or node."""
+
+    type: str
+    status: str = ""  #: True, False or Unknown
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+# Pods
+
+
+class NamedItem(_Part, frozen=True):
+    """An element of a list of which only the name matters."""
+
+    name: str = ""
+
+
+class ResourceRequirements(_Part, frozen=True):
+    """Requests and limits."""
+
+    requests: ResourceAmounts = {}
+    limits: ResourceAmounts = {}
+    claims: tuple[NamedItem, ...] = ()
+
+
+class ApiContainer(_Part, frozen=True):
+    """A container of a pod."""
+
+    name: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    restart_policy: str = ""  #: Always: an init container that is a sidecar
+
+
+class NodeSelectorRequirement(_Part, frozen=True):
+    """A condition on a label or field of nodes."""
+
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class NodeSelectorTerm(_Part, frozen=True):
+    """Conditions that must all be true; a term without any selects no node."""
+
+    match_expressions: tuple[NodeSelectorRequirement, ...] = ()
+    match_fields: tuple[NodeSelectorRequirement, ...] = ()
+
+
+class NodeSelector(_Part, frozen=True):
+    """Terms of which one must be true."""
+
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class NodeAffinity(_Part, frozen=True):
+    """Which nodes a pod may be scheduled to."""
+
+    required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+
+
+class PodAffinity(_Part, frozen=True):
+    """The affinity of a pod, with the required node affinity only."""
+
+    node_affinity: NodeAffinity | None = None
+
+
+class Toleration(_Part, frozen=True):
+    """A taint of nodes that a pod tolerates."""
+
+    key: str = ""
+    operator: str = ""  #: Exists, Equal; empty: Equal
+    value: str = ""
+    effect: str = ""
+
+
+class ApiPodSpec(_Part, frozen=True):
+    """What a pod requests, and where it may run."""
+
+    node_name: str = ""
+    scheduler_name: str = ""
+    containers: tuple[ApiContainer, ...] = ()
+    init_containers: tuple[ApiContainer, ...] = ()
+    resources: ResourceRequirements | None = None
+    overhead: ResourceAmounts = {}
+    resource_claims: tuple[NamedItem, ...] = ()
+    priority: int | None = None
+    priority_class_name: str = ""
+    preemption_policy: str = ""
+    restart_policy: str = ""
+    termination_grace_period_seconds: int | None = None
+    os: NamedItem | None = None
+    scheduling_gates: tuple[NamedItem, ...] = ()
+    node_selector: Labels = {}
+    affinity: PodAffinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+
+class TerminatedState(_Part, frozen=True):
+    """How a container ended."""
+
+    exit_code: int = 0
+    reason: str = ""
+    finished_at: str | None = None
+
+
+class ApiContainerState(_Part, frozen=True):
+    """The state of a container; ``terminated`` is ``None`` unless it has ended."""
+
+    terminated: TerminatedState | None = None
+
+
+class ApiContainerStatus(_Part, frozen=True):
+    """The status of a container, with the resources that the kubelet has allocated to it."""
+
+    name: str = ""
+    state: ApiContainerState = ApiContainerState()
+    allocated_resources: ResourceAmounts = {}
+    resources: ResourceRequirements | None = None
+
+
+class ApiPodStatus(_Part, frozen=True):
+    """What the kubelet and the scheduler report about a pod."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    qos_class: str = ""
+    nominated_node_name: str = ""
+    start_time: str | None = None
+    conditions: tuple[Condition, ...] = ()
+    container_statuses: tuple[ApiContainerStatus, ...] = ()
+    init_container_statuses: tuple[ApiContainerStatus, ...] = ()
+
+
+class ApiPod(_Part, frozen=True):
+    """A pod."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ApiPodSpec = ApiPodSpec()
+    status: ApiPodStatus = ApiPodStatus()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the pod has ended and holds nothing."""
+        return self.status.phase in {"Succeeded", "Failed"}
+
+
+# Nodes
+
+
+class Taint(_Part, frozen=True):
+    """What keeps pods off a node."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class NodeAddress(_Part, frozen=True):
+    """An address of a node."""
+
+    type: str
+    address: str
+
+
+class NodeInfo(_Part, frozen=True):
+    """Versions and identity of a node."""
+
+    kubelet_version: str = ""
+    machine_id: str = msgspec.field(name="machineID", default="")
+    boot_id: str = msgspec.field(name="bootID", default="")
+
+
+class ApiNodeSpec(_Part, frozen=True):
+    """Which pods a node accepts."""
+
+    unschedulable: bool = False
+    taints: tuple[Taint, ...] = ()
+
+
+class ApiNodeStatus(_Part, frozen=True):
+    """What the kubelet reports about its node."""
+
+    allocatable: ResourceAmounts = {}
+    capacity: ResourceAmounts = {}
+    conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
+    node_info: NodeInfo = NodeInfo()
+
+
+class ApiNode(_Part, frozen=True):
+    """A Kubernetes node."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ApiNodeSpec = ApiNodeSpec()
+    status: ApiNodeStatus = ApiNodeStatus()
+
+
+# Leases
+
+
+class LeaseSpec(_Part, frozen=True):
+    """Who holds a lease; ``renew_time`` is by the holder's clock."""
+
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(_Part, frozen=True):
+    """A lock that its holder must renew."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: LeaseSpec = LeaseSpec()
+
+
+# NodeResourceTopology of version v1alpha2
+
+
+class TopologyAttribute(_Part, frozen=True):
+    """A named value, such as the Topology Manager's policy."""
+
+    name: str
+    value: str
+
+
+class ZoneCost(_Part, frozen=True):
+    """The NUMA distance to another zone."""
+
+    name: str
+    value: int
+
+
+class ZoneResource(_Part, frozen=True):
+    """How much of a resource a zone has."""
+
+    name: str
+    capacity: Amount
+    allocatable: Amount
+    available: Amount
+
+
+class TopologyZone(_Part, frozen=True):
+    """A NUMA node, called ``node-0`` and so on, if its type is ``Node``."""
+
+    name: str
+    type: str
+    parent: str = ""
+    costs: tuple[ZoneCost, ...] = ()
+    attributes: tuple[TopologyAttribute, ...] = ()
+    resources: tuple[ZoneResource, ...] = ()
+
+
+class NodeResourceTopology(_Part, frozen=True):
+    """The NUMA nodes of a Kubernetes node, which has the same name."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    topology_policies: tuple[str, ...] = ()
+    attributes: tuple[TopologyAttribute, ...] = ()
+    zones: tuple[TopologyZone, ...] = ()

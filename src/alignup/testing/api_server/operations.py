@@ -1,0 +1,150 @@
+"""What requests do to objects: create, update, patch, apply, delete, bind and evict."""
+
+from alignup.testing.api_server import patches
+from alignup.testing.api_server.problems import StatusProblem, conflict
+from alignup.testing.api_server.routing import ApiCall
+from alignup.testing.api_server.store import Document, ObjectStore, ServedResource, StoredObject, copy_of
+
+MERGE, JSON = "application/merge-patch+json", "application/json-patch+json"
+APPLY = ("application/apply-patch+yaml", "application/apply-patch+cbor", "application/apply-patch+json")
+DEFAULT_GRACE = 30  #: seconds that a running pod has to end
+
+
+def create(store: ObjectStore, call: ApiCall, document: Document) -> StoredObject:
+    resource = call.resource
+    document = _checked(call, document)
+    if resource.status and resource.kind != "Node":  # as in Kubernetes, only nodes are created with their status
+        document.pop("status", None)
+    if resource.kind == "Pod":
+        document["status"] = {"phase": "Pending"}
+    return store.create(resource, patches.own_changes({}, document, manager=call.manager))
+
+
+def update(store: ObjectStore, call: ApiCall, document: Document) -> StoredObject:
+    """Replace an object: only its status, or all but its status where that is a subresource."""
+    resource, key = call.resource, call.key
+    old = store.get(resource, key).document
+    document = _checked(call, document)
+    metadata = document["metadata"]
+    if metadata.setdefault("name", key[1]) != key[1]:
+        raise StatusProblem(400, "the name of the object does not match the name on the URL")
+    if call.subresource == "status":
+        preconditions = {name: metadata[name] for name in ("uid", "resourceVersion") if metadata.get(name)}
+        unconditional = {name: value for name, value in old["metadata"].items() if name != "resourceVersion"}
+        document = {**old, "metadata": unconditional | preconditions, "status": document.get("status", {})}
+    elif resource.status:
+        document.pop("status", None)
+        document |= {"status": old["status"]} if "status" in old else {}
+    if "managedFields" in old["metadata"]:
+        document["metadata"].setdefault("managedFields", old["metadata"]["managedFields"])
+    new = store.replace(resource, key, patches.own_changes(old, document, manager=call.manager))
+    return _finish(store, resource, new)
+
+
+def patch(store: ObjectStore, call: ApiCall, body: object) -> StoredObject:
+    old = store.get(call.resource, call.key).document
+    unconditional = {**old, "metadata": {k: v for k, v in old["metadata"].items() if k != "resourceVersion"}}
+    if call.content_type == MERGE:
+        document = patches.merge(unconditional, body)
+    elif call.content_type == JSON and isinstance(body, list):
+        document = patches.json_patch(old, body)
+        if document["metadata"].get("resourceVersion") == old["metadata"]["resourceVersion"]:
+            del document["metadata"]["resourceVersion"]
+    else:
+        known = f"{JSON}, {MERGE}, {APPLY[0]}"
+        raise StatusProblem(415, f"the body of the request was in an unknown format - accepted media types: {known}")
+    return update(store, call, document)
+
+
+def apply(store: ObjectStore, call: ApiCall, document: Document) -> tuple[StoredObject, bool]:
+    """Server-side apply; return the object, and whether it is new."""
+    if not call.parameters.get("fieldManager"):
+        why = "fieldManager: Required value: is required for apply patch"
+        raise StatusProblem(422, f"PatchOptions.meta.k8s.io is invalid: {why}")
+    force = call.parameters.get("force") == "true"
+    document = _checked(call, document)
+    document["metadata"].setdefault("name", call.name)
+    old = store.find(call.resource, call.key)
+    if old is None:
+        new = patches.apply(None, document, manager=call.manager, force=force)
+        return store.create(call.resource, new), True
+    live = copy_of(old)
+    live["metadata"]["resourceVersion"] = document["metadata"].pop("resourceVersion", "")
+    new = patches.apply(live, document, manager=call.manager, force=force)
+    return store.replace(call.resource, call.key, new), False
+
+
+def delete(store: ObjectStore, call: ApiCall, options: Document) -> StoredObject:
+    """Delete an object. One with finalizers, or a pod that runs, is only marked unless the grace period is 0."""
+    resource, key = call.resource, call.key
+    old = store.get(resource, key)
+    metadata = old.document["metadata"]
+    for name, value in (options.get("preconditions") or {}).items():
+        if value is not None and metadata.get(name) != value:
+            what = {"uid": "UID", "resourceVersion": "ResourceVersion"}[name]
+            why = f"Precondition failed: {what} in precondition: {value}, {what} in object meta: {metadata.get(name)}"
+            raise conflict(resource.name, key[1], why)
+    spec, status = old.document.get("spec", {}), old.document.get("status", {})
+    grace: int | None = 0
+    if resource.kind == "Pod" and spec.get("nodeName") and status.get("phase") not in {"Succeeded", "Failed"}:
+        grace = options.get("gracePeriodSeconds")
+        if grace is None:
+            grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE)
+    if not grace and not metadata.get("finalizers"):
+        return store.remove(resource, key)
+    if metadata.get("deletionTimestamp"):
+        return old
+    document = copy_of(old)
+    document["metadata"]["deletionTimestamp"] = store.timestamp()
+    document["metadata"]["deletionGracePeriodSeconds"] = grace
+    return store.replace(resource, key, document)
+
+
+def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
+    """Assign a pod to a node, and add the annotations of the binding to it."""
+    resource, key = call.resource, call.key
+    pod = copy_of(store.get(resource, key))
+    metadata, spec = pod["metadata"], pod.setdefault("spec", {})
+    wanted = binding.get("metadata") or {}
+    if wanted.get("uid") not in {None, "", metadata["uid"]}:
+        why = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {metadata['uid']}"
+        raise conflict("pods/binding", key[1], why)
+    if metadata.get("deletionTimestamp"):
+        raise conflict("pods/binding", key[1], f"pod {key[1]} is being deleted, cannot be assigned to a host")
+    if spec.get("nodeName"):
+        raise conflict("pods/binding", key[1], f'pod {key[1]} is already assigned to node "{spec["nodeName"]}"')
+    if spec.get("schedulingGates"):
+        raise conflict("pods/binding", key[1], f"pod {key[1]} has non-empty .spec.schedulingGates")
+    spec["nodeName"] = binding["target"]["name"]
+    if wanted.get("annotations"):
+        metadata["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
+    conditions = pod.setdefault("status", {}).setdefault("conditions", [])
+    conditions[:] = [one for one in conditions if one.get("type") != "PodScheduled"]
+    conditions.append({"type": "PodScheduled", "status": "True", "lastTransitionTime": store.timestamp()})
+    store.replace(resource, key, pod)
+
+
+def _checked(call: ApiCall, document: object) -> Document:
+    """The document with its type and namespace; a problem if it has others."""
+    resource, namespace = call.resource, call.namespace
+    if not isinstance(document, dict) or not isinstance(document.get("metadata", {}), dict):
+        raise StatusProblem(400, "the body of the request is not an object")
+    expected = {"apiVersion": resource.api_version, "kind": resource.kind}
+    for name, value in expected.items():
+        if document.get(name, value) != value:
+            raise StatusProblem(400, f"{name} {document[name]} does not match the expected {value}")
+    metadata = {**document.get("metadata", {})}
+    if metadata.get("namespace", namespace) != namespace:
+        raise StatusProblem(
+            400, "the namespace of the provided object does not match the namespace sent on the request"
+        )
+    if namespace:
+        metadata["namespace"] = namespace
+    return {**document, **expected, "metadata": metadata}
+
+
+def _finish(store: ObjectStore, resource: ServedResource, new: StoredObject) -> StoredObject:
+    """Delete an object that was only waiting for its finalizers."""
+    metadata = new.document["metadata"]
+    waiting = metadata.get("deletionTimestamp") and not metadata.get("deletionGracePeriodSeconds")
+    return store.remove(resource, new.key) if waiting and not metadata.get("finalizers") else new

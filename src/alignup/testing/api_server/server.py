@@ -1,0 +1,254 @@
+"""An API server for tests: Kubernetes' protocol over real HTTP, without etcd, validation or controllers."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from alignup.testing.api_server import discovery, operations
+from alignup.testing.api_server.faults import ApiFault, FaultTable
+from alignup.testing.api_server.http_server import HttpConnection, HttpRequest, HttpServer
+from alignup.testing.api_server.patches import parse_body
+from alignup.testing.api_server.problems import StatusProblem, dump, success
+from alignup.testing.api_server.routing import ApiCall, ResourceTable
+from alignup.testing.api_server.store import Document, ObjectStore, ServedResource, StoredObject
+from alignup.testing.api_server.streams import PagedLists, Selection, WatchStream
+
+
+class ApiServer:
+    """An API server on a free port of 127.0.0.1, with no objects at first.
+
+    ``put``, ``remove`` and ``objects`` read and write objects without a request.
+    """
+
+    def __init__(self, *, tls: ssl.SSLContext | None = None, port: int = 0, version: str = "1.36") -> None:
+        self.requests: list[HttpRequest] = []  #: in the order of their arrival
+        self.tokens: set[str] | None = None  #: accepted bearer tokens; ``None``: everything is accepted
+        self.streamed_lists = True  #: whether a watch may begin with a list
+        self.chunk = 0  #: bytes of a watch that are sent at once; 0: whole events
+        self.store = ObjectStore()
+        self.resources = ResourceTable()
+        self._version = version
+        self._tls, self._port = tls, port
+        self._http = HttpServer(self._serve)
+        self._faults = FaultTable()
+        self._lists = PagedLists(self.store)
+        self._watches: set[WatchStream] = set()
+        self._raw: dict[str, bytes] = {}
+        self._held = False
+        self._changed = asyncio.Event()  #: set, and replaced, with every request and watch
+
+    async def __aenter__(self) -> Self:
+        self._port = await self._http.start(self._port, self._tls)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.stop()
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
+
+    # Objects
+
+    def serve(self, resource: ServedResource) -> None:
+        """Serve one more resource; those of a CustomResourceDefinition that is created are served as well."""
+        self.resources.add(resource)
+
+    def put(self, document: Document) -> Document:
+        """Create or replace an object, its status included, and return it."""
+        resource = self.resources.of_kind(document["apiVersion"], document["kind"])
+        metadata = {**document["metadata"]}
+        if resource.namespaced:
+            metadata.setdefault("namespace", "default")
+        document = {**document, "metadata": metadata}
+        key = (metadata.get("namespace", ""), metadata["name"])
+        old = self.store.find(resource, key)
+        metadata.pop("resourceVersion", None)
+        stored = self.store.replace(resource, key, document) if old else self.store.create(resource, document)
+        return stored.document
+
+    def remove(self, plural: str, name: str, *, namespace: str = "default") -> None:
+        resource = self.resources.named(plural)
+        self.store.remove(resource, (namespace if resource.namespaced else "", name))
+
+    def objects(self, plural: str) -> list[Document]:
+        return [one.document for one in self.store.objects(self.resources.named(plural))]
+
+    def respond(self, path: str, body: bytes) -> None:
+        """Respond to GET requests of a path, such as ``/api/v1/nodes/NAME/proxy/configz``."""
+        self._raw[path] = body
+
+    # Faults
+
+    def inject(self, fault: ApiFault, *, verb: str = "*", resource: str = "*") -> None:
+        """Apply *fault* to requests from now on.
+
+        Verbs are those of Kubernetes' authorization: get, list, watch, create, update, patch, delete.
+        """
+        self._faults.inject(fault, verb=verb, resource=resource)
+
+    def disconnect(self) -> None:
+        """Break every connection."""
+        self._http.disconnect()
+
+    def expire(self, *, watches: bool = False) -> None:
+        """Forget the history: a watch or list that continues at an older version fails with 410.
+
+        With *watches*, those that are open fail as well.
+        """
+        self.store.compact()
+        self._lists.expire()
+        for watch in self._watches if watches else ():
+            watch.fail(StatusProblem(410, "The resourceVersion for the provided watch is too old."))
+
+    def end_watches(self) -> None:
+        """End every watch as after its time-out."""
+        for watch in self._watches:
+            watch.end()
+
+    def bookmark(self) -> None:
+        """Send a bookmark to every watch."""
+        for watch in self._watches:
+            watch.bookmark()
+
+    def hold(self, *, held: bool = True) -> None:
+        """Send no events of watches, until they are no longer *held*."""
+        self._held = held
+        for watch in self._watches:
+            watch.running.clear() if held else watch.running.set()
+
+    @property
+    def watches(self) -> int:
+        """The number of open watches."""
+        return len(self._watches)
+
+    async def wait_watches(self, number: int) -> None:
+        """Wait until so many watches are open."""
+        while len(self._watches) != number:
+            await self._changed.wait()
+
+    async def wait_requests(self, method: str, path: str, times: int = 1) -> None:
+        """Wait until so many requests have arrived; *path* is the end of theirs."""
+        while sum(one.method == method and one.path.endswith(path) for one in self.requests) < times:
+            await self._changed.wait()
+
+    # Access
+
+    def write_kubeconfig(self, path: Path, *, token: str = "", authority: Path | None = None) -> None:
+        """Write a kubeconfig for this server."""
+        cluster = {"server": self.url, **({"certificate-authority": str(authority)} if authority else {})}
+        context = {"cluster": "test", "user": "test"}
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "clusters": [{"name": "test", "cluster": cluster}],
+            "users": [{"name": "test", "user": {"token": token} if token else {}}],
+            "contexts": [{"name": "test", "context": context}],
+        }
+        path.write_text(json.dumps(config, indent=1) + "\n", "utf-8")
+
+    # Requests
+
+    async def _serve(self, request: HttpRequest, connection: HttpConnection) -> None:
+        self.requests.append(request)
+        self._wake()
+        try:
+            await self._respond(request, connection)
+        except StatusProblem as problem:
+            await connection.respond(problem.code, dump(problem.status))
+
+    async def _respond(self, request: HttpRequest, connection: HttpConnection) -> None:
+        call = self.resources.parse(request)
+        fault = self._faults.take(call.verb if call else request.method.lower(), call.resource.plural if call else "")
+        if fault is not None and not fault.done and await fault.apply(connection):
+            return
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if self.tokens is not None and token not in self.tokens:
+            raise StatusProblem(401, "Unauthorized")
+        if call is not None and call.verb == "watch":
+            await self._watch(call, connection)
+            return
+        code, body = self._perform(call, request) if call is not None else (200, self._other(request))
+        if fault is None or not fault.done or not await fault.apply(connection):
+            await connection.respond(code, body)
+
+    def _other(self, request: HttpRequest) -> bytes:
+        """What does not concern objects: discovery, versions, health, and registered responses."""
+        if request.path in self._raw:
+            return self._raw[request.path]
+        found = discovery.document(request.path, self.resources.all, self._version)
+        if found is None:
+            raise StatusProblem(404, "the server could not find the requested resource")
+        return found if isinstance(found, bytes) else dump(found)
+
+    async def _watch(self, call: ApiCall, connection: HttpConnection) -> None:
+        parameters = call.parameters
+        if parameters.get("sendInitialEvents") == "true" and not self.streamed_lists:
+            why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+            raise StatusProblem(422, f"ListOptions.meta.k8s.io is invalid: sendInitialEvents: Forbidden: {why}")
+        selection = Selection.of(call.resource, call.namespace, _with_name(call))
+        watch = WatchStream(self.store, selection, connection)
+        watch.chunk = self.chunk
+        if self._held:
+            watch.running.clear()
+        self._watches.add(watch)
+        self._wake()
+        try:
+            await watch.serve(parameters)
+        finally:
+            self._watches.discard(watch)
+            self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _perform(self, call: ApiCall, request: HttpRequest) -> tuple[int, bytes]:
+        """Carry out a request; return the status and the body of the response."""
+        store, body = self.store, parse_body(request.body) if request.body else {}
+        match call.verb, call.subresource:
+            case "list", _:
+                selection = Selection.of(call.resource, call.namespace, call.parameters)
+                return 200, self._lists.page(selection, call.parameters)
+            case "get", _:
+                return 200, store.get(call.resource, call.key).text
+            case "create", "binding":
+                operations.bind(store, call, body)
+                return 201, dump(success())
+            case "create", "eviction":
+                operations.delete(store, call, body.get("deleteOptions") or {})
+                return 201, dump(success())
+            case "create", "":
+                return 201, self._created(call, operations.create(store, call, body)).text
+            case "update", _:
+                return 200, operations.update(store, call, body).text
+            case "patch", _ if call.content_type in operations.APPLY:
+                found, new = operations.apply(store, call, body)
+                return (201 if new else 200), self._created(call, found).text
+            case "patch", _:
+                return 200, operations.patch(store, call, body).text
+            case "delete", "":
+                return 200, operations.delete(store, call, body).text
+        raise StatusProblem(405, "the server does not allow this method on the requested resource")
+
+    def _created(self, call: ApiCall, stored: StoredObject) -> StoredObject:
+        """Serve the resources of a new CustomResourceDefinition."""
+        if call.resource.kind == "CustomResourceDefinition":
+            for served in discovery.defined_resources(stored.document):
+                self.resources.add(served)
+        return stored
+
+
+def _with_name(call: ApiCall) -> Mapping[str, str]:
+    """The selectors of a watch; one of a single object selects it by name."""
+    if not call.name:
+        return call.parameters
+    fields = [call.parameters.get("fieldSelector", ""), f"metadata.name={call.name}"]
+    return {**call.parameters, "fieldSelector": ",".join(filter(None, fields))}
