@@ -21,7 +21,9 @@ from alignup.align.machine import (
     NumaNode,
     PciDevice,
     hugepages_resource,
+    split_repeated_pci,
 )
+from alignup.align.machine_limits import MAX_CPU_ID, MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES
 from tests import strategies, vector_types
 
 MIB = 1 << 20
@@ -329,13 +331,51 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
         pytest.param(replace(PLAIN, cpus=TWICE), ["CPU 3 is listed 2 times"], id="a CPU twice"),
         pytest.param(
             Machine(cpus=(Cpu(-3, core=0, socket=0, node=0),), nodes=(NumaNode(0),)),
-            [f"CPU -3 is not a number from 0 to {bits.MAX_MEMBER - 1}"],
+            ["CPU -3 is not a number from 0 to 65535"],
             id="a negative CPU",
         ),
         pytest.param(
-            Machine(cpus=(Cpu(bits.MAX_MEMBER, core=0, socket=0, node=0),), nodes=(NumaNode(0),)),
-            [f"CPU {bits.MAX_MEMBER} is not a number from 0 to {bits.MAX_MEMBER - 1}"],
+            Machine(cpus=(Cpu(MAX_CPU_ID, core=0, socket=0, node=0),), nodes=(NumaNode(0),)),
+            ["CPU 65536 is not a number from 0 to 65535"],
             id="a CPU too large for a set",
+        ),
+        pytest.param(
+            Machine(cpus=(Cpu(0, core=0, socket=1 << 63, node=0),), nodes=(NumaNode(0),)),
+            ["CPU 0 has a core, socket or cache number above 9223372036854775807"],
+            id="a socket number of more than 63 bits",
+        ),
+        pytest.param(
+            replace(PLAIN, offline=1 << MAX_CPU_ID),
+            ["CPU 65536 is not a number from 0 to 65535"],
+            id="an offline CPU too large for a set",
+        ),
+        pytest.param(
+            replace(PLAIN, devices=(Device("example.com/gpu", "a", nodes=1 << MAX_NODE_ID),)),
+            ["device a of example.com/gpu is on NUMA node 4096, above 4095"],
+            id="a device on a node too large for a set",
+        ),
+        pytest.param(
+            replace(PLAIN, report=replace(REPORT, nodes=(CadvisorNode(0), CadvisorNode(1), CadvisorNode(MAX_NODE_ID)))),
+            ["as reported, NUMA node 4096 is not a number from 0 to 4095"],
+            id="a reported node too large for a set",
+        ),
+        pytest.param(
+            replace(PLAIN, nodes=(NumaNode(0, memory=1 << 63), PLAIN.nodes[1])),
+            ["NUMA node 0 has 9223372036854775808 bytes of memory"],
+            id="memory of more than 63 bits",
+        ),
+        pytest.param(
+            replace(PLAIN, hugepages=(HugePages(1 << 60, 8),)),
+            ["the machine has 8 huge pages of 1152921504606846976 bytes"],
+            id="huge pages of more than 63 bits",
+        ),
+        pytest.param(
+            replace(PLAIN, nodes=(NumaNode(0),) * (MAX_NODES + 1), pci=(PciDevice("0"),) * (MAX_PCI_DEVICES + 1)),
+            [
+                "the machine has 1025 NUMA nodes: expected at most 1024",
+                "the machine has 16385 PCI devices: expected at most 16384",
+            ],
+            id="too many of some things",
         ),
         pytest.param(
             Machine(cpus=(Cpu(0, core=-1, socket=-2, node=0, cache=-1),), nodes=(NumaNode(0),)),
@@ -361,7 +401,7 @@ PAGES = (HugePages(2 * MIB, 1), HugePages(2 * MIB, 1))
         ),
         pytest.param(
             replace(PLAIN, nodes=(NumaNode(-1), *PLAIN.nodes, NumaNode(1)), distances=None),
-            [f"NUMA node -1 is not a number from 0 to {bits.MAX_MEMBER - 1}", "NUMA node 1 is listed 2 times"],
+            ["NUMA node -1 is not a number from 0 to 4095", "NUMA node 1 is listed 2 times"],
             id="bad node ids",
         ),
         pytest.param(
@@ -503,3 +543,12 @@ def test_a_machine_round_trips_through_cadvisor(machine):
 
     assert read.checked().kubelet_view() == view
     assert Counter(cpu.cache for cpu in read.cpus) == Counter(cpu.cache for cpu in machine.cpus)
+
+
+def test_of_a_pci_device_that_is_listed_twice_the_first_is_used():
+    first, second, other = PciDevice("0000:00:01.0", node=0), PciDevice("0000:00:01.0"), PciDevice("0000:00:02.0")
+
+    assert split_repeated_pci([first, second, other]) == (
+        (first, other),
+        ("PCI device 0000:00:01.0 is listed 2 times; the first is used",),
+    )

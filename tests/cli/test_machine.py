@@ -72,7 +72,7 @@ def test_a_machine_on_which_the_kubelet_fails_says_so(tmp_path):
     [
         pytest.param("nowhere.yaml", "nowhere.yaml does not exist", id="a missing file"),
         pytest.param("pack:x", "'pack:x'", id="an unknown level"),
-        pytest.param("", "no machine", id="nothing"),
+        pytest.param("", "the text is empty", id="nothing"),
         pytest.param("\x1b]0;:1", "\\x1b", id="control characters"),
     ],
 )
@@ -80,11 +80,35 @@ def test_an_invalid_machine_is_reported_in_one_line_with_advice(machine, message
     run = in_process("machine", "show", machine)
 
     what, advice = run.stderr.splitlines()
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert what.startswith("alignup: ")
     assert message in what
     assert "\x1b" not in run.stderr
-    assert advice == "See 'alignup machine show --help' for the forms of MACHINE."
+    assert advice == "  See 'alignup machine show --help' for the forms of MACHINE."
+
+
+def test_an_empty_file_is_called_empty(tmp_path):
+    file = tmp_path / "machine.yaml"
+    file.touch()
+
+    run = in_process("machine", "show", file)
+
+    assert (run.returncode, run.stdout) == (2, "")
+    assert run.stderr.splitlines()[0] == f"alignup: {file} is empty: expected the description of a machine"
+
+
+def test_the_kubelets_view_of_a_machine_without_numa_nodes_has_memory(tmp_path):
+    topology = tmp_path / "sys/devices/system/cpu/cpu0/topology"
+    topology.mkdir(parents=True)
+    for name in ("physical_package_id", "core_id"):
+        (topology / name).write_text("0")
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text("MemTotal: 4194304 kB\n")
+
+    run = in_process("machine", "show", tmp_path, "--kubelet")
+
+    assert run.returncode == 0
+    assert "memory 4 GiB" in run.stdout
 
 
 def test_a_recording_describes_this_machine(tmp_path):
@@ -114,18 +138,18 @@ def test_an_existing_file_is_overwritten_only_with_force(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "root", "message"),
+    ("file", "root", "code", "message"),
     [
-        pytest.param("no/such/dir/host.tar.gz", "/", "no/such/dir is not a directory", id="a missing directory"),
-        pytest.param(".", "/", "is a directory", id="a directory"),
-        pytest.param("host.tar.gz", "nowhere", "nowhere", id="a missing root"),
-        pytest.param("host.tar.gz", ".", "has no online CPU", id="a root without a machine"),
+        pytest.param("no/such/dir/host.tar.gz", "/", 1, "no/such/dir is not a directory", id="a missing directory"),
+        pytest.param(".", "/", 1, "is a directory", id="a directory"),
+        pytest.param("host.tar.gz", "nowhere", 2, "nowhere", id="a missing root"),
+        pytest.param("host.tar.gz", ".", 2, "has no online CPU", id="a root without a machine"),
     ],
 )
-def test_a_failed_recording_leaves_nothing_behind(file, root, message, tmp_path):
+def test_a_failed_recording_leaves_nothing_behind(file, root, code, message, tmp_path):
     run = in_process("machine", "record", file, "--root", root, cwd=tmp_path)
 
-    assert run.returncode == 1
+    assert run.returncode == code
     assert run.stderr.startswith("alignup: ")
     assert message in run.stderr
     assert list(tmp_path.iterdir()) == []

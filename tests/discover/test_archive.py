@@ -7,7 +7,7 @@ import pytest
 
 from alignup.align import synthetic
 from alignup.align.errors import SourceError
-from alignup.discover import discover, load, record
+from alignup.discover import discover, limits, load, record
 from alignup.discover.archive import read_archive
 from alignup.discover.topology import CPU
 from tests.discover import kernel
@@ -103,6 +103,12 @@ def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tarfi
         ),
         pytest.param(member("x", kind=tarfile.LNKTYPE, link="y"), "neither a file", id="a hard link"),
         pytest.param(member("x", kind=tarfile.FIFOTYPE), "neither a file", id="a pipe"),
+        pytest.param(member("x", kind=tarfile.GNUTYPE_SPARSE), "'x' is a sparse file", id="a sparse file"),
+        pytest.param(member("x" * 600), "'x+…' or its target has more than 512 characters", id="a long name"),
+        pytest.param(member("x/" * 40 + "x"), "has more than .* 32 directories", id="a deep path"),
+        pytest.param(
+            member("x", kind=tarfile.SYMTYPE, link="y" * 600), "or its target has more than", id="a long target"
+        ),
         pytest.param(member("x", kind=tarfile.CHRTYPE), "neither a file", id="a device"),
     ],
 )
@@ -123,7 +129,8 @@ def test_dangling_links_inside_are_allowed(tmp_path: Path):
     assert record(root, tmp_path / "machine.tar.gz") == discover(root)
 
 
-def test_an_archive_that_expands_without_limit_is_rejected(tmp_path: Path):
+def test_an_archive_that_expands_without_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "MAX_ARCHIVE_BYTES", 1 << 20)
     file = tmp_path / "bomb.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
         for number in range(32):
@@ -133,7 +140,7 @@ def test_an_archive_that_expands_without_limit_is_rejected(tmp_path: Path):
 
     assert file.stat().st_size < 1 << 14
     with pytest.raises(SourceError, match="it decompresses to more than 1048576 bytes"):
-        read_archive(file, max_bytes=1 << 20)
+        read_archive(file)
 
 
 def test_a_header_that_expands_without_limit_is_rejected(tmp_path: Path):
@@ -141,29 +148,64 @@ def test_a_header_that_expands_without_limit_is_rejected(tmp_path: Path):
     with tarfile.open(file, "w:gz", format=tarfile.PAX_FORMAT, pax_headers={"comment": "x" * (1 << 22)}) as packed:
         packed.addfile(member("sys/x"))
 
-    with pytest.raises(SourceError, match="it decompresses to more than 1048576 bytes"):
-        read_archive(file, max_bytes=1 << 20)
+    with pytest.raises(SourceError, match="a member has headers of more than 131072 bytes"):
+        read_archive(file)
 
 
-def test_a_member_above_the_limit_is_rejected_before_it_is_read(tmp_path: Path):
-    file = tmp_path / "huge.tar"
-    with file.open("wb") as packed:
+def test_of_a_file_above_the_limit_only_as_much_is_kept_as_shows_that(tmp_path: Path):
+    file = tmp_path / "huge.tar.gz"
+    with tarfile.open(file, "w:gz") as packed:
         made = member("sys/huge")
-        made.size = 1 << 40
-        packed.write(made.tobuf())
+        made.size = 1 << 20
+        packed.addfile(made, io.BytesIO(bytes(1 << 20)))
 
-    with pytest.raises(SourceError, match="'sys/huge' has 1099511627776 bytes"):
-        read_archive(file, max_bytes=1 << 20)
+    files = read_archive(file)
+
+    assert len(files.contents["sys/huge"]) == limits.MAX_FILE_BYTES + 1
+    with pytest.raises(OSError, match="longer than"):
+        files.read("sys/huge")
 
 
-def test_too_many_members_are_rejected(tmp_path: Path):
+def test_the_limit_of_proc_files_holds_below_a_top_level_directory(tmp_path: Path):
+    file = tmp_path / "machine.tar"
+    with tarfile.open(file, "w") as packed:
+        made = member("host/proc/cpuinfo")
+        made.size = limits.MAX_FILE_BYTES + 2
+        packed.addfile(made, io.BytesIO(bytes(made.size)))
+
+    assert len(read_archive(file).read("proc/cpuinfo")) == limits.MAX_FILE_BYTES + 2
+
+
+def test_contents_above_the_limit_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "MAX_ARCHIVE_CONTENT_BYTES", 1 << 16)
+    file = tmp_path / "bomb.tar.gz"
+    with tarfile.open(file, "w:gz") as packed:
+        made = member("sys/zeros")
+        made.size = 1 << 17
+        packed.addfile(made, io.BytesIO(bytes(1 << 17)))
+
+    with pytest.raises(SourceError, match="its names and contents have more than 65536 bytes"):
+        read_archive(file)
+
+
+def test_too_many_members_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(limits, "MAX_MEMBERS", 10)
     file = tmp_path / "many.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
         for number in range(11):
             packed.addfile(member(f"sys/{number}"))
 
     with pytest.raises(SourceError, match="it has more than 10 members"):
-        read_archive(file, max_members=10)
+        read_archive(file)
+
+
+def test_many_members_without_content_are_read(tmp_path: Path):
+    file = tmp_path / "empty.tar.gz"
+    with tarfile.open(file, "w:gz") as packed:
+        for number in range(limits.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100):
+            packed.addfile(member(f"sys/{number}"))
+
+    assert len(read_archive(file).contents) == limits.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100
 
 
 @pytest.mark.parametrize("keep", [2, 20, 100, 2000])

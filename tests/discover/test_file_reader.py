@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from alignup.align import bits
-from alignup.discover import file_reader as trees
-from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReader
+from alignup.align.errors import SourceError
+from alignup.discover import file_reader
+from alignup.discover.file_reader import MAX_GAPS, ArchiveFiles, DirectoryFiles, FileReader
+from alignup.discover.limits import MAX_FILE_BYTES
 
 
 def tree_of(**texts: str) -> FileReader:
@@ -70,7 +72,7 @@ def test_of_many_invalid_files_the_first_are_listed():
     for number in range(500):
         tree.number(f"file{number}")
 
-    assert len(tree.gaps) == trees.MAX_GAPS + 1
+    assert len(tree.gaps) == MAX_GAPS + 1
     assert tree.gaps[-1] == "480 more files are unreadable or invalid"
 
 
@@ -137,4 +139,21 @@ def test_endless_files_are_not_read(tmp_path: Path):
     tree = FileReader(DirectoryFiles(os.fspath(tmp_path)))
 
     assert tree.read("long") is None
-    assert tree.gaps == (f"long cannot be read: longer than {trees.MAX_BYTES} bytes",)
+    assert tree.gaps == (f"long cannot be read: longer than {MAX_FILE_BYTES} bytes",)
+
+
+def test_files_that_are_too_long_together_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(file_reader, "MAX_TOTAL_BYTES", 10)
+    tree = tree_of(a="12345", b="12345", c="1")
+
+    assert [tree.read(name) for name in "aab"] == ["12345"] * 3
+    with pytest.raises(SourceError, match="more than 10 bytes"):
+        tree.read("c")
+
+
+def test_too_many_directories_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(file_reader, "MAX_DIRECTORIES", 3)
+
+    assert set(ArchiveFiles.of({"a/b/c": b"", "a/b/d": b""}, {}).directories) == {"", "a", "a/b"}
+    with pytest.raises(SourceError, match="in more than 3 directories"):
+        ArchiveFiles.of({"a/b/c/d": b""}, {})

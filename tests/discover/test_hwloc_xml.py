@@ -140,3 +140,30 @@ BOMB = '<!DOCTYPE topology [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><topolog
 def test_invalid_xml(text, reason):
     with pytest.raises(SourceError, match=reason):
         load(text)
+
+
+def test_sockets_without_cpus_are_counted():
+    machine = hwloc_xml.parse(
+        SECOND.replace("</object>\n<distances2", '<object type="Package"/></object>\n<distances2')
+    )
+
+    assert {cpu.socket for cpu in machine.cpus} == {0, 8}
+    assert "1 of 3 sockets have no CPUs; they are left out" in machine.gaps
+
+
+def test_of_a_pci_device_that_is_listed_twice_the_first_is_used():
+    machine = hwloc_xml.parse(SECOND.replace("0000:00:00.0", "0000:9d:00.0"))
+
+    assert [(device.address, device.vendor) for device in machine.pci] == [("0000:9d:00.0", 0x10DE)]
+    assert "PCI device 0000:9d:00.0 is listed 2 times; the first is used" in machine.gaps
+
+
+@pytest.mark.parametrize(
+    ("limit", "what"),
+    [("MAX_XML_OBJECTS", "objects"), ("MAX_XML_VALUES", "page sizes and distances")],
+)
+def test_too_many_parts_are_an_error(limit, what, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(hwloc_xml, limit, 9)
+
+    with pytest.raises(SourceError, match=f"more than 9 {what}"):
+        hwloc_xml.parse(SECOND)

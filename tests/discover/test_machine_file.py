@@ -138,6 +138,40 @@ def test_texts_that_do_not_describe_a_machine(text, reason):
         load(text)
 
 
+def test_too_many_yaml_values_are_an_error(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(machine_file, "MAX_YAML_VALUES", 20)
+
+    with pytest.raises(SourceError, match="has more than 20 values and keys"):
+        load("alignup: machine/v1\ncpus: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]\n")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        pytest.param({"nodes": [{"id": 0}] * 1025}, "nodes: 1025 entries: expected at most 1024", id="nodes"),
+        pytest.param(
+            {"pci": [{"address": "0"}] * 16_385}, "pci: 16385 entries: expected at most 16384", id="PCI devices"
+        ),
+        pytest.param({"nodes": [{"id": 4096}]}, "NUMA node 4096 is not a number from 0 to 4095", id="a node number"),
+        pytest.param({"memory": 1 << 63}, "memory: expected `int` <= 9223372036854775807", id="memory"),
+        pytest.param({"alignup": 1 << 20_000}, "has another format", id="a number as format"),
+    ],
+)
+def test_machines_above_the_limits(changes, reason):
+    with pytest.raises((SourceError, MachineError), match=reason):
+        machine_from_document(PLAIN | changes)
+
+
+def test_of_a_pci_device_that_is_listed_twice_the_first_is_used():
+    pci = [{"address": "0000:00:01.0", "node": 0}, {"address": "0000:00:01.0", "node": 1}, {"address": "0000:00:02.0"}]
+
+    machine = machine_from_document(PLAIN | {"pci": pci})
+
+    assert [(device.address, device.node) for device in machine.pci] == [("0000:00:01.0", 0), ("0000:00:02.0", None)]
+    assert machine.gaps == ("PCI device 0000:00:01.0 is listed 2 times; the first is used",)
+    assert machine_file.parse(machine_file.dump(machine)) == machine
+
+
 def test_the_order_of_a_document_does_not_matter():
     machine = synthetic.parse("numa:2 core:2 pu:2")
     turned = replace(machine, cpus=machine.cpus[::-1], nodes=machine.nodes[::-1])

@@ -1,6 +1,7 @@
 import pytest
 
 from alignup.align import bits, synthetic
+from alignup.align.errors import SourceError
 from alignup.align.machine import HugePages
 from alignup.discover import system
 from alignup.discover.file_reader import FileReader
@@ -145,3 +146,14 @@ def test_distances(files, ids, first):
 
     assert (distances.ids if distances else None) == ids
     assert (distances.matrix[0] if distances else None) == first
+
+
+def test_too_many_nodes_are_an_error():
+    with pytest.raises(SourceError, match="has 1025 NUMA nodes: expected at most 1024"):
+        read(with_(PLAIN, {f"{NODE}/node{node}/": "" for node in range(1025)}))
+
+
+def test_a_row_of_very_many_distances_is_invalid():
+    gaps = read(with_(PLAIN, {f"{NODE}/node0/distance": " ".join(["10"] * 1025)})).gaps
+
+    assert any(f"{NODE}/node0/distance has no valid distances" in gap for gap in gaps)

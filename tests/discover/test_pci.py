@@ -1,5 +1,6 @@
 import pytest
 
+from alignup.align.errors import SourceError
 from alignup.align.machine import PciDevice
 from alignup.discover import system
 from alignup.discover.file_reader import ArchiveFiles, FileReader
@@ -30,6 +31,7 @@ def test_a_fully_described_device():
         pytest.param({"local_cpus": "ff"}, None, 0xFF, id="a mask only"),
         pytest.param({"numa_node": "x"}, None, None, id="not a number"),
         pytest.param({"numa_node": "250"}, 250, None, id="a high node number"),
+        pytest.param({"numa_node": "99999999999"}, None, None, id="a number that no node has"),
     ],
 )
 def test_locality_is_the_kernels(texts, node, cpus):
@@ -52,3 +54,20 @@ def test_dangling_devices_are_a_gap():
 
     assert system.read_pci_devices(tree) == ()
     assert tree.gaps == ("2 PCI devices are listed, but not described",)
+
+
+def test_links_that_lead_nowhere_for_long_are_a_gap():
+    links = {f"{BUS}/0000:00:00.0": "../" * 3 + "x", "sys/bus/x": "y/../" * 90 + "x"}
+    tree = FileReader(ArchiveFiles.of({"sys/bus/y/": b""}, links))
+
+    assert tree.resolve(f"{BUS}/0000:00:00.0") is None
+
+
+def test_too_many_devices_are_an_error():
+    names = (
+        f"0000:{bus:02x}:{slot:02x}.{function}" for bus in range(256) for slot in range(32) for function in range(8)
+    )
+    tree = FileReader(ArchiveFiles.of({f"{BUS}/{name}/": b"" for name in names}, {}))
+
+    with pytest.raises(SourceError, match="has 65536 PCI devices: expected at most 16384"):
+        system.read_pci_devices(tree)

@@ -49,14 +49,15 @@ def test_synthetic_machines_as_texts_and_files(tmp_path: Path):
             " read as a synthetic machine",
             id="a text without a format",
         ),
-        pytest.param("", "does not describe a machine", id="an empty text"),
+        pytest.param("", "the text is empty", id="an empty text"),
+        pytest.param("# nothing\n---\n", "the text is empty", id="only a comment"),
         pytest.param("{", "is not valid JSON", id="half of JSON"),
         pytest.param(
             "{}", "does not describe a machine: expected a document with 'alignup: machine/v1'", id="empty JSON"
         ),
         pytest.param("[" * 100_000, "does not describe a machine", id="endless brackets"),
         pytest.param('{"a":' * 100_000, "is not valid JSON", id="endless braces"),
-        pytest.param("\n\n", "does not describe a machine", id="blank lines"),
+        pytest.param("\n\n", "the text is empty", id="blank lines"),
         pytest.param("a\0b", "does not describe a machine", id="a NUL"),
     ],
 )
@@ -71,7 +72,7 @@ def test_files_that_do_not_describe_a_machine(tmp_path: Path):
     path = tmp_path / "noise"
     for content, reason in (
         (b"\xff\xfe\x00noise", "neither an archive (tar, tar.gz) nor text"),
-        (b"", "does not describe a machine"),
+        (b"", f"{path} is empty"),
     ):
         path.write_bytes(content)
         with pytest.raises(SourceError) as raised:

@@ -52,12 +52,12 @@ def subsets(bits: Bits) -> list[Bits]:
     return found
 
 
-def parse(text: str) -> Bits:
-    """Parse a Linux list such as ``0-3,8``; the empty text is the empty set."""
+def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
+    """Parse a Linux list of numbers *below* a limit, such as ``0-3,8``; the empty text is the empty set."""
     bits = 0
     for first, last in parse_spans(text):
-        if last >= MAX_MEMBER:
-            raise ParseError(f"{text!r} contains {last}, but numbers must be below {MAX_MEMBER}")
+        if last >= below:
+            raise ParseError(f"{text!r} contains {last}, but numbers must be below {below}")
         bits |= (1 << last + 1) - (1 << first)
     return bits
 

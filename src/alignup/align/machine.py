@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
-from alignup.align import bits
+from alignup.align import bits, machine_limits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.caching import lock_free_cached_property
 from alignup.align.distances import Distances
@@ -229,6 +229,21 @@ class Machine:
         return self
 
 
+def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, ...], tuple[str, ...]]:
+    """The first device at each address, and a sentence about each address with several."""
+    first: dict[str, PciDevice] = {}
+    times: Counter[str] = Counter()
+    for device in devices:
+        first.setdefault(device.address, device)
+        times[device.address] += 1
+    repeated = (
+        f"PCI device {address} is listed {count} times; the first is used"
+        for address, count in times.items()
+        if count > 1
+    )
+    return tuple(first.values()), tuple(repeated)
+
+
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
     """Key → set of CPUs, keys ascending."""
     groups: dict[int, CpuSet] = {}
@@ -238,13 +253,13 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
 
 
 def _known(cpus: Iterable[Cpu]) -> Iterator[int]:
-    return (cpu.id for cpu in cpus if 0 <= cpu.id < bits.MAX_MEMBER)
+    return (cpu.id for cpu in cpus if 0 <= cpu.id < machine_limits.MAX_CPU_ID)
 
 
-def _id_problems(what: str, ids: Iterable[int]) -> Iterator[str]:
+def _id_problems(what: str, ids: Iterable[int], *, below: int) -> Iterator[str]:
     for number, times in sorted(Counter(ids).items()):
-        if not 0 <= number < bits.MAX_MEMBER:
-            yield f"{what} {number} is not a number from 0 to {bits.MAX_MEMBER - 1}"
+        if not 0 <= number < below:
+            yield f"{what} {number} is not a number from 0 to {below - 1}"
         if times > 1:
             yield f"{what} {number} is listed {times} times"
 
@@ -256,6 +271,9 @@ def _repeated(things: Iterable[_Thing]) -> Iterator[tuple[_Thing, int]]:
 
 def _machine_problems(machine: Machine) -> Iterator[str]:
     """Unknown nodes of devices are no problem: plugins report them, and firmware names nodes that are offline."""
+    if too_many := tuple(_count_problems(machine)):
+        yield from too_many
+        return
     nodes = {node.id for node in machine.nodes}
     known = nodes if machine.distances is None else set(machine.distances.ids)
     yield from _cpu_problems(machine.cpus, nodes)
@@ -267,30 +285,37 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
     yield from _device_problems(machine.devices)
     for address, times in _repeated(device.address for device in machine.pci):
         yield f"PCI device {address} is listed {times} times"
-    if machine.memory is not None and machine.memory < 0:
-        yield f"the machine has {machine.memory} bytes of memory"
-    for size, times in Counter(pages.size for pages in machine.hugepages).items():
-        if size <= 0 or times > 1:
-            yield f"the machine lists huge pages of {size} bytes {times} times"
+    yield from _memory_problems(machine)
+    if machine.offline >> machine_limits.MAX_CPU_ID:
+        yield f"CPU {machine.offline.bit_length() - 1} is not a number from 0 to {machine_limits.MAX_CPU_ID - 1}"
     if machine.report is not None:
         yield from _report_problems(machine.report, bits.of(_known(machine.cpus)) | machine.offline, nodes)
+
+
+def _count_problems(machine: Machine) -> Iterator[str]:
+    """What the machine has too many of; with very many, the other checks take long."""
+    report = machine.report
+    for what, things, most in (
+        ("CPUs", machine.cpus, machine_limits.MAX_CPUS),
+        ("CPUs as reported", report.cpus if report else (), machine_limits.MAX_CPUS),
+        ("NUMA nodes", machine.nodes, machine_limits.MAX_NODES),
+        ("NUMA nodes as reported", (report.nodes if report else None) or (), machine_limits.MAX_NODES),
+        ("devices", machine.devices, machine_limits.MAX_DEVICES),
+        ("PCI devices", machine.pci, machine_limits.MAX_PCI_DEVICES),
+    ):
+        if len(things) > most:
+            yield f"the machine has {len(things)} {what}: expected at most {most}"
 
 
 def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
     if not cpus:
         yield "the machine has no CPUs"
-    yield from _id_problems("CPU", (cpu.id for cpu in cpus))
-    known = [cpu for cpu in cpus if 0 <= cpu.id < bits.MAX_MEMBER]
+    yield from _id_problems("CPU", (cpu.id for cpu in cpus), below=machine_limits.MAX_CPU_ID)
+    known = [cpu for cpu in cpus if 0 <= cpu.id < machine_limits.MAX_CPU_ID]
     unknown = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
     for node, claimed in unknown.items():
         yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
-    for cpu in known:
-        if cpu.core < 0:
-            yield f"CPU {cpu.id} is on core {cpu.core}, but cores are numbered from 0"
-        if cpu.socket < -1:
-            yield f"CPU {cpu.id} is on socket {cpu.socket}, but sockets are numbered from 0, or -1 when unknown"
-        if cpu.cache is not None and cpu.cache < 0:
-            yield f"CPU {cpu.id} is on cache {cpu.cache}, but caches are numbered from 0"
+    yield from _number_problems(known)
     sockets: dict[int, set[int]] = {}
     for cpu in known:
         sockets.setdefault(cpu.core, set()).add(cpu.socket)
@@ -299,17 +324,40 @@ def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
             yield f"core {core} is on sockets {', '.join(map(str, sorted(touched - {-1})))}, but a core has one socket"
 
 
+def _number_problems(cpus: Iterable[Cpu]) -> Iterator[str]:
+    for cpu in cpus:
+        if cpu.core < 0:
+            yield f"CPU {cpu.id} is on core {cpu.core}, but cores are numbered from 0"
+        if cpu.socket < -1:
+            yield f"CPU {cpu.id} is on socket {cpu.socket}, but sockets are numbered from 0, or -1 when unknown"
+        if cpu.cache is not None and cpu.cache < 0:
+            yield f"CPU {cpu.id} is on cache {cpu.cache}, but caches are numbered from 0"
+        if max(cpu.core, cpu.socket, cpu.cache or 0) >= machine_limits.MAX_NUMBER:
+            yield f"CPU {cpu.id} has a core, socket or cache number above {machine_limits.MAX_NUMBER - 1}"
+
+
+def _memory_problems(machine: Machine) -> Iterator[str]:
+    if machine.memory is not None and not 0 <= machine.memory < machine_limits.MAX_NUMBER:
+        yield f"the machine has {machine.memory} bytes of memory"
+    for size, times in Counter(pages.size for pages in machine.hugepages).items():
+        if size <= 0 or times > 1:
+            yield f"the machine lists huge pages of {size} bytes {times} times"
+    for pages in machine.hugepages:
+        if max(pages.count, pages.bytes) >= machine_limits.MAX_NUMBER:
+            yield f"the machine has {pages.count} huge pages of {pages.size} bytes"
+
+
 def _node_problems(nodes: Sequence[NumaNode]) -> Iterator[str]:
-    yield from _id_problems("NUMA node", (node.id for node in nodes))
+    yield from _id_problems("NUMA node", (node.id for node in nodes), below=machine_limits.MAX_NODE_ID)
     for node in nodes:
-        if node.memory is not None and node.memory < 0:
+        if node.memory is not None and not 0 <= node.memory < machine_limits.MAX_NUMBER:
             yield f"NUMA node {node.id} has {node.memory} bytes of memory"
         for size, times in _repeated(pages.size for pages in node.hugepages):
             yield f"NUMA node {node.id} lists huge pages of {size} bytes {times} times"
         for pages in node.hugepages:
             if pages.size <= 0:
                 yield f"NUMA node {node.id} has huge pages of {pages.size} bytes"
-            if pages.count < 0:
+            if pages.count < 0 or max(pages.count, pages.bytes) >= machine_limits.MAX_NUMBER:
                 yield f"NUMA node {node.id} has {pages.count} huge pages of {pages.size} bytes"
         huge = sum(pages.bytes for pages in node.hugepages)
         if node.memory is not None and huge > max(node.memory, 0):
@@ -326,6 +374,9 @@ def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
     for device in devices:
         if device.nodes is not None and device.nodes < 0:
             yield f"device {device.id} of {device.resource} is on {device.nodes}, which is not a set of NUMA nodes"
+        elif device.nodes is not None and device.nodes >> machine_limits.MAX_NODE_ID:
+            highest, most = device.nodes.bit_length() - 1, machine_limits.MAX_NODE_ID - 1
+            yield f"device {device.id} of {device.resource} is on NUMA node {highest}, above {most}"
 
 
 def _report_problems(report: CadvisorReport, cpus: CpuSet, nodes: set[int]) -> Iterator[str]:
@@ -334,10 +385,13 @@ def _report_problems(report: CadvisorReport, cpus: CpuSet, nodes: set[int]) -> I
         yield f"as reported, {problem}"
     for node, times in _repeated(node.id for node in report.nodes or ()):
         yield f"as reported, NUMA node {node} is listed {times} times"
+    for node in sorted(reported):
+        if node >= machine_limits.MAX_NODE_ID:
+            yield f"as reported, NUMA node {node} is not a number from 0 to {machine_limits.MAX_NODE_ID - 1}"
     for unknown in bits.members(bits.of(_known(report.cpus)) & ~cpus):
         yield f"CPU {unknown} is reported, but the machine has no such CPU"
     for cpu in report.cpus:
         if cpu.node is None:
             yield f"CPU {cpu.id} is reported without a NUMA node"
-    if report.num_cpus < 0 or report.num_sockets < 0:
+    if not 0 <= report.num_cpus < machine_limits.MAX_NUMBER or not 0 <= report.num_sockets < machine_limits.MAX_NUMBER:
         yield f"the reported totals are {report.num_cpus} CPUs and {report.num_sockets} sockets"

@@ -18,14 +18,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import ParseError
 from alignup.align.machine import CadvisorReport, Cpu, HugePages, Machine, NumaNode
+from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_NODE_ID, MAX_NODES
 
-MAX_CPUS = 1 << 16
 MAX_LEVELS = 128
-MAX_NODES = 1 << 10  #: the limit of Linux
+MAX_TEXT = 1 << 20  #: characters; a list of all indexes takes a tenth
 
 DEFAULT_MEMORY = 1 << 30  #: bytes per node, as in hwloc
 
@@ -121,6 +120,8 @@ def parse(
 
 
 def _tree(text: str) -> _Tree:
+    if len(text) > MAX_TEXT:
+        raise ParseError(f"the description has {len(text)} characters: expected at most {MAX_TEXT}")
     levels = [_Level("", "machine", 1)]
     for item in _items(text):
         if item["attached"]:
@@ -250,7 +251,7 @@ def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tup
     )
     innermost = min(range(len(hung)), key=lambda order: (-hung[order][0], order))
     nodes, homes = [], []
-    for number, (_, _, order) in zip(_numbers(tree, total, *indexes), places, strict=True):
+    for number, (_, _, order) in zip(_numbers(tree, total, *indexes, below=MAX_NODE_ID), places, strict=True):
         given = hung[order][1].memory
         held = memory if given is None else given
         nodes.append(NumaNode(number, memory=held, hugepages=hugepages if held else ()))
@@ -280,14 +281,14 @@ def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> Cadviso
     return CadvisorReport(cpus=reported, num_cpus=len(cpus), num_sockets=len({cpu.socket for cpu in cpus}))
 
 
-def _numbers(tree: _Tree, total: int, indexes: str | None = None) -> Sequence[int]:
-    """The ids of *total* objects, in the order of the tree."""
+def _numbers(tree: _Tree, total: int, indexes: str | None = None, *, below: int = MAX_CPU_ID) -> Sequence[int]:
+    """The ids of *total* objects, all *below* a limit, in the order of the tree."""
     if indexes is None:
         return range(total)
     if _LIST.fullmatch(indexes):
         numbers = [int(number) for number in indexes.split(",")]
-        if len(numbers) != total or len(set(numbers)) != total or max(numbers) >= bits.MAX_MEMBER:
-            raise ParseError(f"'indexes={indexes}': expected {total} different numbers below {bits.MAX_MEMBER}")
+        if len(numbers) != total or len(set(numbers)) != total or max(numbers) >= below:
+            raise ParseError(f"'indexes={indexes}': expected {total} different numbers below {below}")
         return numbers
     numbers, weight = [0] * total, 1
     for step, times in _loops(tree, total, indexes):
@@ -301,6 +302,8 @@ def _numbers(tree: _Tree, total: int, indexes: str | None = None) -> Sequence[in
 def _loops(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int]]:
     """The step and count of each loop, the fastest first; a missing last loop has step 1."""
     parts = indexes.split(":")
+    if len(parts) > MAX_LEVELS:
+        raise ParseError(f"'indexes=…': {len(parts)} loops, expected at most {MAX_LEVELS}")
     read = [_LOOP.fullmatch(part) for part in parts]
     if all(read):
         loops = [(int(loop[1]), int(loop[2])) for loop in read if loop]

@@ -1,13 +1,15 @@
 """``alignup machine``: show or record the topology of a machine."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, DEBUG_OPTION, Session, define_command, examples
+from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
 from alignup.cli.options import output_option
 
 if TYPE_CHECKING:
@@ -32,8 +34,7 @@ def command() -> None:
 @click.argument("machine", required=False)
 @output_option("text", "svg", "yaml", "json")
 @click.option("--kubelet", is_flag=True, help="Show the machine as the kubelet sees it.")
-@click.pass_obj
-def show(session: Session, *, machine: str | None, output: str, kubelet: bool) -> None:
+def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     """Show the sockets, NUMA nodes, caches, cores, CPUs, memory, devices and distances of a machine.
 
     MACHINE is a recording (alignup machine record), a directory with sys and proc in it, a description in YAML or JSON,
@@ -44,13 +45,20 @@ def show(session: Session, *, machine: str | None, output: str, kubelet: bool) -
     from alignup.discover import machine_file  # noqa: PLC0415
     from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
 
-    session.advice = _ADVICE
-    with terminal.waiting_message(f"Reading {machine or 'this machine'}"):
+    with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE):
         found = load_machine(machine)
     if kubelet:
         view = found.kubelet_view()
         gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
-        found = Machine(cpus=view.cpus, nodes=view.nodes, distances=view.distances, devices=found.devices, gaps=gaps)
+        found = Machine(
+            cpus=view.cpus,
+            nodes=view.nodes,
+            distances=view.distances,
+            devices=found.devices,
+            memory=found.memory,
+            hugepages=found.hugepages,
+            gaps=gaps,
+        )
     if output == "svg":
         terminal.print_document(draw_svg(found))
     elif output == "yaml":
@@ -84,7 +92,7 @@ def record(*, file: Path, root: Path, force: bool) -> None:
         raise click.ClickException(f"{file.parent} is not a directory. Create it, or choose another file.")
     if not force and (file.exists() or file.is_symlink()):
         raise click.ClickException(f"{file} already exists. Choose another file, or overwrite it with --force.")
-    with terminal.waiting_message(f"Recording {root}"):
+    with terminal.waiting_message(f"Recording {root}"), _input_errors("Give a directory with sys and proc in it."):
         found = write(root, file)
     cpus, nodes = len(found.cpus), len(found.nodes)
     click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
@@ -92,6 +100,16 @@ def record(*, file: Path, root: Path, force: bool) -> None:
 
 command.add_command(show)
 command.add_command(record)
+
+
+@contextmanager
+def _input_errors(advice: str) -> Iterator[None]:
+    from alignup.align.errors import AlignError  # noqa: PLC0415 - not needed for --help
+
+    try:
+        yield
+    except AlignError as error:
+        raise InputError(str(error), advice=advice) from error
 
 
 def load_machine(machine: str | None) -> "Machine":

@@ -4,8 +4,8 @@ A recording has what discovery reads and nothing that identifies the machine: no
 product name. Of ``/proc/cpuinfo`` and the ``meminfo`` files only the needed lines are kept. PCI devices become plain
 directories, because the path of a device can name a virtual machine. The same machine gives the same bytes.
 
-Archives are untrusted and never unpacked to disk: their files are read into memory, up to a limit. Names and links that
-lead outside are rejected.
+Archives are untrusted and never unpacked to disk: their files are read into memory, up to the limits in ``limits``.
+Names and links that lead outside are rejected, and so are sparse files, whose content can be longer than the archive.
 """
 
 import gzip
@@ -19,12 +19,10 @@ from itertools import accumulate
 from pathlib import Path
 
 from alignup.align.errors import SourceError
-from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReader
+from alignup.discover import limits
+from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReader, max_bytes
 from alignup.discover.system import BUS
 from alignup.discover.topology import CPU, NODE
-
-MAX_BYTES = 512 << 20  #: uncompressed; a machine with 2048 CPUs takes about 130 MB with headers
-MAX_MEMBERS = 1 << 19
 
 _TOPOLOGY = (
     *("core_id", "physical_package_id", "die_id", "cluster_id", "book_id", "drawer_id"),
@@ -35,6 +33,7 @@ _TOPOLOGY = (
 _CACHE = ("id", "level", "type", "size", "shared_cpu_list", "shared_cpu_map")
 _PCI = ("class", "vendor", "device", "numa_node", "local_cpulist", "local_cpus")
 _CPUINFO = re.compile(r"(processor\s*:|physical id\s*:|core id\s*:|siblings\s*:|cpu cores\s*:|vendor_id\s*:)")
+_CHUNK = 1 << 15
 _STEPS = {"..": -1, "": 0, ".": 0}  #: how much deeper a part of a path leads; 1 for all others
 _MEMINFO = re.compile(r"(Node [0-9]+ )?(MemTotal|HugePages_[A-Za-z]+|Hugepagesize|Hugetlb):")
 
@@ -57,23 +56,18 @@ def record(root: Path, file: Path) -> None:
         written.unlink(missing_ok=True)
 
 
-def read_archive(file: Path, *, max_bytes: int = MAX_BYTES, max_members: int = MAX_MEMBERS) -> ArchiveFiles:
-    contents: dict[str, bytes] = {}
-    links: dict[str, str] = {}
+def read_archive(file: Path) -> ArchiveFiles:
+    """The files in a tar archive, compressed with gzip or not; ``SourceError`` if it exceeds a limit."""
     with file.open("rb") as stored:
         is_gzip = stored.read(2) == b"\x1f\x8b"
         stored.seek(0)
         source: io.BufferedIOBase = gzip.GzipFile(fileobj=stored, mode="rb") if is_gzip else stored
+        reader = _ArchiveReader(file, source)
         try:
-            with tarfile.open(fileobj=_Bounded(source, file, max_bytes), mode="r|") as archive:
-                for count, member in enumerate(archive):
-                    if count >= max_members:
-                        raise SourceError(f"{file} is rejected: it has more than {max_members} members")
-                    if member.isreg() and member.size > max_bytes:
-                        raise SourceError(f"{file} is rejected: {member.name!r} has {member.size} bytes")
-                    _read_member(archive, member, file=file, contents=contents, links=links)
-        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, UnicodeError, ValueError) as error:
+            reader.read_members()
+        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError, ValueError) as error:
             raise SourceError(f"{file} is not a machine archive: {error}") from error
+    contents, links = reader.contents, reader.links
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
     if "sys" not in tops and len(tops) == 1:  # a single top-level directory
         cut = len(tops.pop()) + 1
@@ -82,40 +76,87 @@ def read_archive(file: Path, *, max_bytes: int = MAX_BYTES, max_members: int = M
     return ArchiveFiles.of(contents, links)
 
 
-class _Bounded(io.RawIOBase):
-    def __init__(self, source: io.BufferedIOBase, file: Path, limit: int) -> None:
-        self._source, self._file, self._limit, self._left = source, file, limit, limit
+class _ArchiveReader(io.RawIOBase):
+    """Collects the members of an archive; ``tarfile`` reads its bytes through this object, which limits them."""
+
+    def __init__(self, file: Path, source: io.BufferedIOBase) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.links: dict[str, str] = {}
+        self._file, self._source = file, source
+        self._left = limits.MAX_ARCHIVE_BYTES
+        self._header = 0  #: bytes read since the last member or part of its content
+        self._kept = 0  #: bytes of names and contents
 
     def read(self, size: int = -1) -> bytes:
         wanted = self._left + 1 if size < 0 else min(size, self._left + 1)
         chunk = self._source.read(wanted)
         self._left -= len(chunk)
+        self._header += len(chunk)
         if self._left < 0:
-            raise SourceError(f"{self._file} is rejected: it decompresses to more than {self._limit} bytes")
+            raise self._rejected(f"it decompresses to more than {limits.MAX_ARCHIVE_BYTES} bytes")
+        if self._header > limits.MAX_HEADER_BYTES:
+            raise self._rejected(f"a member has headers of more than {limits.MAX_HEADER_BYTES} bytes")
         return chunk
 
+    def read_members(self) -> None:
+        with tarfile.open(fileobj=self, mode="r|") as archive:
+            count = 0
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined] # the archive would keep all of them
+                self._header = 0
+                count += 1
+                if count > limits.MAX_MEMBERS:
+                    raise self._rejected(f"it has more than {limits.MAX_MEMBERS} members")
+                if len(archive.pax_headers) > limits.MAX_GLOBAL_HEADERS:
+                    raise self._rejected(f"it has more than {limits.MAX_GLOBAL_HEADERS} global headers")
+                self._add(archive, member)
 
-def _read_member(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, *, file: Path, contents: dict[str, bytes], links: dict[str, str]
-) -> None:
-    parts = [part for part in member.name.split("/") if part not in {"", "."}]
-    if member.name.startswith("/") or ".." in parts:
-        raise SourceError(f"{file} is rejected: {member.name!r} leads outside")
-    path = "/".join(parts)
-    if member.issym():
-        # Inside the archive, whether or not the target exists.
-        depths = accumulate(_STEPS.get(part, 1) for part in member.linkname.split("/"))
-        if member.linkname.startswith("/") or min(depths) < 1 - len(parts):
-            raise SourceError(f"{file} is rejected: the link {member.name!r} leads outside")
-        links[path] = member.linkname
-    elif member.isreg():
-        content = archive.extractfile(member)
-        contents[path] = content.read() if content else b""
-    elif member.isdir():
-        links.pop(path, None)
-        contents.setdefault(f"{path}/", b"")
-    else:
-        raise SourceError(f"{file} is rejected: {member.name!r} is neither a file, a directory nor a link")
+    def _add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        name = member.name if len(member.name) <= limits.MAX_PATH else f"{member.name[:40]}…"
+        parts = [part for part in member.name.split("/") if part not in {"", "."}]
+        if max(len(member.name), len(member.linkname)) > limits.MAX_PATH or len(parts) > limits.MAX_PATH_PARTS:
+            most = f"{limits.MAX_PATH} characters or {limits.MAX_PATH_PARTS} directories"
+            raise self._rejected(f"the path {name!r} or its target has more than {most}")
+        if member.name.startswith("/") or ".." in parts:
+            raise self._rejected(f"{name!r} leads outside")
+        path = "/".join(parts)
+        self._keep(len(path) + len(member.linkname))
+        if member.issym():
+            # Inside the archive, whether or not the target exists.
+            depths = accumulate(_STEPS.get(part, 1) for part in member.linkname.split("/"))
+            if member.linkname.startswith("/") or min(depths) < 1 - len(parts):
+                raise self._rejected(f"the link {name!r} leads outside")
+            self.links[path] = member.linkname
+        elif member.issparse():
+            raise self._rejected(f"{name!r} is a sparse file")
+        elif member.isreg():
+            # In an archive with a single top-level directory, that comes before proc.
+            limit = max_bytes(path if parts[:1] == ["proc"] else "/".join(parts[1:]))
+            self.contents[path] = self._content(archive, member, limit)
+        elif member.isdir():
+            self.links.pop(path, None)
+            self.contents.setdefault(f"{path}/", b"")
+        else:
+            raise self._rejected(f"{name!r} is neither a file, a directory nor a link")
+
+    def _content(self, archive: tarfile.TarFile, member: tarfile.TarInfo, limit: int) -> bytes:
+        """The content up to one byte more than *limit*, which shows that it is too long; the rest is skipped."""
+        content = bytearray()
+        file = archive.extractfile(member)
+        while file and (chunk := file.read(_CHUNK)):
+            self._header = 0
+            taken = chunk[: limit + 1 - len(content)]
+            self._keep(len(taken))
+            content += taken
+        return bytes(content)
+
+    def _keep(self, size: int) -> None:
+        self._kept += size
+        if self._kept > limits.MAX_ARCHIVE_CONTENT_BYTES:
+            raise self._rejected(f"its names and contents have more than {limits.MAX_ARCHIVE_CONTENT_BYTES} bytes")
+
+    def _rejected(self, reason: str) -> SourceError:
+        return SourceError(f"{self._file} is rejected: {reason}")
 
 
 def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:

@@ -19,6 +19,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError, ParseError
 from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, HugePages, Machine, NumaNode
+from alignup.align.machine_limits import MAX_NODES
 from alignup.discover.file_reader import FileReader
 from alignup.discover.topology import CPU, NODE, read_linked_cpus, read_listed_cpus, topology_path
 
@@ -307,7 +308,7 @@ class _Reader:
         if read is None:
             return None
         values = read.strip().split(" ")
-        if not all(map(_UNSIGNED.fullmatch, values)):
+        if len(values) > MAX_NODES or not all(map(_UNSIGNED.fullmatch, values)):
             raise CadvisorError(f"{path} has no valid distances")
         return tuple(map(int, values))
 

@@ -11,10 +11,10 @@ from dataclasses import replace
 from alignup.align import bits
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device, Machine
+from alignup.align.machine_limits import MAX_DEVICES, MAX_NODE_ID
 from alignup.align.workload import names
 
 EXAMPLE = "example.com/gpu=4@0,4@1,1@2+3"
-MAX_DEVICES = 100_000  #: in total; more is a typing error
 
 _GROUP = re.compile(r"(?P<count>[0-9]{1,9})(?:@(?P<nodes>[0-9]{1,9}(?:\+[0-9]{1,9})*))?", re.ASCII)
 
@@ -64,7 +64,7 @@ def _group(resource: str, text: str, *, after: int, room: int) -> list[Device]:
     nodes = None
     if shape["nodes"]:
         ids = [int(id_) for id_ in shape["nodes"].split("+")]
-        if max(ids) >= bits.MAX_MEMBER:
+        if max(ids) >= MAX_NODE_ID:
             raise ParseError(f"{resource}: {bits.quote(text)} names NUMA node {max(ids)}, which no machine has")
         nodes = bits.of(ids)
     name = resource.rpartition("/")[2]

@@ -16,16 +16,21 @@ from typing import Protocol
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.errors import ParseError
+from alignup.align.errors import ParseError, SourceError
+from alignup.align.machine_limits import MAX_CPU_ID, MAX_NODE_ID
+from alignup.discover.limits import (
+    MAX_DIRECTORIES,
+    MAX_FILE_BYTES,
+    MAX_NAMES,
+    MAX_PROC_BYTES,
+    MAX_TOTAL_BYTES,
+)
 
-MAX_BYTES = 1 << 18  #: of a file; a list of 8192 CPUs takes 40 kB
-MAX_PROC_BYTES = 64 << 20  #: of a file in ``/proc``; ``cpuinfo`` takes about 16 MB
-MAX_NUMBER = 1 << 16  #: CPU and NUMA node numbers are lower; no kernel supports a tenth as many
-MAX_NAMES = 1 << 17  #: in a directory
 MAX_GAPS = 20  #: sentences about single files; more are only counted
 
 _MAX_LINKS = 40  # the kernel's limit
-_NUMBER = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_MAX_STEPS = 400  # names on the way through all links of a path
+_NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _MASK = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{1,8})*", re.ASCII | re.IGNORECASE)
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 
@@ -49,7 +54,7 @@ class DirectoryFiles:
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
-            content, limit = bytearray(), _limit(path)
+            content, limit = bytearray(), max_bytes(path)
             while chunk := os.read(handle, min(limit + 1 - len(content), 1 << 16)):
                 content += chunk
                 if len(content) > limit:
@@ -94,14 +99,16 @@ class ArchiveFiles:
                 if name in names_:
                     break
                 names_[name] = None
+            if len(directories) > MAX_DIRECTORIES:
+                raise SourceError(f"the files are in more than {MAX_DIRECTORIES} directories")
         files = {path: content for path, content in contents.items() if not path.endswith("/")}
         return cls(files, links, {path: list(names) for path, names in directories.items()})
 
     def read(self, path: str) -> bytes:
         if path not in self.contents:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
-        if len(self.contents[path]) > _limit(path):
-            raise _too_long(_limit(path))
+        if len(self.contents[path]) > max_bytes(path):
+            raise _too_long(max_bytes(path))
         return self.contents[path]
 
     def names(self, path: str) -> list[str]:
@@ -123,6 +130,7 @@ class FileReader:
         self._read: dict[str, str | None] = {}
         self._gaps: dict[str, None] = {}
         self._failed = 0
+        self._bytes = 0  #: of all files read
 
     @property
     def gaps(self) -> tuple[str, ...]:
@@ -146,9 +154,13 @@ class FileReader:
         if path not in self._read:
             self._read[path] = None
             try:
-                self._read[path] = self._files.read(path).decode("latin-1")
+                self._read[path] = text = self._files.read(path).decode("latin-1")
             except (OSError, ValueError) as error:
                 self._add_unreadable(path, error)
+            else:
+                self._bytes += len(text)
+                if self._bytes > MAX_TOTAL_BYTES:
+                    raise SourceError(f"the files that describe the machine have more than {MAX_TOTAL_BYTES} bytes")
         return self._read[path]
 
     def text(self, path: str) -> str | None:
@@ -161,7 +173,7 @@ class FileReader:
 
     def read_cpu_list(self, path: str) -> CpuSet | None:
         """The set in a file of the form ``0-3,8``; an empty file is the empty set."""
-        return self._parse(path, bits.parse, "a list of CPUs")
+        return self._parse(path, _parse_list, "a list of CPUs")
 
     def cpus(self, *paths: str) -> CpuSet | None:
         """The set in the first usable of *paths*: ``…list`` files have lists, all others masks."""
@@ -205,7 +217,7 @@ class FileReader:
             digits = name.removeprefix(prefix)
             if digits == name or not (digits.isascii() and digits.isdigit()):
                 continue
-            if len(digits) > 9 or int(digits) >= MAX_NUMBER:
+            if len(digits) > 9 or int(digits) >= (MAX_NODE_ID if prefix == "node" else MAX_CPU_ID):
                 self.add_unusable(f"{path}/{_quote(name)}", "is left out: its number is too large")
             elif str(int(digits)) == digits:
                 found.append(int(digits))
@@ -219,12 +231,15 @@ class FileReader:
             return None
 
     def resolve(self, path: str) -> str | None:
-        """*path* without links; ``None`` if a link is dangling, circular or leaves the root."""
+        """*path* without links; ``None`` if a link is dangling, circular, very long or leaves the root."""
         remaining = path.split("/")[::-1]
         done: list[str] = []
-        links = 0
+        links = steps = 0
         while remaining:
             name = remaining.pop()
+            steps += 1
+            if steps > _MAX_STEPS:
+                return None
             if name in {"", "."}:
                 continue
             if name == "..":
@@ -260,14 +275,19 @@ def _parse_number(text: str) -> int:
 
 def _parse_mask(text: str) -> CpuSet:
     """The set of a mask of the form ``00000000,0000ffff``."""
-    if len(text) > bits.MAX_MEMBER // 4 or not _MASK.fullmatch(text):
+    if len(text) > MAX_CPU_ID // 32 * len("ffffffff,") or not _MASK.fullmatch(text):
         raise ParseError("not a mask")
     first, *others = text.split(",")
     return int(first + "".join(word.zfill(8) for word in others), 16)
 
 
-def _limit(path: str) -> int:
-    return MAX_PROC_BYTES if path.startswith("proc/") else MAX_BYTES
+def _parse_list(text: str) -> CpuSet:
+    return bits.parse(text, below=MAX_CPU_ID)
+
+
+def max_bytes(path: str) -> int:
+    """How long the file at *path* may be."""
+    return MAX_PROC_BYTES if path.startswith("proc/") else MAX_FILE_BYTES
 
 
 def _too_long(limit: int) -> OSError:

@@ -6,6 +6,7 @@ cAdvisor is inferred for an ordinary kernel.
 """
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from xml.parsers import expat
 
@@ -13,15 +14,16 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, PciDevice
+from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, PciDevice, split_repeated_pci
+from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES
 from alignup.discover import cadvisor
+from alignup.discover.limits import MAX_XML_DEPTH, MAX_XML_OBJECTS, MAX_XML_VALUES
 from alignup.discover.topology import number_groups
-
-MAX_DEPTH = 128
 
 _WORD = re.compile(r"(0x)?[0-9a-fA-F]{0,8}", re.ASCII)
 _PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.ASCII)
 _NO_INDEX = (1 << 32) - 1
+_ATTRIBUTES = {"cpuset", "depth", "local_memory", "os_index", "pci_busid", "pci_type"}
 _TYPES = {"Package": "package", "Socket": "package", "NUMANode": "numa", "L3Cache": "l3", "PCIDev": "pci"}
 
 
@@ -74,6 +76,7 @@ class _Reader:
         self._name = name
         self._open: list[_Object | None] = []
         self._text: list[str] | None = None
+        self._values = 0
 
     def feed(self, text: str) -> None:
         parser = expat.ParserCreate()
@@ -91,20 +94,26 @@ class _Reader:
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         if not self._open and tag != "topology":
             raise SourceError(f"{self._name} is XML, but not from hwloc: expected <topology>, found <{tag[:40]}>")
-        if len(self._open) > MAX_DEPTH:
-            raise SourceError(f"{self._name} is rejected: its objects are nested more than {MAX_DEPTH} levels deep")
+        if len(self._open) > MAX_XML_DEPTH:
+            raise SourceError(f"{self._name} is rejected: its objects are nested more than {MAX_XML_DEPTH} levels deep")
         parent = self._open[-1] if self._open else None
         self._open.append(parent)
         if tag == "object":
-            found = _Object(attributes.get("type", ""), attributes, parent)
+            kept = {name: value for name, value in attributes.items() if name in _ATTRIBUTES}
+            found = _Object(attributes.get("type", ""), kept, parent)
             self._open[-1] = found
             self.objects.append(found)
+            if len(self.objects) > MAX_XML_OBJECTS:
+                raise SourceError(f"{self._name} is rejected: it has more than {MAX_XML_OBJECTS} objects")
         elif tag == "page_type" and parent:
             size, count = _integer(attributes.get("size")), _integer(attributes.get("count"))
+            self._count(1)
             parent.pages.append(HugePages(size or 0, count or 0))
         elif tag == "distances" or (tag == "distances2" and attributes.get("type") == "NUMANode"):
+            self._count(1)
             self.distances.append(_DistanceElement())
         elif tag == "latency" and self.distances:
+            self._count(1)
             self.distances[-1].values.append(attributes.get("value", ""))
         elif tag in {"indexes", "u64values"}:
             self._text = []
@@ -117,40 +126,47 @@ class _Reader:
         self._open.pop()
         if self._text is not None and self.distances:
             into = self.distances[-1].indexes if tag == "indexes" else self.distances[-1].values
-            into += "".join(self._text).split()
+            found = "".join(self._text).split(maxsplit=MAX_XML_VALUES)
+            self._count(len(found))
+            into += found
         self._text = None
+
+    def _count(self, values: int) -> None:
+        """Count page sizes and distances."""
+        self._values += values
+        if self._values > MAX_XML_VALUES:
+            raise SourceError(f"{self._name} is rejected: it has more than {MAX_XML_VALUES} page sizes and distances")
 
 
 def _machine(reader: _Reader, *, name: str) -> Machine:
     by_type: dict[str, list[_Object]] = {}
     for each in reader.objects:
         by_type.setdefault(each.type, []).append(each)
-    units, nodes = (
-        [each for each in by_type.get(type_, ()) if each.index is not None and 0 <= each.index < bits.MAX_MEMBER]
-        for type_ in ("pu", "numa")
-    )
+    units = _numbered(by_type.get("pu", ()), "CPUs", most=MAX_CPUS, below=MAX_CPU_ID, name=name)
+    nodes = _numbered(by_type.get("numa", ()), "NUMA nodes", most=MAX_NODES, below=MAX_NODE_ID, name=name)
     online = bits.of(unit.index or 0 for unit in units)
     if not online:
         raise SourceError(f"{name} has no CPUs: expected objects of type PU with an os_index")
     node_by_cpu: dict[int, int] = {}
     for node in sorted(nodes, key=lambda node: node.cpus.bit_count()):
         node_by_cpu = dict.fromkeys(bits.members(node.cpus & online), node.index or 0) | node_by_cpu
-    sockets = number_groups((each.index, each.cpus & online) for each in by_type.get("package", ()))
+    sockets = number_groups(
+        (each.index, each.cpus & online) for each in by_type.get("package", ()) if each.cpus & online
+    )
     caches = number_groups((each.index, each.cpus & online) for each in by_type.get("l3", ()))
-    cores = {
-        cpu: min(bits.members(core.cpus & online))
-        for core in by_type.get("core", ())
-        for cpu in bits.members(core.cpus & online)
-    }
+    cores: dict[int, int] = {}
+    for core in by_type.get("core", ()):
+        if threads := core.cpus & online:
+            cores |= dict.fromkeys(bits.members(threads), (threads & -threads).bit_length() - 1)
     gaps = ["the report of cAdvisor is inferred for an ordinary kernel"]
-    if not sockets:
-        gaps.append("hwloc reports no sockets")
+    gaps += _socket_gaps(by_type.get("package", ()), online)
     distances = _distances(reader.distances, nodes)
     if distances is None:
         gaps.append("the distances between NUMA nodes are unknown")
     without_memory = bits.of(node.index or 0 for node in nodes if "local_memory" not in node.attributes)
     if without_memory:
         gaps.append(f"hwloc reports no memory on NUMA nodes {bits.show(without_memory)}, which may mean unknown")
+    pci, repeated = split_repeated_pci(_pci_devices(by_type.get("pci", ())[: MAX_PCI_DEVICES + 1], node_by_cpu))
     machine = Machine(
         cpus=tuple(
             Cpu(cpu, cores.get(cpu, cpu), sockets.get(cpu, -1), node_by_cpu.get(cpu), caches.get(cpu))
@@ -158,10 +174,28 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
         ),
         nodes=tuple(sorted(map(_node, nodes), key=lambda node: node.id)),
         distances=distances,
-        pci=tuple(_pci(device, node_by_cpu) for device in by_type.get("pci", ())),
-        gaps=tuple(gaps),
+        pci=pci,
+        gaps=(*gaps, *repeated),
     ).checked()
     return replace(machine, report=cadvisor.infer_report(machine)).checked()
+
+
+def _numbered(objects: Iterable[_Object], what: str, *, most: int, below: int, name: str) -> list[_Object]:
+    """The *objects* with a number."""
+    found = [each for each in objects if each.index is not None and each.index >= 0]
+    if len(found) > most:
+        raise SourceError(f"{name} has {len(found)} {what}: expected at most {most}")
+    if too_large := next((each.index for each in found if (each.index or 0) >= below), None):
+        raise SourceError(f"{name} has {what} with the number {too_large}: expected at most {below - 1}")
+    return found
+
+
+def _socket_gaps(packages: Sequence[_Object], online: CpuSet) -> Iterator[str]:
+    without_cpus = sum(not each.cpus & online for each in packages)
+    if without_cpus == len(packages):
+        yield "hwloc reports no sockets"
+    elif without_cpus:
+        yield f"{without_cpus} of {len(packages)} sockets have no CPUs; they are left out"
 
 
 def _node(found: _Object) -> NumaNode:
@@ -183,13 +217,23 @@ def _distances(elements: list[_DistanceElement], nodes: list[_Object]) -> Distan
     return None
 
 
-def _pci(found: _Object, node_by_cpu: dict[int, int]) -> PciDevice:
+def _pci_devices(devices: Iterable[_Object], node_by_cpu: dict[int, int]) -> Iterator[PciDevice]:
     """A device is near the CPUs of its closest ancestor with CPUs; directly below the machine it is near none."""
-    parent = found.parent
-    while parent and "cpuset" not in parent.attributes:
-        parent = parent.parent
-    near = parent.cpus if parent and parent.kind != "Machine" else None
-    nodes = {node_by_cpu.get(cpu) for cpu in bits.members(near or 0)}
+    near: dict[int, tuple[CpuSet, int | None]] = {}  # id of an ancestor → its CPUs and their NUMA node
+    for device in devices:
+        parent = device.parent
+        while parent and "cpuset" not in parent.attributes:
+            parent = parent.parent
+        if parent is None or parent.kind == "Machine":
+            yield _pci(device, None, None)
+            continue
+        if id(parent) not in near:
+            nodes = {node_by_cpu.get(cpu) for cpu in bits.members(parent.cpus)}
+            near[id(parent)] = (parent.cpus, nodes.pop() if len(nodes) == 1 else None)
+        yield _pci(device, *near[id(parent)])
+
+
+def _pci(found: _Object, cpus: CpuSet | None, node: int | None) -> PciDevice:
     kind = _PCI_TYPE.fullmatch(found.attributes.get("pci_type", "").lower())
     vendor, device = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
     return PciDevice(
@@ -197,18 +241,18 @@ def _pci(found: _Object, node_by_cpu: dict[int, int]) -> PciDevice:
         kind=int(kind[1], 16) << 8 if kind else None,
         vendor=vendor or None,
         device=device or None if vendor else None,
-        node=nodes.pop() if len(nodes) == 1 else None,
-        cpus=near,
+        node=node,
+        cpus=cpus,
     )
 
 
 def _bitmap(text: str | None) -> CpuSet:
     """A set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
     words = (text or "").split(",")
-    if len(words) * 32 > bits.MAX_MEMBER or not all(_WORD.fullmatch(word) for word in words):
+    if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
         raise SourceError(f"{(text or '')[:60]!r} is not a finite set of CPUs")
     return int("".join(word.removeprefix("0x").zfill(8) for word in words) or "0", 16)
 
 
 def _integer(text: str | None) -> int | None:
-    return int(text) if text and re.fullmatch(r"-?[0-9]{1,19}", text, re.ASCII) else None
+    return int(text) if text and re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII) else None

@@ -9,11 +9,12 @@ import msgspec
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import CadvisorNode, HugePages, Machine
+from alignup.align.machine_limits import MAX_CPUS, MAX_NODE_ID, MAX_NODES
 from alignup.discover import cadvisor
 from alignup.discover.cadvisor import CadvisorCore, CadvisorNodeTopology, CadvisorTopology
+from alignup.discover.limits import MAX_DEPTH, MAX_JSON_MARKS, MAX_YAML_VALUES
+from alignup.schema.codec import Int64
 from alignup.schema.machines import machine_from_document, machine_to_document
-
-MAX_DEPTH = 32
 
 
 def dump(machine: Machine) -> str:
@@ -38,20 +39,27 @@ def parse(text: str, *, name: str = "the text") -> Machine:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML was built with libyaml
     try:
-        depth = 0
+        depth = values = 0
         for event in yaml.parse(text, Loader=loader):  # aliases and deep nesting can expand without limit
             if isinstance(event, yaml.AliasEvent):
                 raise SourceError(f"{name} uses the YAML alias {event.anchor!r}, which is not allowed")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise SourceError(f"{name} is nested more than {MAX_DEPTH} levels deep")
+            values += isinstance(event, yaml.NodeEvent)
+            if values > MAX_YAML_VALUES:
+                raise SourceError(f"{name} has more than {MAX_YAML_VALUES} values and keys; JSON may have more")
         found = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SourceError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+    if found is None:
+        raise SourceError(f"{name} is empty: expected the description of a machine")
     return machine_from_document(found, name=name)
 
 
 def parse_json(text: str, *, name: str) -> Machine:
+    if sum(map(text.count, ",:[{")) > MAX_JSON_MARKS:
+        raise SourceError(f"{name} has more than {MAX_JSON_MARKS} commas, colons and brackets")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -62,36 +70,36 @@ def parse_json(text: str, *, name: str) -> Machine:
 
 
 class _Pages(msgspec.Struct):
-    page_size: int  #: KiB
-    num_pages: int
+    page_size: Int64  #: KiB
+    num_pages: Int64
 
 
 class _Cache(msgspec.Struct):
-    id: int = 0
-    level: int = 0
+    id: Int64 = 0
+    level: Int64 = 0
 
 
 class _Core(msgspec.Struct):
-    core_id: int
-    thread_ids: list[int]
-    socket_id: int = 0
+    core_id: Int64
+    thread_ids: list[Int64]
+    socket_id: Int64 = 0
     uncore_caches: list[_Cache] | None = None
 
 
 class _Node(msgspec.Struct):
-    node_id: int
-    memory: int = 0
+    node_id: Int64
+    memory: Int64 = 0
     hugepages: list[_Pages] | None = None
     cores: list[_Core] | None = None
     caches: list[_Cache] | None = None
-    distances: list[int] | None = None
+    distances: list[Int64] | None = None
 
 
 class _Info(msgspec.Struct):
-    num_cores: int
+    num_cores: Int64
     topology: list[_Node] | None
-    num_sockets: int = 0
-    memory_capacity: int = 0
+    num_sockets: Int64 = 0
+    memory_capacity: Int64 = 0
     hugepages: list[_Pages] | None = None
 
 
@@ -100,11 +108,23 @@ def _from_machine_info(found: object, *, name: str) -> Machine:
         info = msgspec.convert(found, _Info)
     except msgspec.ValidationError as error:
         raise SourceError(f"{name} is not a valid MachineInfo of cAdvisor: {error}") from error
+    _check_size(info, name=name)
     if any(not core.thread_ids for node in info.topology or () for core in node.cores or ()):
         raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")
     nodes = tuple(map(_node, info.topology or ()))
     topology = CadvisorTopology(nodes, num_cpus=info.num_cores, num_sockets=info.num_sockets)
     return cadvisor.to_machine(topology, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
+
+
+def _check_size(info: _Info, *, name: str) -> None:
+    nodes = info.topology or ()
+    cpus = sum(len(core.thread_ids) for node in nodes for core in node.cores or ())
+    for what, count, most in (("CPUs", cpus, MAX_CPUS), ("NUMA nodes", len(nodes), MAX_NODES)):
+        if count > most:
+            raise SourceError(f"{name} has {count} {what}: expected at most {most}")
+    for node in nodes:
+        if node.node_id >= MAX_NODE_ID:
+            raise SourceError(f"{name} has NUMA node {node.node_id}: expected a number from 0 to {MAX_NODE_ID - 1}")
 
 
 def _node(node: _Node) -> CadvisorNodeTopology:

@@ -8,9 +8,7 @@ from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import Machine
 from alignup.discover import system
 from alignup.discover.file_reader import DirectoryFiles, FileReader
-
-#: The largest text description, in bytes.
-MAX_TEXT = 64 << 20
+from alignup.discover.limits import MAX_TEXT_BYTES
 
 
 def discover(root: Path = Path("/")) -> Machine:
@@ -51,13 +49,15 @@ def load(source: Path | str) -> Machine:
     try:
         with path.open("rb") as file:
             head = file.read(512)
-        if head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar":
+            is_archive = head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar"
+            text = b"" if is_archive else head + file.read(MAX_TEXT_BYTES + 1)
+        if is_archive:
             from alignup.discover import archive  # noqa: PLC0415 - see record
 
             return system.read_machine(FileReader(archive.read_archive(path)), name=str(path))
-        if path.stat().st_size > MAX_TEXT:
-            raise SourceError(f"{path} is not an archive, and too long for a description")
-        return _parse_text(path.read_text(encoding="utf-8"), name=str(path))
+        if len(text) > MAX_TEXT_BYTES:
+            raise SourceError(f"{path} is not an archive, and longer than a description of {MAX_TEXT_BYTES >> 20} MiB")
+        return _parse_text(text.decode(), name=str(path))
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -67,6 +67,8 @@ def load(source: Path | str) -> Machine:
 def _parse_text(text: str, *, name: str) -> Machine:
     """The machine in a text, whose format shows in its first character."""
     start = text.lstrip("\ufeff \t\r\n")
+    if not start:
+        raise SourceError(f"{name} is empty: expected the description of a machine")
     if start.startswith("<"):
         from alignup.discover import hwloc_xml  # noqa: PLC0415 - loaded on demand
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import CadvisorReport, Device, Machine, PciDevice
+from alignup.align.machine_limits import MAX_NODE_ID, MAX_PCI_DEVICES
 from alignup.discover import cadvisor, topology
 from alignup.discover.file_reader import FileReader
 
@@ -29,7 +30,7 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
     online, offline = topology.read_online_cpus(files)
     if not online:
         raise SourceError(f"{name} has no online CPU: expected {topology.CPU}/cpu0 and so on")
-    ids = files.read_numbered(topology.NODE, "node")
+    ids = topology.read_node_ids(files)
     if not ids:
         files.add_gap("the kernel reports no NUMA nodes")
     cpus = topology.read_cpus(files, online, topology.map_cpus_to_nodes(files, ids, online))
@@ -77,7 +78,10 @@ def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:
     """
     if not files.has(BUS):
         files.add_gap("the PCI bus is missing")
-    found = [_device(files, name) for name in files.names(BUS) if _ADDRESS.fullmatch(name)]
+    addresses = [name for name in files.names(BUS) if _ADDRESS.fullmatch(name)]
+    if len(addresses) > MAX_PCI_DEVICES:
+        raise SourceError(f"{BUS} has {len(addresses)} PCI devices: expected at most {MAX_PCI_DEVICES}")
+    found = [_device(files, address) for address in addresses]
     known = [device for device in found if device]
     if len(known) < len(found):
         files.add_gap(f"{len(found) - len(known)} PCI devices are listed, but not described")
@@ -91,6 +95,9 @@ def _device(files: FileReader, address: str) -> PciDevice | None:
     node = files.number(f"{here}/numa_node")
     if node is None:
         files.add_gap("some PCI devices do not report a NUMA node")
+    elif node >= MAX_NODE_ID:
+        files.add_unusable(f"{here}/numa_node", f"is not a number below {MAX_NODE_ID}")
+        node = None
     return PciDevice(
         address=address,
         kind=_code(files, f"{here}/class"),

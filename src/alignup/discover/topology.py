@@ -18,11 +18,11 @@ from alignup.align.bits import CpuSet
 from alignup.align.distances import MAX_DISTANCE, Distances
 from alignup.align.errors import SourceError
 from alignup.align.machine import Cpu, HugePages, NumaNode
+from alignup.align.machine_limits import MAX_CPUS, MAX_NODES
 from alignup.discover.file_reader import FileReader
 
 CPU = "sys/devices/system/cpu"
 NODE = "sys/devices/system/node"
-MAX_CPUS = 1 << 13  #: what the largest kernels support
 
 #: The kernel's names for the threads of a core and the CPUs of a socket, newest first.
 _CORE = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
@@ -59,6 +59,13 @@ def _online_by_state(files: FileReader, present: CpuSet) -> Iterator[int]:
         state = files.text(f"{CPU}/cpu{cpu}/online")
         if state != "0" and (state is not None or not placed or placed >> cpu & 1):
             yield cpu
+
+
+def read_node_ids(files: FileReader) -> list[int]:
+    ids = files.read_numbered(NODE, "node")
+    if len(ids) > MAX_NODES:
+        raise SourceError(f"{NODE} has {len(ids)} NUMA nodes: expected at most {MAX_NODES}")
+    return ids
 
 
 def read_cpus(files: FileReader, online: CpuSet, nodes: dict[int, int]) -> tuple[Cpu, ...]:

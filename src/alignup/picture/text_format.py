@@ -67,14 +67,23 @@ def format_ids(noun: str, ids: Iterable[int]) -> str:
 
 def format_list(ids: Iterable[int]) -> str:
     """Numbers in the kernel's list format; negative ones, which some machines have, come first."""
-    known = set(ids)
-    below = [str(id_) for id_ in sorted(known) if id_ < 0]
-    return ",".join([*below, *list_parts(bits.of(id_ for id_ in known if id_ >= 0))])
+    known = sorted(set(ids))
+    below = [str(id_) for id_ in known if id_ < 0]
+    spans: list[tuple[int, int]] = []
+    for id_ in known[len(below) :]:  # not as a set: the ids of sockets have up to 63 bits
+        if spans and id_ == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], id_)
+        else:
+            spans.append((id_, id_))
+    return ",".join([*below, *_parts(tuple(spans))])
 
 
 def list_parts(cpus: CpuSet) -> tuple[str, ...]:
     """A set as the parts of its list; evenly spaced members become ``0-62 by 2``."""
-    spans = bits.to_spans(cpus)
+    return _parts(bits.to_spans(cpus))
+
+
+def _parts(spans: bits.Spans) -> tuple[str, ...]:
     starts = [first for first, last in spans if first == last]
     steps = {after - before for before, after in pairwise(starts)}
     if len(spans) > 3 and len(starts) == len(spans) and len(steps) == 1:

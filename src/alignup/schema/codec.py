@@ -25,6 +25,7 @@ LinuxList = Annotated[
     str, Meta(pattern=r"^([0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*)?$", description="A Linux list, such as 0-3,8.")
 ]
 Count = Annotated[int, Meta(ge=0)]
+Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):

@@ -21,13 +21,24 @@ import msgspec
 from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import ParseError, SourceError
-from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode, PciDevice
+from alignup.align.machine import (
+    CadvisorNode,
+    CadvisorReport,
+    Cpu,
+    Device,
+    HugePages,
+    Machine,
+    NumaNode,
+    PciDevice,
+    split_repeated_pci,
+)
+from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_DEVICES, MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES
 from alignup.align.quantity import Quantity
-from alignup.schema.codec import build, convert, parse_or_none, show_or_none, to_builtins
+from alignup.schema.codec import Int64, build, convert, show_or_none, to_builtins
 
 FORMAT = "machine/v1"
 
-_List = str | int  # YAML reads a list of one CPU as a number
+_List = str | Int64  # YAML reads a list of one CPU as a number
 _PCI_CODES = {"kind": 6, "vendor": 4, "device": 4}  # name → hexadecimal digits
 
 
@@ -36,19 +47,19 @@ class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class NodeDocument(_Strict):
-    id: int
-    memory: int | str | None = None
-    hugepages: dict[str | int, int] = {}
-    distances: list[int] | None = None  #: only in a report
+    id: Int64
+    memory: Int64 | str | None = None
+    hugepages: dict[str | Int64, Int64] = {}
+    distances: list[Int64] | None = None  #: only in a report
 
 
 class CpuGroupDocument(_Strict):
     """The CPUs that share a socket, a NUMA node and a cache."""
 
-    socket: int
+    socket: Int64
     cores: _List
-    node: int | None = None
-    cache: int | None = None
+    node: Int64 | None = None
+    cache: Int64 | None = None
     numbers: _List | None = None
 
 
@@ -61,16 +72,16 @@ class DeviceDocument(_Strict):
 
 class PciDeviceDocument(_Strict, rename={"kind": "class"}):
     address: str
-    kind: str | int | None = None
-    vendor: str | int | None = None
-    device: str | int | None = None
-    node: int | None = None
+    kind: str | Int64 | None = None
+    vendor: str | Int64 | None = None
+    device: str | Int64 | None = None
+    node: Int64 | None = None
     cpus: _List | None = None
 
 
 class CadvisorReportDocument(_Strict):
-    num_cpus: int
-    num_sockets: int
+    num_cpus: Int64
+    num_sockets: Int64
     cpus: list[CpuGroupDocument] = []
     nodes: list[NodeDocument] | None = None
 
@@ -79,9 +90,9 @@ class MachineDocument(_Strict):
     alignup: str
     cpus: list[CpuGroupDocument]
     nodes: list[NodeDocument] = []
-    distances: list[list[int]] | None = None
-    memory: int | str | None = None
-    hugepages: dict[str | int, int] = {}
+    distances: list[list[Int64]] | None = None
+    memory: Int64 | str | None = None
+    hugepages: dict[str | Int64, Int64] = {}
     offline: _List = ""
     devices: list[DeviceDocument] = []
     pci: list[PciDeviceDocument] = []
@@ -120,8 +131,9 @@ def machine_from_document(document: object, *, name: str = "the text") -> Machin
             f"{name} does not describe a machine: expected a document with 'alignup: {FORMAT}', cAdvisor's MachineInfo,"
             " hwloc XML or a synthetic machine such as 'pack:2 core:8 pu:2'"
         )
-    if document["alignup"] != FORMAT:
-        raise SourceError(f"{name} has the format {document['alignup']!r}: expected {FORMAT!r}")
+    if (found := document["alignup"]) != FORMAT:
+        other = f"the format {found[:40]!r}" if isinstance(found, str) else "another format"
+        raise SourceError(f"{name} has {other}: expected {FORMAT!r}")
     try:
         return _machine(convert(document, MachineDocument)).checked()
     except ParseError as error:
@@ -129,6 +141,13 @@ def machine_from_document(document: object, *, name: str = "the text") -> Machin
 
 
 def _machine(document: MachineDocument) -> Machine:
+    for field, count, most in (
+        ("nodes", len(document.nodes), MAX_NODES),
+        ("devices", len(document.devices), MAX_DEVICES),
+        ("pci", len(document.pci), MAX_PCI_DEVICES),
+    ):
+        if count > most:
+            raise ParseError(f"{field}: {count} entries: expected at most {most}")
     for node in document.nodes:
         if node.distances is not None:
             raise ParseError(f"NUMA node {node.id} has its own distances: expected all of them under 'distances'")
@@ -136,6 +155,7 @@ def _machine(document: MachineDocument) -> Machine:
     if (reported := document.report) is not None:
         nodes = None if reported.nodes is None else tuple(map(_cadvisor_node, reported.nodes))
         report = build(CadvisorReport, reported, cpus=_cpus(reported.cpus), nodes=nodes)
+    pci, repeated = split_repeated_pci(map(_pci_device, document.pci))
     return Machine(
         cpus=_cpus(document.cpus),
         nodes=tuple(
@@ -143,25 +163,31 @@ def _machine(document: MachineDocument) -> Machine:
             for node in sorted(document.nodes, key=lambda node: node.id)
         ),
         distances=_distances(document.distances, sorted(node.id for node in document.nodes)),
-        devices=tuple(Device(one.resource, one.id, _parse_list(one.nodes), one.healthy) for one in document.devices),
-        pci=tuple(map(_pci_device, document.pci)),
+        devices=tuple(
+            Device(one.resource, one.id, _parse_list(one.nodes, below=MAX_NODE_ID), one.healthy)
+            for one in document.devices
+        ),
+        pci=pci,
         memory=_bytes(document.memory),
         hugepages=_pages(document.hugepages),
         offline=_parse_list(document.offline) or 0,
         report=report,
-        gaps=tuple(document.gaps),
+        gaps=(*document.gaps, *repeated),
     )
 
 
 def _cpus(groups: Iterable[CpuGroupDocument]) -> tuple[Cpu, ...]:
-    cpus = []
+    cpus: list[Cpu] = []
     for group in groups:
         cores = str(group.cores).split()
         numbers = None if group.numbers is None else str(group.numbers).split()
         if numbers is not None and len(numbers) != len(cores):
             raise ParseError(f"{len(numbers)} numbers are given for {len(cores)} cores")
         for index, threads in enumerate(cores):
-            members = list(bits.members(bits.parse(threads)))
+            parsed = bits.parse(threads, below=MAX_CPU_ID)
+            if len(cpus) + parsed.bit_count() > MAX_CPUS:
+                raise ParseError(f"cpus: expected at most {MAX_CPUS}")
+            members = list(bits.members(parsed))
             number = members[0] if numbers is None else bits.parse_integer(numbers[index])
             cpus += [Cpu(id_, number, group.socket, group.node, group.cache) for id_ in members]
     return tuple(sorted(cpus, key=lambda cpu: cpu.id))
@@ -213,8 +239,8 @@ def _pci_document(device: PciDevice) -> PciDeviceDocument:
     return build(PciDeviceDocument, device, **texts, cpus=show_or_none(device.cpus))
 
 
-def _parse_list(listed: _List | None) -> int | None:
-    return parse_or_none(None if listed is None else str(listed))
+def _parse_list(listed: _List | None, *, below: int = MAX_CPU_ID) -> int | None:
+    return None if listed is None else bits.parse(str(listed), below=below)
 
 
 def _bytes(amount: int | str | None) -> int | None:
