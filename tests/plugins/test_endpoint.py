@@ -32,8 +32,9 @@ def test_the_last_entry_of_an_id_wins():
     )
 
 
-def test_devices_without_an_id_are_ignored():
-    assert listed(wire.Device(health="Healthy")) == ()
+@pytest.mark.parametrize("id_", ["", "a,b", "a\nb", "\0"])
+def test_devices_without_a_usable_id_are_ignored(id_):
+    assert listed(wire.Device(ID=id_, health="Healthy")) == ()
 
 
 def test_invalid_numa_nodes_are_ignored():

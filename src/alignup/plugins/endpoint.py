@@ -141,8 +141,8 @@ def plugin_error(code: grpc.StatusCode, details: str) -> PluginError:
 def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[Device, ...]:
     """Return the listed devices, sorted by id: plugins send equal lists in varying order.
 
-    The last entry of an id wins; entries without an id are ignored, and so are invalid NUMA nodes, such as the kernel's
-    -1 for "no node". Raise ``PluginError`` for a list that is too large.
+    The last entry of an id wins; entries without a usable id are ignored, and so are invalid NUMA nodes, such as the
+    kernel's -1 for "no node". Raise ``PluginError`` for a list that is too large.
     """
     if len(response.devices) > MAX_DEVICES:
         raise PluginError(f"the list has {len(response.devices)} devices; the limit is {MAX_DEVICES}")
@@ -154,4 +154,9 @@ def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[D
         nodes = bits.of(node.ID for node in device.topology.nodes if 0 <= node.ID < MAX_NODE)
         known = nodes if device.HasField("topology") else None
         devices[device.ID] = Device(resource, device.ID, known, healthy=device.health == HEALTHY)
-    return tuple(device for id_, device in sorted(devices.items()) if id_)
+    return tuple(device for id_, device in sorted(devices.items()) if _is_usable(id_))
+
+
+def _is_usable(id_: str) -> bool:
+    """Whether a device id can be part of a list of ids, as decisions store them."""
+    return bool(id_) and "," not in id_ and id_.isprintable()
