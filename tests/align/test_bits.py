@@ -217,3 +217,25 @@ def test_integers_are_read_as_long_as_they_fit_64_bits(number):
 @given(st.lists(st.sets(st.integers(0, 200))))
 def test_a_union_has_the_members_of_all(sets):
     assert set(bits.members(bits.union(map(bits.of, sets)))) == set().union(*sets)
+
+
+@given(st.sets(st.integers(0, 5_000), max_size=40))
+def test_large_sets_are_like_small_ones(members):
+    together = sum(1 << member for member in members)
+
+    assert list(bits.members(together)) == sorted(members)
+    assert bits.parse(",".join(map(str, members))) == together
+    assert bits.parse(bits.show(together)) == together
+    assert len(bits.to_spans(together)) == len(members - {member + 1 for member in members})
+
+
+def test_a_very_large_set_takes_no_time():
+    """With steps of all bits for each member, this takes minutes."""
+    every_other = bits.parse(",".join(map(str, range(0, 1 << 18, 2))))
+
+    assert every_other.bit_count() == 1 << 17
+    assert sum(1 for _ in bits.members(every_other)) == 1 << 17
+    assert len(bits.to_spans(every_other)) == 1 << 17
+    with pytest.raises(ParseError, match=r"'0,0,.*…' contains 1048576") as caught:
+        bits.parse("0," * 10_000 + str(bits.MAX_MEMBER))
+    assert len(str(caught.value)) < 200

@@ -16,7 +16,15 @@ from alignup.agent.pod_record import API_SOURCE, PodRecord, check_uid
 from alignup.agent.state import AgentState
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.decision import Decision
-from alignup.align.errors import AlignError, CheckpointError, PodError, RestoreError, StateError, WorkLimitError
+from alignup.align.errors import (
+    AlignError,
+    CheckpointError,
+    ParseError,
+    PodError,
+    RestoreError,
+    StateError,
+    WorkLimitError,
+)
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
@@ -36,6 +44,7 @@ from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
 _ADVICE = "restore the machine or the configuration, or start with --recover drop-misfits to release only these pods"
+_MAX_NOTES = 10  # about finished pods
 _DAMAGE = "start the alignup version that wrote it, or start with --recover previous to fall back to the previous one"
 
 
@@ -137,7 +146,7 @@ def _rebuild(
             pods = [pod for pod in pods if pod.entry.pod.uid not in uids]
     try:
         state, dropped = _restore(pods, ledger, document.waiting, empty, now=now)
-    except (AlignError, ValueError) as error:
+    except (AlignError, ValueError, LookupError, ArithmeticError, RecursionError) as error:
         return _contradiction(empty, [f"the checkpoint is invalid: {error}"])
     if misfits and RecoveryMode.DROP_MISFITS not in options.modes:
         return RecoveryResult(state=state, problems=tuple(f"{what}; {_ADVICE}" for what in misfits))
@@ -167,6 +176,8 @@ def _restore(
     pods, overtakes, dropped = {}, {}, list[str]()
     for each in waiting:
         pod = _with_manifest(read_pod(each.pod), each.manifest)
+        if pod.uid in admitted or pod.uid in pods:
+            raise ParseError(f"two pods have the uid {pod.uid}")
         try:
             check_uid(pod.uid)
             record = _record(pod, host, since=each.since, source=each.source)
@@ -203,8 +214,10 @@ def _finished(documents: Iterable[object]) -> tuple[dict[str, PodRecord], list[s
                 termination=one.termination,
                 run=one.run,
             )
-        except (AlignError, KeyError, TypeError, ValueError) as error:
+        except (AlignError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             lost.append(f"a finished pod is forgotten because it cannot be read: {error}")
+    if len(lost) > _MAX_NOTES:
+        lost[_MAX_NOTES:] = [f"{len(lost) - _MAX_NOTES} more finished pods are forgotten"]
     return found, lost
 
 

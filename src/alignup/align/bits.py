@@ -18,7 +18,10 @@ Spans = tuple[tuple[int, int], ...]  #: the first and last member of each run, a
 
 MAX_MEMBER = 1 << 20  #: exclusive; a typing error must not allocate gigabytes
 
+_CHUNK = 1 << 10  # bits; sets with more are split, because shifting and masking all of them for each member is slow
+_MASK = (1 << _CHUNK) - 1
 _INT64 = range(-(1 << 63), 1 << 63)
+_RUN = re.compile("1+")
 _DECIMAL = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
@@ -31,9 +34,15 @@ def of(members: Iterable[int]) -> Bits:
 
 def members(bits: Bits) -> Iterator[int]:
     """The members, ascending."""
+    first = 0
+    while bits > _MASK:
+        for member in members(bits & _MASK):
+            yield first + member
+        bits >>= _CHUNK
+        first += _CHUNK
     while bits:
         lowest = bits & -bits
-        yield lowest.bit_length() - 1
+        yield first + lowest.bit_length() - 1
         bits ^= lowest
 
 
@@ -54,10 +63,19 @@ def subsets(bits: Bits) -> list[Bits]:
 
 def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
     """Parse a Linux list of numbers *below* a limit, such as ``0-3,8``; the empty text is the empty set."""
+    spans = parse_spans(text)
+    end = spans[-1][1] + 1 if spans else 0
+    if end > below:
+        shown = text if len(text) <= 100 else f"{text[:100]}…"
+        beyond = next(last for _, last in spans if last >= below)
+        raise ParseError(f"{shown!r} contains {beyond}, but numbers must be below {below}")
+    if end > _CHUNK:
+        digits = bytearray(b"0" * end)
+        for first, last in spans:
+            digits[end - 1 - last : end - first] = b"1" * (last - first + 1)
+        return int(digits, 2)
     bits = 0
-    for first, last in parse_spans(text):
-        if last >= below:
-            raise ParseError(f"{text!r} contains {last}, but numbers must be below {below}")
+    for first, last in spans:
         bits |= (1 << last + 1) - (1 << first)
     return bits
 
@@ -68,6 +86,8 @@ def show(bits: Bits) -> str:
 
 
 def to_spans(bits: Bits) -> Spans:
+    if bits.bit_length() > _CHUNK:
+        return tuple((run.start(), run.end() - 1) for run in _RUN.finditer(f"{bits:b}"[::-1]))
     found = []
     start = 0
     while bits:

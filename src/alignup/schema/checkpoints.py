@@ -95,10 +95,10 @@ def upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a version 1 checkpoint as version 2; ``KeyError``, ``TypeError``, ``AttributeError`` if it is damaged."""
     residue, extra, settings = document["crumbs"], document["extra"], document["settings"]
     memory = residue["memory"]
-    pods, waiting, finished = (
-        [rename_keys(pod, {"ending": "termination"}) for pod in stored]
-        for stored in (document["pods"], document["waiting"], extra.get("finished", ()))
-    )
+    lists = document["pods"], document["waiting"], extra.get("finished", [])
+    if not all(isinstance(stored, list) for stored in lists):
+        raise TypeError("pods must be lists")
+    pods, waiting, finished = ([rename_keys(pod, {"ending": "termination"}) for pod in stored] for stored in lists)
     for pod in finished:  # JSON of any shape, not validated yet
         run = pod.get("run") if isinstance(pod, Mapping) else None
         if isinstance(run, Mapping) and isinstance(run.get("containers"), list):

@@ -73,6 +73,8 @@ def convert(value: object, type_: type[T]) -> T:
         raise _parse_error(error) from error
     except RecursionError as error:
         raise ParseError("nested too deeply") from error
+    except UnicodeEncodeError as error:
+        raise ParseError(f"a text contains half a character: {error}") from error
 
 
 def to_builtins(document: object) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def from_document(document: Mapping[str, Any]) -> Decision:
     """
     try:
         return _decision(codec.convert(upgrade(document), DecisionDocument))
-    except ParseError as error:
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         raise ParseError(f"not a decision: {error}") from error
 
 

@@ -16,10 +16,13 @@ Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 #: container → resource → what the device plugin returned for the devices
 PodGrants = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+
 
 def timestamp(seconds: float) -> Timestamp:
-    """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``; the years are 1 to 9999."""
+    known = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
+    return datetime.fromtimestamp(known, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def optional_timestamp(seconds: float) -> Timestamp | None:

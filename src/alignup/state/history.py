@@ -10,7 +10,9 @@ import sqlite3
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from alignup.align.errors import ParseError, StateError
 from alignup.schema import codec
@@ -115,10 +117,11 @@ class History:
             return ()
         where = " AND ".join(_CONDITIONS[name] for name, value in given.items() if value is not None) or "TRUE"
         # Only the constant conditions above are inserted into the text.
-        query = f"SELECT id, time, document FROM decisions WHERE {where} ORDER BY id DESC LIMIT :limit"  # noqa: S608
+        query = f"SELECT id, time, document FROM decisions WHERE {where} ORDER BY id DESC"  # noqa: S608
         try:
             with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=1)) as database:
-                return tuple(map(_stored, database.execute(query, {**given, "limit": _clamp(limit)})))
+                rows = database.execute(query, given)
+                return tuple(islice(filter(None, map(_stored, rows)), _clamp(limit)))
         except (sqlite3.Error, ValueError) as error:
             raise StateError(f"cannot read the history {self.path}: {error}") from error
 
@@ -222,11 +225,18 @@ def _is_damage(error: sqlite3.Error) -> bool:
     return primary in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR}
 
 
-def _stored(row: tuple[int, float, str]) -> StoredDecision:
-    document = codec.load(row[2])
+def _stored(row: tuple[Any, Any, Any]) -> StoredDecision | None:
+    """Return the decision of a row; ``None`` if it is something else, which SQLite does not prevent."""
+    id_, time, text = row
+    try:
+        document = codec.load(text)
+    except (ParseError, TypeError):
+        return None
+    if not isinstance(document, dict) or not isinstance(time, int | float):
+        return None
     with suppress(ParseError):  # a decision of a later version is shown as it is
         document = upgrade(document)
-    return StoredDecision(id=row[0], time=row[1], document=document)
+    return StoredDecision(id=id_, time=time, document=document)
 
 
 def _clamp(number: int | None) -> int | None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.bits import Bits, CpuSet, NodeSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices.ledger import DeviceIds, DeviceInventory, DeviceLedger, natural_sort_key
 from alignup.align.errors import ParseError, RestoreError, StateError
@@ -27,6 +27,7 @@ from alignup.schema.pods import read_pod
 
 #: What pods can no longer hold, with the uid of the pod to release; it is empty if no single pod is the cause.
 Conflicts = list[tuple[str, str]]
+_MAX_SHOWN = 200  # characters of a list of CPUs or NUMA nodes
 ReservedBytes = Mapping[int, Sizes]  #: NUMA node → type → bytes reserved there
 
 
@@ -165,7 +166,13 @@ def _cpu_problems(
     ):
         if which:
             noun, verb = ("CPUs", many) if which & which - 1 else ("CPU", one)
-            yield f"{noun} {bits.show(which)} of {owner} {verb} {what}"
+            yield f"{noun} {_shortened(which)} of {owner} {verb} {what}"
+
+
+def _shortened(members: Bits) -> str:
+    """Return a list for a message; a checkpoint can name a million members."""
+    text = bits.show(members)
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _restore_memory(
@@ -209,10 +216,10 @@ def _block_problems(one: ChargedBlock, idle: MemoryLedger) -> Iterator[str]:
     if not idle.nodes:
         yield f"{what} cannot be kept: this host does not allocate memory now"
         return
-    gone = bits.of(node for node in bits.members(block.nodes) if node not in idle.nodes)
+    gone = block.nodes & ~bits.of(idle.nodes)
     if gone:
         node, exist = ("nodes", "exist") if gone & gone - 1 else ("node", "exists")
-        yield f"{what} is on NUMA {node} {bits.show(gone)}, which no longer {exist} on this machine"
+        yield f"{what} is on NUMA {node} {_shortened(gone)}, which no longer {exist} on this machine"
     elif block.size and not any(block.type in idle.nodes[node].tables for node in bits.members(block.nodes)):
         yield f"{what} is on NUMA node {bits.show(block.nodes)}, which no longer has any"
 
@@ -303,7 +310,7 @@ def _restore_devices(
                     known.setdefault(resource, {})[id_] = device
         if entry.document.devices:
             held[entry.uid] = {
-                container: {resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in own.items()}
+                container: {resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in own.items() if ids}
                 for container, own in entry.document.devices.items()
             }
     inventories = {}
