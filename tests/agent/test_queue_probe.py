@@ -1,16 +1,19 @@
 """Readiness is proven by a job that passes the admission queue."""
 
 import asyncio
+import socket
 import threading
 
 import pytest
 
+from alignup.agent.daemon import background_tasks
 from alignup.agent.queue import MAX_JOBS, AdmissionQueue
 from alignup.agent.queue_probe import QueueProbe
+from alignup.agent.sd_notify import Notifier
 from alignup.agent.transaction import Transaction
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
-from tests.deadlines import wait_for
+from tests.deadlines import until, wait_for
 
 
 class Blockage:
@@ -94,3 +97,28 @@ def test_a_queue_that_is_full_or_stopped_is_not_ready(queue):
 
     assert "requests are in the queue, which is the limit" in full[0]
     assert stopped == ("the agent is stopping; start it again",)
+
+
+def test_the_watchdog_is_notified_only_while_the_queue_answers(queue, tmp_path):
+    address = str(tmp_path / "notify")
+
+    async def check(received):
+        notifier, probe = Notifier(address, watchdog=0.001), QueueProbe(queue)
+        async with Blockage(queue) as blockage, background_tasks(None, queue, probe, notifier):
+            await asyncio.sleep(0)  # the task has started
+            await asyncio.sleep(0)
+            with pytest.raises(BlockingIOError):
+                received.recv(100)
+            blockage.over.set()
+            await until(lambda: _has_message(received))
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as received:
+        received.bind(address)
+        asyncio.run(check(received))
+
+
+def _has_message(received):
+    try:
+        return received.recv(100) == b"WATCHDOG=1"
+    except BlockingIOError:
+        return False

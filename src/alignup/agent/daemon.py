@@ -131,7 +131,7 @@ async def _main(
             )
         address = await stack.enter_async_context(_serve_api(options, service, events.metrics, accept))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
-        await stack.enter_async_context(_background_tasks(watcher, queue, probe, notifier))
+        await stack.enter_async_context(background_tasks(watcher, queue, probe, notifier))
         pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
         log.info("listening", at=str(address), pods=pods, waiting=waiting)
         notifier.send(sd_notify.READY, sd_notify.status_line(f"{pods} pods admitted, {waiting} waiting"))
@@ -226,7 +226,7 @@ async def _serve_api(
 
 
 @asynccontextmanager
-async def _background_tasks(
+async def background_tasks(
     watcher: ManifestWatcher | None, queue: AdmissionQueue, probe: QueueProbe, notifier: Notifier
 ) -> AsyncIterator[None]:
 
