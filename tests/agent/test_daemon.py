@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import ssl
 import stat
 import threading
 from itertools import islice
@@ -18,6 +19,7 @@ from alignup.agent.address import default_root, parse_address
 from alignup.align.errors import ParseError
 from tests.agent.agent_process import serve_command
 from tests.agent.agents import CONFIG, Agent, arguments, pod, run_until_exit, running
+from tests.certificates import CA, install
 from tests.deadlines import wait_for
 from tests.forked_processes import forked
 
@@ -319,13 +321,17 @@ def test_an_invalid_configuration_is_rejected_with_its_field(tmp_path):
         pytest.param("0.0.0.0:80", "0.0.0.0:80", id="all addresses"),
         pytest.param("[::1]:80", "[::1]:80", id="six"),
         pytest.param("node-1:80", "node-1:80", id="a name"),
+        pytest.param("https://node-1:80/", "https://node-1:80", id="with TLS"),
+        pytest.param("http://[::1]:80", "http://[::1]:80", id="without TLS"),
     ],
 )
 def test_addresses(text, shown):
     assert str(parse_address(text)) == shown
 
 
-@pytest.mark.parametrize("text", ["", "unix:", "8080", "host:", "host:99999", "http://host:80", "::1:80"])
+@pytest.mark.parametrize(
+    "text", ["", "unix:", "8080", "host:", "host:99999", "http://host", "ftp://host:80", "host:80/", "::1:80"]
+)
 def test_invalid_addresses_are_rejected(text):
     with pytest.raises(ParseError, match="is not an address"):
         parse_address(text)
@@ -342,3 +348,25 @@ def test_invalid_addresses_are_rejected(text):
 )
 def test_the_default_root_directory(environment, uid, path):
     assert os.fspath(default_root(environment, uid=uid)) == path
+
+
+def test_other_addresses_require_tls(tmp_path):
+    token = tmp_path / "token"
+    token.write_text("let-me-in\n")
+    token.chmod(0o600)
+    certificate, key = install("first", tmp_path)
+    listen = ("--listen", "0.0.0.0:0", "--token-file", token)
+
+    code, output = run_until_exit(tmp_path / "root", *listen)
+    with running(tmp_path / "root", *listen, "--tls-cert-file", certificate, "--tls-private-key-file", key) as agent:
+        (address,) = [line["at"] for line in agent.log() if line["event"] == "listening"]
+        context = ssl.create_default_context(cafile=CA)
+        url = f"https://127.0.0.1:{address.rpartition(':')[2]}/v1/pods"
+        with httpx2.Client(verify=context) as client:
+            answer = client.get(url, headers={"Authorization": "Bearer let-me-in"})
+
+    assert code == 1
+    assert "--tls-cert-file" in output
+    assert "--insecure-http" in output
+    assert address.startswith("https://")
+    assert answer.status_code == 200

@@ -48,7 +48,7 @@ def agent(path, *responses):
         listening.listen()
         thread = threading.Thread(target=serve, args=[listening])
         thread.start()
-        found = client.find_agent(AgentOptions(agent=f"unix:{path}", token_file=None))
+        found = client.find_agent(AgentOptions(agent=f"unix:{path}", token_file=None, ca_file=None))
         assert found is not None
         try:
             yield found, requests
@@ -120,7 +120,7 @@ def test_error_responses_are_errors(tmp_path, sent, message):
 
 def test_a_named_agent_must_answer(tmp_path):
     with pytest.raises(AgentError, match="no agent answers at unix:"):
-        client.find_agent(AgentOptions(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None))
+        client.find_agent(AgentOptions(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None, ca_file=None))
 
 
 def test_the_copied_annotation_names_are_correct():

@@ -205,4 +205,4 @@ def test_a_file_without_a_token_is_an_error(tmp_path, content):
     (tmp_path / "token").write_bytes(content)
 
     with pytest.raises(InputError, match="token does not contain a token"):
-        client.connect(AgentOptions(agent=":1", token_file=tmp_path / "token"))
+        client.connect(AgentOptions(agent=":1", token_file=tmp_path / "token", ca_file=None))

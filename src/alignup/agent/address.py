@@ -1,5 +1,6 @@
 """The address of an agent: a unix socket or a TCP port."""
 
+import ipaddress
 import os
 import re
 from collections.abc import Mapping
@@ -9,7 +10,7 @@ from pathlib import Path
 from alignup.align.errors import ParseError
 
 SOCKET_NAME = "agent.sock"  #: in the agent's root directory
-_TCP = re.compile(r"(?P<host>\[[^]]*\]|[^:]*):(?P<port>[0-9]{1,5})", re.ASCII)
+_TCP = re.compile(r"(?:(?P<scheme>https?)://)?(?P<host>\[[^]]*\]|[^:]*):(?P<port>[0-9]{1,5})(?(scheme)/?)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,22 +25,34 @@ class UnixAddress:
 class TcpAddress:
     host: str
     port: int
+    tls: bool | None = None  #: ``None``: the address does not say
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether the address is certainly one of this machine only."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
 
     def __str__(self) -> str:
-        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        scheme = {None: "", True: "https://", False: "http://"}[self.tls]
+        return f"{scheme}{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
 
 Address = UnixAddress | TcpAddress
 
 
 def parse_address(text: str) -> Address:
-    """Parse ``unix:PATH``, ``HOST:PORT``, or ``:PORT`` for localhost."""
+    """Parse ``unix:PATH``, ``HOST:PORT``, ``https://HOST:PORT``, ``http://HOST:PORT``, or ``:PORT`` for localhost."""
     if text.startswith("unix:") and len(text) > len("unix:"):
         return UnixAddress(Path(text.removeprefix("unix:")).absolute())
     found = _TCP.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
-        raise ParseError(f"{text!r} is not an address; write unix:PATH, HOST:PORT, or :PORT for localhost")
-    return TcpAddress(found["host"].strip("[]") or "127.0.0.1", int(found["port"]))
+        forms = "unix:PATH, HOST:PORT, https://HOST:PORT, or :PORT for localhost"
+        raise ParseError(f"{text!r} is not an address; write {forms}")
+    tls = None if found["scheme"] is None else found["scheme"] == "https"
+    return TcpAddress(found["host"].strip("[]") or "127.0.0.1", int(found["port"]), tls)
 
 
 def default_root(environment: Mapping[str, str], *, uid: int | None = None) -> Path:

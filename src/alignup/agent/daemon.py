@@ -42,6 +42,7 @@ from alignup.serve import app, server, sockets
 from alignup.serve.app import Dependencies
 from alignup.serve.metrics import Metrics
 from alignup.serve.streaming import EventBus
+from alignup.serve.tls import ServerCertificate
 from alignup.state.checkpoint import CheckpointStore
 from alignup.state.history import History
 from alignup.state.lock import lock
@@ -60,6 +61,9 @@ class DaemonOptions:
     root: Path  #: directory of everything durable
     address: Address
     token_file: Path | None = None
+    certificate: Path | None = None  #: for TLS, with ``private_key``
+    private_key: Path | None = None
+    insecure_http: bool = False  #: allow plain HTTP on other than loopback addresses
     manifests: Path | None = None
     recovery: RecoveryOptions = field(default_factory=RecoveryOptions)
     history: int = 10_000  #: decisions to keep
@@ -212,17 +216,28 @@ async def _serve_api(
         version=__version__,
     )
     api = app.build_app(dependencies, token=token, stopping=stopping)
+    certificate = None
+    if options.certificate is not None and options.private_key is not None:
+        certificate = ServerCertificate(options.certificate, options.private_key)
+    tls = None if certificate is None else certificate.context
     address = options.address
-    if isinstance(address, TcpAddress):
-        if token is None:
-            raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
-        bound = sockets.tcp_socket(address.port, address.host)
-    else:
-        bound = sockets.unix_socket(address.path)
-    with bound as listener:
-        async with server.serve_app(api, listener, stopping=stopping):
-            tcp = isinstance(address, TcpAddress)
-            yield TcpAddress(*listener.getsockname()[:2]) if tcp else address
+    if not isinstance(address, TcpAddress):
+        with sockets.unix_socket(address.path) as listener:
+            async with server.serve_app(api, listener, stopping=stopping):
+                yield address
+        return
+    if token is None:
+        raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
+    with sockets.tcp_socket(address.port, address.host) as listener:
+        host, port = listener.getsockname()[:2]
+        bound = TcpAddress(host, port, None if certificate is None else True)
+        if certificate is None and not bound.is_loopback and not options.insecure_http:
+            raise ListenError(
+                f"others could read the token and all pods on the network: {address} needs TLS\n"
+                "name a certificate with --tls-cert-file and --tls-private-key-file, or allow it with --insecure-http"
+            )
+        async with server.serve_app(api, listener, stopping=stopping, tls=tls):
+            yield bound
 
 
 @asynccontextmanager

@@ -11,9 +11,18 @@ import click
 
 from alignup.cli.app import Session, define_command
 from alignup.cli.client import AgentError
-from alignup.cli.options import HostOptions, choice_option, count_option, option, path_option, with_options
+from alignup.cli.options import (
+    HostOptions,
+    choice_option,
+    count_option,
+    flag_option,
+    option,
+    path_option,
+    with_options,
+)
 
 if TYPE_CHECKING:
+    from alignup.agent.address import Address
     from alignup.agent.daemon import DaemonOptions
     from alignup.agent.pods.wiring import PodRuntimeOptions
     from alignup.agent.recovery import ImportedState
@@ -35,6 +44,11 @@ class AgentCommandOptions:
         "ADDRESS", "unix:PATH, HOST:PORT, or :PORT on the loopback interface", f"agent.sock {_IN_ROOT}"
     )
     token_file: Path | None = path_option("FILE", "Require the token in FILE from clients; mandatory on the network")
+    tls_cert_file: Path | None = path_option(
+        "FILE", "Serve HTTPS with the certificates in FILE (PEM); read again when it changes"
+    )
+    tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
+    insecure_http: bool = flag_option("Serve HTTP without TLS on other than loopback addresses")
     device_plugin_dir: Path | None = path_option(
         "DIR", "Where device plugins register, as with a kubelet", f"device-plugins {_IN_ROOT}"
     )
@@ -110,6 +124,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     with inputs.input_errors("in --listen"):
         default = address.UnixAddress(root / address.SOCKET_NAME)
         listen = address.parse_address(options.listen) if options.listen else default
+    _check_tls(options, listen)
     node = inputs.read_host(replace(host, state=None, pods=()))
     containers = None
     notes = node.notes
@@ -122,6 +137,9 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         root=root,
         address=listen,
         token_file=options.token_file,
+        certificate=_absolute(options.tls_cert_file),
+        private_key=_absolute(options.tls_private_key_file),
+        insecure_http=options.insecure_http,
         manifests=_absolute(options.manifest_dir),
         recovery=recovery.RecoveryOptions(
             waiting=wait_queue.WaitQueue(
@@ -137,6 +155,22 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         containers=containers,
         notes=notes,
     )
+
+
+def _check_tls(options: AgentCommandOptions, listen: "Address") -> None:
+    """Raise a ``UsageError`` if the options contradict each other."""
+    from alignup.agent.address import TcpAddress  # noqa: PLC0415 - not needed for --help
+
+    with_tls = options.tls_cert_file is not None
+    if with_tls != (options.tls_private_key_file is not None):
+        raise click.UsageError("--tls-cert-file and --tls-private-key-file need each other.")
+    if with_tls and options.insecure_http:
+        raise click.UsageError("--insecure-http contradicts --tls-cert-file.")
+    tls = isinstance(listen, TcpAddress) and listen.tls is not False  # or left open
+    if with_tls and not tls:
+        raise click.UsageError(f"--tls-cert-file is for TCP addresses with HTTPS, not for {listen}.")
+    if isinstance(listen, TcpAddress) and listen.tls and not with_tls:
+        raise click.UsageError(f"--listen {listen} needs --tls-cert-file and --tls-private-key-file.")
 
 
 def _runtime_options(

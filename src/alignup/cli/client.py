@@ -10,13 +10,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from alignup.agent.address import SOCKET_NAME, Address, UnixAddress, default_root, parse_address
+from alignup.agent.address import SOCKET_NAME, Address, TcpAddress, UnixAddress, default_root, parse_address
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError, ParseError
@@ -43,28 +43,41 @@ class AgentError(InputError, AlignError):
 class AgentOptions:
     agent: str | None = option(
         "ADDRESS",
-        "Address of the agent, unix:PATH or HOST:PORT",
+        "Address of the agent: unix:PATH, HOST:PORT, or https://HOST:PORT",
         "ALIGNUP_AGENT, or this user's agent",
         envvar="ALIGNUP_AGENT",
     )
     token_file: Path | None = path_option(
         "FILE", "File with the token of an agent on the network", "ALIGNUP_TOKEN_FILE", envvar="ALIGNUP_TOKEN_FILE"
     )
+    ca_file: Path | None = path_option(
+        "FILE",
+        "Certificates (PEM) to verify an agent with HTTPS",
+        "ALIGNUP_CA_FILE, or those of the system",
+        envvar="ALIGNUP_CA_FILE",
+    )
 
 
 class AgentClient:
-    """Client for one agent. Every method raises :class:`AgentError` when the agent does not answer or reports one."""
+    """Client for one agent. Every method raises :class:`AgentError` when the agent does not answer or reports one.
 
-    def __init__(self, address: Address, *, token: str = "", timeout: float = TIMEOUT) -> None:
+    Without a scheme, an address other than loopback means HTTPS. The certificate is verified with those in *ca_file*,
+    or with those of the system.
+    """
+
+    def __init__(
+        self, address: Address, *, token: str = "", timeout: float = TIMEOUT, ca_file: Path | None = None
+    ) -> None:
         self.address = str(address)
         self._address = address
         self._timeout = timeout
+        self._ca_file = ca_file
         self._authorization = f"Authorization: Bearer {token}\r\n" if token else ""
 
     @property
     def is_local(self) -> bool:
         """Whether the agent certainly runs on this machine."""
-        return isinstance(self._address, UnixAddress) or self._address.host in {"127.0.0.1", "::1", "localhost"}
+        return isinstance(self._address, UnixAddress) or self._address.is_loopback
 
     def ping(self) -> None:
         self._connect().close()
@@ -172,9 +185,11 @@ class AgentClient:
                 advice="The request may still take effect. Check with 'alignup ps'.",
             ) from error
         except OSError as error:
+            advice = "Read the agent's log, and check with 'alignup ps' whether the request took effect."
+            if isinstance(self._address, TcpAddress) and self._address.tls is None and self._address.is_loopback:
+                advice += f" If it serves HTTPS, name it as https://{self.address}."
             raise AgentError(
-                f"the agent at {self.address} closed the connection: {error.strerror or error}",
-                advice="Read the agent's log, and check with 'alignup ps' whether the request took effect.",
+                f"the agent at {self.address} closed the connection: {error.strerror or error}", advice=advice
             ) from error
         except ValueError as error:
             raise AgentError(
@@ -187,7 +202,9 @@ class AgentClient:
         address = self._address
         try:
             if not isinstance(address, UnixAddress):
-                return socket.create_connection((address.host, address.port), timeout=self._timeout)
+                connection = socket.create_connection((address.host, address.port), timeout=self._timeout)
+                tls = not address.is_loopback if address.tls is None else address.tls
+                return start_tls(connection, address, self._ca_file) if tls else connection
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(self._timeout)
             try:
@@ -203,6 +220,26 @@ class AgentClient:
         return connection
 
 
+def start_tls(connection: "socket.socket", address: TcpAddress, ca_file: Path | None) -> "socket.socket":
+    """Return the encrypted connection to *address*; raise ``AgentError`` if the server is not who it should be."""
+    import ssl  # noqa: PLC0415 - not needed for most agents
+
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        connection.close()
+        reason = "it has no certificates" if isinstance(error, ssl.SSLError) else error.strerror
+        raise InputError(f"cannot use {ca_file}: {reason}", where="in --ca-file") from error
+    try:
+        return context.wrap_socket(connection, server_hostname=address.host)
+    except ssl.SSLCertVerificationError as error:
+        what = f"the certificate of the agent at {address} is not valid: {error.verify_message}"
+        raise AgentError(what, advice="Name the certificate of its CA with --ca-file or ALIGNUP_CA_FILE.") from error
+    except ssl.SSLError as error:
+        advice = f"If it serves plain HTTP, name it as http://{replace(address, tls=None)}."
+        raise AgentError(f"the server at {address} does not speak HTTPS", advice=advice) from error
+
+
 def connect(options: AgentOptions) -> AgentClient:
     """Return a client for the agent that *options* name (default: this user's). Nothing is sent yet."""
     try:
@@ -216,7 +253,7 @@ def connect(options: AgentOptions) -> AgentClient:
         raise InputError(f"{error.filename}: {error.strerror}", where="in --token-file") from error
     if not token.isascii() or len(token.split()) > 1:
         raise InputError(f"{options.token_file} does not contain a token", where="in --token-file")
-    return AgentClient(address, token=token)
+    return AgentClient(address, token=token, ca_file=options.ca_file)
 
 
 def find_agent(options: AgentOptions) -> AgentClient | None:

@@ -10,7 +10,6 @@ import errno
 import logging
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -65,18 +64,17 @@ async def serve_app(
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=[])
-    acceptor = _Acceptor(server, ConnectionTable(limits.connections), limits, tls)
     listener.settimeout(0)
     listener.listen(_BACKLOG)
-    tasks = [asyncio.ensure_future(acceptor.run(listener))]
-    tasks.append(asyncio.ensure_future(server.main_loop()))  # sets the date that responses carry
+    acceptor = _Acceptor(listener, server, limits, tls)
+    acceptor.start()
+    ticks = asyncio.ensure_future(server.main_loop())  # sets the date that responses carry
     try:
         yield
     finally:
         stopping.set()
-        for task in (*tasks, *acceptor.handshakes):
-            task.cancel()
-        await asyncio.gather(*tasks, *acceptor.handshakes, return_exceptions=True)
+        ticks.cancel()
+        await acceptor.stop()
         await server.shutdown(sockets=[listener])
         if server.server_state.tasks:  # which were cancelled, and send an error
             await asyncio.wait(server.server_state.tasks, timeout=_ABORT_SECONDS)
@@ -85,7 +83,7 @@ async def serve_app(
 
 
 class _Acceptor:
-    """Accepts connections.
+    """Accepts connections, one in each turn of the event loop.
 
     asyncio's own server logs thousands of lines per second when there is no free file descriptor, and leaves no choice
     which connections to close.
@@ -93,51 +91,66 @@ class _Acceptor:
 
     def __init__(
         self,
+        listener: socket.socket,
         server: uvicorn.Server,
-        table: ConnectionTable,
         limits: ServerLimits,
         tls: Callable[[], ssl.SSLContext] | None,
     ) -> None:
+        self._listener = listener
         self._server = server
-        self._table = table
         self._limits = limits
         self._tls = tls
-        self.handshakes: set[asyncio.Task[None]] = set()
+        self._table = ConnectionTable(limits.connections)
+        self._loop = asyncio.get_running_loop()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._pause = _FIRST_PAUSE
+        self._reported = -_REPORT_SECONDS
 
-    async def run(self, listener: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        pause, reported = _FIRST_PAUSE, -_REPORT_SECONDS
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(listener)
-            except OSError as error:
-                if error.errno not in _NO_DESCRIPTORS:  # the client is gone already
-                    await asyncio.sleep(0)
-                    continue
-                if time.monotonic() - reported >= _REPORT_SECONDS:
-                    reported = time.monotonic()
-                    _log.warning("cannot accept connections now: %s", error.strerror)
-                self._table.close_one()
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-                continue
-            pause = _FIRST_PAUSE
-            connection = ServedConnection(
-                self._server.config, self._server.server_state, {}, table=self._table, limits=self._limits
-            )
-            self._start(connection, accepted)
-            self._table.add(connection, peer_of(address))
-            await asyncio.sleep(0)  # serve the others before the next
+    def start(self) -> None:
+        self._loop.add_reader(self._listener, self._accept)
+
+    async def stop(self) -> None:
+        self._loop.remove_reader(self._listener)
+        if self._retry is not None:
+            self._retry.cancel()
+        for task in self._handshakes:
+            task.cancel()
+        await asyncio.gather(*self._handshakes, return_exceptions=True)
+
+    def _accept(self) -> None:
+        try:
+            accepted, address = self._listener.accept()
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:
+                self._wait_for_descriptors(error)
+            return  # the client is gone already
+        self._pause = _FIRST_PAUSE
+        accepted.settimeout(0)
+        config, state = self._server.config, self._server.server_state
+        connection = ServedConnection(config, state, {}, table=self._table, limits=self._limits)
+        self._start(connection, accepted)
+        self._table.add(connection, peer_of(address))
+
+    def _wait_for_descriptors(self, error: OSError) -> None:
+        now = self._loop.time()
+        if now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
+            _log.warning("cannot accept connections now: %s", error.strerror)
+        self._table.close_one()
+        self._loop.remove_reader(self._listener)
+        self._retry = self._loop.call_later(self._pause, self.start)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def _start(self, connection: "ServedConnection", accepted: socket.socket) -> None:
         def end(task: asyncio.Task[None]) -> None:
-            self.handshakes.discard(task)
+            self._handshakes.discard(task)
             if not connection.established:
                 accepted.close()
                 self._table.remove(connection)
 
         connection.handshake = task = asyncio.ensure_future(self._shake_hands(connection, accepted))
-        self.handshakes.add(task)
+        self._handshakes.add(task)
         task.add_done_callback(end)
 
     async def _shake_hands(self, connection: "ServedConnection", accepted: socket.socket) -> None:
@@ -190,7 +203,7 @@ class ServedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn itself
         super().connection_made(transport)
         self.established = True
-        transport.set_write_buffer_limits(high=0)  # pause_writing while anything is unread
+        transport.set_write_buffer_limits(high=1, low=0)  # pause_writing while anything is unread
         self._start_timer("head", self._limits.head, self._time_out)
         self._start_timer("unauthenticated", self._limits.unauthenticated, transport.close)
 

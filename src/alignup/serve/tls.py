@@ -1,0 +1,70 @@
+"""The certificate of the server: read from files, and again when they change."""
+
+import logging
+import ssl
+import stat
+from pathlib import Path
+
+from alignup.align.errors import ListenError
+
+_UNSAFE_MODE = 0o027  #: bits that a private key must not have: the group may read it, others may not
+_log = logging.getLogger(__name__)
+
+
+class ServerCertificate:
+    """A certificate chain and its private key, in PEM files.
+
+    A renewed certificate is used for new connections. If the new files cannot be used, the old certificate stays.
+    """
+
+    def __init__(self, certificate: Path, private_key: Path) -> None:
+        self._files = certificate, private_key
+        try:
+            self._loaded = self._versions()
+            self._context = self._load()
+        except (OSError, ValueError) as error:
+            raise ListenError(
+                f"cannot use the certificate {certificate} with the key {private_key}: {_reason(error)}"
+            ) from error
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS settings for a new connection."""
+        try:
+            versions = self._versions()
+        except OSError:  # the files are being replaced
+            return self._context
+        if versions != self._loaded:
+            self._loaded = versions
+            try:
+                self._context = self._load()
+            except (OSError, ValueError) as error:
+                _log.warning("the new certificate %s cannot be used: %s", self._files[0], _reason(error))
+        return self._context
+
+    def _versions(self) -> tuple[tuple[int, ...], ...]:
+        found = [path.stat() for path in self._files]
+        return tuple((one.st_dev, one.st_ino, one.st_mtime_ns, one.st_size, one.st_mode) for one in found)
+
+    def _load(self) -> ssl.SSLContext:
+        certificate, private_key = self._files
+        for path in self._files:
+            if not path.is_file():  # reading a pipe would block
+                raise ValueError(f"{path} is not a regular file")
+        mode = stat.S_IMODE(private_key.stat().st_mode)
+        if mode & _UNSAFE_MODE:
+            raise ValueError(f"the key is accessible to other users (mode {mode:04o}); run: chmod 600 {private_key}")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, private_key, password=_no_password)
+        return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; decrypt it, because the agent cannot ask for a password")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return {"KEY_VALUES_MISMATCH": "the key belongs to another certificate"}.get(
+            error.reason, "they are not a certificate and a private key in PEM format"
+        )
+    return str(getattr(error, "strerror", None) or error)

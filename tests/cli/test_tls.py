@@ -1,0 +1,126 @@
+"""Commands and the agent over HTTPS."""
+
+import asyncio
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from alignup.agent.address import TcpAddress
+from alignup.cli.app import InputError
+from alignup.cli.client import AgentClient, AgentError
+from alignup.serve import sockets
+from alignup.serve.server import ServerLimits, serve_app
+from alignup.serve.tls import ServerCertificate
+from tests.certificates import CA, install
+from tests.cli.commands import in_process
+from tests.serve.fake_backend import FakeBackend, app_of
+
+
+@contextmanager
+def serving(certificate):
+    """Serve an agent in a thread, with TLS unless *certificate* is ``None``; yield its port."""
+    listening, ports, stop = threading.Event(), [], []
+
+    async def serve():
+        stopping, tls = asyncio.Event(), None if certificate is None else certificate.context
+        app = app_of(FakeBackend(), stopping=stopping, token=b"secret")
+        stop.append((asyncio.get_running_loop(), stopping))
+        with sockets.tcp_socket(0) as listener:
+            async with serve_app(app, listener, stopping=stopping, limits=ServerLimits(end=1), tls=tls):
+                ports.append(listener.getsockname()[1])
+                listening.set()
+                await stopping.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert listening.wait(60)
+    try:
+        yield ports[0]
+    finally:
+        loop, stopping = stop[0]
+        loop.call_soon_threadsafe(stopping.set)
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory):
+    with serving(ServerCertificate(*install("first", tmp_path_factory.mktemp("tls")))) as port:
+        yield port
+
+
+@pytest.fixture
+def token(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("secret\n")
+    path.chmod(0o600)
+    return path
+
+
+def test_commands_verify_the_certificate(port, token):
+    address = ("--agent", f"https://localhost:{port}", "--token-file", token)
+
+    verified = in_process("ps", *address, "--ca-file", CA)
+    by_environment = in_process("ps", *address, env={"ALIGNUP_CA_FILE": str(CA)})
+    unverified = in_process("ps", *address)
+
+    assert (verified.returncode, verified.stderr) == (0, "note: web.yaml cannot be used\nNo pods found.\n")
+    assert by_environment.returncode == 0
+    assert unverified.returncode == 1
+    assert f"the certificate of the agent at https://localhost:{port} is not valid: " in unverified.stderr
+    assert "--ca-file" in unverified.stderr
+
+
+def test_the_host_name_is_verified(port, monkeypatch):
+    monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_kw: [(2, 1, 6, "", ("127.0.0.1", port))])
+
+    with pytest.raises(AgentError, match="Hostname mismatch"):
+        AgentClient(TcpAddress("node-7.example.com", port), token="secret", ca_file=CA).pods()  # noqa: S106 - made up
+
+
+def test_other_addresses_mean_https(monkeypatch):
+    """A token is never sent in plain text without being told."""
+    with serving(None) as port:
+        monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_kw: [(2, 1, 6, "", ("127.0.0.1", port))])
+
+        with pytest.raises(AgentError, match="does not speak HTTPS") as error:
+            AgentClient(TcpAddress("node-7", port), token="secret").pods()  # noqa: S106 - made up
+        plain = AgentClient(TcpAddress("node-7", port, tls=False), token="secret").pods()  # noqa: S106
+
+    assert f"http://node-7:{port}" in str(error.value.advice)
+    assert plain == []
+
+
+def test_plain_http_to_an_agent_with_https_names_the_scheme(port):
+    with pytest.raises(AgentError) as error:
+        AgentClient(TcpAddress("127.0.0.1", port)).pods()
+
+    assert f"https://127.0.0.1:{port}" in str(error.value.advice)
+
+
+@pytest.mark.parametrize("content", [None, "hello"])
+def test_an_unusable_ca_file_is_an_error(port, tmp_path, content):
+    if content:
+        (tmp_path / "ca.pem").write_text(content)
+
+    with pytest.raises(InputError, match=r"cannot use .*ca\.pem: "):
+        AgentClient(TcpAddress("localhost", port, tls=True), ca_file=tmp_path / "ca.pem").pods()
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--tls-cert-file", "x"], "need each other"),
+        (["--tls-private-key-file", "x"], "need each other"),
+        (["--tls-cert-file", "x", "--tls-private-key-file", "x"], "not for unix:"),
+        (["--listen", "http://:1", "--tls-cert-file", "x", "--tls-private-key-file", "x"], "not for http:"),
+        (["--listen", "https://:1"], "needs --tls-cert-file"),
+        (["--listen", ":1", "--tls-cert-file", "x", "--tls-private-key-file", "x", "--insecure-http"], "contradicts"),
+    ],
+)
+def test_contradictory_options_are_usage_errors(tmp_path, options, reason):
+    result = in_process("agent", "--root-dir", tmp_path / "root", "--machine", "pack:1 core:2 pu:1", *options)
+
+    assert result.returncode == 2
+    assert reason in result.stderr
+    assert not (tmp_path / "root").exists()
