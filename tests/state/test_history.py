@@ -427,3 +427,27 @@ def test_the_directory_may_be_relative(tmp_path, monkeypatch):
     assert ids(history.latest()) == [1]
     assert (tmp_path / NAME).exists()
     history.close()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        pytest.param("document", "{", id="no JSON"),
+        pytest.param("document", "[]", id="no object"),
+        pytest.param("document", b"\xff", id="bytes"),
+        pytest.param("document", 5, id="a number"),
+        pytest.param("document", "[" * 100_000, id="nested too deeply"),
+        pytest.param("time", "noon", id="no time"),
+    ],
+)
+def test_rows_that_are_no_decisions_are_left_out(tmp_path, column, value):
+    """SQLite stores any value in any column."""
+    history = History(tmp_path)
+    for name in ("a", "b", "c"):
+        history.add(decided(name), time=0)
+    history.close()
+    with closing(sqlite3.connect(history.path)) as database, database:
+        database.execute(f"UPDATE decisions SET {column} = ? WHERE id = 2", (value,))  # noqa: S608 - from above
+
+    assert [one.id for one in history.latest(limit=2)] == [3, 1]
+    assert history.get(2) is None
