@@ -11,7 +11,7 @@ from alignup.agent.manifests.directory import ManifestDir
 from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
-from alignup.align.errors import FileError
+from alignup.align.errors import CheckpointFullError, FileError
 from alignup.schema.api import AdmissionStatus
 from tests.agent.agents import pod as document
 from tests.agent.agents import running
@@ -46,9 +46,11 @@ class WatcherRig:
             ManifestDir(directory), self.queue, log=log.make_logger(self.out, readable=False), interval=0.01
         )
 
-    def _save(self, _state):
+    def _save(self, state):
         if self.full:
             raise FileError("cannot write: No space left on device")
+        if any(record.pod.name == "large" for record in state.all_records()):
+            raise CheckpointFullError("checkpoint.json", size=2, limit=1)
 
     def scan(self, times=2):
         async def scans():
@@ -95,6 +97,17 @@ def test_pods_follow_their_files(start_rig, tmp_path):
 
     assert here == {"web": AdmissionStatus.ADMITTED, "db": AdmissionStatus.ADMITTED}
     assert rig.pods == {}
+
+
+def test_a_pod_that_does_not_fit_the_ledger_keeps_no_other_change_back(start_rig, tmp_path):
+    rig = start_rig()
+    put(tmp_path, "a.json", written("old"))
+    rig.scan()
+    put(tmp_path, "a.json", written("large", cpu="1"), written("web", cpu="1"), written("db", cpu="1"))
+    rig.scan(3)
+
+    assert list(rig.pods) == ["web", "db"]
+    assert any("manifests cannot be applied now: " in one and "the ledger is full" in one for one in rig.messages)
 
 
 def test_an_edited_pod_can_reuse_its_own_resources(start_rig, tmp_path):
