@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import PodRecord
+from alignup.agent.service import AgentService
 from alignup.agent.state import AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
@@ -337,3 +339,19 @@ def test_the_ledger_and_the_records_agree_after_any_sequence(jobs, wait, patienc
         now = after(now, releases(entry.pod.uid))
     assert now.pod_views() == ()
     assert replace(now.host.ledger, used=idle.used) == idle
+
+
+def test_a_list_of_pods_is_a_snapshot_with_slices():
+    """Admitted pods come first, then waiting ones with their positions; later changes do not show."""
+    state = after(empty_state(wait_enabled=True), *(admits(name, cpu="4") for name in "abcd"))
+    queue = SimpleNamespace(state=state)
+    views = AgentService(queue, *[None] * 4).pod_views()  # type: ignore[arg-type] # needs only the state
+    queue.state = after(state, releases("a"))
+
+    listed = list(views)
+
+    assert [view.pod.uid for view in listed] == ["a", "b", "c", "d"]
+    assert [view.position for view in listed] == [None, 1, 2, 3]
+    assert len(views) == 4
+    assert [list(views[start:stop]) for start, stop in ((0, 2), (1, 9), (3, 1))] == [listed[:2], listed[1:], []]
+    assert (views[-1], views[0]) == (listed[-1], listed[0])
