@@ -12,6 +12,7 @@ from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
 from alignup.agent.pod_record import API_SOURCE, PodRecord, check_pod, same_workload
 from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, pod_view
+from alignup.agent.wait_queue import MAX_TRIES
 from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import PreferenceAnswers
@@ -86,15 +87,14 @@ class Transaction:
             if uid in pods:
                 return self._admit_again(pod, pods[uid], source=source)
         decided = self.decide(pod, source=source)
-        blocking = next((one for other, one in self._waiting.pods.items() if self._blocks(other)), None)
-        if decided.decision.admitted and blocking is None:
+        if blocking := self._blocking_pod(decided, self._waiting.pods):
+            decision = pending_admission.waiting_behind(decided.decision, blocking)
+            return self._record(replace(decided, decision=decision), AdmissionStatus.WAITING)
+        if decided.decision.admitted:
             if self._before.plugins and (pending := self._reserve(decided)):
                 return pending if source == API_SOURCE else self._wait_for_plugins(pending)
             self._host.apply(decided.decision)
             return self._record(decided, AdmissionStatus.ADMITTED)
-        if decided.decision.admitted and blocking is not None:
-            decision = pending_admission.waiting_behind(decided.decision, blocking.pod)
-            return self._record(replace(decided, decision=decision), AdmissionStatus.WAITING)
         return self._wait_or_reject(decided)
 
     def apply_preferences(
@@ -247,32 +247,37 @@ class Transaction:
         self._emit(EventKind.GONE if gone else EventKind.STOPPED, detail=f"{resource}: the device plugin {what}")
 
     def retry_waiting(self) -> None:
-        """Admit the waiting pods that fit now, in order."""
+        """Admit the waiting pods that fit now, in order; behind one that must not be overtaken, try only a few."""
         if not self._admits_waiting:
             return
         misfits: set[str] = set()  # request keys that do not fit the current ledger
         passed: list[str] = []
+        blocked, tries = False, MAX_TRIES
         for uid, record in self._waiting.pods.items():
             if uid in self._pending or uid in self._backing_off:
                 continue
-            if record.request_key not in misfits and self._retry(record):
+            new = record.request_key not in misfits
+            if new and self._retry(record, passed if blocked else ()):
                 misfits.clear()
-                overtaken = passed
+                blocked = blocked or any(map(self._blocks, passed))
             else:
                 misfits.add(record.request_key)
                 passed.append(uid)
-                overtaken = [uid]
-            if any(map(self._blocks, overtaken)):
+                blocked = blocked or self._blocks(uid)
+            if blocked and new and not (tries := tries - 1):
                 return
 
-    def _retry(self, record: PodRecord) -> bool:
-        """Return whether a waiting pod fits now; it is then admitted or pending."""
+    def _retry(self, record: PodRecord, ahead: Iterable[str]) -> bool:
+        """Return whether a waiting pod fits now and may overtake those *ahead*; it is then admitted or pending."""
         try:
             decided = self.decide(record.pod, source=record.source)
         except (AlignError, NotReadyError):  # must not keep other pods waiting
             return False
-        if not decided.decision.admitted:
-            self._waiting = self._waiting.updated(record.with_decision(decided.decision))
+        decision = decided.decision
+        if blocking := self._blocking_pod(decided, ahead):
+            decision = pending_admission.waiting_behind(decision, blocking)
+        if not decision.admitted:
+            self._waiting = self._waiting.updated(record.with_decision(decision))
             self._changed = True
             return False
         if pending := self._reserve(decided):
@@ -284,14 +289,15 @@ class Transaction:
         self._record(decided, AdmissionStatus.ADMITTED)
         return True
 
+    def _blocking_pod(self, decided: PendingAdmission, ahead: Iterable[str]) -> Pod | None:
+        undecided = {one.resource for one in decided.preference_requests}
+        return self._waiting.blocking_pod(self._host, decided.decision, filter(self._blocks, ahead), undecided)
+
     def _blocks(self, uid: str) -> bool:
-        """Whether no pod behind a waiting pod may be admitted; a pod that waits for a plugin blocks no other."""
-        return (
-            self._waiting.is_blocking(uid)
-            and uid not in self._pending
-            and uid not in self._backing_off
-            and not device_state.lacks_healthy_devices(self._host, self._waiting.pods[uid].pod)
-        )
+        """Whether a waiting pod must not be overtaken; a pod that waits for a plugin blocks no other."""
+        if not self._waiting.is_blocking(uid) or uid in self._pending or uid in self._backing_off:
+            return False
+        return not device_state.lacks_healthy_devices(self._host, self._waiting.pods[uid].pod)
 
     def _emit(
         self, kind: EventKind, about: PendingAdmission | PodRecord | PodView | None = None, *, detail: str = ""

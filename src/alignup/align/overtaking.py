@@ -1,0 +1,156 @@
+"""Whether a pod may be admitted before pods that wait longer: only if it takes nothing that they could use.
+
+A pod takes something from a waiting pod if that one could be admitted later without the other pod, but not with it,
+whatever is released in between. :func:`competes` never misses that, and may see it where there is none. Two facts make
+it a simple comparison of amounts:
+
+* A set of NUMA nodes is suitable for a request if it has enough free in total. A node that has enough for all waiting
+  pods by itself makes every set with that node suitable, whatever else is taken or released, and a set without it is
+  not affected. So hints, and with them the result of the merge, stay as they are.
+* The fit check, and allocation without alignment, compare totals of the whole host.
+
+Memory needs more: a node whose memory is allocated alone cannot be part of a group of nodes later, and vice versa.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.admit import effective_policy
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Decision
+from alignup.align.errors import PodError
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.provider import Need, Provider
+from alignup.align.settings import Policy, Scope
+from alignup.align.workload import Pod, demand
+
+_ALIGNED = {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}  #: the policies that reject a pod for its NUMA nodes
+
+
+def competes(host: Host, decision: Decision, waiting: Sequence[Pod], *, undecided: Collection[str] = ()) -> bool:
+    """Whether the admission in *decision* may take something that one of the *waiting* pods could use.
+
+    *undecided* are resources whose devices a device plugin has yet to choose.
+    """
+    before, after = decision.before, decision.after
+    if before is None or after is None:
+        return False
+    try:
+        return _takes_something(host, decision.uid, before, after, waiting, undecided)
+    except PodError:  # invalid annotations: nothing is known about the policy of a waiting pod
+        return True
+
+
+def _takes_something(  # noqa: PLR0913, PLR0917 - only for competes
+    host: Host, uid: str, before: Ledger, after: Ledger, waiting: Sequence[Pod], undecided: Collection[str]
+) -> bool:
+    return (
+        any(not _needs(host.devices, before.devices, pod).keys().isdisjoint(undecided) for pod in waiting)
+        or any(before.others[one.name] is not after.others[one.name] for one in host.others)
+        or _fails_fit_check(host, before, after, waiting)
+        or _lacks_free(host, before, after, waiting)
+        or _splits_memory(host, uid, after, waiting)
+    )
+
+
+def _fails_fit_check(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod]) -> bool:
+    allocatable = host.rules.allocatable
+    if allocatable is None:
+        return False
+    requests = [demand.fit_used(pod) for pod in waiting]
+    capacity = allocatable.with_devices(host.devices.capacity(after.devices, "")).scalars
+    compared = [(len(waiting), allocatable.pods, before.used.pods, after.used.pods)]
+    for name in ("milli_cpu", "memory", "ephemeral_storage"):
+        total, earlier, now = (getattr(one, name) for one in (allocatable, before.used, after.used))
+        compared.append((sum(getattr(one, name) for one in requests), total, earlier, now))
+    for name, total in capacity.items():
+        earlier, now = (used.scalars.get(name, 0) for used in (before.used, after.used))
+        compared.append((sum(one.scalars.get(name, 0) for one in requests), total, earlier, now))
+    return any(request > max(0, total - now) and now > earlier for request, total, earlier, now in compared)
+
+
+def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod]) -> bool:
+    """Whether less than the waiting pods request is left on the whole host, or on a NUMA node they are aligned to."""
+    nodes = {
+        pod.uid: _usable_nodes(host, before, pod) if effective_policy(pod, host.rules)[0] in _ALIGNED else 0
+        for pod in waiting
+    }
+    for provider, earlier, left in _changed_ledgers(host, before, after):
+        # full-pcpus-only does not count siblings of reserved CPUs as free.
+        strict = provider is host.cpus and host.cpus.options.full_pcpus_only
+        hidden = (host.cpus.reserved_cores & ~host.cpus.reserved).bit_count() if strict else 0
+        total: Counter[str] = Counter()
+        on_node: Counter[tuple[str, int]] = Counter()
+        free: dict[str, tuple[Need, Need]] = {}
+        for pod in waiting:
+            was = _needs(provider, earlier, pod)
+            for resource, need in _needs(provider, left, pod).items():
+                free[resource] = was[resource], need
+                total[resource] += need.request
+                on_node.update({(resource, node): need.request for node in bits.members(nodes[pod.uid])})
+        for resource, (was_free, now_free) in free.items():
+            if now_free.total < min(was_free.total, total[resource] + hidden):
+                return True
+            for node, amount in now_free.free.items():
+                if on_node[resource, node] and amount < min(was_free.free[node], on_node[resource, node] + hidden):
+                    return True
+    return False
+
+
+def _splits_memory(host: Host, uid: str, after: Ledger, waiting: Sequence[Pod]) -> bool:
+    """Whether memory of the admitted pod may be in the way of memory on several nodes, or of a group of nodes."""
+    taken = {block.nodes for blocks in after.memory.held.get(uid, {}).values() for block in blocks}
+    needing = {pod.uid: (pod, _needs(host.memory, after.memory, pod)) for pod in waiting}
+    needing = {key: (pod, needs) for key, (pod, needs) in needing.items() if needs}
+    if not taken or not needing:
+        return False
+    if any(nodes.bit_count() != 1 for nodes in taken):
+        return True
+    if any(effective_policy(pod, host.rules)[0] is Policy.BEST_EFFORT for pod, _ in needing.values()):
+        return True
+    for node in bits.members(bits.union(taken)):
+        on_node: Counter[str] = Counter()
+        for pod, needs in needing.values():
+            if _usable_nodes(host, after, pod) >> node & 1:
+                on_node.update({type_: need.request for type_, need in needs.items()})
+        if any(after.memory.free(1 << node, type_) < request for type_, request in on_node.items()):
+            return True
+    return False
+
+
+def _changed_ledgers(host: Host, before: Ledger, after: Ledger) -> Iterator[tuple[Provider[Any], Any, Any]]:
+    earlier, left = before.by_provider(), after.by_provider()
+    for provider in (host.devices, host.cpus, host.memory):
+        if earlier[provider.name] is not left[provider.name]:
+            yield provider, earlier[provider.name], left[provider.name]
+
+
+def _needs(provider: Provider[Any], ledger: Any, pod: Pod) -> Mapping[str, Need]:  # noqa: ANN401 - of any provider
+    """What a pod needs at most: all containers together, or the pod as a whole."""
+    found = dict(provider.needs(ledger, pod, None))
+    requests: Counter[str] = Counter()
+    for container in pod.all_containers:
+        for resource, need in provider.needs(ledger, pod, container).items():
+            requests[resource] += need.request
+            found.setdefault(resource, need)
+    return {
+        resource: need._replace(request=max(requests[resource], need.request))
+        for resource, need in found.items()
+        if requests[resource] or need.request
+    }
+
+
+def _usable_nodes(host: Host, ledger: Ledger, pod: Pod) -> NodeSet:
+    """The NUMA nodes that *pod* could get something on; with one node for all, those with the devices it requests."""
+    policy, scope = effective_policy(pod, host.rules)
+    nodes = host.view.all_nodes
+    if policy is not Policy.SINGLE_NUMA_NODE or (scope is not Scope.POD and len(pod.all_containers) > 1):
+        return nodes
+    for resource in _needs(host.devices, ledger.devices, pod):
+        inventory = ledger.devices.inventories.get(resource)
+        if inventory and inventory.placed.bit_count() == len(inventory.devices):
+            nodes &= bits.of(node for node, devices in inventory.on.items() if devices)
+    return nodes
