@@ -175,7 +175,7 @@ def test_pod_level_resources_need_a_feature_gate(manifest, gates):
 
 
 def test_control_characters_are_escaped(manifest):
-    strange = json.dumps({"apiVersion": "v1", "kind": "Odd\x1b]0;x\x07", "metadata": {"name": "front\x1b[31m"}})
+    strange = json.dumps({"apiVersion": "odd/v1", "kind": "Odd\x1b]0;x\x07", "metadata": {"name": "front\x1b[31m"}})
 
     run = in_process("why", "-f", manifest(f"{strange}\n---\n{pod()}"), *SMALL)
 
@@ -199,7 +199,7 @@ def test_other_kinds_are_skipped_with_a_note(manifest):
     alone = in_process("why", "-f", manifest(service, "service.yaml"), *SMALL)
 
     assert run.returncode == 0
-    assert "Service front" in run.stderr
+    assert "skipped 1 object that runs no pods: Service (1)" in run.stderr
     assert alone.returncode == 2
     assert "no workloads found" in alone.stderr
 

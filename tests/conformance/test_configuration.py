@@ -73,6 +73,8 @@ def check_load(case: Case, error: ConfigurationError) -> None:
             assert text.partition("failed to decode: ")[2] in [one.what for one in error.problems]
         elif line := re.search(r"yaml: (line \d+)", text):
             assert line[1] in str(error)
+        elif "was empty" in text:
+            assert [text.endswith(one.what) for one in error.problems] == [True]
         elif missing := re.search(r"Object '(\w+)' is missing", text):
             assert [one.field.lower() for one in error.problems] == [missing[1].lower()]
         elif "no kind" in text:

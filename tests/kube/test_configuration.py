@@ -103,8 +103,11 @@ port: 10250
 @pytest.mark.parametrize(
     ("text", "field", "what"),
     [
-        pytest.param("", "", "is empty", id="an empty file"),
-        pytest.param("# nothing\n", "kind", "is missing", id="only a comment"),
+        pytest.param("", "", 'kubelet config file "node-7.yaml" was empty', id="an empty file"),
+        pytest.param(b"", "", 'kubelet config file "node-7.yaml" was empty', id="no bytes"),
+        pytest.param("# nothing\n", "kind", "Object 'Kind' is missing in \"# nothing\\n\"", id="only a comment"),
+        pytest.param("---\n", "kind", "Object 'Kind' is missing in \"---\\n\"", id="only a separator"),
+        pytest.param(b" \n\n", "kind", "Object 'Kind' is missing in \" \\n\\n\"", id="only white space"),
         pytest.param("---\n---\n" + HEAD, "kind", "is missing", id="an empty first document"),
         pytest.param("- a\n", "", "must be an object, not a list", id="a list"),
         pytest.param("apiVersion: v1\n", "kind", "is missing", id="no kind"),
@@ -404,3 +407,8 @@ def test_overrides_replace_fields(change, field, value):
 def test_an_override_without_field_or_value_is_an_error(change):
     with pytest.raises(ParseError, match="no value"):
         apply_overrides(b"kind: KubeletConfiguration\n", [change])
+
+
+@pytest.mark.parametrize("text", [b"", b"# nothing\n", b"---\n---\n" + HEAD.encode()])
+def test_overrides_do_not_fill_an_empty_file(text):
+    assert apply_overrides(text, ["maxPods=7"]) == text

@@ -205,16 +205,51 @@ def test_workloads_know_their_source_location():
 
 
 def test_other_kinds_are_skipped_with_a_warning():
-    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"}}
     other = controller("Job", "batch.volcano.sh/v1alpha1")
 
-    loaded = read(service, other, pod())
+    loaded = read(other, controller("Deployment", "apps/v2"), pod())
 
     assert [workload.kind for workload in loaded.workloads] == ["Pod"]
     assert loaded.warnings == (
-        "some.yaml, document 1, line 1: skipped Service web of v1: not a supported workload kind",
-        "some.yaml, document 2, line 6: skipped Job web of batch.volcano.sh/v1alpha1: not a supported workload kind",
+        "some.yaml, document 1, line 1: skipped Job web of batch.volcano.sh/v1alpha1: not a supported workload kind",
+        "some.yaml, document 2, line 19: skipped Deployment web of apps/v2: not a supported workload kind",
     )
+
+
+def test_objects_that_run_no_pods_are_counted_in_one_line():
+    def other(kind, version="v1"):
+        return {"apiVersion": version, "kind": kind, "metadata": {"name": "web"}}
+
+    ingress, lease = other("Ingress", "extensions/v1beta1"), other("Lease", "coordination.k8s.io/v1")
+
+    many = read(other("ConfigMap"), other("Service"), ingress, listed(other("ConfigMap"), pod()), lease)
+
+    assert read(other("Service"), pod()).warnings == ("skipped 1 object that runs no pods: Service (1)",)
+    assert many.warnings == ("skipped 5 objects that run no pods: ConfigMap (2), Service (1), Ingress (1), Lease (1)",)
+
+
+def test_very_many_kinds_are_counted_together():
+    kinds = [{"apiVersion": "v1", "kind": f"Kind{number}", "metadata": {"name": "web"}} for number in range(13)]
+
+    (warning,) = read(*kinds, pod()).warnings
+
+    assert warning.startswith("skipped 13 objects that run no pods: Kind0 (1), ")
+    assert warning.endswith(", Kind9 (1), 3 more kinds")
+
+
+@pytest.mark.parametrize(
+    ("kind", "version", "why"),
+    [
+        ("Deployment", "extensions/v1beta1", "Kubernetes 1.16 removed this API; use apps/v1"),
+        ("StatefulSet", "apps/v1beta2", "Kubernetes 1.16 removed this API; use apps/v1"),
+        ("CronJob", "batch/v1beta1", "Kubernetes 1.25 removed this API; use batch/v1"),
+        ("JobSet", "jobset.x-k8s.io/v1alpha2", "not a supported workload kind"),
+    ],
+)
+def test_removed_apis_are_named(kind, version, why):
+    loaded = read(controller(kind, version), pod())
+
+    assert loaded.warnings == (f"some.yaml, document 1, line 1: skipped {kind} web of {version}: {why}",)
 
 
 def test_duplicate_keys_are_reported():

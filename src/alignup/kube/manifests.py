@@ -1,11 +1,12 @@
 """Reads workloads from manifest files: Pods, and objects that create pods from a template.
 
-Objects that run no pods are skipped with a warning, so a whole application directory or a full cluster export can be
-given. All problems are reported at once, each with file, document, line and field; in that case nothing is read.
+Objects that run no pods are skipped and counted in one warning, so a whole application directory or a full cluster
+export can be given. All problems are reported at once, each with file, document, line and field; then nothing is read.
 """
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,7 @@ from alignup.kube.yaml_scalars import NumberLiteral
 MAX_REPLICAS = 100_000  #: of one workload
 SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory
 
+_MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
 _STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
@@ -110,6 +112,7 @@ class _Collector:
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
     problems: list[LocatedProblem] = field(default_factory=list)
+    without_pods: Counter[str] = field(default_factory=Counter)  #: skipped objects that run no pods, by kind
 
     def result(self) -> LoadedWorkloads:
         if self.problems:
@@ -118,6 +121,12 @@ class _Collector:
         for key in sorted(self.owners & self.workloads.keys()):
             owner = self.workloads.pop(key)
             self.warnings.append(f"{owner.source}: skipped {owner.kind} {owner.name}: its pods are also listed")
+        if count := self.without_pods.total():
+            kinds = [f"{kind} ({times})" for kind, times in self.without_pods.most_common(_MAX_KINDS)]
+            more = len(self.without_pods) - len(kinds)
+            kinds += [f"{more} more kinds"] if more else []
+            noun = "object that runs" if count == 1 else "objects that run"
+            self.warnings.append(f"skipped {count} {noun} no pods: {', '.join(kinds)}")
         return LoadedWorkloads(tuple(self.workloads.values()), tuple(self.warnings))
 
     def add_path(self, path: Path) -> None:
@@ -180,9 +189,13 @@ class _Collector:
                 self._add_object(replace(place, part=item, path=place.field(f"items[{index}]")), inherited)
         elif (version, kind) in _TEMPLATES or kind == "Pod":
             self._add_workload(place, top.fields)
+        elif kind not in _POD_KINDS and _is_built_in(version):
+            self.without_pods[kind] += 1
         else:
-            name = _name(top.fields)
-            self.warnings.append(f"{place.source()}: skipped {kind} {name} of {version}: not a supported workload kind")
+            why = "not a supported workload kind"
+            if removed := _REMOVED.get(version) if kind in _POD_KINDS else None:
+                why = f"Kubernetes {removed[0]} removed this API; use {removed[1]}"
+            self.warnings.append(f"{place.source()}: skipped {kind} {_name(top.fields)} of {version}: {why}")
 
     def _add_workload(self, place: "_Place", top: Mapping[str, Any]) -> None:
         try:
@@ -259,6 +272,25 @@ _TEMPLATES = {
     ("batch/v1", "CronJob"): "spec.jobTemplate.spec.template",
     ("batch/v1", "Job"): "spec.template",
 }
+
+
+_POD_KINDS = {"Pod", *(kind for _, kind in _TEMPLATES)}
+#: Removed API → the release without it, and its successor.
+_REMOVED = {
+    "extensions/v1beta1": ("1.16", "apps/v1"),
+    "apps/v1beta1": ("1.16", "apps/v1"),
+    "apps/v1beta2": ("1.16", "apps/v1"),
+    "batch/v1beta1": ("1.25", "batch/v1"),
+    "batch/v2alpha1": ("1.21", "batch/v1"),
+}
+
+
+def _is_built_in(version: str) -> bool:
+    """Whether Kubernetes itself defines the kinds of an API; those of custom APIs may run pods."""
+    group = version.rpartition("/")[0]
+    if group in {"", "apps", "autoscaling", "batch", "extensions", "policy"}:
+        return True
+    return group.endswith(".k8s.io") and not group.endswith(".x-k8s.io")
 
 
 def _workload(place: _Place, top: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Pod]) -> Workload:

@@ -12,11 +12,10 @@ from typing import Any
 from alignup.align.bits import quote
 from alignup.align.errors import DocumentError, PodError
 from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
+from alignup.align.workload.validation import RESTART_POLICIES
 from alignup.kube import documents
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.podspec import PodManifest
-
-_RESTART_POLICIES = ("Always", "Never", "OnFailure")
 
 
 def read_pod_text(text: str | bytes, *, keep: bool = False) -> Pod:
@@ -110,13 +109,16 @@ def _pod(top: ObjectReader) -> Pod:
 
 
 def _containers(spec: ObjectReader, name: str) -> tuple[Container, ...]:
-    return tuple(
-        Container(
-            name=container.text("name"),
-            resources=_resources(container),
-            restartable=container.choice("restartPolicy", _RESTART_POLICIES) == "Always",
-        )
-        for container in spec.children(name)
+    return tuple(map(_container, spec.children(name)))
+
+
+def _container(container: ObjectReader) -> Container:
+    policy = container.text("restartPolicy")
+    return Container(
+        name=container.text("name"),
+        resources=_resources(container),
+        restartable=policy == "Always",
+        unknown_restart_policy="" if policy in RESTART_POLICIES else policy,
     )
 
 
@@ -147,7 +149,7 @@ def _names(owner: ObjectReader, name: str) -> tuple[str, ...]:
 def _container_to_dict(container: Container) -> dict[str, Any]:
     return _present(
         name=container.name,
-        restartPolicy="Always" if container.restartable else "",
+        restartPolicy="Always" if container.restartable else container.unknown_restart_policy,
         resources=_resources_to_dict(container.resources),
     )
 

@@ -84,8 +84,8 @@ def read_pod(document: PodDocument) -> Pod:
     return build(
         Pod,
         document,
-        init=tuple(build(Container, one, resources=_resources(one)) for one in document.init),
-        containers=tuple(build(Container, one, resources=_resources(one)) for one in document.containers),
+        init=tuple(map(_container, document.init)),
+        containers=tuple(map(_container, document.containers)),
         resources=_resources(document),
         overhead=_amounts(document.overhead),
         claims=document.pod_claims,
@@ -105,6 +105,10 @@ def _container_document(container: Container) -> ContainerDocument:
 def _resource_documents(resources: Resources) -> dict[str, Any]:
     requests, limits = _amounts_document(resources.requests), _amounts_document(resources.limits)
     return {"requests": requests, "limits": limits, "claims": resources.claims}
+
+
+def _container(document: ContainerDocument) -> Container:
+    return build(Container, document, resources=_resources(document), unknown_restart_policy="")
 
 
 def _resources(document: PodDocument | ContainerDocument) -> Resources:

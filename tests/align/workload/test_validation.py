@@ -302,3 +302,36 @@ def test_one_negative_limit_rejects_any_pod(pod, name, data):
         accept(pod)
 
     assert f"spec.containers[{index}].resources.limits[{name}]" in {one.field for one in rejection.value.problems}
+
+
+def test_an_unknown_restart_policy_is_listed_with_all_other_problems():
+    init = {"name": "Setup", "restartPolicy": "Often", "resources": {"limits": {"cpu": "-1"}}}
+    spec = {"initContainers": [init], "containers": [{"name": "app"}]}
+    written = read_pod({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
+
+    with pytest.raises(PodError) as rejection:
+        accept(written)
+
+    assert [problem.field for problem in rejection.value.problems] == [
+        "spec.initContainers[0].name",
+        "spec.initContainers[0].resources.limits[cpu]",
+        "spec.initContainers[0].resources.requests[cpu]",
+        "spec.initContainers[0].restartPolicy",
+    ]
+    assert rejection.value.problems[-1].what == (
+        'Unsupported value: "Often": supported values: "Always", "Never", "OnFailure"'
+    )
+
+
+def test_a_limit_from_containers_keeps_their_spelling():
+    own = Resources({"memory": Quantity.parse("1k")}, {"memory": Quantity.parse("1k")})
+    pod = Pod(
+        name="web",
+        containers=(Container("app", own),),
+        resources=Resources(requests={"memory": Quantity.parse("1e3")}),
+    )
+
+    filled = apply_defaults(pod).resources
+
+    assert {name: str(amount) for name, amount in filled.limits.items()} == {"memory": "1k"}
+    assert {name: str(amount) for name, amount in filled.requests.items()} == {"memory": "1e3"}

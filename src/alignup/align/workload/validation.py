@@ -20,6 +20,8 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, Pod, Resources, demand, names
 from alignup.align.workload.names import CPU, MEMORY
 
+RESTART_POLICIES = ("Always", "Never", "OnFailure")  #: of a container
+
 #: The annotation with the source of a pod, set by the kubelet.
 SOURCE_ANNOTATION = "kubernetes.io/config.source"
 
@@ -78,6 +80,10 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
             field = f"{where}[{index}]"
             yield from _name_problems(f"{field}.name", container.name, names.label_problems)
             yield from _resource_problems(f"{field}.resources", container.resources, claims=pod.claims)
+            if policy := container.unknown_restart_policy:
+                supported = ", ".join(map(quote, RESTART_POLICIES))
+                what = f"Unsupported value: {quote(policy)}: supported values: {supported}"
+                yield Problem(f"{field}.restartPolicy", what)
             if container.name in taken:
                 yield Problem(f"{field}.name", f"Duplicate value: {quote(container.name)}")
             taken.add(container.name)
@@ -103,7 +109,9 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
         return Resources(amounts(old.requests), amounts(old.limits), old.claims)
 
     def containers(old: Iterable[Container]) -> tuple[Container, ...]:
-        return tuple(Container(one.name, resources(one.resources), one.restartable) for one in old)
+        return tuple(
+            Container(one.name, resources(one.resources), one.restartable, one.unknown_restart_policy) for one in old
+        )
 
     return replace(
         pod,
@@ -141,7 +149,7 @@ def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
     if fixed:
         everywhere = {name for name in capped if all(name in one.resources.limits for one in pod.all_containers)}
         bounds = {
-            name: max(amount, capped[name])
+            name: max(capped[name], amount)  # of equal amounts, the containers' spelling
             for name, amount in demand.pod_level_amounts(requests).items()
             if name in everywhere
         }

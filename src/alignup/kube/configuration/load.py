@@ -48,12 +48,19 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
     Like the kubelet, read only the first of several YAML documents.
     """
     is_json = text.lstrip()[:1] in ("{", b"{")
+    if not text:
+        what = f"kubelet config file {quote(name)} was empty"
+        raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name)
     try:
         document = _first_document(text, is_json=is_json)
     except (ParseError, ValueError) as error:
         what = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
         raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name) from None
-    top = ObjectReader.of(document.value if document else None)
+    if document is None:  # comments, white space, an empty first document
+        shown = text if isinstance(text, str) else text.decode(errors="replace")
+        what = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {_KIND}"
+        raise ConfigurationError([Problem("kind", what)], stage=StartupStage.LOAD, source=name)
+    top = ObjectReader.of(document.value)
     given = _typed_fields(top)
     if top.diagnostics.problems:
         raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
@@ -62,7 +69,7 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
         gates = [one.field[len("featureGates[") : -1] for one in problems if one.what.startswith("unrecognized")]
         advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
-    duplicates = document.repeated[:_MAX_WARNINGS] if document else ()
+    duplicates = document.repeated[:_MAX_WARNINGS]
     configuration = Configuration(
         **_with_defaults(given),
         warnings=(
@@ -85,8 +92,9 @@ def apply_overrides(text: bytes, changes: Sequence[str]) -> bytes:
     """
     overrides = [parse_override(change) for change in changes]
     found = documents.read(text)
-    value = found[0].value if found and found[0].number == 1 else {}
-    document = dict(value) if isinstance(value, Mapping) else {}
+    if not found or found[0].number > 1:
+        return text  # empty, which the kubelet rejects
+    document = dict(found[0].value) if isinstance(found[0].value, Mapping) else {}
     for field, key, new in overrides:
         inner = document.get(field)
         document[field] = {**(inner if isinstance(inner, Mapping) else {}), key: new} if key else new
@@ -113,8 +121,6 @@ def parse_override(change: str) -> tuple[str, str, object]:
 
 
 def _first_document(text: str | bytes, *, is_json: bool) -> ParsedDocument | None:
-    if not text:
-        raise ParseError("the file is empty")
     found = _readable_documents(text)
     if is_json:  # the kubelet does not fall back to YAML
         json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
