@@ -4,7 +4,8 @@ import pytest
 
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
-from alignup.plugins.endpoint import MAX_DEVICES, MAX_NODE, MAX_NODE_IDS, parse_devices
+from alignup.align.machine_limits import MAX_NODE_ID
+from alignup.plugins.endpoint import MAX_DEVICES, MAX_NODE_IDS, parse_devices
 from alignup.wire import device_plugin_pb2 as wire
 
 GPU = "example.com/gpu"
@@ -38,7 +39,7 @@ def test_devices_without_a_usable_id_are_ignored(id_):
 
 
 def test_invalid_numa_nodes_are_ignored():
-    (device,) = listed(wire.Device(ID="a", health="Healthy", topology=topology(-1, 1, MAX_NODE, 1 << 40)))
+    (device,) = listed(wire.Device(ID="a", health="Healthy", topology=topology(-1, 1, MAX_NODE_ID, 1 << 40)))
 
     assert device.nodes == 0b10
 
@@ -52,10 +53,10 @@ def test_a_list_has_a_limited_number_of_devices():
 
 
 def test_a_list_has_a_limited_number_of_numa_node_ids():
-    half = topology(*range(MAX_NODE), *[1] * (MAX_NODE_IDS // 2 - MAX_NODE))
+    half = topology(*range(MAX_NODE_ID), *[1] * (MAX_NODE_IDS // 2 - MAX_NODE_ID))
     two = [wire.Device(ID=id_, topology=half) for id_ in "ab"]
 
-    assert {device.nodes for device in listed(*two)} == {(1 << MAX_NODE) - 1}
+    assert {device.nodes for device in listed(*two)} == {(1 << MAX_NODE_ID) - 1}
     with pytest.raises(PluginError, match="the list has 100001 NUMA node ids; the limit is 100000"):
         listed(*two, wire.Device(ID="c", topology=topology(0)))
 

@@ -20,13 +20,13 @@ from alignup.align import bits
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
+from alignup.align.machine_limits import MAX_NODE_ID
 from alignup.plugins.allocate_response import AllocateResponse
 from alignup.wire import device_plugin_pb2 as wire
 
 HEALTHY = "Healthy"
 MAX_DEVICES = 10_000  #: in one list
 MAX_NODE_IDS = 100_000  #: NUMA node ids of all devices in one list
-MAX_NODE = 1_024  #: NUMA node ids are lower: Linux supports no more nodes
 
 _SERVICE = wire.DESCRIPTOR.services_by_name["DevicePlugin"].full_name
 
@@ -151,7 +151,7 @@ def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[D
         raise PluginError(f"the list has {node_ids} NUMA node ids; the limit is {MAX_NODE_IDS}")
     devices = {}
     for device in response.devices:
-        nodes = bits.of(node.ID for node in device.topology.nodes if 0 <= node.ID < MAX_NODE)
+        nodes = bits.of(node.ID for node in device.topology.nodes if 0 <= node.ID < MAX_NODE_ID)
         known = nodes if device.HasField("topology") else None
         devices[device.ID] = Device(resource, device.ID, known, healthy=device.health == HEALTHY)
     return tuple(device for id_, device in sorted(devices.items()) if _is_usable(id_))
