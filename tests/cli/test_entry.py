@@ -121,7 +121,7 @@ def test_standard_input_may_be_closed_when_it_is_not_needed():
 def test_tracebacks_are_printed_on_request(arguments, env):
     run = in_process(*arguments, env=env)
 
-    assert run.returncode == 1
+    assert run.returncode == 2
     assert "Traceback (most recent call last)" in run.stderr
     assert "alignup: " in run.stderr
 
