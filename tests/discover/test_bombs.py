@@ -33,7 +33,7 @@ def test_strange_machines_are_shown_with_little_memory(tmp_path: Path):
 
 @pytest.mark.soak
 def test_generated_bombs_end_with_a_machine_or_an_error(tmp_path: Path):
-    contents = dict(bombs.variants(Random(SEED), rounds(4, soak=300), most=rounds(1000, soak=500_000)))
+    contents = dict(bombs.variants(Random(SEED), rounds(4, soak=100), most=rounds(1000, soak=500_000)))
     tries = list(product(contents, ("-otext", "-oyaml") if SOAK else ("-otext",)))
 
     found = bombs.show(write(tmp_path, contents), *{option for _, option in tries})
