@@ -46,6 +46,7 @@ class TestVerdicts:
         assert found["elsewhere"].kind is VerdictKind.UNKNOWN
         assert found["elsewhere"].reason == "no report about this host"
         assert set(found) == {"a"}
+        assert ("a" in found, "elsewhere" in found) == (True, False)
 
     def test_hosts_in_the_same_state_share_verdicts_with_their_own_device_ids(self):
         one = host()
@@ -132,7 +133,7 @@ class TestVerdicts:
         answers = [kinds(cluster, pod("new", cpu=cpus))["a"] for cpus in ("2", "5", "2", "5")]
 
         assert answers == [VerdictKind.ADMITS, VerdictKind.REJECTS] * 2
-        assert len(cluster._tables) == 1  # noqa: SLF001
+        assert len(cluster._verdicts._tables) == 1  # noqa: SLF001
 
 
 class TestAssumedPods:
@@ -393,6 +394,21 @@ class TestReports:
         assert record
         assert record.states().ledgers == (one.ledger,)
 
+    def test_pods_that_are_not_listed_have_ended(self):
+        cluster = cluster_of(a=host_with(pod("x", cpu="3"), pod("y", cpu="4")))
+        cluster.observe(pod("z", cpu="1"), "a", PodStage.RUNNING)
+
+        cluster.relist([(pod("y", cpu="4"), "a", PodStage.RUNNING), (pod("new", cpu="1"), "a", PodStage.RUNNING)])
+
+        record = cluster.record("a")
+        assert record
+        assert [one.uid for one in record.bindings] == ["z", "new"]
+        # It is not known whether x ended before the new pod was bound, so the new pod may have been rejected.
+        assert {frozenset(ledger.pods) for ledger in record.states().ledgers} == {
+            frozenset({"y"}),
+            frozenset({"y", "new"}),
+        }
+
     def test_a_report_can_change_settings_and_machine(self):
         cluster = cluster_of(a=host(), b=host())
         assert cluster.feasible(pod("new", cpu="5")).admitting() == []
@@ -402,63 +418,83 @@ class TestReports:
         assert cluster.feasible(pod("new", cpu="5")).admitting() == ["b"]
 
 
-class TestCausesOfDisagreement:
-    def assumed(self) -> Cluster:
-        cluster = cluster_of(a=host())
+class TestCausesOfRejections:
+    """A pod is rejected that was predicted to be admitted."""
+
+    def assumed(self, *, approximate: bool = False) -> Cluster:
+        cluster = Cluster()
+        cluster.confirm(report("a", host(), approximate=approximate))
         assert cluster.assume(pod("ours"), "a").admits
         return cluster
+
+    def cause(self, cluster: Cluster, reason: str = "TopologyAffinityError", *later: Host) -> Cause:
+        """The cause, known after these reports and as many unchanged ones as needed."""
+        cluster.observe_rejection("ours", "a", reason)
+        record = cluster.record("a")
+        assert record
+        found = cluster.take_rejections()
+        for number in range(3):
+            one = later[number] if number < len(later) else host()
+            cluster.confirm(report("a", one, record.report.sequence + 1, kubelet=record.report.kubelet))
+            found += cluster.take_rejections()
+        ((uid, name, cause),) = found
+        assert (uid, name) == ("ours", "a")
+        return cause
 
     def test_a_foreign_pod(self):
         cluster = self.assumed()
         cluster.observe(pod("foreign"), "a", PodStage.RUNNING)
 
-        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.FOREIGN_POD
+        assert self.cause(cluster) is Cause.FOREIGN_POD
 
     def test_a_foreign_pod_in_a_report(self):
         cluster = self.assumed()
         cluster.confirm(report("a", host_with(pod("static")), 2))
 
-        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.FOREIGN_POD
+        assert self.cause(cluster) is Cause.FOREIGN_POD
 
     def test_a_restart_of_the_kubelet(self):
         cluster = self.assumed()
         cluster.confirm(report("a", host(), 2, kubelet="again"))
 
-        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.KUBELET_RESTART
+        assert self.cause(cluster) is Cause.KUBELET_RESTART
 
     def test_another_configuration(self):
         cluster = self.assumed()
         cluster.confirm(report("a", host(Policy.RESTRICTED), 2))
 
-        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.CONFIGURATION
+        assert self.cause(cluster) is Cause.CONFIGURATION
 
-    def test_a_device_that_failed(self):
-        cluster = self.assumed()
-        one = host()
-        one.update_devices(GPU, (Device(GPU, "gpu-0", nodes=1, healthy=False),))
-        cluster.confirm(report("a", one, 2))
+    def test_a_device_that_failed_as_a_later_report_shows(self):
+        ill = host()
+        ill.update_devices(GPU, (Device(GPU, "gpu-0", nodes=1, healthy=False),))
 
-        assert cluster.observe_rejection("ours", "a", "UnexpectedAdmissionError") is Cause.DEVICES
+        assert self.cause(self.assumed(), "UnexpectedAdmissionError", host(), ill) is Cause.DEVICES
 
     def test_the_host_as_a_whole(self):
-        assert self.assumed().observe_rejection("ours", "a", "OutOfephemeral-storage") is Cause.HOST_RESOURCES
+        assert self.cause(self.assumed(), "OutOfephemeral-storage") is Cause.HOST_RESOURCES
 
     def test_an_approximate_report(self):
-        cluster = Cluster()
-        cluster.confirm(report("a", host(), approximate=True))
-        cluster.assume(pod("ours"), "a")
+        cluster = self.assumed(approximate=True)
+        cluster.observe_rejection("ours", "a", "TopologyAffinityError")
+        for sequence in (2, 3, 4):
+            cluster.confirm(report("a", host(), sequence, approximate=True))
 
-        assert cluster.observe_rejection("ours", "a", "TopologyAffinityError") is Cause.APPROXIMATE
+        assert [one.cause for one in cluster.take_rejections()] == [Cause.APPROXIMATE]
 
     def test_none_of_them(self):
-        assert self.assumed().observe_rejection("ours", "a", "TopologyAffinityError") is Cause.UNEXPLAINED
+        assert self.cause(self.assumed()) is Cause.UNEXPLAINED
 
-    def test_a_pod_that_was_not_predicted_has_no_cause(self):
+    def test_a_pod_that_was_not_predicted_is_not_listed(self):
         cluster = self.assumed()
         cluster.observe(pod("foreign"), "a", PodStage.RUNNING)
 
-        assert cluster.observe_rejection("foreign", "a", "TopologyAffinityError") is None
-        assert cluster.observe_rejection("unknown", "b", "TopologyAffinityError") is None
+        cluster.observe_rejection("foreign", "a", "TopologyAffinityError")
+        cluster.observe_rejection("unknown", "b", "TopologyAffinityError")
+
+        record = cluster.record("a")
+        assert record
+        assert (cluster.take_rejections(), record.rejected) == ([], [])
 
     def test_a_rejected_pod_gives_its_place_back(self):
         cluster = self.assumed()

@@ -13,23 +13,23 @@ number of hosts that changed, not on the number of hosts.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from alignup.align.admit import build_placements
 from alignup.align.workload import Pod
-from alignup.placement import verdict as verdicts
-from alignup.placement.host_model import HostModel, HostModels, decide
-from alignup.placement.host_record import Binding, HostRecord
+from alignup.placement.host_model import HostModel, HostModels
+from alignup.placement.host_record import Binding, HostRecord, RejectedBinding
+from alignup.placement.host_verdicts import HostVerdicts
 from alignup.placement.pod_store import PodStore
 from alignup.placement.preemption import DisruptionBudget, VictimSearch, find_victims
 from alignup.placement.report import Cause, HostReport, PodStage
 from alignup.placement.score import PlacementScore
-from alignup.placement.shape import PodShape
-from alignup.placement.verdict import Verdict, VerdictKind
-from alignup.placement.verdict_cache import HostState, VerdictCache
+from alignup.placement.verdict import NO_REPORT, Feasibility, Verdict
 
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
+MAX_REPORTS = 3  #: reports about a host that may explain a rejection
 MAX_ENDED = 100_000  #: ended pods that are remembered, because a late report may still contain them
 
 
@@ -48,49 +48,10 @@ class Confirmed:
     causes: tuple[Cause, ...]  #: what happened since the prediction
 
 
-class Feasibility(Mapping[str, Verdict]):
-    """The verdicts of all hosts at one time."""
-
-    def __init__(self, found: Mapping[str, Verdict]) -> None:
-        self._found = found
-
-    def __getitem__(self, host: str) -> Verdict:
-        """The verdict of *host*: unknown for a host without a report."""
-        return self._found.get(host) or _NO_REPORT
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._found)
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def admitting(self) -> list[str]:
-        return [host for host, one in self._found.items() if one.kind is VerdictKind.ADMITS]
-
-    def by_reason(self) -> dict[str, list[str]]:
-        """The hosts that do not admit the pod, by reason."""
-        found: dict[str, list[str]] = {}
-        for host, one in self._found.items():
-            if one.kind is not VerdictKind.ADMITS:
-                found.setdefault(one.reason, []).append(host)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class _Condition:
-    """What verdicts about a host depend on."""
-
-    states: tuple[HostState, ...]  #: in any of which it may be; empty: too many
-    waits: bool  #: whether pods with resources of their own have to wait for a confirmation
-    unsettled: frozenset[str]
-
-
-@dataclass(slots=True)
-class _ShapeTable:
-    """The verdicts of all hosts about one shape, as of ``version``."""
-
-    found: dict[str, Verdict]
-    version: int
+class RejectedPrediction(NamedTuple):
+    uid: str
+    host: str
+    cause: Cause
 
 
 class Cluster:
@@ -102,18 +63,14 @@ class Cluster:
     """
 
     def __init__(self, *, max_unconfirmed: int | None = 1, max_shapes: int = MAX_SHAPES) -> None:
-        self._max_unconfirmed = max_unconfirmed
         self._models = HostModels()
         self._pods = PodStore()
-        self._cache = VerdictCache(max_shapes=max_shapes)
         self._records: dict[str, HostRecord] = {}
-        self._conditions: dict[str, _Condition] = {}
+        self._verdicts = HostVerdicts(self._records, max_unconfirmed=max_unconfirmed, max_shapes=max_shapes)
         self._early: dict[str, dict[str, Pod]] = {}  #: observed bindings to hosts without a report
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
-        self._tables: dict[PodShape, _ShapeTable] = {}
-        self._version = 0
-        self._changed: OrderedDict[str, int] = OrderedDict()  #: host → version of its last change, ascending
+        self._rejections: list[RejectedPrediction] = []
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -121,7 +78,7 @@ class Cluster:
 
     @property
     def distinct_states(self) -> int:
-        return len(self._cache)
+        return self._verdicts.distinct_states
 
     def record(self, host: str) -> HostRecord | None:
         return self._records.get(host)
@@ -135,12 +92,15 @@ class Cluster:
         if record is not None and report.sequence <= record.report.sequence:
             return ()
         model = self._models.find(report.machine, report.settings)
-        ledger = self._pods.compact(report.ledger)
+        report = replace(
+            report, machine=model.machine, settings=model.settings, ledger=self._pods.compact(report.ledger)
+        )
         if record is None:
             record = self._records[name] = HostRecord(model, report)
         else:
             self._disturb(record, model, report)
-        replaced = record.replace_report(model, report, ledger, self._stages)
+            self._explain_rejections(record, reports=1)
+        replaced = record.replace_report(model, report, self._stages)
         for pod in self._early.pop(name, {}).values():
             record.observe_binding(self._pods.compact_pod(pod))
             self._hosts[pod.uid] = name
@@ -149,7 +109,7 @@ class Cluster:
         results = [self._compare(record, one) for one in replaced.confirmed if not one.foreign]
         for binding in (*replaced.confirmed, *replaced.skipped):
             self._hosts.pop(binding.uid, None)
-        self._touch(name)
+        self._verdicts.touch(name)
         return tuple(results)
 
     def remove_host(self, host: str) -> None:
@@ -159,7 +119,7 @@ class Cluster:
         if record is not None:
             for binding in record.bindings:
                 self._hosts.pop(binding.uid, None)
-            self._touch(host)
+            self._verdicts.touch(host)
 
     def observe(self, pod: Pod, host: str, stage: PodStage) -> None:
         """The API server recorded that *pod* is bound to *host*, and is in this stage; call it in the watch's order."""
@@ -176,43 +136,62 @@ class Cluster:
                 self._hosts[uid] = host
         elif host in self._early:
             self._early[host].pop(uid, None)
-        if stage is not PodStage.RUNNING and self._stages.get(uid) is not stage:
-            self._stages[uid] = stage
-            while len(self._stages) > MAX_ENDED:
-                self._stages.popitem(last=False)
-            if record is not None:
-                record.observe_stage(uid, stage)
-        if stage is PodStage.ENDED:
-            self._hosts.pop(uid, None)
-        self._touch(host)
+        if stage is not PodStage.RUNNING:
+            self._enter_stage(record, uid, stage)
+        self._verdicts.touch(host)
 
-    def observe_rejection(self, uid: str, host: str, reason: str) -> Cause | None:
-        """The kubelet rejected a pod; the cause if it was predicted to be admitted, else ``None``."""
+    def relist(self, pods: Iterable[tuple[Pod, str, PodStage]]) -> None:
+        """The API server listed all bound pods; call it after a start, and when events may have been missed.
+
+        Pods of reports that are not listed have ended. A list does not tell whether before or after the bindings that
+        it shows for the first time, so for these the ended pods count as terminating.
+        """
+        listed = {pod.uid: (pod, host, stage) for pod, host, stage in pods}
+        ended = [
+            (record, uid)
+            for record in self._records.values()
+            for uid in (*record.ledger.pods, *(one.uid for one in record.bindings if one.observed))
+            if uid not in listed
+        ]
+        for stage in (PodStage.TERMINATING, PodStage.ENDED):
+            for record, uid in ended:
+                self._enter_stage(record, uid, stage)
+                self._verdicts.touch(record.name)
+            if stage is PodStage.TERMINATING:
+                for pod, host, current in listed.values():
+                    self.observe(pod, host, current)
+
+    def observe_rejection(self, uid: str, host: str, reason: str) -> None:
+        """The kubelet rejected a pod with this reason; see ``take_rejections``."""
         record = self._records.get(host)
         binding = record.forget(uid) if record else None
-        self._stages[uid] = PodStage.ENDED
-        self._hosts.pop(uid, None)
-        if record is None or binding is None or binding.foreign:
-            return None
-        self._touch(host)
-        causes = [cause for cause in Cause if cause in binding.causes]
-        if causes:
-            return causes[0]
-        if record.report.approximate:
-            return Cause.APPROXIMATE
-        return Cause.HOST_RESOURCES if reason.startswith("OutOf") else Cause.UNEXPLAINED
+        self._enter_stage(record, uid, PodStage.ENDED)
+        if record is not None and binding is not None:
+            if not binding.foreign:
+                record.rejected.append(RejectedBinding(binding, reason))
+                self._explain_rejections(record)
+            self._verdicts.touch(host)
+
+    def take_rejections(self) -> list[RejectedPrediction]:
+        """The rejections of pods that were predicted to be admitted, with their causes, since the last call.
+
+        A cause can be in a report that arrives after the rejection, so a rejection without a known cause is returned
+        only after ``MAX_REPORTS`` further reports.
+        """
+        found, self._rejections = self._rejections, []
+        return found
 
     def assume(self, pod: Pod, host: str) -> Verdict:
         """Count on *pod* on *host* from now on, if the host admits it; the verdict says where it will be."""
         record = self._records.get(host)
         if record is None:
-            return _NO_REPORT
-        found = self._host_verdict(pod, record)
+            return NO_REPORT
+        found = self._verdicts.of_one(pod, record)
         if found.admits and not record.holds(pod.uid):
             self._leave_other_host(pod.uid, host)
             record.assume(self._pods.compact_pod(pod), found.placements)
             self._hosts[pod.uid] = host
-            self._touch(host)
+            self._verdicts.touch(host)
         return found
 
     def forget(self, uid: str) -> None:
@@ -223,16 +202,16 @@ class Cluster:
         if record and binding and not binding.observed:
             record.forget(uid)
             del self._hosts[uid]
-            self._touch(record.name)
+            self._verdicts.touch(record.name)
 
     # Questions
 
     def feasible(self, pod: Pod) -> Feasibility:
         """The verdict of every host about *pod*."""
-        found = dict(self._up_to_date(pod))
+        found = self._verdicts.of_all(pod)
         own = self._hosts.get(pod.uid)
         if own:
-            found[own] = self._host_verdict(pod, self._records[own])
+            found[own] = self._verdicts.of_one(pod, self._records[own])
         return Feasibility(found)
 
     def rank(self, pod: Pod, hosts: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
@@ -261,88 +240,25 @@ class Cluster:
             return VictimSearch((), complete=False)
         return find_victims(record, pod, budgets=budgets, allow_violations=allow_violations)
 
-    # Verdicts
-
-    def _up_to_date(self, pod: Pod) -> dict[str, Verdict]:
-        shape = self._shape(pod)
-        table = self._tables.get(shape)
-        if table is None:
-            table = self._tables[shape] = _ShapeTable({}, -1)
-        if table.version < 0:
-            table.found = {name: self._verdict(record, shape) for name, record in self._records.items()}
-        else:
-            for name, version in reversed(self._changed.items()):
-                if version <= table.version:
-                    break
-                record = self._records.get(name)
-                if record is None:
-                    table.found.pop(name, None)
-                else:
-                    table.found[name] = self._verdict(record, shape)
-        table.version = self._version
-        return table.found
-
-    def _shape(self, pod: Pod) -> PodShape:
-        shape = self._cache.shape(pod)
-        for dropped in self._cache.dropped:
-            self._tables.pop(dropped, None)
-        return shape
-
-    def _host_verdict(self, pod: Pod, record: HostRecord) -> Verdict:
-        """The verdict of one host; a pod that is on it already keeps its placement."""
-        if record.holds(pod.uid):
-            for ledger in record.states().ledgers[:1]:
-                if pod.uid in ledger.pods:
-                    return Verdict(
-                        VerdictKind.ADMITS, shared_placements=decide(record.model.at(ledger), pod).placements
-                    )
-        return self._verdict(record, self._shape(pod))
-
-    def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
-        condition = self._condition(record)
-        if not condition.states:
-            return verdicts.unknown(verdicts.TOO_MANY_TERMINATING)
-        if shape.critical:  # depends on the pods of the host, which states do not tell
-            private = VerdictCache(max_shapes=1)
-            approximate = record.report.approximate
-            states = [private.state(record.model, one, approximate=approximate) for one in record.states().ledgers]
-            found = verdicts.combine([state.verdict(shape) for state in states])
-        elif len(condition.states) == 1:
-            found = condition.states[0].verdict(shape)
-        else:
-            found = verdicts.combine([state.verdict(shape) for state in condition.states])
-        if condition.waits and found.admits and found.takes_resources:
-            return verdicts.unknown(verdicts.WAITS_FOR_CONFIRMATION)
-        if condition.unsettled and not condition.unsettled.isdisjoint(shape.usage.scalars):
-            return verdicts.unknown(verdicts.UNSETTLED_DEVICES)
-        return found if found.inventories is None else found.for_host(record.ledger.devices.inventories)
-
-    def _condition(self, record: HostRecord) -> _Condition:
-        known = self._conditions.get(record.name)
-        if known is None:
-            possible = record.states()
-            approximate = record.report.approximate
-            known = self._conditions[record.name] = _Condition(
-                tuple([self._cache.state(record.model, one, approximate=approximate) for one in possible.ledgers]),
-                self._max_unconfirmed is not None and possible.unconfirmed >= self._max_unconfirmed,
-                possible.unsettled,
-            )
-        return known
-
     # Bookkeeping
 
-    def _touch(self, host: str) -> None:
-        self._version += 1
-        self._changed[host] = self._version
-        self._changed.move_to_end(host)
-        self._conditions.pop(host, None)
+    def _enter_stage(self, record: HostRecord | None, uid: str, stage: PodStage) -> None:
+        if self._stages.get(uid) in {stage, PodStage.ENDED}:
+            return
+        self._stages[uid] = stage
+        while len(self._stages) > MAX_ENDED:
+            self._stages.popitem(last=False)
+        if record is not None:
+            record.observe_stage(uid, stage)
+        if stage is PodStage.ENDED:
+            self._hosts.pop(uid, None)
 
     def _leave_other_host(self, uid: str, host: str) -> None:
         """A pod can be on one host only."""
         before = self._hosts.get(uid)
         if before is not None and before != host:
             self._records[before].forget(uid)
-            self._touch(before)
+            self._verdicts.touch(before)
 
     def _disturb(self, record: HostRecord, model: HostModel, report: HostReport) -> None:
         """Note what a report shows beyond the events that were observed."""
@@ -356,12 +272,25 @@ class Cluster:
         if any(record.binding(uid) is None for uid in new):
             record.disturb(Cause.FOREIGN_POD)
 
+    def _explain_rejections(self, record: HostRecord, *, reports: int = 0) -> None:
+        """Find the causes of rejections; *reports* that arrived may have told them."""
+        waiting = []
+        for one in record.rejected:
+            one.reports += reports
+            causes = [cause for cause in Cause if cause in one.binding.causes]
+            if not causes and one.reports < MAX_REPORTS:
+                waiting.append(one)
+                continue
+            if not causes and record.report.approximate:
+                causes = [Cause.APPROXIMATE]
+            if not causes:
+                causes = [Cause.HOST_RESOURCES if one.reason.startswith("OutOf") else Cause.UNEXPLAINED]
+            self._rejections.append(RejectedPrediction(one.binding.uid, record.name, causes[0]))
+        record.rejected = waiting
+
     def _compare(self, record: HostRecord, binding: Binding) -> Confirmed:
         admitted = record.ledger.pods[binding.uid]
         real = build_placements(admitted.pod, admitted.hints, record.ledger, record.model.host.providers)
         predicted = {one.container: (one.cpus, one.memory, one.devices) for one in binding.placements}
         same = predicted == {one.container: (one.cpus, one.memory, one.devices) for one in real}
         return Confirmed(binding.uid, same, tuple(cause for cause in Cause if cause in binding.causes))
-
-
-_NO_REPORT = verdicts.unknown(verdicts.NO_REPORT)

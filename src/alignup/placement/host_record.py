@@ -35,6 +35,15 @@ class Binding:
         return self.pod.uid
 
 
+@dataclass(slots=True, eq=False)
+class RejectedBinding:
+    """A pod that the kubelet rejected although it was predicted to be admitted, and no cause is known yet."""
+
+    binding: Binding
+    reason: str  #: the kubelet's
+    reports: int = 0  #: reports since then
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StageChange:
     """A pod that began to terminate, or that ended."""
@@ -64,11 +73,16 @@ class HostRecord:
         self.name = report.host
         self.model = model
         self.report = report
-        self.ledger = report.ledger  #: as reported
         self._terminating: set[str] = set()  #: among the pods of the report
         self._log: list[LogEntry] = []
         self._states: PossibleStates | None = None
+        self.rejected: list[RejectedBinding] = []
         self._steps: dict[tuple[str, int], _Step] = {}  #: by what happened and the identity of the ledger before
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of the report."""
+        return self.report.ledger
 
     @property
     def bindings(self) -> list[Binding]:
@@ -80,10 +94,9 @@ class HostRecord:
     def holds(self, uid: str) -> bool:
         return uid in self.ledger.pods or self.binding(uid) is not None
 
-    def replace_report(
-        self, model: HostModel, report: HostReport, ledger: Ledger, stages: Mapping[str, PodStage]
-    ) -> Replaced:
+    def replace_report(self, model: HostModel, report: HostReport, stages: Mapping[str, PodStage]) -> Replaced:
         """Continue from a newer report: forget the events that it contains."""
+        ledger = report.ledger
         confirmed = tuple([one for one in self.bindings if one.uid in ledger.pods])
         last = max((self._log.index(one) for one in confirmed if one.observed), default=-1)
         skipped = tuple(
@@ -91,7 +104,7 @@ class HostRecord:
             for one in self._log[: last + 1]
             if isinstance(one, Binding) and one.observed and one.uid not in ledger.pods
         )
-        self.model, self.report, self.ledger = model, report, ledger
+        self.model, self.report = model, report
         self._log = [one for one in self._log if one not in confirmed and one not in skipped]
         logged = {(one.uid, one.stage) for one in self._log if isinstance(one, StageChange)}
         of_pods = {uid: stages[uid] for uid in ledger.pods if uid in stages}
@@ -139,7 +152,7 @@ class HostRecord:
 
     def disturb(self, cause: Cause) -> None:
         """Something happened that can change the kubelet's decision on every unconfirmed pod."""
-        for binding in self.bindings:
+        for binding in (*self.bindings, *(one.binding for one in self.rejected)):
             binding.causes.add(cause)
 
     def states(self) -> PossibleStates:

@@ -4,7 +4,7 @@ A rejection has a *reason*, a short text that many hosts have in common, so that
 never begins with a number: the scheduler writes the number of hosts before it. ``detail`` is about one host.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -122,10 +122,43 @@ def combine(verdicts: Iterable[Verdict]) -> Verdict:
 
 WAITS_FOR_TERMINATION = "waits for the end of terminating pods"
 WAITS_FOR_CONFIRMATION = "waits until the kubelet has admitted an earlier pod"
-NO_REPORT = "no report about this host"
 TOO_MANY_TERMINATING = "too many terminating pods"
 UNSETTLED_DEVICES = "waits until the devices of an earlier pod are known"
 TOO_MUCH_WORK = "the decision would take too much work"
+
+
+class Feasibility(Mapping[str, Verdict]):
+    """The verdicts of all hosts at one time."""
+
+    def __init__(self, found: Mapping[str, Verdict]) -> None:
+        self._found = found
+
+    def __getitem__(self, host: str) -> Verdict:
+        """The verdict of *host*: unknown for a host without a report."""
+        return self._found.get(host) or NO_REPORT
+
+    def __contains__(self, host: object) -> bool:
+        return host in self._found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def admitting(self) -> list[str]:
+        return [host for host, one in self._found.items() if one.kind is VerdictKind.ADMITS]
+
+    def by_reason(self) -> dict[str, list[str]]:
+        """The hosts that do not admit the pod, by reason."""
+        found: dict[str, list[str]] = {}
+        for host, one in self._found.items():
+            if one.kind is not VerdictKind.ADMITS:
+                found.setdefault(one.reason, []).append(host)
+        return found
+
+
+NO_REPORT = unknown("no report about this host")
 
 
 def _translate(placement: Placement, known: Inventories, own: Inventories) -> Placement:

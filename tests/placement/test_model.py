@@ -1,0 +1,88 @@
+"""No pod is sent to a kubelet that rejects it, whatever the delays: a simulated cluster under load.
+
+Small in ``make test``; 100,000 placements in ``make soak``.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from alignup.align.host import Host
+from alignup.align.workload import Container, Pod
+from alignup.placement.report import Cause
+from tests.align.hosts import GPU, host
+from tests.effort import SEED, did, rounds
+from tests.placement.model import Disturbances, Outcome, Simulation
+from tests.placement.schedulers import NumaBlind, PerNodeTotals, Predicting
+from tests.strategies_pods import container, guaranteed
+
+NARROW, WIDE = "pack:4 numa:1 core:2 pu:1", "pack:2 numa:1 core:4 pu:1"
+PLACEMENTS = rounds(60, soak=35_000)
+
+
+def hosts() -> dict[str, Host]:
+    """Hosts with four NUMA nodes of two CPUs, and with two nodes of four."""
+    return {f"{shape}-{number}": host(shape=text) for shape, text in (("n", NARROW), ("w", WIDE)) for number in (0, 1)}
+
+
+def workload(seed: int) -> Iterator[tuple[Pod, float]]:
+    """Pods and how many seconds each runs."""
+    random = Random(seed)
+    while True:
+        asked = {"cpu": str(random.choice((1, 1, 2, 2, 3, 4))), "memory": f"{random.choice((64, 1024, 6000))}Mi"}
+        containers: tuple[Container, ...] = (guaranteed("app", asked | ({GPU: "1"} if random.random() < 0.3 else {})),)
+        kind = random.random()
+        if kind < 0.15:
+            containers = (container("app", {"cpu": "500m"}),)
+        elif kind < 0.3:
+            containers = (*containers, guaranteed("more", {"cpu": "1", "memory": "64Mi"}))
+        yield Pod(name="pod", containers=containers), random.uniform(2, 20)
+
+
+def run_ours(seed: int, **disturbances: float) -> tuple[Simulation, Outcome, Counter[str]]:
+    causes: Counter[str] = Counter()
+    simulation = Simulation(
+        hosts(),
+        lambda: Predicting(causes),
+        workload(seed),
+        seed=seed,
+        disturbances=Disturbances(**disturbances),
+    )
+    return simulation, simulation.run(PLACEMENTS), causes
+
+
+@pytest.mark.soak
+def test_no_kubelet_rejects_a_pod_that_was_predicted_to_fit():
+    simulation, outcome, causes = run_ours(SEED, schedulers=0.1)
+
+    did("placements in a simulated cluster", outcome.placements)
+    assert (outcome.rejections, causes) == (0, {})
+    assert simulation.drain() == 0, "pods were starved"
+
+
+@pytest.mark.soak
+def test_every_rejection_has_one_of_the_known_causes():
+    simulation, outcome, causes = run_ours(SEED + 1, foreign=0.3, restarts=0.05, devices=0.1, schedulers=0.05)
+
+    did("placements in a simulated cluster with interference", outcome.placements)
+    for cause, number in causes.items():
+        did(f"rejections by cause: {cause}", number)
+    assert causes.keys() <= {Cause.FOREIGN_POD, Cause.KUBELET_RESTART, Cause.DEVICES}
+    assert simulation.drain() == 0, "pods were starved"
+
+
+@pytest.mark.soak
+def test_others_are_rejected_more_often_and_use_less():
+    """The same pods with a scheduler that knows totals of hosts, and one that knows totals of NUMA nodes."""
+    _, ours, _ = run_ours(SEED)
+    blind = Simulation(hosts(), lambda: NumaBlind(hosts()), workload(SEED), seed=SEED).run(PLACEMENTS)
+    totals = Simulation(hosts(), lambda: PerNodeTotals(hosts()), workload(SEED), seed=SEED).run(PLACEMENTS)
+
+    cpus = sum(one.cpus.allocatable.bit_count() for one in hosts().values())
+    for name, outcome in (("ours", ours), ("totals of hosts", blind), ("totals of NUMA nodes", totals)):
+        did(f"rejections, {name}", outcome.rejections)
+        did(f"percent of CPUs in use, {name}", round(100 * outcome.utilisation(cpus)))
+    assert ours.rejections == 0
+    assert blind.rejections > PLACEMENTS / 20
