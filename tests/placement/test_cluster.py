@@ -8,12 +8,13 @@ from dataclasses import replace
 import pytest
 
 from alignup.align import bits
-from alignup.align.errors import PodError
+from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.align.workload import Container, Pod
 from alignup.placement import cluster as clusters
+from alignup.placement import host_record
 from alignup.placement import verdict as texts
 from alignup.placement.cluster import Cluster
 from alignup.placement.report import Cause, PodStage, pod_stage
@@ -207,6 +208,7 @@ class TestAssumedPods:
 
         assert cluster.feasible(pod("first", cpu="2"))["a"].placements == placed.placements
         assert cluster.assume(pod("first", cpu="2"), "a").placements == placed.placements
+        assert [one.score for one in cluster.rank(pod("first", cpu="2"))] == [placed.score]
 
     def test_nothing_is_assumed_on_an_unknown_host(self):
         assert cluster_of(a=host()).assume(pod(), "b").kind is VerdictKind.UNKNOWN
@@ -226,6 +228,36 @@ class TestAssumedPods:
         assert ledger.cpus.held == one.ledger.cpus.held
         (confirmed,) = cluster.confirm(report("a", one, 2))
         assert (confirmed.as_predicted, confirmed.causes) == (False, (Cause.FOREIGN_POD,))
+
+    def test_a_foreign_pod_that_will_probably_be_rejected_is_waited_for(self):
+        """A pod that ended a moment ago may make room for it."""
+        cluster = cluster_of(a=host_with(pod("x", cpu="4")))
+
+        cluster.observe(pod("foreign", cpu="4"), "a", PodStage.RUNNING)
+        assert cluster.feasible(pod("new", cpu="1"))["a"].reason == texts.WAITS_FOR_CONFIRMATION
+
+        cluster.observe_rejection("foreign", "a", "TopologyAffinityError")
+        assert cluster.feasible(pod("new", cpu="1"))["a"].admits
+
+    def test_an_invalid_foreign_pod_takes_nothing(self):
+        cluster = cluster_of(a=host(pod_policy_annotations=True))
+
+        cluster.observe(pod("foreign", {"topology.alignup.dev/policy": "strict"}), "a", PodStage.RUNNING)
+
+        record = cluster.record("a")
+        assert record
+        assert [dict(ledger.pods) for ledger in record.states().ledgers] == [{}]
+
+    def test_a_foreign_pod_that_takes_too_much_work_makes_the_host_unknown(self, monkeypatch):
+        def too_much(*_: object) -> None:
+            raise WorkLimitError("too many combinations", sources=("memory",))
+
+        cluster = cluster_of(a=host())
+        monkeypatch.setattr(host_record, "decide", too_much)
+
+        cluster.observe(pod("foreign"), "a", PodStage.RUNNING)
+
+        assert cluster.feasible(pod("new"))["a"].reason == texts.TOO_MUCH_WORK
 
     def test_the_limit_can_be_chosen(self):
         cluster = Cluster(max_unconfirmed=2)

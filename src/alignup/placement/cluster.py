@@ -189,7 +189,7 @@ class Cluster:
         found = self._verdicts.of_one(pod, record)
         if found.admits and not record.holds(pod.uid):
             self._leave_other_host(pod.uid, host)
-            record.assume(self._pods.compact_pod(pod), found.placements)
+            record.assume(self._pods.compact_pod(pod), found)
             self._hosts[pod.uid] = host
             self._verdicts.touch(host)
         return found
@@ -291,6 +291,7 @@ class Cluster:
     def _compare(self, record: HostRecord, binding: Binding) -> Confirmed:
         admitted = record.ledger.pods[binding.uid]
         real = build_placements(admitted.pod, admitted.hints, record.ledger, record.model.host.providers)
-        predicted = {one.container: (one.cpus, one.memory, one.devices) for one in binding.placements}
+        expected = binding.verdict.placements if binding.verdict else ()
+        predicted = {one.container: (one.cpus, one.memory, one.devices) for one in expected}
         same = predicted == {one.container: (one.cpus, one.memory, one.devices) for one in real}
         return Confirmed(binding.uid, same, tuple(cause for cause in Cause if cause in binding.causes))

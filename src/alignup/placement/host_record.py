@@ -10,11 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from alignup.align.decision import Placement
+from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, decide, unsettled_devices
 from alignup.placement.report import Cause, HostReport, PodStage
+from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, Verdict
 
 MAX_TERMINATING = 3  #: terminating pods on a host; with more, its state counts as unknown
 MAX_STATES = 64  #: possible states of a host
@@ -28,7 +29,7 @@ class Binding:
     observed: bool  #: ``False``: it was assumed, and its binding is still to be observed
     foreign: bool  #: whether it was bound by others
     causes: set[Cause] = field(default_factory=set)  #: what happened since that can change the kubelet's decision
-    placements: tuple[Placement, ...] = ()  #: as predicted; empty for a foreign pod
+    verdict: Verdict | None = None  #: the prediction; ``None`` for a foreign pod
 
     @property
     def uid(self) -> str:
@@ -56,9 +57,10 @@ LogEntry = Binding | StageChange
 
 
 class PossibleStates(NamedTuple):
-    ledgers: tuple[Ledger, ...]  #: empty: there are too many
-    unconfirmed: int  #: pods with resources of their own that no report contains yet
+    ledgers: tuple[Ledger, ...]  #: empty: they cannot be listed
+    unconfirmed: int  #: pods that no report contains yet, without those that are sure to use shared resources only
     unsettled: frozenset[str]  #: resources of which an unconfirmed pod may get other devices than predicted
+    problem: str = ""  #: why they cannot be listed
 
 
 class Replaced(NamedTuple):
@@ -115,10 +117,9 @@ class HostRecord:
         self._steps.clear()
         return Replaced(confirmed, skipped)
 
-    def assume(self, pod: Pod, placements: tuple[Placement, ...]) -> Binding:
-        self._log.append(binding := Binding(pod, observed=False, foreign=False, placements=placements))
+    def assume(self, pod: Pod, verdict: Verdict) -> None:
+        self._log.append(Binding(pod, observed=False, foreign=False, verdict=verdict))
         self._changed()
-        return binding
 
     def observe_binding(self, pod: Pod) -> None:
         """The API server has recorded the binding, after everything observed so far."""
@@ -157,7 +158,10 @@ class HostRecord:
 
     def states(self) -> PossibleStates:
         if self._states is None:
-            self._states = self._replay()
+            try:
+                self._states = self._replay()
+            except WorkLimitError:
+                self._states = PossibleStates((), 1, frozenset(), TOO_MUCH_WORK)
         return self._states
 
     def _first_unobserved(self) -> int:
@@ -190,7 +194,7 @@ class HostRecord:
             if isinstance(entry, Binding):
                 steps = [self._bind(ledger, entry.pod) for ledger in self._with_ends(ledgers, terminating)]
                 unsettled = unsettled.union(*(step.unsettled for step in steps))
-                if any(_takes_resources(step.after, entry.uid) for step in steps):
+                if any(_may_take_resources(step.after, entry.uid) for step in steps):
                     unconfirmed.add(entry.uid)
                 ledgers = _distinct(step.after for step in steps)
             elif entry.stage is PodStage.TERMINATING:
@@ -200,9 +204,9 @@ class HostRecord:
                 unconfirmed.discard(entry.uid)
                 ledgers = _distinct(self._end(ledger, entry.uid) for ledger in ledgers)
             if len(terminating) > MAX_TERMINATING or len(ledgers) > MAX_STATES:
-                return PossibleStates((), len(unconfirmed), unsettled)
+                return PossibleStates((), len(unconfirmed), unsettled, TOO_MANY_TERMINATING)
         if len(terminating) > MAX_TERMINATING:
-            return PossibleStates((), len(unconfirmed), unsettled)
+            return PossibleStates((), len(unconfirmed), unsettled, TOO_MANY_TERMINATING)
         return PossibleStates(self._with_ends(ledgers, terminating), len(unconfirmed), unsettled)
 
     def _with_ends(self, ledgers: Iterable[Ledger], terminating: Iterable[str]) -> tuple[Ledger, ...]:
@@ -215,9 +219,13 @@ class HostRecord:
     def _bind(self, ledger: Ledger, pod: Pod) -> "_Step":
         key = (pod.uid, id(ledger))
         if key not in self._steps:
-            decision = decide(self.model.at(ledger), pod)
-            after = ledger if decision.after is None else decision.after
-            self._steps[key] = _Step(ledger, after, unsettled_devices(decision))
+            try:
+                decision = decide(self.model.at(ledger), pod)
+            except PodError:
+                self._steps[key] = _Step(ledger, ledger, frozenset())
+            else:
+                after = ledger if decision.after is None else decision.after
+                self._steps[key] = _Step(ledger, after, unsettled_devices(decision))
         return self._steps[key]
 
     def _end(self, ledger: Ledger, uid: str) -> Ledger:
@@ -235,9 +243,9 @@ class _Step(NamedTuple):
     unsettled: frozenset[str]
 
 
-def _takes_resources(ledger: Ledger, uid: str) -> bool:
-    """Whether a pod has CPUs, memory or devices of its own."""
-    return any(uid in own.held for own in (ledger.cpus, ledger.memory, ledger.devices))
+def _may_take_resources(ledger: Ledger, uid: str) -> bool:
+    """Whether a pod has CPUs, memory or devices of its own, or was rejected, which a pod that ended may prevent."""
+    return uid not in ledger.pods or any(uid in own.held for own in (ledger.cpus, ledger.memory, ledger.devices))
 
 
 def _distinct(ledgers: Iterable[Ledger]) -> tuple[Ledger, ...]:

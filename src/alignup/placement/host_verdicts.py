@@ -13,7 +13,6 @@ from alignup.placement.host_model import decide
 from alignup.placement.host_record import HostRecord
 from alignup.placement.shape import PodShape
 from alignup.placement.verdict import (
-    TOO_MANY_TERMINATING,
     UNSETTLED_DEVICES,
     WAITS_FOR_CONFIRMATION,
     Verdict,
@@ -28,7 +27,7 @@ from alignup.placement.verdict_cache import HostState, VerdictCache
 class _Condition:
     """What verdicts about a host depend on."""
 
-    states: tuple[HostState, ...]  #: in any of which it may be; empty: too many
+    states: tuple[HostState, ...]  #: in any of which it may be; empty: unknown
     waits: bool  #: whether pods with resources of their own have to wait for a confirmation
     unsettled: frozenset[str]
 
@@ -90,18 +89,19 @@ class HostVerdicts:
 
     def of_one(self, pod: Pod, record: HostRecord) -> Verdict:
         """The verdict of one host; a pod that is on it already keeps its placement."""
-        if record.holds(pod.uid):
+        binding = record.binding(pod.uid)
+        if binding or pod.uid in record.ledger.pods:
             for ledger in record.states().ledgers[:1]:
                 if pod.uid in ledger.pods:
-                    return Verdict(
-                        VerdictKind.ADMITS, shared_placements=decide(record.model.at(ledger), pod).placements
-                    )
+                    placements = decide(record.model.at(ledger), pod).placements
+                    score = binding.verdict.score if binding and binding.verdict else None
+                    return Verdict(VerdictKind.ADMITS, score=score, shared_placements=placements)
         return self._verdict(record, self._shape(pod))
 
     def _verdict(self, record: HostRecord, shape: PodShape) -> Verdict:
         condition = self._condition(record)
         if not condition.states:
-            return unknown(TOO_MANY_TERMINATING)
+            return unknown(record.states().problem)
         if shape.critical:  # depends on the pods of the host, which states do not tell
             private = VerdictCache(max_shapes=1)
             approximate = record.report.approximate
