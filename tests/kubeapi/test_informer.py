@@ -68,6 +68,19 @@ async def test_old_servers_are_not_asked_for_streamed_lists(timing):
     assert not parameters(server, sendInitialEvents="true")
 
 
+async def test_lists_are_read_in_pages_when_streaming_fails(server, client, follow):
+    server.put(pod())
+    server.inject(ApiFault(status=500, message="required storage feature is disabled"), verb="watch")
+    informer = Informer(client, PODS)
+    follow(informer.run())
+
+    await server.wait_watches(1)
+    server.expire(watches=True)
+    await until(lambda: len(parameters(server, limit="500")) == 2)
+
+    assert len(parameters(server, sendInitialEvents="true")) == 1
+
+
 async def test_a_watch_resumes_at_the_last_version_without_a_list(server, client, follow, way):
     informer = Informer(client, PODS)
     changes = recorded(informer)
@@ -217,7 +230,7 @@ async def test_delays_grow_while_a_server_is_down_and_start_again_after_it():
 
     timing = Timing(retry=1, longest_retry=5, sleep=sleep, random=lambda: 1.0, attempts=1)
     async with ApiServer() as server, running() as follow:
-        server.inject(ApiFault(status=500, times=5), verb="watch")
+        server.inject(ApiFault(status=429, times=5), verb="watch")
         async with ApiClient(Access(server=server.url), timing=timing) as client:
             informer = Informer(client, PODS)
             changes = recorded(informer)

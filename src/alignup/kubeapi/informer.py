@@ -113,11 +113,15 @@ class Informer(Generic[Object]):
         return self._streamed
 
     def _give_up_streaming(self, error: ApiError) -> bool:
-        """Whether the server rejects streamed lists of this resource, so that pages must be used."""
-        rejected = isinstance(error, InvalidObjectError) and not self._version and bool(self._streamed)
-        if rejected:
+        """Whether to list in pages from now on, since the server could not stream a list of this resource.
+
+        A server with an etcd before 3.4.25 fails only when it is asked, and not with an error of its own.
+        """
+        failed = isinstance(error, InvalidObjectError | ServerFailureError) and not self._version
+        if failed and self._streamed:
             self._streamed = False
-        return rejected
+            return True
+        return False
 
     async def _list(self) -> None:
         page = await self._client.list(self.resource, self.query)

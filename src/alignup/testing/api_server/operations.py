@@ -75,7 +75,7 @@ def apply(store: ObjectStore, call: ApiCall, document: Document) -> tuple[Stored
 
 
 def delete(store: ObjectStore, call: ApiCall, options: Document) -> StoredObject:
-    """Delete an object. One with finalizers, or a pod that runs, is only marked unless the grace period is 0."""
+    """Delete an object; one with finalizers is only marked, and so is a pod that runs and has a grace period."""
     resource, key = call.resource, call.key
     old = store.get(resource, key)
     metadata = old.document["metadata"]
@@ -90,14 +90,15 @@ def delete(store: ObjectStore, call: ApiCall, options: Document) -> StoredObject
         grace = options.get("gracePeriodSeconds")
         if grace is None:
             grace = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE)
-    if not grace and not metadata.get("finalizers"):
-        return store.remove(resource, key)
-    if metadata.get("deletionTimestamp"):
-        return old
-    document = copy_of(old)
-    document["metadata"]["deletionTimestamp"] = store.timestamp()
-    document["metadata"]["deletionGracePeriodSeconds"] = grace
-    return store.replace(resource, key, document)
+    kept = bool(grace or metadata.get("finalizers"))
+    if kept or resource.kind == "Pod":  # as in Kubernetes, every pod is marked before it is deleted
+        document = copy_of(old)
+        document["metadata"].setdefault("deletionTimestamp", store.timestamp())
+        document["metadata"]["deletionGracePeriodSeconds"] = min(
+            grace or 0, metadata.get("deletionGracePeriodSeconds", grace or 0)
+        )
+        old = store.replace(resource, key, document)
+    return old if kept else store.remove(resource, key)
 
 
 def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
