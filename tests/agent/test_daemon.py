@@ -19,7 +19,7 @@ from alignup.agent.address import default_root, parse_address
 from alignup.align.errors import ParseError
 from tests.agent.agent_process import serve_command
 from tests.agent.agents import CONFIG, Agent, arguments, pod, run_until_exit, running
-from tests.certificates import CA, install
+from tests.certificates import ca_file, install
 from tests.deadlines import wait_for
 from tests.forked_processes import forked
 
@@ -360,7 +360,7 @@ def test_other_addresses_require_tls(tmp_path):
     code, output = run_until_exit(tmp_path / "root", *listen)
     with running(tmp_path / "root", *listen, "--tls-cert-file", certificate, "--tls-private-key-file", key) as agent:
         (address,) = [line["at"] for line in agent.log() if line["event"] == "listening"]
-        context = ssl.create_default_context(cafile=CA)
+        context = ssl.create_default_context(cafile=ca_file())
         url = f"https://127.0.0.1:{address.rpartition(':')[2]}/v1/pods"
         with httpx2.Client(verify=context) as client:
             answer = client.get(url, headers={"Authorization": "Bearer let-me-in"})

@@ -12,7 +12,7 @@ from alignup.cli.client import AgentClient, AgentError
 from alignup.serve import sockets
 from alignup.serve.server import ServerLimits, serve_app
 from alignup.serve.tls import ServerCertificate
-from tests.certificates import CA, install
+from tests.certificates import ca_file, install
 from tests.cli.commands import in_process
 from tests.serve.fake_backend import FakeBackend, app_of
 
@@ -60,8 +60,8 @@ def token(tmp_path):
 def test_commands_verify_the_certificate(port, token):
     address = ("--agent", f"https://localhost:{port}", "--token-file", token)
 
-    verified = in_process("ps", *address, "--ca-file", CA)
-    by_environment = in_process("ps", *address, env={"ALIGNUP_CA_FILE": str(CA)})
+    verified = in_process("ps", *address, "--ca-file", ca_file())
+    by_environment = in_process("ps", *address, env={"ALIGNUP_CA_FILE": str(ca_file())})
     unverified = in_process("ps", *address)
 
     assert (verified.returncode, verified.stderr) == (0, "note: web.yaml cannot be used\nNo pods found.\n")
@@ -75,7 +75,7 @@ def test_the_host_name_is_verified(port, monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", lambda *_args, **_kw: [(2, 1, 6, "", ("127.0.0.1", port))])
 
     with pytest.raises(AgentError, match="Hostname mismatch"):
-        AgentClient(TcpAddress("node-7.example.com", port), token="secret", ca_file=CA).pods()  # noqa: S106 - made up
+        AgentClient(TcpAddress("node-7.example.com", port), token="secret", ca_file=ca_file()).pods()  # noqa: S106 - made up
 
 
 def test_other_addresses_mean_https(monkeypatch):

@@ -12,7 +12,7 @@ from alignup.serve import sockets
 from alignup.serve.connections import ConnectionLimits
 from alignup.serve.server import ServerLimits, serve_app
 from alignup.serve.tls import ServerCertificate
-from tests.certificates import CA, install
+from tests.certificates import ca_file, install
 from tests.deadlines import SECONDS, until
 from tests.effort import SEED, attacked, did, rounds
 from tests.serve.fake_backend import FakeBackend, app_of
@@ -132,7 +132,7 @@ def descriptors():
 @pytest.mark.parametrize("with_tls", [False, True], ids=["plain", "TLS"])
 async def test_hostile_clients_neither_lock_out_the_token_nor_stay(tmp_path, with_tls):
     certificate = ServerCertificate(*install("first", tmp_path)) if with_tls else None
-    context = ssl.create_default_context(cafile=CA) if with_tls else None
+    context = ssl.create_default_context(cafile=ca_file()) if with_tls else None
     chance = random.Random(SEED)
     findings: list[str] = []
     tries = 0

@@ -13,7 +13,7 @@ from alignup.serve import sockets
 from alignup.serve.connections import ConnectionLimits
 from alignup.serve.server import ServerLimits, serve_app
 from alignup.serve.tls import ServerCertificate
-from tests.certificates import CA, install
+from tests.certificates import ca_file, install
 from tests.deadlines import SECONDS, until
 from tests.serve.fake_backend import FakeBackend, app_of
 
@@ -34,13 +34,13 @@ async def serve(certificate, agent=None, **limits):
 
 
 def client_at(address):
-    context = ssl.create_default_context(cafile=CA)
+    context = ssl.create_default_context(cafile=ca_file())
     return httpx2.AsyncClient(base_url=f"https://{address[0]}:{address[1]}", verify=context, timeout=SECONDS)
 
 
 async def served_name(address):
     """The name in the certificate that the server presents."""
-    reader, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=CA))
+    reader, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=ca_file()))
     subject = writer.get_extra_info("peercert")["subject"]
     writer.close()
     del reader
@@ -110,7 +110,8 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
     certificate = ServerCertificate(*install("first", tmp_path))
     request = b"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
     async with serve(certificate, agent, read=0.1) as address:
-        reader, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=CA), limit=1)
+        context = ssl.create_default_context(cafile=ca_file())
+        reader, writer = await asyncio.open_connection(*address, ssl=context, limit=1)
         writer.write(request)
         await until(lambda: agent.event_bus.subscribers)
 

@@ -1,10 +1,8 @@
 """Probes over real sockets, with short seconds."""
 
 import asyncio
-import shutil
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -19,6 +17,7 @@ from alignup.align.errors import CriError, EnforceError
 from alignup.enforce.cri.types import ExecResult
 from alignup.kube.podspec.types import ContainerSpec, EnvVar, Probe
 from tests.agent.pods.statuses import APP
+from tests.certificates import install
 
 HOME = "127.0.0.1"
 TICK = 0.02  #: length of a second in these tests
@@ -179,20 +178,11 @@ def test_redirect_loops_end():
     assert found.text.endswith("stopped after 10 redirects")
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    """A self-signed certificate."""
-    tool = shutil.which("openssl")
-    if tool is None:
-        pytest.skip("there is no openssl to make a certificate with")
-    place = tmp_path_factory.mktemp("certificate")
-    key, cert = place / "key", place / "cert"
-    making = [tool, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "1"]
-    subprocess.run(  # noqa: S603
-        [*making, "-subj", "/CN=test", "-keyout", str(key), "-out", str(cert)], check=True, capture_output=True
-    )
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate of a CA that the client does not know."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(cert, key)
+    context.load_cert_chain(*install("first", tmp_path))
     return context
 
 
