@@ -302,3 +302,45 @@ def test_only_held_devices_remain_without_the_plugin():
     assert "example.com/fpga" in again.ledger.devices.handled
     again.release("u")
     assert "example.com/fpga" not in again.ledger.devices.handled
+
+
+def test_a_running_kubelet_counts_with_files_that_it_would_not_start_with():
+    one, files = busy()
+    assert files.cpu is not None
+    assert files.memory is not None
+    lost = replace(files.cpu, default=files.cpu.default & ~bits.of([7]))
+    fewer = replace(files.memory, entries={"a": files.memory.entries["a"]})
+
+    with pytest.raises(StateError, match="doesn't match with CPUs in state"):
+        restore_ledger(host(), replace(files, cpu=lost))
+    with pytest.raises(StateError, match="different from the real one"):
+        restore_ledger(host(), replace(files, memory=fewer))
+    restored = restore_ledger(host(), replace(files, cpu=lost, memory=fewer), running=True)
+
+    assert restored.ledger.cpus.lost == bits.of([7])
+    assert restored.ledger.cpus.held == one.ledger.cpus.held
+    assert restored.ledger.memory.nodes == one.ledger.memory.nodes
+    assert [gap.partition(":")[0] for gap in restored.gaps[-3:-1]] == ["cpu_manager_state", "memory_manager_state"]
+
+
+@pytest.mark.parametrize("shape", ["pack:2 numa:1 core:3 pu:1", "pack:4 numa:1 core:2 pu:1"])
+def test_files_of_another_machine_are_an_error_for_a_running_kubelet_too(shape):
+    with pytest.raises(StateError):
+        restore_ledger(host(shape=shape), busy()[1], running=True)
+
+
+def test_a_running_kubelet_keeps_pod_level_memory():
+    one = host(**IN_ONE_PIECE)
+    wanted = Resources(amounts({"cpu": "3", "memory": "2Gi"}), amounts({"cpu": "3", "memory": "2Gi"}))
+    assert one.admit(
+        Pod(name="a", uid="a", containers=(guaranteed("app", {"cpu": "1", "memory": "1Gi"}),), resources=wanted)
+    ).admitted
+    files = export_ledger(one)
+    assert files.memory is not None
+    nodes = {id_: node._replace(assignments=7) for id_, node in files.memory.machine_state.items()}
+
+    restored = restore_ledger(
+        host(**IN_ONE_PIECE), replace(files, memory=replace(files.memory, machine_state=nodes)), running=True
+    )
+
+    assert restored.ledger.memory.pod_held == one.ledger.memory.pod_held

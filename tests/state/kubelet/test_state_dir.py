@@ -4,10 +4,11 @@ import pytest
 
 from alignup.align.errors import FileError
 from alignup.align.settings import FeatureGates
+from alignup.state.kubelet import allocated_pods_file
 from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
-from alignup.state.kubelet.state_dir import KubeletFiles, read_dir, write_dir
+from alignup.state.kubelet.state_dir import KubeletFiles, read_allocated_pods, read_dir, write_dir
 
 GATES = FeatureGates()
 CPU = CpuState(policy="static", default=0b11)
@@ -85,3 +86,11 @@ def test_policies_are_checked_if_they_are_given(tmp_path):
 def test_a_directory_without_state_files_is_an_error(tmp_path, folder):
     with pytest.raises(FileError):
         read_dir(tmp_path / folder, gates=GATES)
+
+
+def test_allocated_pods_are_read_if_the_kubelet_writes_them(tmp_path):
+    assert read_allocated_pods(tmp_path) is None
+    pods = {"u": allocated_pods_file.AllocatedPod()}
+    (tmp_path / allocated_pods_file.NAME).write_bytes(allocated_pods_file.dump(pods))
+
+    assert read_allocated_pods(tmp_path) == pods

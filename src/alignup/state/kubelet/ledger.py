@@ -43,24 +43,29 @@ class RestoredLedger:
     unknown: tuple[str, ...] = ()  #: uids of pods that hold resources but are not in the list
 
 
-def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) -> RestoredLedger:
+def restore_ledger(
+    host: Host, files: KubeletFiles, pods: Iterable[Pod] = (), *, running: bool = False
+) -> RestoredLedger:
     """Return the ledger of *host* with its kubelet's *files* and running *pods*; the host itself does not change.
 
     ``StateError`` if a file has a problem, or with the kubelet's message if a kubelet with the host's settings would
     not start with it. A missing file counts as that of an idle machine.
+
+    A *running* kubelet does not check its files. Theirs may be such that it would not start again, while it counts with
+    what they say; that is a gap, not an error, if they belong to this machine.
     """
     for problem in files.problems:
         raise StateError(problem.what)
     gaps = [*files.gaps]
-    cpus = _cpus(host.cpus, files.cpu, gaps, policy=host.settings.cpus.policy)
-    memory = _memory(host.memory, files.memory, gaps)
+    cpus = _cpus(host.cpus, files.cpu, gaps, policy=host.settings.cpus.policy, running=running)
+    memory = _memory(host.memory, files.memory, gaps, running=running)
     devices = _devices(host.devices, files.devices, gaps)
     ledger = replace(host.initial_ledger(), cpus=cpus, memory=memory, devices=devices)
     pods = tuple(pods)
-    running = {pod.uid: pod for pod in pods if pod.uid}
+    by_uid = {pod.uid: pod for pod in pods if pod.uid}
     holders = {*cpus.held, *cpus.pod_held, *memory.held, *memory.pod_held, *devices.held}
-    unknown = tuple(sorted(holders - running.keys()))
-    for pod in running.values():
+    unknown = tuple(sorted(holders - by_uid.keys()))
+    for pod in by_uid.values():
         ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)))
     for uid in unknown:
         ledger = ledger.with_pod(_stand_in(uid, ledger))
@@ -80,13 +85,19 @@ def restore_ledger(host: Host, files: KubeletFiles, pods: Iterable[Pod] = ()) ->
     return RestoredLedger(ledger, tuple(gaps), unknown)
 
 
-def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, policy: str) -> CpuLedger:
+def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, policy: str, running: bool) -> CpuLedger:
     """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
     if state is not None:
         check_policy(cpu_file.FORMAT, configured=policy, stored=state.policy)
     if state is None or provider.policy is CpuPolicy.NONE:
         return provider.initial_ledger()
-    ledger = provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
+    try:
+        ledger = provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
+    except StateError as error:
+        if not running:
+            raise
+        ledger = _unchecked_cpus(provider, state, error)
+        gaps.append(f"{cpu_file.NAME}: {error}; a kubelet would not start with it")
     owned = {uid: ledger.owned(uid) for uid in sorted({*ledger.held, *ledger.pod_held})}
     for (one, own), (other, theirs) in combinations(owned.items(), 2):
         if own & theirs:  # the kubelet does not check this, but neither could be released
@@ -100,17 +111,38 @@ def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, pol
         f"pod {uid} holds CPUs {bits.show(cpus)} as a whole, but its containers hold none; they stay unavailable"
         for uid, cpus in sorted(orphans.items())
     ]
-    return replace(ledger, pod_held=pod_held, lost=bits.union(orphans.values()))
+    return replace(ledger, pod_held=pod_held, lost=ledger.lost | bits.union(orphans.values()))
 
 
-def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[str]) -> MemoryLedger:
+def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -> CpuLedger:
+    """Return the ledger in *state* as it is; CPUs that it does not list are lost. Raise *error* for unknown CPUs."""
+    pod_held = state.pod_entries if provider.pod_level else {}
+    own = (cpus for containers in state.entries.values() for cpus in containers.values())
+    taken = bits.union((*own, *pod_held.values()))
+    everything = provider.view.all_cpus
+    if (taken | state.default) & ~everything:
+        raise error
+    idle = provider.initial_ledger()
+    shared = state.default & idle.shared & ~taken
+    lost = idle.shared & ~state.default & ~taken
+    return replace(idle, shared=shared, held=state.entries, pod_held=pod_held, lost=lost)
+
+
+def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[str], *, running: bool) -> MemoryLedger:
     idle = provider.initial_ledger()
     if state is not None:
         check_policy(memory_file.FORMAT, configured=provider.settings.policy, stored=state.policy)
     if state is None or provider.settings.policy is MemoryPolicy.NONE:
         return idle
     stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
-    ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
+    try:
+        ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
+    except StateError as error:
+        layouts = [{id_: node.tables.keys() for id_, node in one.nodes.items()} for one in (stored, idle)]
+        if not running or layouts[0] != layouts[1]:
+            raise
+        ledger = stored if provider.settings.pod_level_managers else replace(stored, pod_held={})
+        gaps.append(f"{memory_file.NAME}: {error}; a kubelet would not start with it")
     orphans = ledger.pod_held.keys() - ledger.held.keys()
     gaps += [
         f"pod {uid} holds memory as a whole, but its containers hold none; it stays unavailable"

@@ -8,7 +8,8 @@ from typing import Any
 from alignup.align.errors import FileError, Problem, StateError
 from alignup.align.settings import FeatureGates
 from alignup.state import atomic_files
-from alignup.state.kubelet import cpu_file, device_file, memory_file
+from alignup.state.kubelet import allocated_pods_file, cpu_file, device_file, memory_file
+from alignup.state.kubelet.allocated_pods_file import AllocatedPods
 from alignup.state.kubelet.cpu_file import CpuState
 from alignup.state.kubelet.device_file import DeviceState
 from alignup.state.kubelet.memory_file import MemoryState
@@ -70,6 +71,13 @@ def read_dir(
         names = f"{cpu_file.NAME}, {memory_file.NAME}, {DEVICE_STATE}"
         raise FileError(f"{directory}: none of the kubelet's state files exists ({names})")
     return KubeletFiles(**found, problems=tuple(problems), gaps=tuple(gaps))
+
+
+def read_allocated_pods(directory: Path) -> AllocatedPods | None:
+    """Read ``allocated_pods_state``; ``None`` if it does not exist, as with older kubelets."""
+    path = directory / allocated_pods_file.NAME
+    text = atomic_files.read(path)
+    return None if text is None else allocated_pods_file.parse(text, path=str(path))
 
 
 def write_dir(directory: Path, states: KubeletFiles, *, gates: FeatureGates) -> tuple[Path, ...]:

@@ -1,0 +1,86 @@
+"""What the observer reads about one host: the machine, the kubelet's configuration, its files, and what it answers.
+
+No source has everything. The state files have pod uids and all containers, but neither names nor the topology of free
+devices, and they keep entries of dead pods for a while. PodResources has names, devices with topology and only live
+pods, but no uids and no init containers. The API server has names, uids and specs, a little later than the kubelet.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod, Resources
+from alignup.kube.configuration import Configuration
+from alignup.kube.pod import read_pod
+from alignup.kubeapi import PODS
+from alignup.kubeapi.objects import ApiPod
+from alignup.placement.report import PodStage, pod_stage
+from alignup.plugins.pod_resources_client import AllocatableResources, ListedPod
+from alignup.state.kubelet.allocated_pods_file import AllocatedPod, AllocatedPods
+from alignup.state.kubelet.state_dir import KubeletFiles
+
+_MIRROR, _HASH = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
+_ENDED_PHASES = {"Succeeded", "Failed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPod:
+    """A pod of this host as the API server has it; its uid is the one that the kubelet uses."""
+
+    pod: Pod
+    stage: PodStage
+    finished: bool  #: whether its phase is terminal: the kubelet itself has reported its end
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.pod.namespace, self.pod.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Everything that was read at one moment; ``None``: the source does not exist or does not answer."""
+
+    machine: Machine  #: without devices, which the kubelet's device plugins report
+    configuration: Configuration
+    files: KubeletFiles
+    allocated: AllocatedPods | None = None
+    listed: tuple[ListedPod, ...] | None = None
+    allocatable: AllocatableResources | None = None
+    pods: Mapping[str, KnownPod] | None = None  #: by uid
+    kubelet: str = ""  #: changes when the kubelet restarts
+    gaps: tuple[str, ...] = ()  #: why a source is missing, one sentence each
+
+
+def known_pod(pod: ApiPod) -> KnownPod:
+    """Read a pod of the API server; ``PodError`` if it is invalid.
+
+    The API server has static pods as mirror pods with another uid; the kubelet's is in an annotation.
+    """
+    read = read_pod(PODS.document(pod))
+    annotations, status = pod.metadata.annotations, pod.status
+    if _MIRROR in annotations and annotations.get(_HASH):
+        read = replace(read, uid=annotations[_HASH])
+    statuses = status.container_statuses
+    stage = pod_stage(
+        phase=status.phase,
+        deleting=pod.metadata.deletion_timestamp is not None,
+        containers_terminated=bool(statuses) and all(one.state.terminated is not None for one in statuses),
+    )
+    return KnownPod(pod=replace(read, labels={}, annotations={}), stage=stage, finished=status.phase in _ENDED_PHASES)
+
+
+def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:
+    """*pod* with the resources that the kubelet counts with, which differ from its spec while it is resized."""
+    own = allocated.containers
+    init, containers = (
+        tuple(replace(one, resources=_merged(one.resources, own.get(one.name))) for one in group)
+        for group in (pod.init, pod.containers)
+    )
+    resources = pod.resources
+    if allocated.resources != Resources():
+        resources = replace(resources, requests=allocated.resources.requests, limits=allocated.resources.limits)
+    return replace(pod, init=init, containers=containers, resources=resources, statuses={}, resize_infeasible=False)
+
+
+def _merged(spec: Resources, allocated: Resources | None) -> Resources:
+    return spec if allocated is None else replace(spec, requests=allocated.requests, limits=allocated.limits)
