@@ -165,7 +165,10 @@ class Kubelet:
         found, self.waiting = self.waiting or [], None
         self.starts += 1
         for one in sorted(found, key=lambda one: one.created):
-            self.admit(one)
+            if one.stage is PodStage.RUNNING:
+                self.admit(one)
+            else:  # it was deleted meanwhile, and never ran
+                self.api.end(one.pod.uid)
         self.changed()
 
     def flip_device(self) -> None:

@@ -3,13 +3,14 @@
 A :class:`HostModel` decides on any ledger of such a host. :class:`HostModels` has one for each kind of host.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from copy import copy
 from dataclasses import replace
 
 from alignup.align import admit, bits
 from alignup.align.decision import Decision
 from alignup.align.devices.provider import NO_ANSWERS, by_affinity
+from alignup.align.errors import ProviderError
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
@@ -35,6 +36,23 @@ class HostModel:
         """Decide on a valid pod without the fit check of the whole host."""
         decision = admit.decide(pod, ledger, providers=self._aligning.providers, rules=self._aligning.rules)
         return decide(self.aligning(ledger), pod) if decision.preference_requests else decision
+
+    def requests_nothing(self, pod: Pod, devices: Collection[str]) -> bool:
+        """Whether *pod* requests no exclusive CPUs, no managed memory and none of these devices.
+
+        It then goes anywhere on any host of this kind.
+        """
+        host = self.host
+        for container in (*pod.all_containers, None):
+            resources = pod.resources if container is None else container.resources
+            if host.cpus.exclusive_cpus(pod, container) or not resources.limits.keys().isdisjoint(devices):
+                return False
+            try:
+                if host.memory.need(pod, container):
+                    return False
+            except ProviderError:  # an amount that is rejected at allocation
+                return False
+        return True
 
     def without(self, ledger: Ledger, uids: Iterable[str]) -> Ledger:
         """*ledger* after the end of these pods."""

@@ -15,7 +15,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.placement.room import Room, measure_room
 
-_LOCAL = 10  #: the distance of a NUMA node from itself
+LOCAL = 10  #: the distance of a NUMA node from itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,24 +34,31 @@ class PlacementScore:
 
 def score_placement(host: Host, decision: Decision, *, before: Room) -> PlacementScore:
     """The score of an admission; *host* is as it is after it, *before* is what it offered before."""
-    after = measure_room(host)
     nodes = _nodes(decision.placements, host.ledger)
-    distance = _mean_distance(nodes, host.view.distances)
     preferred = all(one.hint.preferred for one in decision.placements)
+    return build_score(
+        preferred=preferred,
+        nodes=nodes.bit_count(),
+        distance=_mean_distance(nodes, host.view.distances),
+        before=before,
+        after=measure_room(host) if nodes or any(one.devices for one in decision.placements) else before,
+    )
+
+
+def build_score(*, preferred: bool, nodes: int, distance: float, before: Room, after: Room) -> PlacementScore:
     shares = [after.largest.get(name, 0) / size for name, size in before.largest.items() if size]
     kept = sum(shares) / len(shares) if shares else 1.0
     opened = max(0, before.unused_nodes - after.unused_nodes)
     newly = max(0, after.stranded - before.stranded)
-    count = nodes.bit_count()
     total = (
         (25 if preferred else 0)
-        + 20 / max(count, 1)
-        + 10 * _LOCAL / max(distance, _LOCAL)
+        + 20 / max(nodes, 1)
+        + 10 * LOCAL / max(distance, LOCAL)
         + 20 * kept
         + 15 / (1 + opened)
         + 10 / (1 + newly)
     )
-    return PlacementScore(preferred, count, distance, after, kept, opened, newly, round(total, 3))
+    return PlacementScore(preferred, nodes, distance, after, kept, opened, newly, round(total, 3))
 
 
 def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:
@@ -74,6 +81,6 @@ def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:
 
 def _mean_distance(nodes: NodeSet, distances: Distances | None) -> float:
     if distances is None or nodes & nodes - 1 == 0 or nodes & ~bits.of(distances.ids):
-        return float(_LOCAL)
+        return float(LOCAL)
     count = nodes.bit_count()
     return distances.total(nodes) / count**2

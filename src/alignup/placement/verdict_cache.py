@@ -7,6 +7,7 @@ kept as long as a host is in its state, and shapes that were not asked for latel
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from alignup.align.admit import check_fit
@@ -17,7 +18,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel
 from alignup.placement.room import Room, measure_room
-from alignup.placement.score import score_placement
+from alignup.placement.score import build_score, score_placement
 from alignup.placement.shape import PodShape, build_shape, shape_key
 from alignup.placement.verdict import TOO_MUCH_WORK, Verdict, VerdictKind, rejected, unknown
 
@@ -25,8 +26,16 @@ from alignup.placement.verdict import TOO_MUCH_WORK, Verdict, VerdictKind, rejec
 class AlignmentState:
     """All hosts of one model whose ledgers place every pod alike."""
 
-    def __init__(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> None:
+    def __init__(
+        self,
+        model: HostModel,
+        ledger: Ledger,
+        *,
+        approximate: bool,
+        anywhere: dict[tuple[HostModel, PodShape], Verdict],
+    ) -> None:
         self.model, self.ledger, self.approximate = model, ledger, approximate
+        self._anywhere = anywhere  #: verdicts about pods that any host of a model places alike
         self.states: WeakValueDictionary[Hashable, HostState] = WeakValueDictionary()  #: by what the pods use
         self.verdicts: dict[PodShape, tuple[Verdict, NodeAllocatable | None]] = {}
         self._room: Room | None = None
@@ -45,14 +54,36 @@ class AlignmentState:
         return found
 
     def _align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
+        allocatable = self.model.host.rules.allocatable
+        devices = self.ledger.devices
+        if self.model.requests_nothing(shape.pod, devices.handled):
+            known = self._anywhere.get((self.model, shape))
+            if known is None:
+                known = self._anywhere[self.model, shape] = self._decide(shape)[0]
+            verdict = known
+            if known.score is not None:
+                preferred = known.score.preferred
+                score = build_score(
+                    preferred=preferred, nodes=0, distance=known.score.distance, before=self.room, after=self.room
+                )
+                verdict = replace(known, score=score, approximate=self.approximate)
+            after = self.ledger
+        else:
+            verdict, after = self._decide(shape)
+        if not verdict.admits or allocatable is None:
+            return verdict, None
+        return verdict, allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
+
+    def _decide(self, shape: PodShape) -> tuple[Verdict, Ledger]:
+        """The verdict before the fit check, and the ledger after the pod."""
         try:
             decision = self.model.align(self.ledger, shape.pod)
         except WorkLimitError as error:
-            return unknown(TOO_MUCH_WORK, str(error)), None
+            return unknown(TOO_MUCH_WORK, str(error)), self.ledger
         except PodError as error:  # annotations that only some hosts read
-            return Verdict(VerdictKind.REJECTS, "invalid pod", note=str(error)), None
+            return Verdict(VerdictKind.REJECTS, "invalid pod", note=str(error)), self.ledger
         if decision.rejection is not None:
-            return rejected(decision.rejection), None
+            return rejected(decision.rejection), self.ledger
         after = decision.after or self.ledger
         verdict = Verdict(
             VerdictKind.ADMITS,
@@ -61,10 +92,7 @@ class AlignmentState:
             shared_placements=decision.placements,
             inventories=after.devices.inventories if any(one.devices for one in decision.placements) else None,
         )
-        allocatable = self.model.host.rules.allocatable
-        if allocatable is not None:
-            allocatable = allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
-        return verdict, allocatable
+        return verdict, after
 
 
 class HostState:
@@ -92,13 +120,16 @@ class VerdictCache:
         self._max_shapes = max_shapes
         self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
         self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
+        self._anywhere: dict[tuple[HostModel, PodShape], Verdict] = {}
         self.dropped: list[PodShape] = []  #: shapes dropped since the last call of ``shape``
 
     def state(self, model: HostModel, ledger: Ledger, *, approximate: bool) -> HostState:
         key = (id(model), approximate, ledger.alignment_key())
         alignment = self._states.get(key)
         if alignment is None:
-            alignment = self._states[key] = AlignmentState(model, ledger, approximate=approximate)
+            alignment = self._states[key] = AlignmentState(
+                model, ledger, approximate=approximate, anywhere=self._anywhere
+            )
         used = used_key(ledger.used)
         state = alignment.states.get(used)
         if state is None:
@@ -118,6 +149,8 @@ class VerdictCache:
         while len(self._shapes) > self._max_shapes:
             _, oldest = self._shapes.popitem(last=False)
             self.dropped.append(oldest)
+        if self.dropped:
+            self._anywhere.clear()
         for oldest in self.dropped:
             for alignment in list(self._states.values()):
                 alignment.verdicts.pop(oldest, None)
