@@ -235,6 +235,7 @@ class TestAssumedPods:
 
         cluster.observe(pod("foreign", cpu="4"), "a", PodStage.RUNNING)
         assert cluster.feasible(pod("new", cpu="1"))["a"].reason == texts.WAITS_FOR_CONFIRMATION
+        assert cluster.feasible(shared_pod("shared"))["a"].reason == texts.WAITS_FOR_CONFIRMATION
 
         cluster.observe_rejection("foreign", "a", "TopologyAffinityError")
         assert cluster.feasible(pod("new", cpu="1"))["a"].admits

@@ -69,7 +69,7 @@ def test_every_rejection_has_one_of_the_known_causes():
     did("placements in a simulated cluster with interference", outcome.placements)
     for cause, number in causes.items():
         did(f"rejections by cause: {cause}", number)
-    assert causes.keys() <= {Cause.FOREIGN_POD, Cause.KUBELET_RESTART, Cause.DEVICES}
+    assert causes.keys() <= {Cause.FOREIGN_POD, Cause.KUBELET_RESTART, Cause.DEVICES, Cause.HOST_RESOURCES}
     assert simulation.drain() == 0, "pods were starved"
 
 

@@ -58,8 +58,10 @@ LogEntry = Binding | StageChange
 
 class PossibleStates(NamedTuple):
     ledgers: tuple[Ledger, ...]  #: empty: they cannot be listed
-    unconfirmed: int  #: pods that no report contains yet, without those that are sure to use shared resources only
+    unconfirmed: int  #: pods with resources of their own that no report contains yet
     unsettled: frozenset[str]  #: resources of which an unconfirmed pod may get other devices than predicted
+    #: whether an unconfirmed pod was predicted to be rejected; a pod that ended a moment ago may make room for it
+    doubtful: bool = False
     problem: str = ""  #: why they cannot be listed
 
 
@@ -161,7 +163,7 @@ class HostRecord:
             try:
                 self._states = self._replay()
             except WorkLimitError:
-                self._states = PossibleStates((), 1, frozenset(), TOO_MUCH_WORK)
+                self._states = PossibleStates((), 1, frozenset(), problem=TOO_MUCH_WORK)
         return self._states
 
     def _first_unobserved(self) -> int:
@@ -189,25 +191,29 @@ class HostRecord:
         ledgers: tuple[Ledger, ...] = (self.ledger,)
         terminating = set(self._terminating)
         unconfirmed: set[str] = set()
+        doubtful: set[str] = set()
         unsettled: frozenset[str] = frozenset()
         for entry in self._log:
             if isinstance(entry, Binding):
                 steps = [self._bind(ledger, entry.pod) for ledger in self._with_ends(ledgers, terminating)]
                 unsettled = unsettled.union(*(step.unsettled for step in steps))
-                if any(_may_take_resources(step.after, entry.uid) for step in steps):
+                if any(_takes_resources(step.after, entry.uid) for step in steps):
                     unconfirmed.add(entry.uid)
+                if any(entry.uid not in step.after.pods for step in steps):
+                    doubtful.add(entry.uid)
                 ledgers = _distinct(step.after for step in steps)
             elif entry.stage is PodStage.TERMINATING:
                 terminating.add(entry.uid)
             else:
                 terminating.discard(entry.uid)
                 unconfirmed.discard(entry.uid)
+                doubtful.discard(entry.uid)
                 ledgers = _distinct(self._end(ledger, entry.uid) for ledger in ledgers)
             if len(terminating) > MAX_TERMINATING or len(ledgers) > MAX_STATES:
-                return PossibleStates((), len(unconfirmed), unsettled, TOO_MANY_TERMINATING)
+                return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
         if len(terminating) > MAX_TERMINATING:
-            return PossibleStates((), len(unconfirmed), unsettled, TOO_MANY_TERMINATING)
-        return PossibleStates(self._with_ends(ledgers, terminating), len(unconfirmed), unsettled)
+            return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
+        return PossibleStates(self._with_ends(ledgers, terminating), len(unconfirmed), unsettled, bool(doubtful))
 
     def _with_ends(self, ledgers: Iterable[Ledger], terminating: Iterable[str]) -> tuple[Ledger, ...]:
         """These ledgers, with and without each terminating pod."""
@@ -243,9 +249,9 @@ class _Step(NamedTuple):
     unsettled: frozenset[str]
 
 
-def _may_take_resources(ledger: Ledger, uid: str) -> bool:
-    """Whether a pod has CPUs, memory or devices of its own, or was rejected, which a pod that ended may prevent."""
-    return uid not in ledger.pods or any(uid in own.held for own in (ledger.cpus, ledger.memory, ledger.devices))
+def _takes_resources(ledger: Ledger, uid: str) -> bool:
+    """Whether a pod has CPUs, memory or devices of its own."""
+    return any(uid in own.held for own in (ledger.cpus, ledger.memory, ledger.devices))
 
 
 def _distinct(ledgers: Iterable[Ledger]) -> tuple[Ledger, ...]:

@@ -29,6 +29,7 @@ class _Condition:
 
     states: tuple[HostState, ...]  #: in any of which it may be; empty: unknown
     waits: bool  #: whether pods with resources of their own have to wait for a confirmation
+    doubtful: bool  #: whether all pods have to
     unsettled: frozenset[str]
 
 
@@ -111,7 +112,7 @@ class HostVerdicts:
             found = condition.states[0].verdict(shape)
         else:
             found = combine([state.verdict(shape) for state in condition.states])
-        if condition.waits and found.admits and found.takes_resources:
+        if found.admits and (condition.doubtful or (condition.waits and found.takes_resources)):
             return unknown(WAITS_FOR_CONFIRMATION)
         if condition.unsettled and not condition.unsettled.isdisjoint(shape.usage.scalars):
             return unknown(UNSETTLED_DEVICES)
@@ -125,6 +126,7 @@ class HostVerdicts:
             known = self._conditions[record.name] = _Condition(
                 tuple([self._cache.state(record.model, one, approximate=approximate) for one in possible.ledgers]),
                 self._max_unconfirmed is not None and possible.unconfirmed >= self._max_unconfirmed,
+                self._max_unconfirmed is not None and possible.doubtful,
                 possible.unsettled,
             )
         return known
