@@ -8,6 +8,7 @@
 A kubelet stops at its first error; ``ConfigurationError.stage`` names the startup step that fails.
 """
 
+from alignup.kube.configuration.export import alignment_fields
 from alignup.kube.configuration.load import apply_overrides, parse_override, read
 from alignup.kube.configuration.managers import (
     ContainerSettings,
@@ -27,6 +28,7 @@ __all__ = [
     "Duration",
     "NodeReservations",
     "StartupStage",
+    "alignment_fields",
     "apply_overrides",
     "compute_node_allocatable",
     "compute_reservations",

@@ -20,8 +20,8 @@ from alignup.kube.configuration.schema import FIELDS, holds_text, read_fields, s
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.yaml_documents import ParsedDocument
 
-_VERSION = "kubelet.config.k8s.io/v1beta1"
-_KIND = "KubeletConfiguration"
+VERSION = "kubelet.config.k8s.io/v1beta1"
+KIND = "KubeletConfiguration"
 
 _ATTRIBUTES = {field.name.replace("_", ""): field.name for field in fields(Configuration)}
 #: The fields that are used → their attributes of :class:`Configuration`.
@@ -58,7 +58,7 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
         raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name) from None
     if document is None:  # comments, white space, an empty first document
         shown = text if isinstance(text, str) else text.decode(errors="replace")
-        what = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {_KIND}"
+        what = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
         raise ConfigurationError([Problem("kind", what)], stage=StartupStage.LOAD, source=name)
     top = ObjectReader.of(document.value)
     given = _typed_fields(top)
@@ -146,12 +146,12 @@ def _typed_fields(top: ObjectReader) -> dict[str, Any]:
     if top.diagnostics.problems:
         return {}
     if not kind:
-        top.error("kind", f"is missing: set kind: {_KIND}")
+        top.error("kind", f"is missing: set kind: {KIND}")
     elif not version:
-        top.error("apiVersion", f"is missing: set apiVersion: {_VERSION}")
-    elif (kind, version) != (_KIND, _VERSION):
-        what = f"no kind {quote(kind)} is registered for version {quote(version)}; use {_KIND} of {_VERSION}"
-        top.error("kind" if kind != _KIND else "apiVersion", what)
+        top.error("apiVersion", f"is missing: set apiVersion: {VERSION}")
+    elif (kind, version) != (KIND, VERSION):
+        what = f"no kind {quote(kind)} is registered for version {quote(version)}; use {KIND} of {VERSION}"
+        top.error("kind" if kind != KIND else "apiVersion", what)
     else:
         return {name: one for name, one in read_fields(top).items() if name not in {"kind", "apiVersion"}}
     return {}

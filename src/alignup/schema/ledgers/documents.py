@@ -128,7 +128,7 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
         memory=memory_holdings,
         devices={
             container: {
-                resource: {id_: _device_nodes(ledger.devices, resource, id_) for id_ in ids}
+                resource: {id_: device_nodes(ledger.devices, resource, id_) for id_ in ids}
                 for resource, ids in own.items()
             }
             for container, own in ledger.devices.held.get(uid, {}).items()
@@ -136,7 +136,7 @@ def pod_entry(ledger: Ledger, uid: str) -> PodEntryDocument:
     )
 
 
-def _device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:
+def device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:
     """Return the NUMA nodes of a device; ``None`` if it has no topology or no longer exists."""
     inventory = ledger.inventories.get(resource)
     index = inventory.indexes.get(id_) if inventory else None

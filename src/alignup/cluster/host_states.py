@@ -1,0 +1,204 @@
+"""Observed hosts as ``HostState`` objects, and such objects as reports that placement works with.
+
+A pod reads back as one whose containers request what they hold. That decides every other pod alike; the API server has
+the full spec under the same uid.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.errors import StateError
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Device, Machine
+from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
+from alignup.cluster.join import Observation
+from alignup.kube import configuration as kubelet_configuration
+from alignup.kube.documents import to_json
+from alignup.kubeapi import Resource
+from alignup.placement.report import HostReport
+from alignup.schema import host_state as schema
+from alignup.schema.codec import parse_or_none, show_or_none, to_builtins
+from alignup.schema.host_state import (
+    DeviceGroupDocument,
+    HeldResourcesDocument,
+    HostLedgerDocument,
+    HostStateDocument,
+)
+from alignup.schema.ledgers.documents import (
+    CpuResidue,
+    DeviceResidue,
+    MemoryResidue,
+    PodEntryDocument,
+    ResidueDocument,
+    UsageDocument,
+    device_nodes,
+    pod_entry,
+    residue,
+)
+from alignup.schema.ledgers.restore import restore_ledger
+from alignup.schema.machines import machine_from_document, machine_to_document
+from alignup.schema.pods import ContainerDocument, PodDocument
+
+HOST_STATES = Resource(
+    type=HostStateDocument, kind=schema.KIND, plural=schema.PLURAL, group=schema.GROUP, version=schema.VERSION
+)
+
+
+def host_state(observation: Observation) -> HostStateDocument:
+    """Return the object without its metadata and generations."""
+    host = observation.host
+    return HostStateDocument(
+        kubelet=observation.kubelet,
+        machine=machine_document(host.machine),
+        configuration=kubelet_configuration.alignment_fields(observation.configuration),
+        ledger=_ledger_document(host.ledger),
+        problems=[*observation.contradictions, *observation.gaps],
+    )
+
+
+def to_object(state: HostStateDocument) -> dict[str, Any]:
+    """Return the fields of the object, without metadata, to be applied."""
+    return {name: value for name, value in to_builtins(state).items() if name != "metadata"}
+
+
+def read_host_state(state: HostStateDocument) -> HostReport:
+    """Return the report; ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid."""
+    if state.ledger is None:
+        why = "; ".join(state.problems) or "no reason is given"
+        raise StateError(f"what node {state.metadata.name} holds is unknown: {why}")
+    machine = machine_from_document(state.machine, name=f"HostState {state.metadata.name}")
+    text = to_json(state.configuration)
+    configuration = kubelet_configuration.read(text, name=f"HostState {state.metadata.name}")
+    settings = kubelet_configuration.host_settings(configuration, machine)
+    devices = tuple(
+        Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
+        for group in state.ledger.devices
+        for id_ in group.ids
+    )
+    host = Host(replace(machine, devices=devices), settings)
+    return HostReport(
+        host=state.metadata.name,
+        machine=host.machine,
+        settings=settings,
+        ledger=_read_ledger(state.ledger, host),
+        sequence=state.generation,
+        kubelet=state.kubelet,
+    )
+
+
+def machine_document(machine: Machine) -> dict[str, Any]:
+    """Return what decisions depend on; the report of cAdvisor only where it differs from the hardware."""
+    small = replace(machine, devices=(), pci=(), gaps=())
+    plain = replace(small, report=None)
+    return machine_to_document(plain if plain.kubelet_view() == small.kubelet_view() else small)
+
+
+def _ledger_document(ledger: Ledger) -> HostLedgerDocument:
+    left = residue(ledger)
+    empty = {name: own.registered for name, own in ledger.devices.inventories.items() if not own.devices}
+    stopped = {name: False for name, own in ledger.devices.inventories.items() if not own.registered}
+    return HostLedgerDocument(
+        pods=[_held_resources(ledger, uid) for uid in ledger.pods],
+        devices=list(_device_groups(ledger.devices)),
+        resources={**empty, **stopped},
+        lost_cpus=left.cpus.lost,
+        group_memory=left.memory.reserved,
+    )
+
+
+def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
+    entry = pod_entry(ledger, uid)
+    pod = ledger.pods[uid].pod
+    return HeldResourcesDocument(
+        uid=uid,
+        namespace=pod.namespace,
+        name=pod.name if pod.namespace else "",
+        priority=pod.priority or 0,
+        requests=_requests(ledger.pods[uid].usage),
+        cpus=entry.cpus,
+        memory=entry.memory,
+        devices={
+            container: {resource: list(ids) for resource, ids in own.items()}
+            for container, own in entry.devices.items()
+        },
+    )
+
+
+def _requests(usage: FitRequest) -> dict[str, str]:
+    amounts = {
+        CPU: Quantity(usage.milli_cpu, -3),
+        MEMORY: Quantity.of(usage.memory, QuantityFormat.BINARY_SI),
+        EPHEMERAL_STORAGE: Quantity.of(usage.ephemeral_storage, QuantityFormat.BINARY_SI),
+        **{name: Quantity.of(amount, QuantityFormat.BINARY_SI) for name, amount in usage.scalars.items()},
+    }
+    return {name: str(amount) for name, amount in amounts.items() if not amount.is_zero}
+
+
+def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
+    for resource, inventory in sorted(ledger.inventories.items()):
+        groups: dict[tuple[int | None, bool], list[str]] = {}
+        for device in inventory.devices:
+            groups.setdefault((device.nodes, device.healthy), []).append(device.id)
+        for (nodes, healthy), ids in groups.items():
+            yield DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
+
+
+def _read_ledger(document: HostLedgerDocument, host: Host) -> Ledger:
+    idle = host.initial_ledger()
+    for resource, registered in document.resources.items():
+        if resource in idle.devices.inventories and not registered:
+            idle = replace(idle, devices=idle.devices.give_up(resource))
+    resources = {name: own.registered for name, own in idle.devices.inventories.items()} | document.resources
+    left = ResidueDocument(
+        cpus=CpuResidue(reusable=None, lost=document.lost_cpus),
+        memory=MemoryResidue(reusable=None, reserved=document.group_memory),
+        devices=DeviceResidue(reusable=None, resources=resources),
+        providers={},
+    )
+    return restore_ledger([_pod_entry(one, idle.devices) for one in document.pods], left, idle=idle)
+
+
+def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDocument:
+    amounts = {name: Quantity.parse(amount) for name, amount in held.requests.items()}
+    cpu, memory, storage = (amounts.pop(name, Quantity.ZERO) for name in (CPU, MEMORY, EPHEMERAL_STORAGE))
+    names = dict.fromkeys((*held.cpus.containers, *(held.memory.containers or ()), *held.devices))
+    return PodEntryDocument(
+        pod=PodDocument(
+            uid=held.uid,
+            namespace=held.namespace,
+            name=held.name or held.uid,
+            priority=held.priority or None,
+            containers=[_container(held, name) for name in names],
+        ),
+        uses=UsageDocument(
+            milli_cpu=cpu.milli(),
+            memory=memory.value(),
+            ephemeral_storage=storage.value(),
+            scalars={name: amount.value() for name, amount in amounts.items()},
+        ),
+        cpus=held.cpus,
+        memory=held.memory,
+        devices={
+            container: {
+                resource: {id_: device_nodes(devices, resource, id_) for id_ in ids} for resource, ids in own.items()
+            }
+            for container, own in held.devices.items()
+        },
+    )
+
+
+def _container(held: HeldResourcesDocument, name: str) -> ContainerDocument:
+    """Return a container that requests what it holds."""
+    amounts: dict[str, Any] = {}
+    if cpus := held.cpus.containers.get(name):
+        amounts[CPU] = str(bits.parse(cpus).bit_count())
+    for block in (held.memory.containers or {}).get(name, ()):
+        amounts[block.type] = str(int(amounts.get(block.type, 0)) + block.bytes)
+    amounts |= {resource: str(len(ids)) for resource, ids in held.devices.get(name, {}).items()}
+    return ContainerDocument(name, amounts, amounts)
