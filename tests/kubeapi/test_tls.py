@@ -4,12 +4,13 @@ import ssl
 from dataclasses import replace
 
 import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
 
 from alignup.kubeapi import Access, ApiClient, Timing, find_access
 from alignup.kubeapi.credentials import CredentialFile, UserCredentials
 from alignup.kubeapi.errors import AccessError, UnreachableError
 from alignup.testing.api_server import ApiServer
-from tests.kubeapi.certificates import Authority
 
 pytestmark = pytest.mark.anyio
 
@@ -17,32 +18,32 @@ ONCE = Timing(attempts=1)
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory):
-    return Authority(tmp_path_factory.mktemp("authority"))
+def authority():
+    return trustme.CA()
 
 
 @pytest.fixture(scope="module")
-def server_files(authority):
-    return authority.sign("server", extensions="subjectAltName=IP:127.0.0.1,DNS:api.example\n")
+def server_certificate(authority):
+    return authority.issue_cert("127.0.0.1", "api.example")
 
 
 @pytest.fixture(scope="module")
-def client_files(authority):
-    return authority.sign("client", extensions="extendedKeyUsage=clientAuth\n")
+def other():
+    return trustme.CA()
 
 
-@pytest.fixture(scope="module")
-def other(tmp_path_factory):
-    return Authority(tmp_path_factory.mktemp("other"))
-
-
-def server_context(authority, files, *, client=False):
+def server_context(authority, certificate, *, client=False):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*files)
+    certificate.configure_cert(context)
     if client:
-        context.load_verify_locations(authority.certificate)
+        authority.configure_trust(context)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def pem(certificate):
+    """A certificate and its key."""
+    return certificate.cert_chain_pems[0].bytes(), certificate.private_key_pem.bytes()
 
 
 async def version(access):
@@ -50,18 +51,19 @@ async def version(access):
         return (await client.version()).number
 
 
-async def test_a_certificate_of_the_authority_is_accepted(authority, server_files, tmp_path):
-    async with ApiServer(tls=server_context(authority, server_files)) as server:
+async def test_a_certificate_of_the_authority_is_accepted(authority, server_certificate, tmp_path):
+    async with ApiServer(tls=server_context(authority, server_certificate)) as server:
         server.tokens = {"secret"}
-        server.write_kubeconfig(tmp_path / "config", token="secret", authority=authority.certificate)  # noqa: S106
+        authority.cert_pem.write_to_path(tmp_path / "ca.crt")
+        server.write_kubeconfig(tmp_path / "config", token="secret", authority=tmp_path / "ca.crt")  # noqa: S106
 
         assert await version(find_access(tmp_path / "config", environ={})) == (1, 36)
 
 
 @pytest.mark.parametrize("system", [True, False], ids=["those of the system", "another one"])
-async def test_a_certificate_of_another_authority_is_not(authority, server_files, other, system):
-    async with ApiServer(tls=server_context(authority, server_files)) as server:
-        access = Access(server=server.url, authority=b"" if system else other.certificate.read_bytes())
+async def test_a_certificate_of_another_authority_is_not(authority, server_certificate, other, system):
+    async with ApiServer(tls=server_context(authority, server_certificate)) as server:
+        access = Access(server=server.url, authority=b"" if system else other.cert_pem.bytes())
 
         with pytest.raises(UnreachableError, match=r"certificate verify failed"):
             await version(access)
@@ -70,9 +72,9 @@ async def test_a_certificate_of_another_authority_is_not(authority, server_files
     assert len(server.requests) == 1
 
 
-async def test_the_certificate_must_be_for_the_host_or_the_given_name(authority, server_files):
-    async with ApiServer(tls=server_context(authority, server_files)) as server:
-        access = Access(server=server.url, authority=authority.certificate.read_bytes())
+async def test_the_certificate_must_be_for_the_host_or_the_given_name(authority, server_certificate):
+    async with ApiServer(tls=server_context(authority, server_certificate)) as server:
+        access = Access(server=server.url, authority=authority.cert_pem.bytes())
 
         with pytest.raises(UnreachableError, match=r"certificate is not valid for 'elsewhere\.example'"):
             await version(replace(access, server_name="elsewhere.example"))
@@ -81,25 +83,26 @@ async def test_the_certificate_must_be_for_the_host_or_the_given_name(authority,
 
 
 async def test_a_client_certificate_is_sent_and_read_again_when_it_changes(
-    authority, server_files, client_files, other, tmp_path
+    authority, server_certificate, other, tmp_path
 ):
     certificate, key = tmp_path / "crt", tmp_path / "key"
-    wrong = other.sign("client", extensions="extendedKeyUsage=clientAuth\n")
-    certificate.write_bytes(wrong[0].read_bytes())
-    key.write_bytes(wrong[1].read_bytes())
+
+    def write(pair):
+        for path, content in zip((certificate, key), pair, strict=True):
+            path.unlink(missing_ok=True)
+            path.write_bytes(content)
+
+    write(pem(other.issue_cert("client.example")))
     credentials = UserCredentials(
         certificate=CredentialFile(certificate, what="certificate"), key=CredentialFile(key, what="key")
     )
-    async with ApiServer(tls=server_context(authority, server_files, client=True)) as server:
-        access = Access(
-            server=server.url, authority=authority.certificate.read_bytes(), credentials=credentials, source="test"
-        )
+    async with ApiServer(tls=server_context(authority, server_certificate, client=True)) as server:
+        access = Access(server=server.url, authority=authority.cert_pem.bytes(), credentials=credentials, source="test")
         async with ApiClient(access, timing=ONCE) as client:
             with pytest.raises(UnreachableError):
                 await client.version()
 
-            certificate.write_bytes(client_files[0].read_bytes() + b"\n")
-            key.write_bytes(client_files[1].read_bytes() + b"\n")
+            write(pem(authority.issue_cert("client.example")))
             assert (await client.version()).number == (1, 36)
 
 
@@ -127,10 +130,14 @@ async def test_unusable_certificates_are_named(access, message):
         await version(access)
 
 
-async def test_an_encrypted_key_is_an_error_and_no_question(authority, client_files, tmp_path):
-    encrypted = tmp_path / "key"
-    authority._run("ec", "-in", client_files[1], "-aes128", "-passout", "pass:secret", "-out", encrypted)  # noqa: SLF001
-    credentials = UserCredentials(certificate=client_files[0].read_bytes(), key=encrypted.read_bytes())
+async def test_an_encrypted_key_is_an_error_and_no_question(authority):
+    certificate, key = pem(authority.issue_cert("client.example"))
+    encrypted = serialization.load_pem_private_key(key, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(b"secret"),
+    )
+    credentials = UserCredentials(certificate=certificate, key=encrypted)
 
     with pytest.raises(AccessError, match="unusable client certificate or key"):
         await version(Access(server="https://127.0.0.1:1", credentials=credentials, source="config"))

@@ -154,13 +154,12 @@ class Connection:
                 proxy=access.proxy or None,
                 socket_options=None if access.proxy else _KEEPALIVE,
             )
-            if self._previous is not None:
-                await self._previous.aclose()
-            self._previous = self._client
+            oldest, self._previous, self._certificate = self._previous, self._client, certificate
             self._client = httpx2.AsyncClient(
                 transport=transport, trust_env=False, headers={"User-Agent": access.user_agent}
             )
-            self._certificate = certificate
+            if oldest is not None:
+                await oldest.aclose()
         return self._client
 
     async def _read(self, response: httpx2.Response, read_timeout: float) -> bytes:
