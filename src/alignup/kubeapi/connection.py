@@ -12,6 +12,7 @@ import httpx2
 from alignup.kubeapi.access import Access
 from alignup.kubeapi.credentials import ClientCertificate, Credential
 from alignup.kubeapi.errors import (
+    AccessError,
     ApiError,
     ApiStatusError,
     ServerFailureError,
@@ -147,13 +148,19 @@ class Connection:
         """The HTTP client; a new one if the client certificate was replaced."""
         if self._client is None or certificate != self._certificate:
             access = self.access
-            transport = httpx2.AsyncHTTPTransport(
-                verify=access.ssl_context(certificate) if access.server.startswith("https:") else False,
-                trust_env=False,
-                limits=_LIMITS,
-                proxy=access.proxy or None,
-                socket_options=None if access.proxy else _KEEPALIVE,
-            )
+            verify = access.ssl_context(certificate) if access.server.startswith("https:") else False
+            try:
+                httpx2.URL(access.server)
+                transport = httpx2.AsyncHTTPTransport(
+                    verify=verify,
+                    trust_env=False,
+                    limits=_LIMITS,
+                    proxy=access.proxy or None,
+                    socket_options=None if access.proxy else _KEEPALIVE,
+                )
+            except (httpx2.InvalidURL, ImportError, ValueError) as error:
+                proxy = f" by proxy {access.proxy}" if access.proxy else ""
+                raise AccessError(f"{access.source}: cannot use {access.server}{proxy}: {error}") from None
             oldest, self._previous, self._certificate = self._previous, self._client, certificate
             self._client = httpx2.AsyncClient(
                 transport=transport, trust_env=False, headers={"User-Agent": access.user_agent}
@@ -202,7 +209,9 @@ def _reason(error: BaseException, seconds: float) -> str:
     while cause is not None:
         if isinstance(cause, BaseExceptionGroup):
             cause = cause.exceptions[0]
-        if isinstance(cause, OSError) and cause.errno and not isinstance(cause, ssl.SSLError):
+        if isinstance(cause, socket.gaierror):  # a name that cannot be resolved
+            reason = cause.strerror or reason
+        elif isinstance(cause, OSError) and cause.errno and not isinstance(cause, ssl.SSLError):
             reason = os.strerror(cause.errno)
         cause = cause.__cause__ or cause.__context__
     return reason or "the connection broke"
