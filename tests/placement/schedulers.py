@@ -94,14 +94,26 @@ class PerNodeTotals(NumaBlind):
 
     def __init__(self, hosts: dict[str, Host]) -> None:
         super().__init__(hosts)
-        self.reported: dict[str, HostReport] = {}
+        self.latest: dict[str, HostReport] = {}
+        self.reported: dict[str, HostReport] = {}  #: in use: the last one that had exactly the known pods
         self.charged: dict[str, dict[str, Pod]] = {name: {} for name in hosts}
 
     def report(self, report: HostReport) -> None:
-        known = {uid for uid, (name, _) in self.placed.items() if name == report.host}
-        if known == set(report.ledger.pods) or report.host not in self.reported:
-            self.reported[report.host] = report
-            self.charged[report.host].clear()
+        self.latest[report.host] = report
+        self.synchronize(report.host)
+
+    def synchronize(self, host: str) -> None:
+        """Use the latest report and forget the charges, if it has the pods that are known to be there."""
+        latest = self.latest.get(host)
+        if latest and latest is not self.reported.get(host):
+            known = {uid for uid, (name, _) in self.placed.items() if name == host}
+            if known == set(latest.ledger.pods) or host not in self.reported:
+                self.reported[host] = latest
+                self.charged[host].clear()
+
+    def handle(self, found: PodObject, stage: PodStage, reason: str) -> None:
+        super().handle(found, stage, reason)
+        self.synchronize(found.host)
 
     def count(self, pod: Pod, name: str) -> None:
         if pod.uid not in self.placed:
