@@ -257,7 +257,10 @@ def test_invalid_input_reports_what_is_wrong_where_and_what_to_do(manifest, argu
             id="a field",
         ),
         pytest.param(
-            ("--set", "kind=Pod"), "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1.", id="a kind"
+            ("--set", "kind=Pod"),
+            "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, the answer of a kubelet's /configz, "
+            "a kubelet-config ConfigMap or an OpenShift KubeletConfig.",
+            id="a kind",
         ),
         pytest.param(
             (*STATIC, "--machine", "pack:2 numa:5 core:2 pu:1"),

@@ -129,8 +129,8 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     containers = None
     notes = node.notes
     if options.runtime == "cri":
-        containers = _runtime_options(host, options, node, root)
-        notes += tuple(f"{host.config or '--set'}: {note}" for note in ignored_fields(node.configuration))
+        containers = _runtime_options(options, node, root)
+        notes += tuple(f"{node.configuration.source}: {note}" for note in ignored_fields(node.configuration))
     wait = options.on_misfit == "wait"
     return daemon.DaemonOptions(
         host=node.host,
@@ -173,9 +173,7 @@ def _check_tls(options: AgentCommandOptions, listen: "Address") -> None:
         raise click.UsageError(f"--listen {listen} needs --tls-cert-file and --tls-private-key-file.")
 
 
-def _runtime_options(
-    host: HostOptions, options: AgentCommandOptions, node: "HostInput", root: Path
-) -> "PodRuntimeOptions":
+def _runtime_options(options: AgentCommandOptions, node: "HostInput", root: Path) -> "PodRuntimeOptions":
     from alignup.agent.pods.wiring import PodRuntimeOptions  # noqa: PLC0415 - only with a runtime
     from alignup.align.errors import EnforceError  # noqa: PLC0415
     from alignup.cli import inputs  # noqa: PLC0415
@@ -187,7 +185,7 @@ def _runtime_options(
         endpoint = parse_endpoint(options.runtime_endpoint)
     except EnforceError as error:
         raise click.UsageError(f"--runtime-endpoint: {error}") from error
-    with inputs.input_errors(f"in {host.config or '--set'}", advice="Fix it there, or with --set."):
+    with inputs.input_errors(f"in {node.configuration.source}", advice="Fix it there, or with --set."):
         settings = container_settings(node.configuration)
     return PodRuntimeOptions(
         endpoint=endpoint,

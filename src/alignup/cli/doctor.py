@@ -1,7 +1,7 @@
 """``alignup doctor``: check a kubelet's configuration and state files, and repair them."""
 # ruff: noqa: RUF009 - options are declared by calls, as fields are
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,9 @@ _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yam
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorOptions(NodeOptions):
     config: Path | None = path_option(
-        "FILE", "KubeletConfiguration of the node", "config.yaml in --kubelet-dir, or the kubelet's defaults"
+        "FILE",
+        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object",
+        "config.yaml in --kubelet-dir, or the kubelet's defaults",
     )
     kubelet_dir: Path | None = path_option(
         "DIR", "Check the state files in this kubelet directory, such as /var/lib/kubelet"
@@ -55,12 +57,14 @@ def command(*, options: DoctorOptions, output: str) -> None:
     config = options.config
     if config is None and directory is not None and (directory / "config.yaml").is_file():
         config = directory / "config.yaml"
-    text, name = inputs.configuration_text(config, options.changes)
-    name = name if config or options.changes else "the kubelet's defaults"
+    source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir)
+    terminal.print_notes(source.notes)
+    given = config or options.config_dir or options.changes
+    source = source if given else replace(source, name="the kubelet's defaults")
     machine = inputs.read_machine(options.machine, options.devices)
     pods = [pod for work in inputs.read_workloads(options.pods)[0] for pod in work.pods()] if options.pods else []
     names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods if pod.uid}
-    check = partial(diagnosis.diagnose, text, machine, name=name, directory=directory, pods=names)
+    check = partial(diagnosis.diagnose, source, machine, directory=directory, pods=names)
     write_to = directory if options.write else None
     _check_unused(write_to)
     with inputs.input_errors("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
@@ -74,7 +78,7 @@ def command(*, options: DoctorOptions, output: str) -> None:
         terminal.print_json(doctor_output.to_document(found))
     else:
         shown = options.machine or "this machine"
-        terminal.print_lines(doctor_output.lines(found, configuration=name, machine=shown))
+        terminal.print_lines(doctor_output.lines(found, configuration=source.name, machine=shown))
     if not found.final.healthy:
         raise click.exceptions.Exit(UNHEALTHY)
 

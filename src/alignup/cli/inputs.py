@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -18,12 +19,16 @@ from alignup.cli.machine import load_machine
 from alignup.cli.options import HostOptions
 from alignup.discover import device_spec
 from alignup.kube import configuration, manifests
-from alignup.kube.configuration import Configuration, StartupStage
+from alignup.kube.configuration import Configuration, ConfigurationText, StartupStage
 from alignup.kube.manifests import Workload
 from alignup.state.kubelet import ledger, state_dir
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
-_GIVE_CONFIGURATION = "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1."
+_GIVE_CONFIGURATION = (
+    "Give a KubeletConfiguration of kubelet.config.k8s.io/v1beta1, the answer of a kubelet's /configz, "
+    "a kubelet-config ConfigMap or an OpenShift KubeletConfig."
+)
+_GIVE_DROP_IN = "Give drop-ins of kind KubeletConfiguration, kubelet.config.k8s.io/v1beta1."
 _GIVE_FIELD = "Give a field of KubeletConfiguration v1beta1, such as topologyManagerPolicy=restricted."
 _FIX_VALUE = "Fix the value there, or try another one with --set."
 _RUN_DOCTOR = "Run 'alignup doctor' to see what the kubelet reports."
@@ -47,46 +52,77 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
         return device_spec.add_devices(found, devices)
 
 
-def read_configuration(config: Path | None, changes: tuple[str, ...] = ()) -> Configuration:
-    text, name = configuration_text(config, changes)
-    with input_errors(f"in {name}", advice=_GIVE_CONFIGURATION):
-        return configuration.read(text, name=name)
+def read_configuration(
+    config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None
+) -> Configuration:
+    """Return the configuration; its warnings include what is unknown about it."""
+    source = configuration_text(config, changes, config_dir=config_dir)
+    with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION):
+        try:
+            found = configuration.read(source.text, name=source.name)
+        except ConfigurationError as error:
+            raise source.locate(error) from error
+    return replace(found, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in found.warnings)))
 
 
-def configuration_text(config: Path | None, changes: tuple[str, ...] = ()) -> tuple[bytes, str]:
-    """Return the text of ``--config`` with the overrides of ``--set``, and its name for messages."""
+def configuration_text(
+    config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None
+) -> ConfigurationText:
+    """Return the text of ``--config`` with the drop-ins of ``--config-dir`` and the overrides of ``--set``."""
     with input_errors("in --set", advice=_GIVE_FIELD):
         for change in changes:
             configuration.parse_override(change)
-    name = str(config) if config else "--set"
-    text = json.dumps(_EMPTY).encode()
-    if config:
-        advice = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
-        with input_errors("in --config", advice=advice), config.open("rb") as file:
-            text = file.read(MAX_CONFIG + 1)
-        if len(text) > MAX_CONFIG:
-            raise InputError(
-                f"{config} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}", where="in --config", advice=advice
-            )
-    with input_errors(f"in {name}", advice=_GIVE_CONFIGURATION):
-        return configuration.apply_overrides(text, changes) if changes else text, name
+    if config is not None and config_dir is None and config.is_dir():
+        config, config_dir = None, config
+    source = ConfigurationText(json.dumps(_EMPTY).encode(), "--set")
+    if config is not None:
+        text = _read_file(config, option="--config")
+        with input_errors(f"in {config}", advice=_GIVE_CONFIGURATION):
+            source = configuration.unwrap(text, name=str(config))
+    if config_dir is not None:
+        source = _with_drop_ins(source if config else None, config_dir)
+    with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION):
+        return replace(source, text=configuration.apply_overrides(source.text, changes)) if changes else source
+
+
+def _with_drop_ins(base: ConfigurationText | None, directory: Path) -> ConfigurationText:
+    advice = "Give a directory of drop-ins, such as /etc/kubernetes/kubelet.conf.d."
+    with input_errors("in --config-dir", advice=advice):
+        paths = configuration.find_drop_ins(directory)
+    drop_ins = []
+    for path in paths:
+        text = _read_file(path, option="--config-dir")
+        with input_errors(f"in {path}", advice=_GIVE_DROP_IN):
+            drop_ins.append(configuration.parse_drop_in(text, name=str(path)))
+    with input_errors(f"in {base.name if base else directory}", advice=_GIVE_CONFIGURATION):
+        return configuration.merge_drop_ins(base, drop_ins, directory=str(directory))
+
+
+def _read_file(path: Path, *, option: str) -> bytes:
+    advice = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
+    with input_errors(f"in {option}", advice=advice), path.open("rb") as file:
+        text = file.read(MAX_CONFIG + 1)
+    if len(text) > MAX_CONFIG:
+        what = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
+        raise InputError(what, where=f"in {option}", advice=advice)
+    return text
 
 
 def read_host(options: HostOptions) -> HostInput:
     machine = read_machine(options.machine, options.devices)
-    read = read_configuration(options.config, options.changes)
-    where = f"with {options.config or 'this configuration'} on {options.machine or 'this machine'}"
+    read = read_configuration(options.config, options.changes, config_dir=options.config_dir)
+    given = options.config or options.config_dir
+    where = f"with {given or 'this configuration'} on {options.machine or 'this machine'}"
     with input_errors(where, advice=_RUN_DOCTOR):
         settings = configuration.host_settings(read, machine)
     many = len(machine.nodes) > settings.topology.options.max_nodes
     with input_errors(where, advice=_RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR):
         host = Host(machine, settings)
-    notes = tuple(f"{options.config or '--set'}: {warning}" for warning in read.warnings)
     if options.state is not None:
-        return _with_state(HostInput(host, read, notes), options.state, options.pods)
+        return _with_state(HostInput(host, read, read.warnings), options.state, options.pods)
     if options.pods:
         raise InputError("--pods requires --state", advice="Add --state DIR.")
-    return HostInput(host, read, notes)
+    return HostInput(host, read, read.warnings)
 
 
 def read_workloads(files: tuple[str, ...], *, keep: bool = False) -> tuple[tuple[Workload, ...], tuple[str, ...]]:

@@ -79,7 +79,12 @@ class NodeOptions:
     devices: tuple[str, ...] = option(
         "RESOURCE=N@NODE,…", "Add devices to the machine, such as example.com/gpu=4@0,4@1", multiple=True
     )
-    config: Path | None = path_option("FILE", "KubeletConfiguration of the node", "the kubelet's defaults")
+    config: Path | None = path_option(
+        "FILE",
+        "KubeletConfiguration of the node, also as /configz, kubelet-config ConfigMap or OpenShift object",
+        "the kubelet's defaults",
+    )
+    config_dir: Path | None = path_option("DIR", "Directory of drop-ins (*.conf) that the kubelet merges into its file")
     changes: tuple[str, ...] = option(
         "FIELD=VALUE",
         "Override a field of the configuration, such as topologyManagerPolicy=restricted",

@@ -1,7 +1,7 @@
 """Check a kubelet's configuration on a machine, and derive what its state files are checked against."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import OWN_LIMIT, ConfigurationError, Problem
@@ -42,11 +42,17 @@ class ConfigurationCheck:
 
 
 def check_configuration(
-    text: bytes, machine: Machine, *, name: str, ephemeral_storage: int | None = None
+    text: bytes,
+    machine: Machine,
+    *,
+    name: str,
+    ephemeral_storage: int | None = None,
+    origin: Callable[[str], str] = lambda _: "",
 ) -> ConfigurationCheck:
     """Every problem of the configuration *text* on *machine*, not only the first that stops the kubelet.
 
-    *ephemeral_storage* is in bytes; ``None`` skips its check.
+    *ephemeral_storage* is in bytes; ``None`` skips its check. *origin* returns the file that sets a field, if one of
+    several files does.
     """
     inputs, errors = read_inputs(text, machine, name=name)
     if inputs is None:
@@ -60,6 +66,9 @@ def check_configuration(
         *managers.find_warnings(inputs),
     ]
     findings.sort(key=lambda finding: list(Area).index(finding.area))
+    findings = [
+        replace(one, where=f"{one.where} in {file}") if (file := origin(one.where)) else one for one in findings
+    ]
     dropped, found = inputs.has_dropped, inputs.configuration
     manager_config = ManagerConfig(
         gates=inputs.gates,

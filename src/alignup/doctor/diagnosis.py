@@ -15,6 +15,7 @@ from alignup.align.machine import Machine
 from alignup.doctor.configuration import check_configuration
 from alignup.doctor.findings import DoctorReport
 from alignup.doctor.state_check import FileRepair, StateFiles, check_state
+from alignup.kube.configuration import ConfigurationText
 from alignup.state import atomic_files
 from alignup.state.kubelet.state_dir import state_files
 
@@ -31,12 +32,14 @@ class Diagnosis:
         return self.after or self.report
 
 
-def diagnose(text: bytes, machine: Machine, *, name: str, directory: Path | None, pods: Mapping[str, str]) -> Diagnosis:
-    """Check the configuration *text* and the state files in *directory*, if any; change nothing.
+def diagnose(
+    source: ConfigurationText, machine: Machine, *, directory: Path | None, pods: Mapping[str, str]
+) -> Diagnosis:
+    """Check the configuration of *source* and the state files in *directory*, if any; change nothing.
 
     *pods* are the running ones: uid → namespace/name. ``FileError`` if the directory does not exist.
     """
-    configuration = check_configuration(text, machine, name=name)
+    configuration = check_configuration(source.text, machine, name=source.name, origin=source.origin)
     if directory is None:
         return Diagnosis(DoctorReport(configuration.findings))
     state = check_state(read_state_files(directory), configuration.manager_config, pods=pods)

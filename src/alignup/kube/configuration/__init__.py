@@ -1,6 +1,7 @@
 """KubeletConfiguration files, and what a kubelet makes of one on a machine.
 
-    configuration = read(path.read_bytes(), name=path.name)       # load, defaults, validation
+    source = unwrap(path.read_bytes(), name=path.name)            # a file, /configz, a ConfigMap, an OpenShift object
+    configuration = read(source.text, name=source.name)           # load, defaults, validation
     host = Host(machine, host_settings(configuration, machine))   # reservations, policies, options
     errors = startup_errors(configuration, machine)               # everything that keeps a kubelet from starting
     containers = container_settings(configuration)                # how the agent runs containers
@@ -8,6 +9,7 @@
 A kubelet stops at its first error; ``ConfigurationError.stage`` names the startup step that fails.
 """
 
+from alignup.kube.configuration.drop_ins import find_drop_ins, merge_drop_ins, parse_drop_in
 from alignup.kube.configuration.export import alignment_fields
 from alignup.kube.configuration.load import apply_overrides, parse_override, read
 from alignup.kube.configuration.managers import (
@@ -21,9 +23,11 @@ from alignup.kube.configuration.managers import (
 )
 from alignup.kube.configuration.model import Configuration, Duration, StartupStage
 from alignup.kube.configuration.node_allocatable import NodeReservations, compute_node_allocatable, compute_reservations
+from alignup.kube.configuration.sources import ConfigurationText, unwrap
 
 __all__ = [
     "Configuration",
+    "ConfigurationText",
     "ContainerSettings",
     "Duration",
     "NodeReservations",
@@ -33,11 +37,15 @@ __all__ = [
     "compute_node_allocatable",
     "compute_reservations",
     "container_settings",
+    "find_drop_ins",
     "host_settings",
     "ignored_fields",
+    "merge_drop_ins",
     "node_status",
+    "parse_drop_in",
     "parse_override",
     "pods_limits",
     "read",
     "startup_errors",
+    "unwrap",
 ]

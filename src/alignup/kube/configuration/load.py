@@ -25,7 +25,7 @@ KIND = "KubeletConfiguration"
 
 _ATTRIBUTES = {field.name.replace("_", ""): field.name for field in fields(Configuration)}
 #: The fields that are used → their attributes of :class:`Configuration`.
-_USED: Mapping[str, str] = {name: _ATTRIBUTES[name.lower()] for name in FIELDS if name.lower() in _ATTRIBUTES}
+USED_FIELDS: Mapping[str, str] = {name: _ATTRIBUTES[name.lower()] for name in FIELDS if name.lower() in _ATTRIBUTES}
 
 #: Fields whose default also replaces an empty string or 0.
 _DEFAULT_IF_ZERO = """
@@ -47,12 +47,44 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
 
     Like the kubelet, read only the first of several YAML documents.
     """
-    is_json = text.lstrip()[:1] in ("{", b"{")
+    configuration = load(text, name=name)
+    if problems := _validation_problems(configuration):
+        raise ConfigurationError(problems, stage=StartupStage.VALIDATION, source=name)
+    return configuration
+
+
+def load(text: str | bytes, *, name: str) -> Configuration:
+    """Like :func:`read`, without validation, which the kubelet leaves until drop-ins are merged."""
+    document = first_document(text, name=name)
+    top = ObjectReader.of(document.value)
+    given = read_fields(top) if has_type(top) else {}
+    if top.diagnostics.problems:
+        raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
+    given = {field: one for field, one in given.items() if field not in {"kind", "apiVersion"}}
+    if problems := feature_gates.problems(given.get("featureGates", {})):
+        # Unknown gates were most often removed since.
+        gates = [one.field[len("featureGates[") : -1] for one in problems if one.what.startswith("unrecognized")]
+        advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
+        raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
+    duplicates = document.repeated[:_MAX_WARNINGS]
+    return Configuration(
+        **_with_defaults(given),
+        warnings=(
+            *_unknown_fields(top.diagnostics.unknown),
+            *(f"line {one.line}: {one}" if document.lines else str(one) for one in duplicates),
+        ),
+        given=frozenset(given),
+        source=name,
+    )
+
+
+def first_document(text: str | bytes, *, name: str) -> ParsedDocument:
+    """The document that the kubelet reads; :class:`ConfigurationError` if there is none."""
     if not text:
         what = f"kubelet config file {quote(name)} was empty"
         raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name)
     try:
-        document = _first_document(text, is_json=is_json)
+        document = _first_document(text, is_json=text.lstrip()[:1] in ("{", b"{"))
     except (ParseError, ValueError) as error:
         what = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
         raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name) from None
@@ -60,28 +92,7 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
         shown = text if isinstance(text, str) else text.decode(errors="replace")
         what = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
         raise ConfigurationError([Problem("kind", what)], stage=StartupStage.LOAD, source=name)
-    top = ObjectReader.of(document.value)
-    given = _typed_fields(top)
-    if top.diagnostics.problems:
-        raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
-    if problems := feature_gates.problems(given.get("featureGates", {})):
-        # Unknown gates were most often removed since.
-        gates = [one.field[len("featureGates[") : -1] for one in problems if one.what.startswith("unrecognized")]
-        advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
-        raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
-    duplicates = document.repeated[:_MAX_WARNINGS]
-    configuration = Configuration(
-        **_with_defaults(given),
-        warnings=(
-            *_unknown_fields(top.diagnostics.unknown),
-            *(str(one) if is_json else f"line {one.line}: {one}" for one in duplicates),
-        ),
-        given=frozenset(given),
-        source=name,
-    )
-    if problems := _validation_problems(configuration):
-        raise ConfigurationError(problems, stage=StartupStage.VALIDATION, source=name)
-    return configuration
+    return document
 
 
 def apply_overrides(text: bytes, changes: Sequence[str]) -> bytes:
@@ -141,10 +152,11 @@ def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
         return _readable_documents("".join(lines[: max(ends, default=0)]))
 
 
-def _typed_fields(top: ObjectReader) -> dict[str, Any]:
+def has_type(top: ObjectReader) -> bool:
+    """Whether an object is a KubeletConfiguration of the right version; otherwise the problem is recorded."""
     kind, version = top.text("kind"), top.text("apiVersion")
     if top.diagnostics.problems:
-        return {}
+        return False
     if not kind:
         top.error("kind", f"is missing: set kind: {KIND}")
     elif not version:
@@ -152,14 +164,12 @@ def _typed_fields(top: ObjectReader) -> dict[str, Any]:
     elif (kind, version) != (KIND, VERSION):
         what = f"no kind {quote(kind)} is registered for version {quote(version)}; use {KIND} of {VERSION}"
         top.error("kind" if kind != KIND else "apiVersion", what)
-    else:
-        return {name: one for name, one in read_fields(top).items() if name not in {"kind", "apiVersion"}}
-    return {}
+    return not top.diagnostics.problems
 
 
 def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of a :class:`Configuration` that differ from its defaults."""
-    used = {name: given[name] for name in _USED if name in given}
+    used = {name: given[name] for name in USED_FIELDS if name in given}
     for name in _DEFAULT_IF_ZERO.split():
         if not used.get(name, True):
             del used[name]
@@ -167,7 +177,7 @@ def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
         del used["cpuManagerReconcilePeriod"]
     if used.get("mergeDefaultEvictionSettings") and "evictionHard" in used:
         used["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used["evictionHard"]}
-    return {_USED[name]: one for name, one in used.items()}
+    return {USED_FIELDS[name]: one for name, one in used.items()}
 
 
 def _unknown_fields(paths: Sequence[str]) -> Iterator[str]:

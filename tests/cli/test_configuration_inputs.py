@@ -1,0 +1,118 @@
+"""``--config`` and ``--config-dir`` with what people have."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import in_process
+
+NODE = Path("examples/node")
+TYPE = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+ON_MACHINE = ("--machine", NODE / "machine.yaml")
+
+
+@pytest.fixture
+def drop_ins(tmp_path):
+    directory = tmp_path / "conf.d"
+    directory.mkdir()
+
+    def add(name, **fields):
+        (directory / name).write_text(json.dumps({**TYPE, **fields}))
+        return directory
+
+    add("10-policy.conf", topologyManagerPolicy="best-effort")
+    return add
+
+
+def explain(*options):
+    return in_process("why", "-f", NODE / "trainer.yaml", *ON_MACHINE, *options)
+
+
+def test_drop_ins_are_merged_into_the_file_of_config(drop_ins):
+    run = explain(
+        "--config", NODE / "kubelet.yaml", "--config-dir", drop_ins("20-scope.conf", topologyManagerScope="pod")
+    )
+
+    assert "policy best-effort · scope pod" in run.stdout
+    assert not run.stderr
+
+
+def test_a_directory_is_read_as_drop_ins_without_a_file(drop_ins):
+    run = explain("--config", drop_ins("20-scope.conf", topologyManagerScope="pod"))
+
+    assert "policy best-effort · scope pod" in run.stdout
+
+
+def test_set_overrides_drop_ins(drop_ins):
+    run = explain("--config-dir", drop_ins("20.conf"), "--set", "topologyManagerPolicy=restricted")
+
+    assert "policy restricted · scope container" in run.stdout
+
+
+def test_configz_is_read(tmp_path):
+    live = tmp_path / "configz.json"
+    live.write_text(json.dumps({"kubeletconfig": {"topologyManagerPolicy": "restricted", "evictionHard": {}}}))
+
+    run = explain("--config", live)
+
+    assert "policy restricted · scope container" in run.stdout
+
+
+def test_notes_and_warnings_name_the_file(tmp_path):
+    given = tmp_path / "pool.yaml"
+    spec = {"kubeletConfig": {"topologyManagerPolicy": "restricted", "reservedCPUs": "0"}}
+    kind = {"apiVersion": "machineconfiguration.openshift.io/v1", "kind": "KubeletConfig"}
+    given.write_text(json.dumps({**kind, "spec": spec}))
+
+    notes = explain("--config", given).stderr
+
+    assert f"{given}: OpenShift adds this" in notes
+    assert f'{given}, spec.kubeletConfig: the kubelet ignores unknown field "reservedCPUs"' in notes
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({"kind": "Pod"}, ["90-last.conf (the kubelet stops at load)", 'no kind "Pod"'], id="another kind"),
+        pytest.param(
+            {"topologyManagerPolicy": "best"},
+            ["the drop-ins of", "topologyManagerPolicy: ", "(set in", "90-last.conf)"],
+            id="an invalid value",
+        ),
+    ],
+)
+def test_errors_name_the_drop_in_and_the_field(drop_ins, fields, expected):
+    run = explain("--config", NODE / "kubelet.yaml", "--config-dir", drop_ins("90-last.conf", **fields))
+
+    assert run.returncode == 2
+    assert [text for text in expected if text not in run.stderr] == []
+
+
+def test_a_missing_directory_is_an_error():
+    run = explain("--config-dir", "nowhere")
+
+    assert run.returncode == 2
+    assert "nowhere: No such file or directory" in run.stderr
+
+
+def test_doctor_reports_the_drop_in_that_sets_a_field(drop_ins):
+    directory = drop_ins("50-cpus.conf", cpuManagerPolicyOptions={"align-by-socket": "true"}, maxPods=0)
+
+    run = in_process(
+        *("doctor", *ON_MACHINE, "--config", NODE / "kubelet.yaml", "--config-dir", directory, "-o", "json")
+    )
+
+    findings = json.loads(run.stdout)["findings"]
+    where = [one["where"] for one in findings if one["severity"] == "error"]
+    assert where == [f"cpuManagerPolicyOptions[align-by-socket] in {directory}/50-cpus.conf"]
+
+
+def test_doctor_prints_what_is_unknown_about_a_configuration(tmp_path):
+    live = tmp_path / "configz.json"
+    live.write_text(json.dumps({"kubeletconfig": {"featureGates": {"CPUManager": True}}}))
+
+    run = in_process("doctor", *ON_MACHINE, "--config", live)
+
+    assert "ignored featureGates[CPUManager]" in run.stderr
+    assert run.stdout.startswith(str(live))
