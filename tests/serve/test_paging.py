@@ -75,12 +75,20 @@ def token_of(text):
         pytest.param("nonsense", id="not base64"),
         pytest.param(token_of(b"nonsense"), id="not a token"),
         pytest.param(token_of(b"\xff"), id="not ASCII"),
-        pytest.param(token_of(b"0123abc.1"), id="of an agent that was restarted"),
+        pytest.param(token_of(b"0123abc.1"), id="too short"),
     ],
 )
-async def test_a_client_with_an_unknown_token_lists_again(token):
+async def test_a_text_that_is_no_token_is_a_bad_request(token):
     async with client_of(FakeBackend()) as client:
         response = await client.get("/v1/pods", params={"continue": token})
+
+        assert response.status_code == 400
+        assert response.json()["errors"] == [{"field": "continue", "what": "must be metadata.continue of a page"}]
+
+
+async def test_a_client_with_the_token_of_an_agent_that_was_restarted_lists_again():
+    async with client_of(FakeBackend()) as client:
+        response = await client.get("/v1/pods", params={"continue": token_of(b"0123456789abcdef.1")})
 
         assert response.status_code == 410
         assert "list the pods again without it" in response.json()["detail"]

@@ -109,7 +109,7 @@ class SimulatedDirectory(Directory):
     def close(self) -> None:
         assert not self._open, "a file was not closed"
 
-    def lock(self) -> None:
+    def lock(self, *, seconds: float = 5.0) -> None:
         pass
 
     def status(self, name: str) -> os.stat_result | None:

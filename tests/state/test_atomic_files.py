@@ -133,6 +133,15 @@ def test_concurrent_writers_wait_for_each_other(tmp_path):
     assert names(tmp_path) == ["state"]
 
 
+def test_a_lock_that_is_not_released_is_an_error(tmp_path):
+    """Any user who can read the directory can lock it."""
+    with Directory(tmp_path) as other, Directory(tmp_path) as directory:
+        other.lock()
+
+        with pytest.raises(OSError, match=r"another process has locked the directory for 0\.02 seconds"):
+            directory.lock(seconds=0.02)
+
+
 @pytest.mark.parametrize(
     ("make", "why"),
     [

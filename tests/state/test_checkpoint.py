@@ -104,6 +104,16 @@ def test_a_saved_checkpoint_is_loaded(store, one):
     assert loaded.notes == ()
 
 
+def test_a_locked_directory_does_not_stop_the_writer(tmp_path):
+    """A user who opened the directory before it became private can keep it locked."""
+    store = CheckpointStore(tmp_path)
+    with Directory(tmp_path) as other:
+        other.lock()
+
+        assert store.save(checkpoint(host())) == 1
+        assert store.set_aside().exists()
+
+
 def test_the_first_checkpoint_may_be_empty(store, one):
     assert store.load() is None
     store.save(replace(checkpoint(one), pods=()))

@@ -114,11 +114,12 @@ def _containers(spec: ObjectReader, name: str) -> tuple[Container, ...]:
 
 def _container(container: ObjectReader) -> Container:
     policy = container.text("restartPolicy")
+    known = policy in RESTART_POLICIES or container.fields.get("restartPolicy") is None
     return Container(
         name=container.text("name"),
         resources=_resources(container),
         restartable=policy == "Always",
-        unknown_restart_policy="" if policy in RESTART_POLICIES else policy,
+        unknown_restart_policy=None if known else policy,
     )
 
 
@@ -147,11 +148,9 @@ def _names(owner: ObjectReader, name: str) -> tuple[str, ...]:
 
 
 def _container_to_dict(container: Container) -> dict[str, Any]:
-    return _present(
-        name=container.name,
-        restartPolicy="Always" if container.restartable else container.unknown_restart_policy,
-        resources=_resources_to_dict(container.resources),
-    )
+    policy = "Always" if container.restartable else container.unknown_restart_policy
+    fields = _present(name=container.name, resources=_resources_to_dict(container.resources))
+    return fields if policy is None else {**fields, "restartPolicy": policy}
 
 
 def _resources_to_dict(resources: Resources) -> dict[str, Any]:

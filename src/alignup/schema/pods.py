@@ -108,7 +108,7 @@ def _resource_documents(resources: Resources) -> dict[str, Any]:
 
 
 def _container(document: ContainerDocument) -> Container:
-    return build(Container, document, resources=_resources(document), unknown_restart_policy="")
+    return build(Container, document, resources=_resources(document), unknown_restart_policy=None)
 
 
 def _resources(document: PodDocument | ContainerDocument) -> Resources:

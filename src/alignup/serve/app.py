@@ -28,7 +28,7 @@ from alignup.schema import api
 from alignup.serve import endpoint, responses
 from alignup.serve.endpoint import Handler, ParameterValues, ReadPod
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
-from alignup.serve.paging import SnapshotPager, TokenExpiredError, encode_items, gather_items
+from alignup.serve.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items, gather_items
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
 from alignup.serve.routes import OPERATIONS, Operation, openapi_document
 from alignup.serve.streaming import EVENT_STREAM, ByteStream, EventSource, close_log, event_stream, log_response
@@ -131,7 +131,10 @@ class _Api:
         try:
             page = await self.pod_pages.page(self.service.pod_views, limit=int(parameters["limit"]), token=token)
         except TokenExpiredError:
-            raise ProblemError(410, "The token is invalid or has expired; list the pods again without it.") from None
+            raise ProblemError(410, "The token has expired; list the pods again without it.") from None
+        except InvalidTokenError:
+            problem = Problem("continue", "must be metadata.continue of a page")
+            raise ProblemError(400, f"{problem.field}: {problem.what}", errors=[problem]) from None
         metadata = api.ListMetadata(continue_=page.token, remaining_item_count=page.remaining)
         return responses.list_response(api.PodListDocument([], self.service.notes(), metadata), page.items)
 

@@ -20,11 +20,15 @@ _SNAPSHOTS = 16
 _SNAPSHOT_SECONDS = 300.0
 _HOLD_SECONDS = 0.004  #: to build items before other tasks run
 _SLICE = 32  #: items that a snapshot creates at once
-_TOKEN = re.compile(r"([0-9a-f]+)\.([0-9]{1,12})", re.ASCII)
+_TOKEN = re.compile(r"([0-9a-f]{16})\.([0-9]{1,12})", re.ASCII)
+
+
+class InvalidTokenError(Exception):
+    """A text that no pager returned as a token."""
 
 
 class TokenExpiredError(Exception):
-    """The snapshot of a token is no longer kept, or never was."""
+    """The snapshot of a token is no longer kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +49,7 @@ class SnapshotPager(Generic[Item]):
     async def page(self, take_snapshot: Callable[[], Sequence[Item]], *, limit: int, token: str | None) -> Page:
         """Return the page of *token*, or the first page of a new snapshot, with at most *limit* items.
 
-        Raise ``TokenExpiredError`` if there is no such page.
+        Raise ``InvalidTokenError`` or ``TokenExpiredError`` if there is no such page.
         """
         key, start, items = self._find(token) if token is not None else (None, 0, take_snapshot())
         encoded = await encode_items(items, self._encode, start=start, limit=limit)
@@ -69,8 +73,10 @@ class SnapshotPager(Generic[Item]):
             found = _TOKEN.fullmatch(base64.b64decode(token, altchars=b"-_", validate=True).decode("ascii"))
         except ValueError:
             found = None
+        if found is None:
+            raise InvalidTokenError
         self._drop_expired()
-        if found is None or found[1] not in self._kept:
+        if found[1] not in self._kept:
             raise TokenExpiredError
         items = self._kept[found[1]][1]
         return found[1], min(int(found[2]), len(items)), items

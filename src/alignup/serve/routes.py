@@ -120,7 +120,7 @@ OPERATIONS = (
             Parameter(name="continue", summary="The token of the next page."),
         ),
         responses={200: SuccessResponse("A page of pods.", api.PodListDocument)},
-        problems={410: "The token is invalid or has expired; list the pods again without it."},
+        problems={410: "The token has expired; list the pods again without it."},
     ),
     Operation(
         id="admitPod",

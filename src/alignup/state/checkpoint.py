@@ -135,7 +135,6 @@ class CheckpointStore:
             raise CheckpointFullError(str(self.path), size=len(data), limit=most)
         try:
             with self._open(self.path.parent) as directory:
-                directory.lock()
                 if self._unsettled:
                     self._settle(directory)
                 if self._use_previous and directory.status(NAME) is not None:
@@ -150,7 +149,6 @@ class CheckpointStore:
         """Rename the checkpoint to an unused name, and return it."""
         try:
             with self._open(self.path.parent) as directory:
-                directory.lock()
                 return self.path.with_name(_set_aside(directory))
         except OSError as error:
             raise _unwritable(self.path, error) from error

@@ -4,9 +4,11 @@
 by a simulated disk that fails or loses power at any operation.
 """
 
+import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from alignup.align.errors import FileError
+
+_POLL_SECONDS = 0.01
 
 
 class Directory:
@@ -45,9 +49,22 @@ class Directory:
         """Close the directory, which also releases its lock."""
         os.close(self._handle)
 
-    def lock(self) -> None:
-        """Wait until no other writer has the directory locked, and lock it."""
-        fcntl.flock(self._handle, fcntl.LOCK_EX)
+    def lock(self, *, seconds: float = 5.0) -> None:
+        """Wait until no other writer has the directory locked, and lock it; ``OSError`` if that takes too long.
+
+        Every user who can read the directory can lock it.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() >= deadline:
+                    what = f"another process has locked the directory for {seconds:g} seconds"
+                    raise OSError(errno.EAGAIN, what) from error
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
 
     def status(self, name: str) -> os.stat_result | None:
         try:

@@ -323,6 +323,14 @@ def test_an_unknown_restart_policy_is_listed_with_all_other_problems():
     )
 
 
+@pytest.mark.parametrize(("policy", "rejected"), [("", True), (None, False), ("Never", False)])
+def test_an_empty_restart_policy_of_a_container_is_not_an_absent_one(policy, rejected):
+    spec = {"containers": [{"name": "app", "restartPolicy": policy}]}
+    written = read_pod({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
+
+    assert ("spec.containers[0].restartPolicy" in {one.field for one in validation_problems(written)}) is rejected
+
+
 def test_a_limit_from_containers_keeps_their_spelling():
     own = Resources({"memory": Quantity.parse("1k")}, {"memory": Quantity.parse("1k")})
     pod = Pod(

@@ -75,7 +75,7 @@ class Container:
     name: str
     resources: Resources = field(default_factory=Resources)
     restartable: bool = False
-    unknown_restart_policy: str = ""  #: a restart policy that does not exist, which validation rejects
+    unknown_restart_policy: str | None = None  #: a restart policy that does not exist (also ""); validation rejects it
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,7 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
             field = f"{where}[{index}]"
             yield from _name_problems(f"{field}.name", container.name, names.label_problems)
             yield from _resource_problems(f"{field}.resources", container.resources, claims=pod.claims)
-            if policy := container.unknown_restart_policy:
+            if (policy := container.unknown_restart_policy) is not None:
                 supported = ", ".join(map(quote, RESTART_POLICIES))
                 what = f"Unsupported value: {quote(policy)}: supported values: {supported}"
                 yield Problem(f"{field}.restartPolicy", what)
