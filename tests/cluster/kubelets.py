@@ -1,6 +1,7 @@
 """A kubelet for tests of the observer: a host that admits pods, and everything a real one shows of them."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from alignup.align import bits
@@ -13,6 +14,8 @@ from alignup.kube import configuration
 from alignup.kube.documents import to_json
 from alignup.placement.report import PodStage
 from alignup.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
+from alignup.state import atomic_files
+from alignup.state.kubelet import allocated_pods_file, state_dir
 from alignup.state.kubelet.allocated_pods_file import AllocatedPod
 from alignup.state.kubelet.ledger import export_ledger
 from tests.align import hosts
@@ -105,6 +108,11 @@ class SimulatedKubelet:
             memory=ledger.memory.allocatable(),
             devices=tuple(device for one in inventories for device in one.devices if device.healthy),
         )
+
+    def write(self, directory: Path) -> None:
+        """Write the files as a kubelet does, ``allocated_pods_state`` last."""
+        state_dir.write_dir(directory, self.files, gates=self.host.settings.gates)
+        atomic_files.write(directory / allocated_pods_file.NAME, allocated_pods_file.dump(self.allocated))
 
     def sources(self, **changes: Any) -> Sources:
         made = Sources(

@@ -22,6 +22,7 @@ COMMANDS = {
     "logs": "Print the logs of a container",
     "decisions": "List the agent's decisions, or explain one of them",
     "watch": "Print the agent's events as they happen",
+    "observe": "Publish what the kubelet of this node holds",
     "machine": "Show or record the topology of a machine",
     "completion": "Print the shell completion script",
 }

@@ -49,6 +49,8 @@ HOST_STATES = Resource(
     type=HostStateDocument, kind=schema.KIND, plural=schema.PLURAL, group=schema.GROUP, version=schema.VERSION
 )
 
+MAX_PROBLEMS = 20  #: of one host in its object
+
 
 def host_state(observation: Observation) -> HostStateDocument:
     """Return the object without its metadata and generations."""
@@ -58,8 +60,14 @@ def host_state(observation: Observation) -> HostStateDocument:
         machine=machine_document(host.machine),
         configuration=kubelet_configuration.alignment_fields(observation.configuration),
         ledger=_ledger_document(host.ledger),
-        problems=[*observation.contradictions, *observation.gaps],
+        problems=shortened([*observation.contradictions, *observation.gaps]),
     )
+
+
+def shortened(problems: list[str]) -> list[str]:
+    """Return the first problems, and how many more there are: an object must stay small."""
+    more = len(problems) - MAX_PROBLEMS
+    return [*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems
 
 
 def to_object(state: HostStateDocument) -> dict[str, Any]:

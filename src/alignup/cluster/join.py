@@ -17,6 +17,7 @@ from alignup.align.bits import NodeSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.errors import StateError
 from alignup.align.host import Host
+from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.memory.ledger import EMPTY_TABLE, Block
 from alignup.align.memory.provider import MemoryPolicy
@@ -71,8 +72,9 @@ def join(sources: Sources, *, settled: bool = True) -> Observation:
     machine = replace(sources.machine, devices=joined.devices)
     host = Host(machine, settings)
     files = replace(sources.files, devices=joined.state)
-    restored = _restore(host, files, [_pod(sources, pods, held, uid) for uid in pods.alive], settled=settled)
-    host = Host(machine, settings, ledger=restored.ledger)
+    known = [pod for uid in pods.alive if (pod := _pod(sources, pods, held, uid)) is not None]
+    restored = _restore(host, files, known, settled=settled)
+    host = Host(machine, settings, ledger=_with_names(restored.ledger, pods))
     for uid in pods.ended:
         host.release(uid)
     return Observation(
@@ -128,8 +130,8 @@ def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool)
     return restore_ledger(host, files, pods, running=True)
 
 
-def _pod(sources: Sources, pods: LivePods, held: Holdings, uid: str) -> Pod:
-    """Return a live pod with the resources that the kubelet counts with, as far as any source has them."""
+def _pod(sources: Sources, pods: LivePods, held: Holdings, uid: str) -> Pod | None:
+    """Return a live pod with the resources that the kubelet counts with; ``None`` if only its holdings are known."""
     known = (sources.pods or {}).get(uid)
     allocated = (sources.allocated or {}).get(uid)
     if known is not None:
@@ -138,15 +140,26 @@ def _pod(sources: Sources, pods: LivePods, held: Holdings, uid: str) -> Pod:
         if missing:  # only a pod with another spec, under the same uid, could lead here
             raise StateError(f"pod {uid} has no container {', '.join(sorted(missing))}, but the state files do")
         return pod if allocated is None else with_allocation(pod, allocated)
+    if allocated is None:
+        return None
     namespace, name = pods.alive[uid] or ("", uid)
-    names = dict.fromkeys((*(allocated.containers if allocated else ()), *held.get(uid, {})))
+    names = dict.fromkeys((*allocated.containers, *held.get(uid, {})))
     pod = Pod(name=name, namespace=namespace, uid=uid, containers=tuple(map(Container, names)))
-    return pod if allocated is None else with_allocation(pod, allocated)
+    return with_allocation(pod, allocated)
+
+
+def _with_names(ledger: Ledger, pods: LivePods) -> Ledger:
+    """Return *ledger* with the names of pods of which only the holdings are known."""
+    named = dict(ledger.pods)
+    for uid, name in pods.alive.items():
+        if name is not None and not named[uid].pod.namespace:
+            named[uid] = replace(named[uid], pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
+    return replace(ledger, pods=named)
 
 
 def _gaps(restored: RestoredLedger, pods: LivePods) -> Iterator[str]:
     for gap in restored.gaps:
-        if "--pods" not in gap:
+        if "--pods" not in gap and "in the list" not in gap:
             yield gap.partition("; give --")[0]
     for uid, name in pods.alive.items():
         if name is None:

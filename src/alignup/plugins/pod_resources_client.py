@@ -80,9 +80,13 @@ class PodResourcesClient:
             request,
             response=response,
             seconds=self._timeout,
-            error=lambda code, text: PluginError(f"{method} at {self._path}: {rpc.error_text(code, text)}"),
+            error=lambda code, text: PluginError(f"{method} at {self._path}: {self._reason(code, text)}"),
             wait_for_ready=False,
         )
+
+    def _reason(self, code: grpc.StatusCode, text: str) -> str:
+        missing = code is grpc.StatusCode.UNAVAILABLE and not self._path.exists()
+        return "no such socket" if missing else rpc.error_text(code, text)
 
 
 @asynccontextmanager

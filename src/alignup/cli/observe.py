@@ -1,0 +1,164 @@
+"""``alignup observe``: publish what the kubelet of this node holds."""
+# ruff: noqa: RUF009 - options are declared by calls, as fields are
+
+import asyncio
+import logging
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from alignup.cli import terminal
+from alignup.cli.app import InputError, Session, define_command
+from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
+
+if TYPE_CHECKING:
+    from alignup.cluster.observe import ObserveOptions
+
+FAILED = 1
+_KUBELET_DIR = Path("/var/lib/kubelet")
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveCommandOptions:
+    node: str | None = option("NAME", "Name of the Node object", "$NODE_NAME, or the host name")
+    kubeconfig: Path | None = path_option("FILE", "Access to the API server", "kubectl's, or that of this pod")
+    context: str = option("NAME", "Context in the kubeconfig", "the current one", default="")
+    host_root: Path = path_option("DIR", "Directory with the host's sys and proc", default=Path("/"))
+    kubelet_dir: Path = path_option("DIR", "Directory of the kubelet, its --root-dir", default=_KUBELET_DIR)
+    config: Path | None = path_option(
+        "FILE", "KubeletConfiguration, for when the kubelet does not answer", "config.yaml in the kubelet's directory"
+    )
+    config_dir: Path | None = path_option("DIR", "Directory of drop-in files, the kubelet's --config-dir", "none")
+    configz: bool = option(
+        "",
+        "Ask the kubelet for its live configuration",
+        "--configz",
+        "--configz/--no-configz",
+        is_flag=True,
+        default=True,
+    )
+    kubelet_address: str = option("HOST:PORT", "Address of the kubelet", "the node's, port 10250", default="")
+    listen: str | None = option("HOST:PORT", "Serve /metrics, /healthz and /readyz, for example on :9184", "do not")
+    fingerprint: str = choice_option(
+        ["exclusive", "all"],
+        "Pods in the fingerprint of NodeResourceTopology: those with exclusive resources, or all",
+    )
+    period: float = option(
+        "SECONDS", "Time between full checks", "60", type=click.FloatRange(min=1, max=3600), default=60.0
+    )
+    once: bool = flag_option("Publish once, and exit")
+    dry_run: bool = flag_option("Print the objects as YAML instead, and exit; needs no API server")
+    machine: str | None = option(
+        "MACHINE", "With --dry-run: another machine, as for 'alignup machine show'", "that of --host-root"
+    )
+
+
+@define_command(
+    "observe",
+    "alignup observe --host-root /host --listen :9184",
+    "alignup observe --dry-run --machine examples/node/machine.yaml --config examples/node/kubelet.yaml "
+    "--kubelet-dir examples/node/state --no-configz",
+)
+@with_options("options", ObserveCommandOptions)
+@click.pass_obj
+def command(session: Session, *, options: ObserveCommandOptions) -> None:
+    """Publish what the kubelet of this node holds, as HostState and NodeResourceTopology objects.
+
+    It reads the machine, the kubelet's configuration, its state files and PodResources, and joins them with the pods
+    of the API server. Changes are published at once, at most once a second. It never writes to the kubelet's
+    directory, and drops all Linux capabilities.
+
+    It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, for example because the kubelet's files
+    are those of another machine, and 2 when the input is invalid.
+    """
+    try:
+        from alignup.cluster import observe  # noqa: PLC0415 - not needed for --help
+        from alignup.cluster.capabilities import drop_capabilities  # noqa: PLC0415
+        from alignup.kubeapi import find_access  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        advice = "Run: pip install 'alignup[agent,cluster]'"
+        raise InputError(f"{error.name} is not installed", advice=advice) from error
+    session.advice = "See 'alignup observe --help'."
+    if options.machine and not options.dry_run:
+        raise click.UsageError("--machine needs --dry-run.")
+    given = _observe_options(options)
+    if options.dry_run:
+        asyncio.run(_print_objects(given, options.machine))
+        return
+    drop_capabilities()
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    access = find_access(options.kubeconfig, context=options.context)
+    problems = asyncio.run(observe.observe(access, given))
+    for problem in problems:
+        click.echo(f"alignup: {problem}", err=True)
+    if problems:
+        raise click.exceptions.Exit(FAILED)
+
+
+def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
+    from alignup.cluster.kubelet_reader import KubeletPaths  # noqa: PLC0415 - as above
+    from alignup.cluster.node_topology import FingerprintMethod  # noqa: PLC0415
+    from alignup.cluster.observe import ObserveOptions  # noqa: PLC0415
+    from alignup.cluster.observer import ObserverTiming  # noqa: PLC0415
+
+    if not options.kubelet_dir.is_dir():
+        raise InputError(
+            f"{options.kubelet_dir}: no such directory",
+            where="in --kubelet-dir",
+            advice="Give the kubelet's --root-dir, as it is mounted here.",
+        )
+    return ObserveOptions(
+        host=options.node or os.environ.get("NODE_NAME") or socket.gethostname().lower(),
+        paths=KubeletPaths(
+            host_root=options.host_root,
+            directory=options.kubelet_dir.absolute(),
+            config_file=None if options.config is None else options.config.absolute(),
+            config_dir=None if options.config_dir is None else options.config_dir.absolute(),
+        ),
+        configz=options.configz,
+        kubelet_address=options.kubelet_address,
+        listen=None if options.listen is None else _parse_address(options.listen),
+        method=FingerprintMethod.EXCLUSIVE if options.fingerprint == "exclusive" else FingerprintMethod.ALL,
+        once=options.once,
+        timing=ObserverTiming(period=options.period),
+    )
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise InputError(f"{text} is not an address", where="in --listen", advice="Give HOST:PORT, or :PORT for all.")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - as asked for
+
+
+async def _print_objects(options: "ObserveOptions", machine: str | None) -> None:
+    """Print the objects of the host, from its files and PodResources only."""
+    from alignup.cli import inputs  # noqa: PLC0415 - as above
+    from alignup.cluster.host_states import HOST_STATES, host_state, to_object  # noqa: PLC0415
+    from alignup.cluster.join import join  # noqa: PLC0415
+    from alignup.cluster.kubelet_reader import KubeletReader  # noqa: PLC0415
+    from alignup.cluster.node_topology import node_topology  # noqa: PLC0415
+    from alignup.discover import source  # noqa: PLC0415
+    from alignup.kube.documents import to_yaml  # noqa: PLC0415
+    from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES  # noqa: PLC0415
+    from alignup.plugins.pod_resources_client import pod_resources_client  # noqa: PLC0415
+
+    given = None if machine is None else inputs.read_machine(machine)
+    advice = "Run 'alignup doctor' to see what the kubelet reports."
+    async with pod_resources_client(options.paths.pod_resources) as client:
+        discover = source.discover if given is None else lambda _root: given
+        reader = KubeletReader(options.paths, pod_resources=client, discover=discover)
+        with inputs.input_errors(f"in {options.paths.directory}", advice=advice):
+            found = join(await reader.read())
+    terminal.print_notes((*found.contradictions, *found.gaps))
+    for resource, document in (
+        (HOST_STATES, to_object(host_state(found))),
+        (NODE_RESOURCE_TOPOLOGIES, node_topology(found, method=options.method)),
+    ):
+        head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": options.host}}
+        terminal.print_document(f"---\n{to_yaml({**head, **document})}")
