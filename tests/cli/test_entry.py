@@ -183,9 +183,9 @@ def test_every_command_has_help_with_an_example(words):
     assert max(map(len, shown.splitlines())) <= 160  # examples are not wrapped, so that they can be pasted
 
 
-#: Examples that need an agent, or do not end; the tests of these commands run them.
+#: Examples that need an agent or a cluster, or do not end; the tests of these commands run them.
 TESTED_ELSEWHERE = tuple(
-    f"alignup {name}" for name in ("agent", "admit", "release", "ps", "logs", "decisions", "watch")
+    f"alignup {name}" for name in ("agent", "admit", "cluster", "release", "ps", "logs", "decisions", "watch")
 )
 
 

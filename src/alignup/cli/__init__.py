@@ -1,7 +1,8 @@
 """The command line: one module per command, imported when the command is called.
 
-``main`` is the only entry point. Every failure ends with a message that says what is wrong, where, and what to do, and
-with an exit code: 0 success, 1 failure, 2 wrong usage, 130 interrupted. Use ``--debug`` for Python tracebacks.
+``main`` is the entry point, also that of ``kubectl alignup``. Every failure ends with a message that says what is
+wrong, where, and what to do, and with an exit code: 0 success, 1 failure, 2 wrong usage, 130 interrupted. Use
+``--debug`` for Python tracebacks.
 """
 
 import sys
@@ -16,3 +17,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(130)
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def kubectl_main() -> NoReturn:
+    """Run ``kubectl alignup``, which is ``alignup cluster``."""
+    main(["cluster", *sys.argv[1:]])

@@ -11,6 +11,7 @@ from alignup import __version__
 #: Command → summary. A command's module in this package has the same name; ``alignup --help`` does not import it.
 COMMANDS = {
     "why": "Explain why a pod is admitted or rejected, and what would admit it",
+    "cluster": "Ask the nodes of a cluster about a pod, and list what they have left",
     "simulate": "Simulate a workload on a node, and compare policies",
     "doctor": "Check a kubelet's configuration and state files, and repair them",
     "run": "Run a command on aligned CPUs, memory and devices",

@@ -6,7 +6,7 @@ the full spec under the same uid.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from alignup.align import bits
 from alignup.align.devices.ledger import DeviceLedger
@@ -17,7 +17,6 @@ from alignup.align.machine import Device, Machine
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.cluster.join import Observation
 from alignup.kube import configuration as kubelet_configuration
 from alignup.kube.documents import to_json
 from alignup.kubeapi import Resource
@@ -45,6 +44,9 @@ from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.machines import machine_from_document, machine_to_document
 from alignup.schema.pods import ContainerDocument, PodDocument
 
+if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
+    from alignup.cluster.join import Observation
+
 HOST_STATES = Resource(
     type=HostStateDocument, kind=schema.KIND, plural=schema.PLURAL, group=schema.GROUP, version=schema.VERSION
 )
@@ -52,7 +54,7 @@ HOST_STATES = Resource(
 MAX_PROBLEMS = 20  #: of one host in its object
 
 
-def host_state(observation: Observation) -> HostStateDocument:
+def host_state(observation: "Observation") -> HostStateDocument:
     """Return the object without its metadata and generations."""
     host = observation.host
     return HostStateDocument(

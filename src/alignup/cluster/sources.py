@@ -7,6 +7,7 @@ pods, but no uids and no init containers. The API server has names, uids and spe
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod, Resources
@@ -15,9 +16,11 @@ from alignup.kube.pod import read_pod
 from alignup.kubeapi import PODS
 from alignup.kubeapi.objects import ApiPod
 from alignup.placement.report import PodStage, pod_stage
-from alignup.plugins.pod_resources_client import AllocatableResources, ListedPod
 from alignup.state.kubelet.allocated_pods_file import AllocatedPod, AllocatedPods
 from alignup.state.kubelet.state_dir import KubeletFiles
+
+if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
+    from alignup.plugins.pod_resources_client import AllocatableResources, ListedPod
 
 _MIRROR, _HASH = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
 _ENDED_PHASES = {"Succeeded", "Failed"}
@@ -44,8 +47,8 @@ class Sources:
     configuration: Configuration
     files: KubeletFiles
     allocated: AllocatedPods | None = None
-    listed: tuple[ListedPod, ...] | None = None
-    allocatable: AllocatableResources | None = None
+    listed: "tuple[ListedPod, ...] | None" = None
+    allocatable: "AllocatableResources | None" = None
     pods: Mapping[str, KnownPod] | None = None  #: by uid
     kubelet: str = ""  #: changes when the kubelet restarts
     gaps: tuple[str, ...] = ()  #: why a source is missing, one sentence each

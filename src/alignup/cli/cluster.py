@@ -1,0 +1,214 @@
+"""``alignup cluster``: ask the nodes of a cluster about a pod, and list what they have left.
+
+``kubectl alignup`` is the same: the package installs ``kubectl-alignup``.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isnan
+from typing import TYPE_CHECKING
+
+import click
+
+from alignup.align.errors import AlignError
+from alignup.cli import terminal
+from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
+from alignup.cli.options import option, output_option, path_option, with_options, workload_field
+
+if TYPE_CHECKING:
+    from alignup.cluster.view import ClusterView
+    from alignup.kubeapi import ApiClient
+    from alignup.kubeapi.objects import ApiPod
+
+NOT_ADMITTED = 1
+ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
+_INSTALL = "Install it with the node observer: kubectl apply -k deploy/kubernetes"
+_PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
+
+
+class ClusterError(InputError, AlignError):
+    """The API server does not answer, refuses, or has not what was asked for."""
+
+    exit_code = 1
+
+
+@click.group(
+    short_help=COMMANDS["cluster"],
+    epilog=examples("alignup cluster why trainer-0 -n ml", "alignup cluster nodes"),
+    params=[DEBUG_OPTION],
+)
+def command() -> None:
+    """Ask the nodes of a cluster about a pod, and list what they have left.
+
+    The cluster is that of kubectl: --kubeconfig, KUBECONFIG or ~/.kube/config, and its current context. 'kubectl
+    alignup' is the same as 'alignup cluster'. Everything is read; nothing is changed.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessOptions:
+    kubeconfig: str | None = path_option("FILE", "Kubeconfig file", "KUBECONFIG, or ~/.kube/config")
+    context: str | None = option("NAME", "Context of the kubeconfig", "its current context")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodOptions:
+    namespace: str | None = option("NAME", "Namespace of POD", "that of the context", "-n", "--namespace")
+    files: tuple[str, ...] = workload_field()
+
+
+@define_command(
+    "why",
+    "alignup cluster why trainer-0 -n ml",
+    "alignup cluster why -f examples/node/trainer.yaml -o wide",
+    summary="Explain which nodes admit a pod, and what would admit it elsewhere",
+)
+@click.argument("pod", required=False)
+@with_options("what", PodOptions)
+@with_options("access", AccessOptions)
+@click.option(
+    "--search",
+    type=click.FloatRange(0, 3600),
+    default=2.0,
+    metavar="SECONDS",
+    help="Search up to SECONDS for changes that would admit the pod where it is rejected (default: 2).",
+)
+@output_option("text", "wide", "json")
+def why(*, pod: str | None, what: PodOptions, access: AccessOptions, search: float, output: str) -> None:
+    """Explain for every node whether its kubelet would admit a pod, where it would go, and what would admit it.
+
+    POD is a pod of the cluster, pending or rejected; with -f, every workload in FILE, which need not exist yet. Nodes
+    that answer alike are listed together. What a kubelet holds is known from the HostState that 'alignup observe'
+    publishes on each node. A node is not considered if it is unschedulable, or if its taints, the node selector or the
+    required node affinity of the pod exclude it.
+
+    The exit code is 0 when a node that is considered admits each pod, 1 when none does or the cluster does not answer,
+    and 2 when the input is invalid.
+    """
+    if (pod is None) is not bool(what.files):
+        raise click.UsageError("Give either POD or -f FILE.")
+    if isnan(search):
+        raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
+    from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
+
+    workloads, skipped = inputs.read_workloads(what.files, keep=True) if what.files else ((), ())
+    if what.files:
+        workloads = tuple(inputs.select_workloads(workloads, None, files=what.files))
+    with _api_errors(), terminal.waiting_message("Reading the cluster"):
+        view, found = _read(access, what, pod)
+    terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
+    with terminal.waiting_message("Searching for changes that would admit it"):
+        asked = [cluster_output.ask_about_workload(view, one, seconds=search) for one in workloads]
+        if found is not None:
+            asked.append(cluster_output.ask_about_pod(view, found, seconds=search))
+    if output == "json":
+        terminal.print_json(cluster_output.answers_document(asked))
+    elif output == "wide":
+        cluster_output.print_wide_answers(asked)
+    else:
+        cluster_output.print_answers(asked)
+    if not all(one.admitted for one in asked):
+        raise click.exceptions.Exit(NOT_ADMITTED)
+
+
+@define_command(
+    "nodes",
+    "alignup cluster nodes",
+    "alignup cluster nodes host-a host-b -o wide",
+    summary="List nodes with their policies, what is free, and what still fits",
+)
+@click.argument("names", metavar="[NODE]...", nargs=-1)
+@with_options("access", AccessOptions)
+@output_option("text", "wide", "json")
+def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None:
+    """List nodes: the policy, what is free on each NUMA node, and the largest request that still fits on one.
+
+    The largest request of each resource is that of a container with little of everything else. Pods that are bound and
+    that the kubelet has not admitted yet count as admitted; terminating pods hold their resources.
+    """
+    from alignup.cli import cluster_output  # noqa: PLC0415 - not needed for --help
+    from alignup.cluster.node_summary import summarize  # noqa: PLC0415
+
+    with _api_errors(), terminal.waiting_message("Reading the cluster"):
+        view, _ = _read(access)
+    if missing := [name for name in names if name not in view.nodes]:
+        raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
+    terminal.print_notes(view.notes)
+    found = [summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
+    if output == "json":
+        terminal.print_json(cluster_output.nodes_document(found))
+    elif found:
+        cluster_output.print_nodes(found, wide=output == "wide")
+    else:
+        click.echo("No nodes found.", err=True)
+
+
+command.add_command(why)
+command.add_command(nodes)
+
+
+def _read(
+    access: AccessOptions, what: PodOptions | None = None, pod: str | None = None
+) -> "tuple[ClusterView, ApiPod | None]":
+    import asyncio  # noqa: PLC0415 - slow to import
+
+    try:
+        from alignup.kubeapi import ApiClient, Timing, find_access  # noqa: PLC0415
+    except ImportError as error:
+        raise InputError(
+            f"Python package {error.name} is missing", advice="Install the extra: pip install 'alignup[cluster]'"
+        ) from error
+
+    async def read() -> "tuple[ClusterView, ApiPod | None]":
+        found = find_access(access.kubeconfig, context=access.context or "")
+        async with ApiClient(found, timing=Timing(attempts=ATTEMPTS)) as client:
+            namespace = (what.namespace if what else None) or found.namespace
+            asked = await _find_pod(client, pod, namespace) if pod is not None else None
+            return await _read_view(client), asked
+
+    return asyncio.run(read())
+
+
+async def _find_pod(client: "ApiClient", name: str, namespace: str) -> "ApiPod":
+    from alignup.kubeapi import PODS  # noqa: PLC0415 - slow to import
+
+    kind, slash, rest = name.partition("/")
+    if slash and kind not in {"pod", "pods", "po"}:
+        raise InputError(f"{name}: not a pod", advice="Give the name of a pod, or pod/NAME; for others use -f.")
+    found = await client.find(PODS.at(rest or name, namespace=namespace))
+    if found is None:
+        raise ClusterError(
+            f"pod {rest or name} not found in namespace {namespace}",
+            advice="Choose a namespace with -n; for a pod that does not exist yet, give its manifest with -f.",
+        )
+    return found
+
+
+async def _read_view(client: "ApiClient") -> "ClusterView":
+    from alignup.cluster.host_states import HOST_STATES  # noqa: PLC0415 - slow to import
+    from alignup.cluster.view import read_cluster  # noqa: PLC0415
+    from alignup.kubeapi.errors import NotFoundError  # noqa: PLC0415
+
+    try:
+        return await read_cluster(client)
+    except NotFoundError as error:
+        raise ClusterError(f"the cluster has no resource {HOST_STATES.full_name}", advice=_INSTALL) from error
+
+
+@contextmanager
+def _api_errors() -> Iterator[None]:
+    from alignup.kubeapi import errors  # noqa: PLC0415 - slow to import
+
+    try:
+        yield
+    except errors.AccessError as error:
+        raise InputError(str(error)) from error
+    except errors.UnreachableError as error:
+        raise ClusterError(
+            str(error), advice="Check the address and the network, or choose another cluster with --context."
+        ) from error
+    except errors.UnauthorizedError as error:
+        raise ClusterError(str(error), advice="Renew the credentials of the kubeconfig.") from error
+    except errors.ForbiddenError as error:
+        raise ClusterError(str(error), advice=_PERMISSIONS) from error

@@ -1,0 +1,303 @@
+"""The output of ``alignup cluster``."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from alignup.align.explain import sentences
+from alignup.align.workload.names import CPU, MEMORY, is_hugepages
+from alignup.cli import inputs, terminal
+from alignup.cli.layout import paragraph, print_table, section
+from alignup.cluster.node_selection import DAEMON_SET_TOLERATIONS
+from alignup.cluster.node_summary import Amounts, NodeSummary
+from alignup.cluster.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
+from alignup.cluster.sources import known_pod
+from alignup.cluster.view import NO_HOST_STATE, ClusterView
+from alignup.kube.manifests import Workload
+from alignup.kube.podspec import manifest_of
+from alignup.kubeapi.objects import ApiPod, ApiPodSpec
+from alignup.picture.cells import Cell, Line
+from alignup.schema import codec
+
+VERSION = 1  #: of the JSON documents
+GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there: kubectl apply -k deploy/kubernetes"
+_MIB = 1 << 20
+_MAX_NODES = 20  #: names in the text of one group
+_MAX_DOUBTS = 5  #: problems reported by observers that are printed
+_SCHEDULING_FIELDS = ("affinity", "nodeName", "nodeSelector", "schedulingGates", "tolerations")
+
+
+class AskedPod(NamedTuple):
+    """A pod, what the nodes answered, and notes about it."""
+
+    answers: PodAnswers
+    view: ClusterView
+    notes: tuple[str, ...] = ()
+
+    @property
+    def admitted(self) -> bool:
+        """Whether a node that is considered admits it."""
+        return self.answers.count(NodeAnswerKind.ADMITS) > 0
+
+    @property
+    def verdict(self) -> str:
+        pod, found = self.answers.pod, self.answers
+        admitting, total = found.count(NodeAnswerKind.ADMITS), len(self.view.nodes)
+        name = f"Pod {pod.namespace}/{pod.name}"
+        if admitting:
+            return f"{name} would be admitted by {admitting} of {_count(total)}"
+        if found.count(NodeAnswerKind.UNKNOWN):
+            return f"{name} would be admitted by no node whose state is known"
+        return f"{name} would be admitted by none of {_count(total)}" if total else f"{name}: the cluster has no nodes"
+
+
+def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
+    """Ask about one replica of a manifest."""
+    manifest = manifest_of(workload.pod)
+    fields = json.loads(manifest.text)["spec"] if manifest else {}
+    given = {name: fields[name] for name in _SCHEDULING_FIELDS if fields.get(name) is not None}
+    if workload.phase:  # exported from a cluster, where it has been bound
+        given.pop("nodeName", None)
+    if workload.kind == "DaemonSet":
+        own = [codec.to_builtins(one) for one in DAEMON_SET_TOLERATIONS]
+        given["tolerations"] = [*given.get("tolerations", ()), *own]
+    with inputs.input_errors(f"in {workload.source}"):
+        spec = codec.convert(given, ApiPodSpec)
+        return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
+
+
+def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float) -> AskedPod:
+    """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again."""
+    with inputs.input_errors(f"in pod {pod.metadata.namespace}/{pod.metadata.name}"):
+        read = known_pod(pod).pod
+        spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
+        return AskedPod(ask_nodes(view, read, spec, seconds=seconds), view, (*_state_notes(pod), *_gate_notes(spec)))
+
+
+def _state_notes(pod: ApiPod) -> Iterator[str]:
+    host, status = pod.spec.node_name, pod.status
+    if status.phase == "Failed":
+        reason = ": ".join(filter(None, (status.reason, status.message)))
+        yield f"The pod failed{host and ' on node '}{host}{reason and ': '}{reason}"
+    elif host:
+        yield f"The pod is bound to node {host}, where it keeps what it holds"
+
+
+def doubt_notes(view: ClusterView) -> Iterator[str]:
+    """What the observers could not find out, for the first nodes."""
+    found = [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
+    yield from found[:_MAX_DOUBTS]
+    if len(found) > _MAX_DOUBTS:
+        yield f"{len(found) - _MAX_DOUBTS} more problems of nodes ('alignup cluster nodes -o wide' lists them)"
+
+
+def _gate_notes(spec: ApiPodSpec) -> tuple[str, ...]:
+    gates = ", ".join(gate.name for gate in spec.scheduling_gates)
+    return (f"No scheduler considers the pod before its scheduling gates are removed: {gates}",) if gates else ()
+
+
+# Text
+
+
+def print_answers(asked: Sequence[AskedPod]) -> None:
+    lines: list[Line] = []
+    for one in asked:
+        lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
+        lines += paragraph(one.verdict, style="title" if one.admitted else "warn")
+        for note in one.notes:
+            lines += paragraph(note)
+        for group in one.answers.groups:
+            lines += _group_lines(group)
+    terminal.print_lines(lines)
+
+
+def _group_lines(group: AnswerGroup) -> Iterator[Line]:
+    first = group.first
+    yield from section(f"{_TITLES[first.kind]}: {_count(len(group.answers))}")
+    shown = ", ".join(group.nodes[:_MAX_NODES])
+    more = len(group.nodes) - _MAX_NODES
+    yield from paragraph(shown + (f" and {more} more (-o wide lists them)" if more > 0 else ""), prefix="  ")
+    example = f" (on {first.node})" if len(group.answers) > 1 else ""
+    if first.kind is NodeAnswerKind.ADMITS:
+        yield from paragraph(f"{first.numa_nodes}", prefix="  ")
+        yield from paragraph(f"{_placement(first)}{example}", prefix="  - ")
+        return
+    yield from paragraph(_reason(first), prefix="  ")
+    if first.kind is NodeAnswerKind.NOT_CONSIDERED:
+        yield from paragraph(f"{_kubelet_verdict(first)}{example}", prefix="  ", style="dim")
+        return
+    for misfit in group.misfits:
+        yield from paragraph(f"{misfit}{example}", prefix="  - ")
+    yield from _proposal_lines(group)
+
+
+def _proposal_lines(group: AnswerGroup) -> Iterator[Line]:
+    if group.host is None:
+        return
+    proposals = group.remedies.proposals
+    if not proposals:
+        yield from paragraph(f"No single change that was tried on {group.first.node} would admit it.", prefix="  ")
+    else:
+        yield from paragraph(f"What would admit it on {group.first.node} (each change was tried):", prefix="  ")
+    for proposal in proposals:
+        yield from paragraph(proposal.describe(group.host.ledger), prefix="  - ")
+        yield from paragraph(f"→ {proposal.describe_result()}", prefix="    ", style="dim")
+    for sentence in group.remedies.unsearched:
+        yield from paragraph(sentence, prefix="  ", style="dim")
+
+
+_TITLES = {
+    NodeAnswerKind.ADMITS: "Admitted",
+    NodeAnswerKind.REJECTS: "Rejected",
+    NodeAnswerKind.UNKNOWN: "Unknown",
+    NodeAnswerKind.NOT_CONSIDERED: "Not considered",
+}
+
+
+def print_wide_answers(asked: Sequence[AskedPod]) -> None:
+    """One line for each pod and node."""
+    terminal.print_notes(note for one in asked for note in one.notes)
+    heads = ("POD", "NODE", "KUBELET", "NUMA NODES", "NOT CONSIDERED", "PLACEMENT OR REASON")
+    rows = [
+        (
+            f"{one.answers.pod.namespace}/{one.answers.pod.name}",
+            answer.node,
+            str(answer.verdict.kind),
+            answer.numa_nodes or "-",
+            "; ".join(answer.excluded) or "-",
+            _placement(answer) or answer.verdict.detail or _missing_state(answer),
+        )
+        for one in asked
+        for group in one.answers.groups
+        for answer in group.answers
+    ]
+    if rows:
+        print_table(heads, rows)
+
+
+def _placement(answer: NodeAnswer) -> str:
+    return sentences.describe_allocations(answer.verdict.placements)
+
+
+def _reason(answer: NodeAnswer) -> str:
+    return answer.reason if answer.excluded else _missing_state(answer)
+
+
+def _missing_state(answer: NodeAnswer) -> str:
+    reason = answer.verdict.reason
+    return f"{reason}: {GET_HOST_STATE}" if reason == NO_HOST_STATE else reason
+
+
+def _kubelet_verdict(answer: NodeAnswer) -> str:
+    if answer.verdict.admits:
+        return f"its kubelet would admit the pod: {_placement(answer)}"
+    return f"its kubelet: {answer.verdict.kind}: {answer.verdict.reason}"
+
+
+def _count(nodes: int) -> str:
+    return f"{nodes} node" if nodes == 1 else f"{nodes} nodes"
+
+
+# Nodes
+
+
+def print_nodes(found: Sequence[NodeSummary], *, wide: bool) -> None:
+    heads = ["NODE", "POLICY", "NUMA NODES", "FREE PER NUMA NODE", "LARGEST ALIGNED REQUEST"]
+    if wide:
+        heads[2:2] = ["SCOPE", "CPU MANAGER", "MEMORY MANAGER", "PODS", "VERSION", "RESTRICTIONS"]
+        heads.append("PROBLEMS")
+    print_table(heads, [_node_row(one, wide=wide) for one in found])
+    if any(one.unknown == NO_HOST_STATE for one in found):
+        terminal.print_notes([f"{NO_HOST_STATE}: {GET_HOST_STATE}"])
+
+
+def _node_row(one: NodeSummary, *, wide: bool) -> list[str]:
+    settings = one.settings
+    topology = settings.topology if settings else None
+    free = "; ".join(f"{node}: {_amounts(own)}" for node, own in one.free.items())
+    row = [one.node, str(topology.policy) if topology else "-", str(len(one.free)) if one.free else "-"]
+    row += [one.unknown or free or "-", _amounts(one.largest)]
+    if wide:
+        row[2:2] = [
+            str(topology.scope) if topology else "-",
+            str(settings.cpus.policy) if settings else "-",
+            str(settings.memory_policy) if settings else "-",
+            str(one.pods) if one.free else "-",
+            one.kubelet_version or "-",
+            ", ".join(one.restrictions) or "-",
+        ]
+        row.append("; ".join(one.doubts) or "-")
+    return row
+
+
+def _amounts(amounts: Amounts) -> str:
+    """Amounts that can be requested: bytes are rounded down to MiB."""
+    ordered = sorted(amounts.items(), key=lambda one: (one[0] != CPU, one[0] != MEMORY, one[0]))
+    shown = {name: size - size % _MIB if name == MEMORY or is_hugepages(name) else size for name, size in ordered}
+    return ", ".join(sentences.format_amount(name, size) for name, size in shown.items()) or "-"
+
+
+# Documents
+
+
+def answers_document(asked: Sequence[AskedPod]) -> dict[str, Any]:
+    return {"version": VERSION, "answers": [_answer_document(one) for one in asked]}
+
+
+def _answer_document(one: AskedPod) -> dict[str, Any]:
+    pod = one.answers.pod
+    return {
+        "pod": {"namespace": pod.namespace, "name": pod.name},
+        "verdict": one.verdict,
+        "admitted": one.admitted,
+        "notes": list(one.notes),
+        "groups": [_group_document(group) for group in one.answers.groups],
+    }
+
+
+def _group_document(group: AnswerGroup) -> dict[str, Any]:
+    ledger = group.host.ledger if group.host else None
+    return {
+        "answer": str(group.first.kind),
+        "reason": group.first.reason,
+        "numaNodes": group.first.numa_nodes,
+        "nodes": [_node_answer_document(one) for one in group.answers],
+        "misfits": list(group.misfits),
+        "proposals": [one.to_document(ledger) for one in group.remedies.proposals] if ledger else [],
+        "unsearched": list(group.remedies.unsearched),
+    }
+
+
+def _node_answer_document(one: NodeAnswer) -> dict[str, Any]:
+    return {
+        "node": one.node,
+        "kubelet": str(one.verdict.kind),
+        "notConsidered": list(one.excluded),
+        "detail": one.verdict.detail,
+        "placements": [
+            {"container": own.container, "nodes": sentences.node_list(own.hint.nodes), "given": own.as_text()}
+            for own in one.verdict.placements
+        ],
+    }
+
+
+def nodes_document(found: Sequence[NodeSummary]) -> dict[str, Any]:
+    return {"version": VERSION, "nodes": [_node_document(one) for one in found]}
+
+
+def _node_document(one: NodeSummary) -> dict[str, Any]:
+    settings = one.settings
+    return {
+        "node": one.node,
+        "unknown": one.unknown,
+        "problems": list(one.doubts),
+        "restrictions": list(one.restrictions),
+        "kubeletVersion": one.kubelet_version,
+        "topologyManagerPolicy": str(settings.topology.policy) if settings else None,
+        "topologyManagerScope": str(settings.topology.scope) if settings else None,
+        "cpuManagerPolicy": str(settings.cpus.policy) if settings else None,
+        "memoryManagerPolicy": str(settings.memory_policy) if settings else None,
+        "pods": one.pods,
+        "numaNodes": [{"id": node, "free": dict(own)} for node, own in one.free.items()],
+        "largestRequests": dict(one.largest),
+    }

@@ -1,0 +1,105 @@
+"""The state of a cluster at one moment: its nodes, what their kubelets hold, and the pods that are bound to them.
+
+Everything comes from the API server: nodes, pods, and the HostState objects of the observers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from alignup.align.errors import AlignError, PodError
+from alignup.align.host import Host
+from alignup.align.workload import Pod
+from alignup.cluster.host_states import HOST_STATES, read_host_state
+from alignup.cluster.sources import KnownPod, known_pod
+from alignup.kubeapi import NODES, PODS, UNFINISHED_PODS, ApiClient
+from alignup.kubeapi.objects import ApiNode, ApiPod
+from alignup.placement.cluster import Cluster
+from alignup.placement.report import HostReport, PodStage
+from alignup.schema.host_state import HostStateDocument
+
+NO_HOST_STATE = "no HostState"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    nodes: Mapping[str, ApiNode]  #: by name
+    cluster: Cluster  #: the hosts whose state is known
+    reports: Mapping[str, HostReport]  #: by node
+    unknown: Mapping[str, str]  #: node → why its state is unknown
+    doubts: Mapping[str, tuple[str, ...]]  #: node → gaps and contradictions that its observer reports
+    notes: tuple[str, ...] = ()  #: objects that were left out
+
+    def host(self, node: str) -> Host | None:
+        """The host with its present ledger: its report, and the pods bound since; ``None``: it is unknown.
+
+        Terminating pods hold their resources.
+        """
+        record = self.cluster.record(node)
+        ledgers = record.states().ledgers if record else ()
+        if not ledgers:
+            return None
+        report = self.reports[node]
+        return Host(report.machine, report.settings, ledger=ledgers[0])
+
+
+async def read_cluster(client: ApiClient) -> ClusterView:
+    """List everything; ``NotFoundError`` if the cluster has no HostState resource."""
+    nodes = await client.list(NODES)
+    # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
+    states = await client.list(HOST_STATES)
+    pods = await client.list(PODS, UNFINISHED_PODS)
+    return build_view(nodes.items, states.items, pods.items)
+
+
+def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], pods: Iterable[ApiPod]) -> ClusterView:
+    known = {node.metadata.name: node for node in nodes}
+    cluster = Cluster()
+    reports: dict[str, HostReport] = {}
+    unknown = dict.fromkeys(known, NO_HOST_STATE)
+    doubts: dict[str, tuple[str, ...]] = {}
+    notes = []
+    for state in states:
+        name = state.metadata.name
+        if name not in known:
+            notes.append(f"HostState {name} is left out: there is no such node")
+            continue
+        try:
+            reports[name] = report = read_host_state(state)
+        except AlignError as error:
+            unknown[name] = str(error)
+        else:
+            del unknown[name]
+            cluster.confirm(report)
+            doubts[name] = tuple(state.problems)
+    bound = list(_bound_pods(pods, notes))
+    cluster.relist((pod.pod, host, pod.stage) for pod, host in bound if host in known)
+    return ClusterView(
+        nodes=known,
+        cluster=cluster,
+        reports=reports,
+        unknown=unknown,
+        doubts={name: found for name, found in doubts.items() if found},
+        notes=tuple(notes),
+    )
+
+
+def _bound_pods(pods: Iterable[ApiPod], notes: list[str]) -> Iterator[tuple[KnownPod, str]]:
+    """The pods with their nodes, in the order of their bindings as far as it is known."""
+    for pod in sorted((one for one in pods if one.spec.node_name), key=_binding_time):
+        metadata = pod.metadata
+        try:
+            found = known_pod(pod)
+        except PodError as error:
+            # It counts as bound, so that it does not seem to have ended.
+            notes.append(f"the requests of pod {metadata.namespace}/{metadata.name} are left out: {error}")
+            plain = Pod(name=metadata.name, namespace=metadata.namespace, uid=metadata.uid, containers=())
+            stage = PodStage.TERMINATING if metadata.deletion_timestamp else PodStage.RUNNING
+            found = KnownPod(pod=plain, stage=stage, finished=False)
+        yield found, pod.spec.node_name
+
+
+def _binding_time(pod: ApiPod) -> tuple[str, str, str]:
+    """A sort key; times of the API have seconds, and sort as text."""
+    scheduled = [one.last_transition_time or "" for one in pod.status.conditions if one.type == "PodScheduled"]
+    created = pod.metadata.creation_timestamp or ""
+    return max(scheduled, default=created), created, pod.metadata.name

@@ -1,0 +1,258 @@
+"""``alignup cluster``: questions to the nodes of a cluster, and errors that say what to do."""
+
+import json
+import sys
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from alignup import cli
+from alignup.testing.api_server import ApiFault, ApiServer
+from tests.align.hosts import pod
+from tests.cli.commands import in_process
+from tests.cluster.api_objects import SERVED, api_pod, node, running_server, state_of
+from tests.cluster.kubelets import SimulatedKubelet
+
+FORBIDDEN = 'nodes is forbidden: User "eve" cannot list resource "nodes" in API group "" at the cluster scope'
+MANIFEST = """
+apiVersion: {api}
+kind: {kind}
+metadata: {{name: web}}
+spec:
+  selector: {{matchLabels: {{app: web}}}}
+  template:
+    metadata: {{labels: {{app: web}}}}
+    spec:
+      {more}
+      containers:
+      - name: app
+        resources: {{limits: {{cpu: "4", memory: 1Gi}}}}
+"""
+
+
+def cluster():
+    """``a`` is idle, ``b`` has no CPUs left on one NUMA node, ``c`` has no observer, ``d`` is cordoned."""
+    server = ApiServer()
+    server.serve(SERVED)
+    busy = SimulatedKubelet()
+    held = [pod("x", cpu="2", memory="1Gi"), pod("y", cpu="2", memory="1Gi")]
+    for one in held:
+        busy.admit(one)
+        server.put(api_pod(one, "b"))
+    server.put(node("a", labels={"zone": "1"}))
+    server.put(node("b"))
+    server.put(node("c"))
+    server.put(node("d", unschedulable=True))
+    for name, kubelet in (("a", SimulatedKubelet()), ("b", busy), ("d", SimulatedKubelet())):
+        server.put(state_of(name, kubelet, problems=["a gap"] if name == "b" else []))
+    wide = pod("wide", cpu="4", memory="1Gi")
+    server.put(api_pod(wide, "", phase="Pending", schedulingGates=[{"name": "example.com/wait"}]))
+    server.put(api_pod(pod("huge", cpu="5", memory="1Gi"), "b", phase="Failed"))
+    return server
+
+
+@pytest.fixture(scope="module")
+def server():
+    with running_server(cluster()) as running:
+        yield running
+
+
+@pytest.fixture
+def ask(server, tmp_path):
+    """Run ``alignup cluster`` with the server's kubeconfig."""
+    config = tmp_path / "config"
+    server.write_kubeconfig(config)
+    return lambda *arguments, **options: in_process("cluster", *arguments, "--kubeconfig", config, **options)
+
+
+def groups_of(run):
+    (answer,) = json.loads(run.stdout)["answers"]
+    return {(one["answer"], one["reason"]): [node["node"] for node in one["nodes"]] for one in answer["groups"]}
+
+
+def test_a_pending_pod_is_explained_for_every_node(ask):
+    run = ask("why", "wide")
+
+    assert run.returncode == 0
+    assert run.stdout.splitlines()[0] == "Pod default/wide would be admitted by 1 of 4 nodes"
+    for expected in (
+        "Admitted: 1 node\n  a\n  NUMA node 1\n",
+        "Rejected: 1 node\n  b\n  not enough cpu on one NUMA node\n",
+        "What would admit it on b (each change was tried):",
+        "evict default/",
+        "Unknown: 1 node\n  c\n  no HostState",
+        "'alignup observe'",
+        "Not considered: 1 node\n  d\n  unschedulable\n  its kubelet would admit the pod: app: CPUs 4-7",
+        "example.com/wait",
+    ):
+        assert expected in run.stdout
+    assert run.stderr == "note: node b: a gap\n"
+
+
+def test_a_rejected_pod_is_asked_about_as_if_it_were_new_and_the_exit_code_says_that_no_node_admits_it(ask):
+    run = ask("why", "pod/huge", "-n", "default", "-o", "json")
+
+    assert run.returncode == 1
+    document = json.loads(run.stdout)["answers"][0]
+    assert document["verdict"] == "Pod default/huge would be admitted by no node whose state is known"
+    assert document["notes"] == ["The pod failed on node b"]
+    assert groups_of(run)["rejects", "not enough cpu on one NUMA node"] == ["a", "b"]
+
+
+def test_wide_output_has_a_line_for_each_node(ask):
+    run = ask("why", "wide", "-o", "wide")
+
+    rows = [line.split() for line in run.stdout.splitlines()]
+    assert rows[0][:3] == ["POD", "NODE", "KUBELET"]
+    assert [row[:3] for row in rows[1:]] == [
+        ["default/wide", "a", "admits"],
+        ["default/wide", "b", "rejects"],
+        ["default/wide", "c", "unknown"],
+        ["default/wide", "d", "admits"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "admitting", "excluded"),
+    [
+        pytest.param("Deployment", "", ["a"], {"unschedulable": ["d"]}, id="no restrictions"),
+        pytest.param("DaemonSet", "", ["a", "d"], {}, id="daemon sets tolerate unschedulable nodes"),
+        pytest.param(
+            "Deployment",
+            "nodeSelector: {zone: '1'}",
+            ["a"],
+            {"node selector zone=1": ["b", "c"], "unschedulable; node selector zone=1": ["d"]},
+            id="a node selector",
+        ),
+        pytest.param("Deployment", "nodeName: a", ["a"], {"the pod names node a": ["b", "c"]}, id="the name of a node"),
+        pytest.param(
+            "Deployment", "tolerations: [{operator: Exists}]", ["a", "d"], {}, id="a toleration of everything"
+        ),
+    ],
+)
+def test_a_manifest_need_not_exist_in_the_cluster(ask, kind, more, admitting, excluded):
+    run = ask("why", "-f", "-", "-o", "json", stdin=MANIFEST.format(api="apps/v1", kind=kind, more=more))
+
+    found = groups_of(run)
+    assert found["admits", ""] == admitting
+    shown = {reason: nodes for (answer, reason), nodes in found.items() if answer == "not considered"}
+    assert excluded.items() <= shown.items()
+    assert bool(shown) is bool(excluded)
+
+
+def test_an_exported_pod_may_go_to_other_nodes_than_before(ask):
+    exported = json.dumps(api_pod(pod("old", cpu="4", memory="1Gi"), "b", phase="Failed"))
+
+    assert groups_of(ask("why", "-f", "-", "-o", "json", stdin=exported))["admits", ""] == ["a"]
+
+
+def test_nodes_are_listed_with_what_is_free_and_what_fits(ask):
+    run = ask("nodes")
+
+    rows = run.stdout.splitlines()
+    assert rows[0].split("  ")[0] == "NODE"
+    assert "0: 3 CPUs, 16320Mi memory, 1 example.com/gpu; 1: 4 CPUs, 16Gi memory, 1 example.com/gpu" in rows[1]
+    assert rows[1].endswith("4 CPUs, 16Gi memory, 1 example.com/gpu")
+    assert rows[2].endswith("2 CPUs, 15Gi memory, 1 example.com/gpu")
+    assert "no HostState" in rows[3]
+    assert "alignup observe" in run.stderr
+
+
+def test_named_nodes_are_listed_in_full(ask):
+    rows = ask("nodes", "d", "b", "-o", "wide").stdout.splitlines()[1:]
+
+    assert [row.split()[0] for row in rows] == ["d", "b"]
+    assert "unschedulable" in rows[0]
+    assert rows[1].endswith("a gap")
+
+
+def test_nodes_as_json(ask):
+    document = json.loads(ask("nodes", "b", "c", "-o", "json").stdout)
+
+    first, second = document["nodes"]
+    assert (first["topologyManagerPolicy"], first["pods"], first["problems"]) == ("single-numa-node", 2, ["a gap"])
+    assert first["numaNodes"][1]["free"]["cpu"] == 2
+    assert (second["unknown"], second["topologyManagerPolicy"]) == ("no HostState", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        pytest.param(("why",), 2, "Give either POD or -f FILE.", id="no pod"),
+        pytest.param(("why", "x", "-f", "y"), 2, "Give either POD or -f FILE.", id="a pod and a file"),
+        pytest.param(("why", "x", "--search", "nan"), 2, "not a number of seconds", id="no number"),
+        pytest.param(("why", "absent"), 1, "pod absent not found in namespace default", id="no such pod"),
+        pytest.param(("why", "wide", "-n", "ml"), 1, "pod wide not found in namespace ml", id="another namespace"),
+        pytest.param(("why", "deployment/web"), 2, "deployment/web: not a pod", id="another kind"),
+        pytest.param(("nodes", "absent"), 1, "node absent not found", id="no such node"),
+        pytest.param(("nodes", "--context", "absent"), 2, "absent", id="no such context"),
+    ],
+)
+def test_wrong_arguments(ask, arguments, code, message):
+    run = ask(*arguments)
+
+    assert (run.returncode, run.stdout) == (code, "")
+    assert message in run.stderr
+
+
+def test_a_cluster_without_the_resource_says_how_to_install_it(tmp_path):
+    with running_server(ApiServer()) as server:
+        server.write_kubeconfig(tmp_path / "config")
+        run = in_process("cluster", "nodes", "--kubeconfig", tmp_path / "config")
+
+    assert run.returncode == 1
+    assert run.stderr.splitlines() == [
+        "alignup: the cluster has no resource hoststates.alignup.dev",
+        "  Install it with the node observer: kubectl apply -k deploy/kubernetes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "advice"),
+    [
+        pytest.param(403, FORBIDDEN, "Alignup lists nodes, hoststates.alignup.dev, and the pods", id="forbidden"),
+        pytest.param(401, "Unauthorized", "Renew the credentials", id="unauthorized"),
+    ],
+)
+def test_an_api_server_that_refuses(tmp_path, status, message, advice):
+    server = ApiServer()
+    server.inject(ApiFault(status=status, message=message), verb="list", resource="nodes")
+    with running_server(server):
+        server.write_kubeconfig(tmp_path / "config")
+        run = in_process("cluster", "nodes", "--kubeconfig", tmp_path / "config")
+
+    assert run.returncode == 1
+    assert message in run.stderr
+    assert advice in run.stderr
+
+
+def test_an_api_server_that_cannot_be_reached(tmp_path, monkeypatch):
+    with running_server(ApiServer()) as server:
+        server.write_kubeconfig(tmp_path / "config")
+    monkeypatch.setattr("alignup.cli.cluster.ATTEMPTS", 1)
+
+    run = in_process("cluster", "nodes", env={"KUBECONFIG": str(tmp_path / "config")})
+
+    assert run.returncode == 1
+    assert "cannot reach the API server http://127.0.0.1:" in run.stderr
+    assert "Check the address and the network" in run.stderr
+
+
+def test_without_a_kubeconfig_the_message_says_where_it_was_looked_for(tmp_path):
+    environment = {"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""}
+
+    run = in_process("cluster", "nodes", env=environment)
+
+    assert run.returncode == 2
+    assert "KUBECONFIG is not set" in run.stderr
+
+
+def test_kubectl_runs_the_same_commands(capsys):
+    script = Path(sys.executable).with_name("kubectl-alignup")
+    with mock.patch.object(sys, "argv", ["kubectl-alignup", "why", "--help"]), pytest.raises(SystemExit) as ended:
+        cli.kubectl_main()
+
+    assert ended.value.code == 0
+    assert "whether its kubelet would admit a pod" in capsys.readouterr().out
+    assert script.exists()
