@@ -11,7 +11,8 @@ from alignup.align.errors import ManifestError, PodError, Problem
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kube import documents
-from alignup.kube.manifests import LoadedWorkloads, SourceLocation, read_paths, read_workloads
+from alignup.kube.manifests import LoadedWorkloads, read_paths, read_workloads
+from alignup.kube.object_location import SourceLocation
 from tests.deadlines import cpu_limit
 from tests.strategies_pods import amounts
 
@@ -205,14 +206,14 @@ def test_workloads_know_their_source_location():
 
 
 def test_other_kinds_are_skipped_with_a_warning():
-    other = controller("Job", "batch.volcano.sh/v1alpha1")
+    queue = {"apiVersion": "example.com/v1", "kind": "Queue", "metadata": {"name": "web"}}
 
-    loaded = read(other, controller("Deployment", "apps/v2"), pod())
+    loaded = read(queue, controller("Deployment", "apps/v2"), pod())
 
     assert [workload.kind for workload in loaded.workloads] == ["Pod"]
     assert loaded.warnings == (
-        "some.yaml, document 1, line 1: skipped Job web of batch.volcano.sh/v1alpha1: not a supported workload kind",
-        "some.yaml, document 2, line 19: skipped Deployment web of apps/v2: not a supported workload kind",
+        "some.yaml, document 1, line 1: skipped Queue web of example.com/v1: no pod template found in it",
+        "some.yaml, document 2, line 6: skipped Deployment web of apps/v2: not a supported workload kind",
     )
 
 
@@ -243,7 +244,6 @@ def test_very_many_kinds_are_counted_together():
         ("Deployment", "extensions/v1beta1", "Kubernetes 1.16 removed this API; use apps/v1"),
         ("StatefulSet", "apps/v1beta2", "Kubernetes 1.16 removed this API; use apps/v1"),
         ("CronJob", "batch/v1beta1", "Kubernetes 1.25 removed this API; use batch/v1"),
-        ("JobSet", "jobset.x-k8s.io/v1alpha2", "not a supported workload kind"),
     ],
 )
 def test_removed_apis_are_named(kind, version, why):

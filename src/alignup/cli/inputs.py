@@ -138,13 +138,13 @@ def standard_input() -> BinaryIO | None:
 
 
 def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
-    chosen = [work for work in workloads if name in (None, work.name)]
+    chosen = [work for work in workloads if name in (None, work.name, work.title, work.prefix)]
     if not chosen:
-        known = ", ".join(work.name for work in workloads)
+        known = ", ".join(work.title for work in workloads)
         raise InputError(
             f"workload {name!r} not found; found {known}" if known else "no workloads found",
             where=f"in {', '.join(files)}",
-            advice="Give a file with a Pod, Deployment, StatefulSet, ReplicaSet, DaemonSet, Job or CronJob.",
+            advice="Give a file with a Pod, a Deployment, a Job or another object with a pod template.",
         )
     return chosen
 

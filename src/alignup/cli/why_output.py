@@ -61,6 +61,8 @@ def print_text(host: Host, explanations: Sequence[Explanation]) -> None:
 
 def _lines(host: Host, one: Explanation) -> Iterator[Line]:
     decision = one.decision
+    if one.workload.template:
+        yield from paragraph(f"{one.workload.kind} {one.workload.title}", style="dim")
     yield from paragraph(one.verdict, style="title" if one.admitted else "warn")
     if one.missing:
         yield from paragraph(_other_verdict(one))
@@ -100,7 +102,7 @@ def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
 def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
     answers = [
         {
-            "workload": {"kind": one.workload.kind, "name": one.workload.name, "source": str(one.workload.source)},
+            "workload": {"kind": one.workload.kind, "name": one.workload.title, "source": str(one.workload.source)},
             "verdict": one.verdict,
             "schedulable": one.schedulable,
             "missingDevices": list(one.missing),

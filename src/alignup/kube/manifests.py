@@ -1,10 +1,10 @@
 """Reads workloads from manifest files: Pods, and objects that create pods from a template.
 
-Objects that run no pods are skipped and counted in one warning, so a whole application directory or a full cluster
-export can be given. All problems are reported at once, each with file, document, line and field; then nothing is read.
+In objects of custom APIs the templates are found by their shape (``pod_templates``). Objects that run no pods are
+skipped and counted in one warning, so a whole application directory or a full cluster export can be given. All problems
+are reported at once, each with file, document, line and field; then nothing is read.
 """
 
-import re
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,34 +17,24 @@ from alignup.align.bits import quote
 from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem
 from alignup.align.workload import Pod, validation
 from alignup.kube import documents
+from alignup.kube.object_location import ObjectLocation, SourceLocation
 from alignup.kube.object_reader import ObjectReader
 from alignup.kube.pod import read_pod, read_type
-from alignup.kube.yaml_documents import ParsedDocument
+from alignup.kube.pod_templates import PodTemplate, find_templates
 from alignup.kube.yaml_scalars import NumberLiteral
+from alignup.picture.text_format import pluralize
 
 MAX_REPLICAS = 100_000  #: of one workload
 SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory
 
 _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
-_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
 _ObjectKey = tuple[str, str, str]  # kind, namespace, name
+_PodMaker = Callable[[Mapping[str, Any]], Pod]
 
 #: Validates and defaults a pod as the API server does; raises :class:`PodError` to reject it.
 Accept = Callable[[Pod], Pod]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
-    file: str
-    document: int | None = None  #: from 1; ``None``: the file has only one
-    line: int | None = None  #: from 1; ``None``: unknown
-
-    def __str__(self) -> str:
-        document = f", document {self.document}" if self.document else ""
-        line = f", line {self.line}" if self.line else ""
-        return f"{self.file}{document}{line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +48,13 @@ class Workload:
     phase: str = ""  #: of a Pod from a cluster
     host: str = ""  #: where a Pod from a cluster runs; empty: nowhere yet
     has_uid: bool = False  #: whether this is a Pod whose manifest has a uid
+    template: str = ""  #: which of several pod templates of a custom object this is, such as ``Worker``
+    prefix: str = ""  #: of the names of the replicas; empty: the name
+
+    @property
+    def title(self) -> str:
+        """``trainer``, or ``trainer: Worker`` for one of several templates."""
+        return f"{self.name}: {self.template}" if self.template else self.name
 
     @property
     def finished(self) -> bool:
@@ -108,7 +105,7 @@ def with_derived_uid(pod: Pod) -> Pod:
 class _Collector:
     accept: Accept
     keep: bool
-    workloads: dict[_ObjectKey, Workload] = field(default_factory=dict)
+    workloads: dict[_ObjectKey, dict[str, Workload]] = field(default_factory=dict)  #: each by template
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
     problems: list[LocatedProblem] = field(default_factory=list)
@@ -119,7 +116,7 @@ class _Collector:
             raise ManifestError(self.problems)
         # A cluster export has the same pods three times: as a Deployment, its ReplicaSet and its Pods.
         for key in sorted(self.owners & self.workloads.keys()):
-            owner = self.workloads.pop(key)
+            owner = next(iter(self.workloads.pop(key).values()))
             self.warnings.append(f"{owner.source}: skipped {owner.kind} {owner.name}: its pods are also listed")
         if count := self.without_pods.total():
             kinds = [f"{kind} ({times})" for kind, times in self.without_pods.most_common(_MAX_KINDS)]
@@ -127,7 +124,8 @@ class _Collector:
             kinds += [f"{more} more kinds"] if more else []
             noun = "object that runs" if count == 1 else "objects that run"
             self.warnings.append(f"skipped {count} {noun} no pods: {', '.join(kinds)}")
-        return LoadedWorkloads(tuple(self.workloads.values()), tuple(self.warnings))
+        workloads = (workload for templates in self.workloads.values() for workload in templates.values())
+        return LoadedWorkloads(tuple(workloads), tuple(self.warnings))
 
     def add_path(self, path: Path) -> None:
         files = [path]
@@ -163,7 +161,7 @@ class _Collector:
             self._fail(name, "is empty")
         several = len(found) > 1 or any(document.number > 1 for document in found)
         for document in found:
-            place = _Place(name, document, document.value, several=several)
+            place = ObjectLocation(name, document, document.value, several=several)
             source = place.source()
             self.warnings += [f"{replace(source, line=one.line)}: {one}" for one in document.repeated]
             self._add_object(place, {})
@@ -174,7 +172,7 @@ class _Collector:
             what = f"cannot be read: {getattr(what, 'strerror', None) or what}"
         self.problems.append(LocatedProblem(where, Problem("", what)))
 
-    def _add_object(self, place: "_Place", inherited: Mapping[str, str]) -> None:
+    def _add_object(self, place: ObjectLocation, inherited: Mapping[str, str]) -> None:
         """Read a document or a list item; *inherited* is the type that the list gives its items."""
         top = ObjectReader.of(place.part)
         top = replace(top, fields={**inherited, **top.fields})
@@ -189,7 +187,9 @@ class _Collector:
                 self._add_object(replace(place, part=item, path=place.field(f"items[{index}]")), inherited)
         elif (version, kind) in _TEMPLATES or kind == "Pod":
             self._add_workload(place, top.fields)
-        elif kind not in _POD_KINDS and _is_built_in(version):
+        elif not _is_built_in(version):
+            self._add_custom(place, top.fields)
+        elif kind not in _POD_KINDS:
             self.without_pods[kind] += 1
         else:
             why = "not a supported workload kind"
@@ -197,23 +197,51 @@ class _Collector:
                 why = f"Kubernetes {removed[0]} removed this API; use {removed[1]}"
             self.warnings.append(f"{place.source()}: skipped {kind} {_name(top.fields)} of {version}: {why}")
 
-    def _add_workload(self, place: "_Place", top: Mapping[str, Any]) -> None:
+    def _add_workload(self, place: ObjectLocation, top: Mapping[str, Any]) -> None:
         try:
-            workload = _workload(place, top, lambda document: self.accept(read_pod(document, keep=self.keep)))
+            workload = _workload(place, top, self._make_pod)
         except PodError as error:
             self._report(error.problems, place, name=f"{top['kind']} {_name(top)}")
-            return
+        else:
+            self._keep([workload], top)
+
+    def _add_custom(self, place: ObjectLocation, top: Mapping[str, Any]) -> None:
+        """Read every pod template of an object of a custom API."""
+        what, found = f"{top['kind']} {_name(top)}", []
+        if not (templates := find_templates(top)):
+            why = "no pod template found in it"
+            self.warnings.append(f"{place.source()}: skipped {what} of {top['apiVersion']}: {why}")
+        for template in templates:
+            try:
+                found.append(_custom_workload(place, top, template, self._make_pod))
+            except PodError as error:
+                if "{{" not in documents.to_json(template.spec):
+                    self._report(error.problems, place, name=what)
+                else:
+                    placeholders = f"skipped {what}: {template.path} has placeholders"
+                    self.warnings.append(f"{place.source()}: {placeholders}")
+        if found:
+            shown = ", ".join(map(_describe_count, templates))
+            self.warnings.append(f"{place.source()}: {what} has {pluralize(len(templates), 'pod template')}: {shown}")
+            self._keep(found, top)
+
+    def _make_pod(self, document: Mapping[str, Any]) -> Pod:
+        return self.accept(read_pod(document, keep=self.keep))
+
+    def _keep(self, templates: list[Workload], top: Mapping[str, Any]) -> None:
+        """Keep the workloads of one object."""
+        workload = templates[0]
         key = (workload.kind, workload.namespace, workload.name)
         if key in self.workloads:
             what = f"{workload.kind} {workload.name} is defined twice: the last definition is used"
             self.warnings.append(f"{workload.source}: {what}")
-        self.workloads[key] = workload
+        self.workloads[key] = {one.template: one for one in templates}
         owners = top["metadata"].get("ownerReferences")
         for owner in owners if isinstance(owners, list) else ():
             if isinstance(owner, dict):
                 self.owners.add((str(owner.get("kind")), workload.namespace, str(owner.get("name"))))
 
-    def _report(self, problems: Iterable[Problem], place: "_Place", name: str = "") -> None:
+    def _report(self, problems: Iterable[Problem], place: ObjectLocation, name: str = "") -> None:
         for problem in problems:
             where = f"{place.source(problem.field)}{name and ', '}{name}"
             *_, value = None, *place.along(problem.field)
@@ -222,43 +250,6 @@ class _Collector:
                 shown = value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])
                 what += "" if shown in what else f" (got {shown})"
             self.problems.append(LocatedProblem(where, Problem(place.field(problem.field), what)))
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """An object of a document: the document itself, or an item of a list."""
-
-    file: str
-    document: ParsedDocument
-    part: Any
-    path: str = ""  #: in the document
-    several: bool = False  #: whether the file has other documents
-
-    def field(self, inner: str) -> str:
-        """A path in this object as a path in the document."""
-        return f"{self.path}.{inner}" if self.path and inner else self.path or inner
-
-    def source(self, field: str = "") -> SourceLocation:
-        """Where this object, or the innermost object on the way to *field*, begins."""
-        document = self.document
-        line: int | None = document.line
-        for part in (self.part, *self.along(field)):
-            line = document.lines.get(id(part), line)
-        if isinstance(document.value, dict) and not document.lines and not self.several:
-            line = None  # JSON has no line numbers
-        return SourceLocation(self.file, document.number if self.several else None, line)
-
-    def along(self, field: str) -> Iterator[object]:
-        """The value at each step of the path *field*; ``None`` where it is absent."""
-        part = self.part
-        for name, index in _STEP.findall(field):
-            if isinstance(part, dict):
-                part = part.get(name or index)
-            elif isinstance(part, list) and index.isdecimal() and len(index) < 10 and int(index) < len(part):
-                part = part[int(index)]
-            else:
-                part = None
-            yield part
 
 
 #: Kinds that create pods → the path of their pod template.
@@ -293,7 +284,7 @@ def _is_built_in(version: str) -> bool:
     return group.endswith(".k8s.io") and not group.endswith(".x-k8s.io")
 
 
-def _workload(place: _Place, top: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Pod]) -> Workload:
+def _workload(place: ObjectLocation, top: Mapping[str, Any], make: _PodMaker) -> Workload:
     """The workload in an object; :class:`PodError` names the invalid fields of the object."""
     kind = top["kind"]
     template = _TEMPLATES.get((top["apiVersion"], kind))
@@ -308,20 +299,49 @@ def _workload(place: _Place, top: Mapping[str, Any], make: Callable[[Mapping[str
     if holder.diagnostics.problems:
         raise PodError(holder.diagnostics.problems)
     own = {**own, "name": _named(metadata, place), "namespace": metadata.get("namespace"), "uid": None}
-    try:
-        pod = make({"apiVersion": "v1", "kind": "Pod", "metadata": own, "spec": holder.fields.get("spec")})
-    except PodError as error:
-        outside = ("metadata.name", "metadata.namespace")  # of the workload itself, not of its template
-        problems = [
-            problem if problem.field in outside else replace(problem, field=f"{template}.{problem.field}")
-            for problem in error.problems
-        ]
-        raise PodError(problems) from None
+    pod = _template_pod({"metadata": own, "spec": holder.fields.get("spec")}, template, make)
     workload = Workload(kind, pod.name, pod.namespace, replicas, pod, place.source())
     return replace(workload, pod=_replica(pod, workload, 0))
 
 
-def _single_pod(place: _Place, top: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Pod]) -> Workload:
+def _custom_workload(place: ObjectLocation, top: Mapping[str, Any], template: PodTemplate, make: _PodMaker) -> Workload:
+    """The workload of one pod template of a custom object; without a count it has one replica."""
+    reader = ObjectReader.of(top)
+    metadata = reader.child("metadata").fields
+    replicas = 1 if template.replicas is None else template.replicas
+    if replicas > MAX_REPLICAS:
+        reader.error(template.path, f"{replicas} pods are too many: the maximum is {MAX_REPLICAS}")
+    if reader.diagnostics.problems:
+        raise PodError(reader.diagnostics.problems)
+    name = _named(metadata, place)
+    own = {**template.metadata, "name": name, "namespace": metadata.get("namespace"), "uid": None}
+    pod = _template_pod({"metadata": own, "spec": template.spec}, template.path, make)
+    workload = Workload(top["kind"], pod.name, pod.namespace, replicas, pod, place.source(template.path))
+    workload = replace(workload, template=template.label, prefix=f"{pod.name}{template.suffix}")
+    return replace(workload, pod=_replica(pod, workload, 0))
+
+
+def _template_pod(document: Mapping[str, Any], path: str, make: _PodMaker) -> Pod:
+    """The pod of a template at *path*, which problems start with."""
+    try:
+        return make({"apiVersion": "v1", "kind": "Pod", **document})
+    except PodError as error:
+        outside = ("metadata.name", "metadata.namespace")  # of the workload itself, not of its template
+        problems = [
+            problem if problem.field in outside else replace(problem, field=f"{path}.{problem.field}")
+            for problem in error.problems
+        ]
+        raise PodError(problems) from None
+
+
+def _describe_count(template: PodTemplate) -> str:
+    name = template.label or template.path
+    if template.replicas is None:
+        return f"{name} (1 pod: no count found)"
+    return f"{name} ({pluralize(template.replicas, 'pod')}: {' * '.join(template.counts)})"
+
+
+def _single_pod(place: ObjectLocation, top: Mapping[str, Any], make: _PodMaker) -> Workload:
     reader = ObjectReader.of(top)
     metadata = reader.child("metadata").fields
     spec, status = reader.child("spec"), reader.child("status")
@@ -347,7 +367,7 @@ def _replicas(spec: ObjectReader, kind: str) -> int:
 
 
 def _replica(pod: Pod, workload: Workload, index: int) -> Pod:
-    name = f"{workload.name}-{index}"
+    name = f"{workload.prefix or workload.name}-{index}"
     return replace(pod, name=name, uid=_uid(workload.kind, workload.namespace, name))
 
 
@@ -355,7 +375,7 @@ def _uid(*names: str) -> str:
     return str(uuid.uuid5(_UID_NAMESPACE, "/".join(names)))
 
 
-def _named(metadata: Mapping[str, Any], place: _Place) -> object:
+def _named(metadata: Mapping[str, Any], place: ObjectLocation) -> object:
     """The name, or one generated from ``generateName``, the same on every call."""
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if name or type(prefix) is not str or not prefix:
