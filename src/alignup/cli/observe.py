@@ -60,7 +60,6 @@ class ObserveCommandOptions:
 
 @define_command(
     "observe",
-    "alignup observe --host-root /host --listen :9184",
     "alignup observe --dry-run --machine examples/node/machine.yaml --config examples/node/kubelet.yaml "
     "--kubelet-dir examples/node/state --no-configz",
 )

@@ -29,6 +29,7 @@ SOCKET = "kubelet.sock"
 CONFIG_NAME = "config.yaml"
 _ATTEMPTS = 4  #: to read files that do not change meanwhile
 _BOOT_ID = "proc/sys/kernel/random/boot_id"
+_BOOT_ID_BYTES = 4096  #: the kernel allocates a buffer as large as what is asked for
 
 FileVersions = tuple[tuple[int, int, int] | None, ...]  #: inode, time and size of each file
 
@@ -111,7 +112,7 @@ class KubeletReader:
 
     def boot_id(self) -> str:
         """Return the id of the running kernel; empty if it cannot be read."""
-        text = atomic_files.read(self.paths.host_root / _BOOT_ID)
+        text = atomic_files.read(self.paths.host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
         return text.decode("ascii", "replace").strip() if text else ""
 
     async def refresh(self) -> None:
