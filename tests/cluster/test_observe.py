@@ -23,13 +23,14 @@ pytestmark = pytest.mark.anyio
 def options(tmp_path):
     """Files of a kubelet on this machine, without managers."""
     machine = replace(source.discover(), devices=())
-    changes = {
-        "topologyManagerPolicy": "none",
-        "cpuManagerPolicy": "none",
-        "memoryManagerPolicy": "None",
-        "reservedMemory": None,
-    }
-    kubelet = SimulatedKubelet(machine=machine, devices=(), **changes)
+    kubelet = SimulatedKubelet(
+        machine=machine,
+        devices=(),
+        topologyManagerPolicy="none",
+        cpuManagerPolicy="none",
+        memoryManagerPolicy="None",
+        reservedMemory=None,
+    )
     (tmp_path / "kubelet").mkdir()
     (tmp_path / "kubelet" / "config.yaml").write_bytes(kubelet.text)
     kubelet.write(tmp_path / "kubelet")
