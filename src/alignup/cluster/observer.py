@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class ObserverTiming:
     """Seconds; tests replace the clock."""
 
-    settle: float = 0.1  #: without a write, after which the kubelet is not in the middle of a change
+    settle: float = 0.5  #: without a write, after which the kubelet is not in the middle of a change
     interval: float = 1.0  #: between two writes to the API server, at least
     period: float = 60.0  #: between two full checks
     retry: float = 5.0  #: after a failed write

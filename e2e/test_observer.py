@@ -1,0 +1,101 @@
+"""The observer with a real API server: its objects are accepted, read back alike, and follow the kubelet's files."""
+# ruff: noqa: S101
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alignup.cluster.host_states import HOST_STATES, read_host_state
+from alignup.cluster.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.cluster.observer import Observer, ObserverTiming
+from alignup.cluster.publisher import Publisher
+from alignup.kubeapi import NODES, ApiClient, EventType, Resource, find_access
+from alignup.kubeapi.objects import PartialObject
+from alignup.serve.observer_app import PrometheusObserverMetrics
+from e2e import control_plane
+from e2e.control_plane import ControlPlane
+from tests.align.hosts import pod
+from tests.cluster.kubelets import SimulatedKubelet
+from tests.cluster.test_observer import Answers
+
+WHY = control_plane.missing()
+pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+
+DEFINITION = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
+DEFINITIONS = Resource(
+    type=PartialObject,
+    kind="CustomResourceDefinition",
+    plural="customresourcedefinitions",
+    group="apiextensions.k8s.io",
+)
+STEPS = 5
+SECONDS = 60.0  #: for what takes milliseconds
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as made:
+        yield made
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+async def defined(client: ApiClient) -> None:
+    """Create the definition, and wait until the resource is served."""
+    await client.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text("utf-8")))
+    while True:
+        with suppress(Exception):
+            await client.list(HOST_STATES)
+            return
+        await asyncio.sleep(0.1)
+
+
+async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane, tmp_path: Path) -> None:
+    kubelet = SimulatedKubelet()
+    (tmp_path / "device-plugins").mkdir()
+    (tmp_path / "config.yaml").write_bytes(kubelet.text)
+    kubelet.write(tmp_path)
+    reader = KubeletReader(
+        KubeletPaths(directory=tmp_path),
+        pod_resources=Answers(kubelet),
+        pods=lambda: dict(kubelet.pods),
+        discover=lambda _root: kubelet.machine,
+    )
+    async with ApiClient(find_access(plane.kubeconfig(tmp_path / "kubeconfig"))) as client:
+        await defined(client)
+        node = await client.create(NODES, {"metadata": {"name": "host-a"}})
+        publisher = Publisher(client, "host-a", uid=node.metadata.uid)
+        timing = ObserverTiming(interval=0.0)
+        observer = Observer(reader, publisher, PrometheusObserverMetrics("host-a"), timing=timing)
+        task = asyncio.ensure_future(observer.run())
+        try:
+            delays = [await _step(client, kubelet, tmp_path, number) for number in range(STEPS)]
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    print("seconds from the kubelet's last write to the watch event:", [round(one, 3) for one in delays])  # noqa: T201
+
+
+async def _step(client: ApiClient, kubelet: SimulatedKubelet, directory: Path, number: int) -> float:
+    """Admit a pod, and wait for the object that has it; return how long that took."""
+    found = await client.list(HOST_STATES)
+    async with asyncio.timeout(SECONDS), client.watch(HOST_STATES, resource_version=found.resource_version) as events:
+        kubelet.admit(pod(f"pod-{number}", cpu="1"))
+        kubelet.write(directory)
+        started = time.monotonic()
+        async for event in events:
+            if event.type is EventType.BOOKMARK or event.object is None or event.object.ledger is None:
+                continue
+            report = read_host_state(event.object)
+            if len(report.ledger.pods) == number + 1:
+                assert report.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
+                return time.monotonic() - started
+    raise AssertionError("the watch ended")
