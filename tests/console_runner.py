@@ -90,7 +90,7 @@ class Shell:
         if command.endswith(" &"):
             job = max(self.jobs, default=0) + 1
             self.jobs[job] = self.start_job(command.removesuffix(" &"))
-            self.wait_for_the_agent()
+            self.wait_for_the_job(command)
             return ""
         if is_plain(command):
             runner = self.fork(command)
@@ -135,11 +135,17 @@ class Shell:
             start_new_session=True,
         )
 
-    def wait_for_the_agent(self) -> None:
+    def wait_for_the_job(self, command: str) -> None:
+        """Wait until an agent listens, or until an API server has written its kubeconfig, which it does after that."""
+        config = re.search(r"--kubeconfig (\S+)", command)
         end = time.monotonic() + 60
-        while not any(self.directory.rglob("*.sock")):
-            assert time.monotonic() < end, f"no agent is listening{self.job_logs()}"
+        while not (self.is_complete(config[1]) if config else any(self.directory.rglob("*.sock"))):
+            assert time.monotonic() < end, f"{command}: is not listening{self.job_logs()}"
             time.sleep(0.02)
+
+    def is_complete(self, file: str) -> bool:
+        path = self.directory / file
+        return path.exists() and path.read_text("utf-8").endswith("}\n")
 
     def job_logs(self) -> str:
         """Return the end of the output of each command, with that of background jobs."""
