@@ -20,8 +20,7 @@ from alignup.serve.observer_app import PrometheusObserverMetrics
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
 from tests.align.hosts import pod
-from tests.cluster.kubelets import SimulatedKubelet
-from tests.cluster.test_observer import Answers
+from tests.cluster.kubelets import SimulatedKubelet, SimulatedPodResources
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
@@ -65,7 +64,7 @@ async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane
     kubelet.write(tmp_path)
     reader = KubeletReader(
         KubeletPaths(directory=tmp_path),
-        pod_resources=Answers(kubelet),
+        pod_resources=SimulatedPodResources(kubelet),
         pods=lambda: dict(kubelet.pods),
         discover=lambda _root: kubelet.machine,
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from alignup.align import bits
+from alignup.align.errors import PluginError
 from alignup.align.host import Host
 from alignup.align.machine import Device, Machine
 from alignup.align.synthetic import parse
@@ -126,3 +127,19 @@ class SimulatedKubelet:
             kubelet="1",
         )
         return replace(made, **changes)
+
+
+class SimulatedPodResources:
+    """PodResources of a simulated kubelet."""
+
+    def __init__(self, kubelet: SimulatedKubelet) -> None:
+        self.kubelet = kubelet
+        self.fails = False
+
+    async def list(self) -> tuple[ListedPod, ...]:
+        if self.fails:
+            raise PluginError("no such socket")
+        return self.kubelet.listed
+
+    async def allocatable(self) -> AllocatableResources:
+        return self.kubelet.allocatable

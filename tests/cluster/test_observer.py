@@ -17,25 +17,9 @@ from alignup.state import atomic_files
 from alignup.state.kubelet import cpu_file, state_dir
 from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
-from tests.cluster.kubelets import SimulatedKubelet
+from tests.cluster.kubelets import SimulatedKubelet, SimulatedPodResources
 
 pytestmark = pytest.mark.anyio
-
-
-class Answers:
-    """PodResources of a simulated kubelet."""
-
-    def __init__(self, kubelet):
-        self.kubelet = kubelet
-        self.fails = False
-
-    async def list(self):
-        if self.fails:
-            raise PluginError("no such socket")
-        return self.kubelet.listed
-
-    async def allocatable(self):
-        return self.kubelet.allocatable
 
 
 @pytest.fixture
@@ -50,7 +34,7 @@ def kubelet(tmp_path):
 
 @pytest.fixture
 def answers(kubelet):
-    return Answers(kubelet)
+    return SimulatedPodResources(kubelet)
 
 
 @pytest.fixture
