@@ -227,6 +227,9 @@ async def test_a_missing_custom_resource_definition_is_named(server, client, rea
         "the API server does not have hoststates.alignup.dev; apply the CustomResourceDefinition",
     )
     assert len(server.objects("noderesourcetopologies")) == 1
+    server.serve(ServedResource(kind="HostState", plural="hoststates", group="alignup.dev", version="v1alpha1"))
+    assert await observer.check_once() == ()
+    assert (await report(client)).sequence == 1
 
 
 async def test_without_podresources_the_gap_is_published(served, client, answers, make):

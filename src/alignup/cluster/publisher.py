@@ -47,19 +47,21 @@ class Publisher:
             same = before is not None and (state.machine, state.configuration) == (before.machine, before.configuration)
             machine_generation = before.machine_generation if before is not None and same else generation
             numbered = state.replace(generation=generation, machine_generation=machine_generation)
-            await self._apply(HOST_STATES, to_object(numbered))
-            self._state, self._generation, written = numbered, generation, True
-        if topology is not None and topology != self._topology:
-            await self._apply(NODE_RESOURCE_TOPOLOGIES, topology)
+            if await self._apply(HOST_STATES, to_object(numbered)):
+                self._state, self._generation, written = numbered, generation, True
+        new_topology = None if topology == self._topology else topology
+        if new_topology is not None and await self._apply(NODE_RESOURCE_TOPOLOGIES, new_topology):
             self._topology, written = topology, True
         return written
 
-    async def _apply(self, resource: Resource[Any], document: Mapping[str, Any]) -> None:
-        """Apply one object; a resource that the API server does not have is left out."""
+    async def _apply(self, resource: Resource[Any], document: Mapping[str, Any]) -> bool:
+        """Apply one object; return whether the API server has such a resource."""
         whole = {"metadata": self._metadata, **document}
         self.sizes[resource.plural] = len(encode(whole))
         try:
             await self._client.apply(resource.at(self.host), whole, manager=MANAGER)
-            self.missing.discard(resource.full_name)
         except NotFoundError:
             self.missing.add(resource.full_name)
+            return False
+        self.missing.discard(resource.full_name)
+        return True
