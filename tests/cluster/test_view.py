@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.cluster.host_states import HOST_STATES
 from alignup.cluster.node_summary import summarize
@@ -61,6 +62,20 @@ def test_nodes_that_answer_alike_are_grouped():
         (ADMITS, "", "NUMA node 1"): ["a", "b"],
         (REJECTS, "not enough cpu on one NUMA node", ""): ["c", "d"],
     }
+
+
+def test_nodes_of_one_kind_share_their_machine_and_keep_their_own_devices():
+    other = (Device(GPU, "gpu-x", nodes=2),)
+    reports = view({"a": kubelet(), "b": kubelet(devices=other), "c": kubelet(topologyManagerPolicy="none")}).reports
+
+    assert reports["a"].machine.cpus is reports["b"].machine.cpus
+    assert [one.id for one in reports["a"].machine.devices] == ["gpu-0", "gpu-1"]
+    assert reports["b"].machine.devices == other
+    assert [reports[name].settings.topology.policy for name in "abc"] == [
+        "single-numa-node",
+        "single-numa-node",
+        "none",
+    ]
 
 
 def test_a_node_without_host_state_is_unknown():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from alignup.align import bits
 from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import DeviceProvider
 from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -77,29 +78,47 @@ def to_object(state: HostStateDocument) -> dict[str, Any]:
     return {name: value for name, value in to_builtins(state).items() if name != "metadata"}
 
 
+class HostStateReader:
+    """Reads HostState objects; those with the same machine and configuration share what follows from them."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, Host] = {}  #: without devices, by the texts of machine and configuration
+
+    def read(self, state: HostStateDocument) -> HostReport:
+        """Return the report; ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid."""
+        if state.ledger is None:
+            why = "; ".join(state.problems) or "no reason is given"
+            raise StateError(f"what node {state.metadata.name} holds is unknown: {why}")
+        idle = self._idle_host(state)
+        devices = tuple(
+            Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
+            for group in state.ledger.devices
+            for id_ in group.ids
+        )
+        provider = DeviceProvider(idle.view.all_nodes, devices, idle.settings.preferred_allocation)
+        return HostReport(
+            host=state.metadata.name,
+            machine=replace(idle.machine, devices=devices),
+            settings=idle.settings,
+            ledger=_read_ledger(state.ledger, replace(idle.ledger, devices=provider.initial_ledger())),
+            sequence=state.generation,
+            kubelet=state.kubelet,
+        )
+
+    def _idle_host(self, state: HostStateDocument) -> Host:
+        text = to_json(state.configuration)
+        key = f"{to_json(state.machine)}\n{text}"
+        if key not in self._idle:
+            name = f"HostState {state.metadata.name}"
+            machine = replace(machine_from_document(state.machine, name=name), devices=())
+            configuration = kubelet_configuration.read(text, name=name)
+            self._idle[key] = Host(machine, kubelet_configuration.host_settings(configuration, machine))
+        return self._idle[key]
+
+
 def read_host_state(state: HostStateDocument) -> HostReport:
-    """Return the report; ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid."""
-    if state.ledger is None:
-        why = "; ".join(state.problems) or "no reason is given"
-        raise StateError(f"what node {state.metadata.name} holds is unknown: {why}")
-    machine = machine_from_document(state.machine, name=f"HostState {state.metadata.name}")
-    text = to_json(state.configuration)
-    configuration = kubelet_configuration.read(text, name=f"HostState {state.metadata.name}")
-    settings = kubelet_configuration.host_settings(configuration, machine)
-    devices = tuple(
-        Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
-        for group in state.ledger.devices
-        for id_ in group.ids
-    )
-    host = Host(replace(machine, devices=devices), settings)
-    return HostReport(
-        host=state.metadata.name,
-        machine=host.machine,
-        settings=settings,
-        ledger=_read_ledger(state.ledger, host),
-        sequence=state.generation,
-        kubelet=state.kubelet,
-    )
+    """Like :meth:`HostStateReader.read`, for a single object."""
+    return HostStateReader().read(state)
 
 
 def machine_document(machine: Machine) -> dict[str, Any]:
@@ -159,8 +178,7 @@ def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
             yield DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
 
 
-def _read_ledger(document: HostLedgerDocument, host: Host) -> Ledger:
-    idle = host.initial_ledger()
+def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
     for resource, registered in document.resources.items():
         if resource in idle.devices.inventories and not registered:
             idle = replace(idle, devices=idle.devices.give_up(resource))

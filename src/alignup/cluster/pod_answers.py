@@ -147,9 +147,12 @@ def _missing_devices(view: ClusterView, node: ApiNode, pod: Pod) -> tuple[str, .
 
 
 def _explain(view: ClusterView, pod: Pod, group: AnswerGroup, *, should_stop: Callable[[], bool]) -> AnswerGroup:
-    host = view.host(group.first.node)
-    if host is None:
+    node = group.first.node
+    current = view.host(node)
+    if current is None:
         return group
+    report = view.reports[node]
+    host = Host(report.machine, report.settings, ledger=current.ledger)  # with its devices, for other settings
     misfits = sentences.describe_rejection(decide(host, pod))
     return replace(group, misfits=misfits, remedies=find_remedies(host, pod, should_stop=should_stop), host=host)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from alignup.align.errors import AlignError, PodError
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.cluster.host_states import HOST_STATES, read_host_state
+from alignup.cluster.host_states import HOST_STATES, HostStateReader
 from alignup.cluster.sources import KnownPod, known_pod
 from alignup.kubeapi import NODES, PODS, UNFINISHED_PODS, ApiClient
 from alignup.kubeapi.objects import ApiNode, ApiPod
@@ -32,14 +32,11 @@ class ClusterView:
     def host(self, node: str) -> Host | None:
         """The host with its present ledger: its report, and the pods bound since; ``None``: it is unknown.
 
-        Terminating pods hold their resources.
+        Terminating pods hold their resources. The devices are in the ledger only.
         """
         record = self.cluster.record(node)
         ledgers = record.states().ledgers if record else ()
-        if not ledgers:
-            return None
-        report = self.reports[node]
-        return Host(report.machine, report.settings, ledger=ledgers[0])
+        return record.model.at(ledgers[0]) if record and ledgers else None
 
 
 async def read_cluster(client: ApiClient) -> ClusterView:
@@ -53,7 +50,7 @@ async def read_cluster(client: ApiClient) -> ClusterView:
 
 def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], pods: Iterable[ApiPod]) -> ClusterView:
     known = {node.metadata.name: node for node in nodes}
-    cluster = Cluster()
+    cluster, reader = Cluster(), HostStateReader()
     reports: dict[str, HostReport] = {}
     unknown = dict.fromkeys(known, NO_HOST_STATE)
     doubts: dict[str, tuple[str, ...]] = {}
@@ -64,7 +61,7 @@ def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], po
             notes.append(f"HostState {name} is left out: there is no such node")
             continue
         try:
-            reports[name] = report = read_host_state(state)
+            reports[name] = report = reader.read(state)
         except AlignError as error:
             unknown[name] = str(error)
         else:
