@@ -20,7 +20,7 @@ from alignup.picture.cells import Cell, Line
 from alignup.schema import codec
 
 VERSION = 1  #: of the JSON documents
-GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there: kubectl apply -k deploy/kubernetes"
+GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there (docs/observe.md)"
 _MIB = 1 << 20
 _MAX_NODES = 20  #: names in the text of one group
 _MAX_DOUBTS = 5  #: problems reported by observers that are printed
