@@ -152,20 +152,15 @@ class _Admission:
                     resources.append(ResourceHints(name, resource, need.request, need.free, DONT_CARE))
             else:
                 resources.append(ResourceHints(name, None, None, None, DONT_CARE))
-        result = apply_policy(self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances)
-        step = MergeStep(
-            container=None if container is None else container.name,
-            resources=tuple(resources),
-            width=result.merged.width,
-            rule=result.merged.rule,
-            hint=result.hint,
-            runners_up=result.merged.runners_up,
-            accepted=result.admitted,
+        hint, accepted, (_, _, width, rule, runners_up) = apply_policy(
+            self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances
         )
+        container_name = None if container is None else container.name
+        step = MergeStep(container_name, tuple(resources), width, rule, hint, runners_up, accepted)
         self.steps.append(step)
-        if not result.admitted:
+        if not accepted:
             raise _RejectedError(self._not_aligned(step))
-        return result.hint
+        return hint
 
     def allocate(self, container: Container | None, affinity: Hint) -> None:
         if container is not None:
@@ -199,12 +194,17 @@ class _Admission:
         after = None
         if outcome is Outcome.ADMITTED:
             after = self.ledger.with_pod(AdmittedPod(self.pod, self.hints, self.usage), self.ledgers)
-        return _decision(
-            self.pod,
-            (self.policy, self.scope),
+        pod = self.pod
+        return Decision(
+            uid=pod.uid,
+            name=pod.name,
+            namespace=pod.namespace,
+            qos=pod.qos,
+            policy=self.policy,
+            scope=self.scope,
             outcome=outcome,
             steps=tuple(self.steps),
-            placements=() if after is None else build_placements(self.pod, self.hints, after, self.providers),
+            placements=() if after is None else build_placements(pod, self.hints, after, self.providers),
             rejection=rejection,
             preference_requests=preference_requests,
             before=self.ledger,
@@ -260,22 +260,19 @@ def _keep(
     """A pod in the ledger keeps its allocation and is never rejected; the kubelet may reject it after a restart."""
     pod = admitted.pod
     try:
-        effective = effective_policy(pod, rules)
+        policy, scope = effective_policy(pod, rules)
     except PodError:  # the annotations were not in effect at its admission, and are invalid
-        effective = rules.topology.policy, rules.topology.scope
-    return _decision(
-        pod,
-        effective,
+        policy, scope = rules.topology.policy, rules.topology.scope
+    return Decision(
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        qos=pod.qos,
+        policy=policy,
+        scope=scope,
         outcome=Outcome.ADMITTED,
         placements=build_placements(pod, admitted.hints, ledger, providers),
         kept=True,
         before=ledger,
         after=ledger,
-    )
-
-
-def _decision(pod: Pod, effective: tuple[Policy, Scope], **details: Any) -> Decision:  # noqa: ANN401 - see Decision
-    policy, scope = effective
-    return Decision(
-        uid=pod.uid, name=pod.name, namespace=pod.namespace, qos=pod.qos, policy=policy, scope=scope, **details
     )

@@ -71,8 +71,7 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
     return ShownHints(tuple(found), more=resource.truncated)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeStep:
+class MergeStep(NamedTuple):
     container: str | None  #: ``None``: the pod as a whole
     resources: tuple[ResourceHints, ...]  #: in the order of the providers
     width: int  #: the target width

@@ -36,7 +36,10 @@ class NodeAllocatable(NamedTuple):
     scalars: Mapping[str, int] = _NO_SCALARS  #: by resource; 0: known, but the host has none
 
     def with_devices(self, devices: Mapping[str, int]) -> "NodeAllocatable":
-        return self._replace(scalars={**self.scalars, **devices}) if devices else self
+        if not devices:
+            return self
+        scalars = {**self.scalars, **devices}
+        return NodeAllocatable(self.milli_cpu, self.memory, self.ephemeral_storage, self.pods, scalars)
 
 
 class UsedResources(NamedTuple):
@@ -49,8 +52,12 @@ class UsedResources(NamedTuple):
     def plus(self, pod: FitRequest, *, by: int = 1) -> "UsedResources":
         scalars = self.scalars
         if pod.scalars:
-            changed = {name: scalars.get(name, 0) + by * amount for name, amount in pod.scalars.items()}
-            scalars = {name: amount for name, amount in {**scalars, **changed}.items() if amount}
+            changed = dict(scalars)
+            for name, amount in pod.scalars.items():
+                changed[name] = changed.get(name, 0) + by * amount
+                if not changed[name]:
+                    del changed[name]
+            scalars = changed
         return UsedResources(
             self.milli_cpu + by * pod.milli_cpu,
             self.memory + by * pod.memory,
@@ -144,7 +151,13 @@ def insufficient_resources(
     ]
     for name, requested in sorted(request.scalars.items()):
         compared.append((name, requested, used.scalars.get(name, 0), allocatable.scalars.get(name, 0)))
-    return tuple([InsufficientResource(*one) for one in compared if one[1] > 0 and one[1] > one[3] - one[2]])
+    return tuple(
+        [
+            InsufficientResource(name, requested, in_use, capacity)
+            for name, requested, in_use, capacity in compared
+            if requested > 0 and requested > capacity - in_use
+        ]
+    )
 
 
 def is_critical(pod: Pod) -> bool:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol, Self, cast
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
+from alignup.align.caching import lock_free_cached_property
 
 
 class Hint(NamedTuple):
@@ -146,12 +147,14 @@ DONT_CARE = HintList((), preferred=frozenset(), anywhere=Hint(None, preferred=Tr
 IMPOSSIBLE = HintList((), preferred=frozenset(), anywhere=Hint(None, preferred=False))
 
 
-@dataclass(slots=True)
+@dataclass
 class AmountFamily:
     """A family whose nodes each hold an amount: a set fits if its amounts add up to the need.
 
     CPUs, memory and devices with one node each are such families. A set is preferred if it has ``preferred_width``
     nodes or, with ``sockets``, if it touches exactly ``preferred_sockets`` of them (align-by-socket).
+
+    Most merges need only the nodes that hold enough alone, so what only a search needs is computed on demand.
     """
 
     amounts: Mapping[int, int]  #: by node
@@ -162,26 +165,33 @@ class AmountFamily:
     fixed_sets: tuple[NodeSet, ...] = ()
     sockets: tuple[NodeSet, ...] = ()
     preferred_sockets: int = 0
-    nodes: NodeSet = field(init=False, compare=False)
     preferred_widths: Bits = field(init=False, compare=False)
     min_width: int = field(init=False, compare=False)
-    _richest: list[int] = field(init=False, compare=False, repr=False)  #: nodes by amount, the richest first
-    _steps: list[int] = field(init=False, compare=False, repr=False)  #: distinct amounts, ascending
-    _at_least: list[NodeSet] = field(init=False, compare=False, repr=False)  #: per step, the nodes with that much
 
     def __post_init__(self) -> None:
         amounts = self.amounts
-        self._richest = sorted(amounts, key=amounts.__getitem__, reverse=True)
         self.preferred_widths = (1 << len(amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
+        one_is_enough = amounts and not self.required and max(amounts.values()) >= self.need
+        self.min_width = 1 if one_is_enough else self._min_width()
+
+    @lock_free_cached_property
+    def nodes(self) -> NodeSet:
+        return bits.of(self.amounts)
+
+    @lock_free_cached_property
+    def _richest(self) -> list[int]:
+        """The nodes by amount, the richest first."""
+        return sorted(self.amounts, key=self.amounts.__getitem__, reverse=True)
+
+    @lock_free_cached_property
+    def _steps(self) -> tuple[list[int], list[NodeSet]]:
+        """The distinct amounts, ascending, and for each of them the nodes with at least that much."""
         at_least: dict[int, NodeSet] = {}
         nodes: NodeSet = 0
         for node in self._richest:
             nodes |= 1 << node
-            at_least[amounts[node]] = nodes
-        self.nodes = nodes
-        self._steps = [*at_least][::-1]
-        self._at_least = [*at_least.values()][::-1]
-        self.min_width = self._min_width()
+            at_least[self.amounts[node]] = nodes
+        return [*at_least][::-1], [*at_least.values()][::-1]
 
     def _min_width(self) -> int:
         widths = [mask.bit_count() for mask in self.fixed_sets]
@@ -220,10 +230,17 @@ class AmountFamily:
         return bool(self.sockets) and self.preferred_sockets == sum(1 for socket in self.sockets if socket & nodes)
 
     def completing_nodes(self, nodes: NodeSet) -> NodeSet:
+        if not nodes and not self.required:
+            enough = 0
+            for node, amount in self.amounts.items():
+                if amount >= self.need:
+                    enough |= 1 << node
+            return enough
         if nodes & ~self.nodes:
             return 0
-        step = bisect_left(self._steps, self.need - self._held(nodes))
-        enough = self._at_least[step] if step < len(self._steps) else 0
+        steps, at_least = self._steps
+        step = bisect_left(steps, self.need - self._held(nodes))
+        enough = at_least[step] if step < len(steps) else 0
         absent = self.required & ~nodes
         if absent:
             return enough & absent if absent & absent - 1 == 0 else 0
@@ -284,17 +301,20 @@ def _normalize(hints: AnyHints) -> Hints:
         return DONT_CARE
     if isinstance(hints, HintList):
         return hints if hints.masks or hints.anywhere else IMPOSSIBLE
-    if hasattr(hints, "min_width"):  # a family; isinstance() is slow for protocols and abstract classes
-        family = cast("HintFamily", hints)
-        return family if family.min_width else IMPOSSIBLE
-    return HintList.of(hints) if hints else IMPOSSIBLE
+    width: int | None = getattr(hints, "min_width", None)  # of a family; isinstance() is slow for protocols
+    if width is not None:
+        return cast("HintFamily", hints) if width else IMPOSSIBLE
+    return HintList.of(cast("Sequence[Hint]", hints)) if hints else IMPOSSIBLE
 
 
 def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:
     """The nodes of all preferred hints with one node, and whether "anywhere" is preferred too."""
     if isinstance(hints, HintList):
-        singles = [mask for mask in hints.preferred if mask & mask - 1 == 0]
-        return sum(singles), hints.anywhere is not None and hints.anywhere.preferred
+        singles = 0
+        for mask in hints.preferred:
+            if mask & mask - 1 == 0:
+                singles |= mask
+        return singles, hints.anywhere is not None and hints.anywhere.preferred
     if not hints.preferred_widths & 2:
         return 0, False
     left = hints.completing_nodes(0)

@@ -137,9 +137,13 @@ class Host:
         :meth:`decide`.
         """
         provided = self.ledger.devices.handled
-        requests = [container.resources.requests for container in pod.all_containers]
-        wanted = {name for own in requests for name, amount in own.items() if is_extended(name) and amount.milli()}
-        return tuple(sorted(wanted - provided))
+        missing = {
+            name
+            for container in pod.all_containers
+            for name, amount in container.resources.requests.items()
+            if name not in provided and is_extended(name) and amount.milli()
+        }
+        return tuple(sorted(missing))
 
     def apply(self, decision: Decision) -> None:
         """Apply an admission; ``StateError`` if the ledger has changed since the decision."""
@@ -229,10 +233,9 @@ def _errors_of(manager: str) -> Iterator[None]:
 def check_pod(pod: Pod) -> None:
     """``PodError`` if *pod* would corrupt a ledger."""
     containers = pod.all_containers
-    valid = pod.uid and len({one.name for one in containers}) == len(containers) and _no_negative(pod.overhead)
-    for resources in (pod.resources, *(one.resources for one in containers)):
-        valid = valid and _no_negative(resources.requests) and _no_negative(resources.limits)
-    if valid:
+    resources = [pod.resources, *[one.resources for one in containers]]
+    amounts = [pod.overhead, *[one.requests for one in resources], *[one.limits for one in resources]]
+    if pod.uid and len({one.name for one in containers}) == len(containers) and all(map(_no_negative, amounts)):
         return
     missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
     raise PodError((*missing, *validation.validation_problems(pod)))

@@ -5,7 +5,7 @@ A ledger is immutable: admitting or releasing a pod makes a new one. To undo a d
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices.ledger import DeviceLedger
@@ -16,8 +16,7 @@ from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
 
 
-@dataclass(frozen=True, slots=True)
-class AdmittedPod:
+class AdmittedPod(NamedTuple):
     pod: Pod
     hints: Mapping[str, Hint]  #: container → the affinity its providers followed
     usage: FitRequest  #: its share of ``Ledger.used``
@@ -70,12 +69,14 @@ class Ledger:
 
 
 def _build(ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], used: UsedResources) -> Ledger:
-    others = dict(ledgers)
     return Ledger(
-        devices=others.pop(DeviceLedger.PROVIDER),
-        cpus=others.pop(CpuLedger.PROVIDER),
-        memory=others.pop(MemoryLedger.PROVIDER),
-        others=others,
+        devices=ledgers[DeviceLedger.PROVIDER],
+        cpus=ledgers[CpuLedger.PROVIDER],
+        memory=ledgers[MemoryLedger.PROVIDER],
+        others={name: own for name, own in ledgers.items() if name not in _BUILT_IN},
         pods=pods,
         used=used,
     )
+
+
+_BUILT_IN = frozenset({DeviceLedger.PROVIDER, CpuLedger.PROVIDER, MemoryLedger.PROVIDER})

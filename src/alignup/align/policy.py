@@ -1,13 +1,11 @@
 """The policies of the topology manager: which hints take part in a merge, and whether its result is acceptable."""
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import NamedTuple
 
-from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
-from alignup.align.hint import Hint, Hints, MergeInput, preferred_single_nodes
+from alignup.align.hint import Hint, MergeInput, preferred_single_nodes
 from alignup.align.merging.merge import WORK_LIMIT, MergeResult, MergeRule, merge
 from alignup.align.merging.search import MAX_RESULTS
 from alignup.align.settings import Policy
@@ -32,21 +30,21 @@ def apply_policy(
         merged = MergeResult(nodes, preferred=False, width=0, rule=MergeRule.NOTHING, runners_up=())
         return PolicyResult(Hint(None, preferred=False), admitted=True, merged=merged)
     if policy is Policy.SINGLE_NUMA_NODE:
-        merged = merge_single_numa_node([hints for _, hints in inputs], nodes)
+        merged = merge_single_numa_node(inputs, nodes)
         hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)
         return PolicyResult(hint, merged.preferred, merged)
     merged = merge(inputs, nodes=nodes, distances=distances, work_limit=work_limit)
     return PolicyResult(merged.hint, merged.preferred or policy is Policy.BEST_EFFORT, merged)
 
 
-def merge_single_numa_node(inputs: Sequence[Hints], nodes: NodeSet) -> MergeResult:
+def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> MergeResult:
     """Merge only preferred hints with one node or none: all inputs must share a node, and the lowest shared node wins.
 
     An input that prefers "anywhere" accepts every node; if all of them do, a node that one of them names still beats
     none. Distances do not matter: every set has one node.
     """
     shared, named, restricted = -1, 0, False
-    for hints in inputs:
+    for _, hints in inputs:
         singles, anywhere = preferred_single_nodes(hints)
         named |= singles
         if not anywhere:
@@ -55,8 +53,17 @@ def merge_single_numa_node(inputs: Sequence[Hints], nodes: NodeSet) -> MergeResu
     found = nodes & (shared if restricted else named)
     width = 1 if named else 0
     if found:
-        best, *others = islice(bits.members(found), MAX_RESULTS)
-        runners_up = tuple(1 << node for node in others)
-        return MergeResult(1 << best, preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up)
+        best, *runners_up = _lowest_nodes(found)
+        return MergeResult(best, True, width, MergeRule.PREFERRED, tuple(runners_up))  # noqa: FBT003 - keywords are slow
     rule = MergeRule.NOTHING if restricted else MergeRule.PREFERRED
     return MergeResult(nodes, preferred=not restricted, width=width, rule=rule, runners_up=())
+
+
+def _lowest_nodes(nodes: NodeSet) -> list[NodeSet]:
+    """The lowest ``MAX_RESULTS`` of *nodes*, each as a set."""
+    found: list[NodeSet] = []
+    while nodes and len(found) < MAX_RESULTS:
+        lowest = nodes & -nodes
+        found.append(lowest)
+        nodes ^= lowest
+    return found

@@ -88,7 +88,7 @@ class Quantity:
 
     def value(self) -> int:
         """The amount in whole units, with Kubernetes' rounding and 64-bit overflow."""
-        return self._in_units_of(0)
+        return self.unscaled if not self.power and not self.dec else self._in_units_of(0)
 
     def milli(self) -> int:
         """The amount in thousandths, with Kubernetes' rounding and 64-bit overflow."""
@@ -140,7 +140,9 @@ class Quantity:
         return self._plus(other, -other.unscaled) if isinstance(other, Quantity) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
-        return not self._compare(other) if isinstance(other, Quantity) else NotImplemented
+        if not isinstance(other, Quantity):
+            return NotImplemented
+        return self.unscaled == other.unscaled if self.power == other.power else not self._compare(other)
 
     # Python derives > and >= from these by exchanging the operands.
     def __lt__(self, other: "Quantity") -> bool:
@@ -152,7 +154,7 @@ class Quantity:
     def __hash__(self) -> int:
         # Modulo a prime, every power of ten is a small number, so large powers are never written out.
         prime = (1 << 61) - 1
-        return self.unscaled * pow(10, self.power, prime) % prime
+        return self.unscaled * pow(10, self.power, prime) % prime if self.power else self.unscaled % prime
 
     def _compare(self, other: "Quantity") -> int:
         """-1, 0 or 1 if the amount is below, equal to or above *other*."""

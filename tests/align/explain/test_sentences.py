@@ -238,7 +238,7 @@ def test_types_of_memory_that_are_not_on_the_same_nodes():
         ResourceHints("memory", "hugepages-2Mi", 2 << 20, {0: 0, 1: 4 << 20}, DONT_CARE),
     )
     decision = one.decide(pod())
-    step = replace(decision.steps[0], resources=resources)
+    step = decision.steps[0]._replace(resources=resources)
     rejection = Rejection("UnexpectedAdmissionError", "Allocate failed", container="app", provider="memory")
     rejected = replace(decision, outcome=Outcome.REJECTED, rejection=rejection, steps=(step,))
 
@@ -273,7 +273,7 @@ def test_a_machine_with_one_node_is_not_anywhere():
     ],
 )
 def test_a_second_best_choice_gives_its_reason(rule, expected):
-    step = replace(host().decide(pod()).steps[0], rule=rule, hint=Hint(3, preferred=False), width=2)
+    step = host().decide(pod()).steps[0]._replace(rule=rule, hint=Hint(3, preferred=False), width=2)
 
     sentence = sentences.describe_choice(step)
 

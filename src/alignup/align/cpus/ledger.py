@@ -57,7 +57,8 @@ class CpuLedger:
 
     def give(self, uid: str, container: str, *, cpus: CpuSet, reusable: CpuSet | None = None) -> Self:
         """Give CPUs that are available or the pod's; the next container may reuse *reusable* (``None``: as before)."""
-        self._check_available(cpus & ~self.owned(uid))
+        if cpus & ~self.available:
+            self._check_available(cpus & ~self.owned(uid))
         held = {**self.held, uid: {**self.held.get(uid, {}), container: cpus}}
         again = self.reusable if reusable is None else (uid, reusable)
         return type(self)(  # replace() would take as long as everything else here
@@ -96,8 +97,15 @@ class CpuLedger:
             return replace(self, shared=self.shared | freed, held=held)
         freed = self.owned(uid)
         del held[uid]
-        pod_held = {pod: cpus for pod, cpus in self.pod_held.items() if pod != uid}
-        return replace(self, shared=self.shared | freed, held=held, pod_held=pod_held)
+        return type(self)(  # replace() would take as long as everything else here
+            node_cpus=self.node_cpus,
+            reserved=self.reserved,
+            shared=self.shared | freed,
+            held=held,
+            pod_held={pod: cpus for pod, cpus in self.pod_held.items() if pod != uid},
+            reusable=self.reusable,
+            lost=self.lost,
+        )
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
         """Release the CPUs of all containers that are not among these (pod uid, name)."""

@@ -35,6 +35,10 @@ class PackedSelection:
         self._caches_of = _children(nodes, caches)
         self._cores_in_cache = _children(caches, cores)
         self._core_size = max(view.cpus_per_core, 1)
+        self._whole_cores_of = {
+            inner: tuple(core for core in own if core.bit_count() == self._core_size)
+            for inner, own in self._cores_of.items()
+        }
         self._cache_size = view.cpus_per_cache
         self._all = view.all_cpus
         last: tuple[TakeStep, ...] = (self._single_spread,) if spread else (self._whole_cores, self._single)
@@ -89,8 +93,8 @@ class PackedSelection:
         size = self._core_size
         if need < size:
             return 0
-        cores = (core for inner in self._inner_order(free) for core in self._cores_of[inner])
-        return _take_whole((core for core in cores if core.bit_count() == size), free=free, need=need)
+        cores = (core for inner in self._inner_order(free) for core in self._whole_cores_of[inner])
+        return _take_whole(cores, free=free, need=need)
 
     def _single(self, free: CpuSet, need: int) -> CpuSet:
         cores = (
@@ -152,7 +156,10 @@ def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
 
 def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
     """Those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
-    return sorted([group for group in groups if group & within], key=lambda group: (group & free).bit_count())
+    found = [group for group in groups if group & within]
+    if len(found) > 1:
+        found.sort(key=lambda group: (group & free).bit_count())
+    return found
 
 
 def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:

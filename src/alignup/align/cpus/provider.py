@@ -79,7 +79,10 @@ class CpuNodes:
 
     def near(self, nodes: NodeSet) -> CpuSet:
         """The CPUs of *nodes*; with sockets, of every socket they touch."""
-        cpus = bits.union(own for node, own in self._cpus.items() if nodes >> node & 1)
+        cpus = 0
+        for node, own in self._cpus.items():
+            if nodes >> node & 1:
+                cpus |= own
         return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
 
     def count(self, cpus: CpuSet) -> dict[int, int]:

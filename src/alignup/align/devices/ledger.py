@@ -204,7 +204,7 @@ class DeviceLedger:
             in_use[resource] = known.union(ids)
             if resource in free:
                 free[resource] &= ~self.inventories[resource].find(ids)
-        own = {resource: tuple(sorted(ids, key=natural_sort_key)) for resource, ids in devices.items()}
+        own = {resource: _in_natural_order(ids) for resource, ids in devices.items()}
         containers = {**self.held.get(uid, {}), container: {**before, **own}}
         return type(self)(  # replace() would take as long as everything else here
             nodes=self.nodes,
@@ -230,9 +230,16 @@ class DeviceLedger:
             if resource in free:
                 inventory = self.inventories[resource]
                 free[resource] |= inventory.find(ids) & inventory.healthy
-        held = {pod: containers for pod, containers in self.held.items() if pod != uid}
-        reusable = None if self.reusable and self.reusable[0] == uid else self.reusable
-        return replace(self, held=held, in_use=in_use, free=free, reusable=reusable)
+        held = dict(self.held)
+        del held[uid]
+        return type(self)(  # replace() would take as long as everything else here
+            nodes=self.nodes,
+            inventories=self.inventories,
+            held=held,
+            reusable=None if self.reusable and self.reusable[0] == uid else self.reusable,
+            in_use=in_use,
+            free=free,
+        )
 
     def with_reusable(self, uid: str, devices: Mapping[str, frozenset[str]]) -> Self:
         """Let the next container of the pod reuse *devices*; other pods can reuse nothing any more."""
@@ -242,6 +249,10 @@ class DeviceLedger:
     def _with_inventory(self, resource: str, inventory: DeviceInventory) -> Self:
         free = inventory.healthy & ~inventory.find(self.in_use.get(resource, ()))
         return replace(self, inventories={**self.inventories, resource: inventory}, free={**self.free, resource: free})
+
+
+def _in_natural_order(ids: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted(ids, key=natural_sort_key) if len(ids) > 1 else ids)
 
 
 @lru_cache(maxsize=4096)

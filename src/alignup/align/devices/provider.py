@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from alignup.align.bits import NodeSet, quote
 from alignup.align.devices.hints import device_family
-from alignup.align.devices.ledger import DeviceIds, DeviceInventory, DeviceLedger, DeviceSet
+from alignup.align.devices.ledger import DeviceInventory, DeviceLedger, DeviceSet
 from alignup.align.errors import ProviderError
 from alignup.align.hint import AnyHints, Hint
 from alignup.align.machine import Device
@@ -118,9 +118,7 @@ class DeviceProvider(Provider[DeviceLedger]):
         if needed:
             raise PreferencesNeededError(tuple(needed))
         given = ledger.give(pod.uid, container.name, devices=chosen)
-        own = given.holds(pod.uid, container.name)
-        devices = {resource: own[resource] for resource in requested if resource in own}
-        return given.with_reusable(pod.uid, _reusable_after(given, pod, container, devices))
+        return given.with_reusable(pod.uid, _reusable_after(given, pod, container, requested))
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
         return ledger.take_back(uid)
@@ -273,12 +271,18 @@ def _fill(taken: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> Device
 
 
 def _reusable_after(
-    ledger: DeviceLedger, pod: Pod, container: Container, devices: DeviceIds
+    ledger: DeviceLedger, pod: Pod, container: Container, requested: Collection[str]
 ) -> Mapping[str, frozenset[str]]:
     """The reusable devices of *pod*: an ordinary init container leaves its devices to the next, others keep theirs."""
     ends = container.name in pod.ordinary_init
     reusable = dict(ledger.reusable_by(pod.uid))
-    for resource, ids in devices.items():
+    if not ends and not reusable:
+        return reusable
+    own = ledger.holds(pod.uid, container.name)
+    for resource in requested:
+        if resource not in own:
+            continue
+        ids = own[resource]
         before = reusable.pop(resource, frozenset())
         after = before.union(ids) if ends else before.difference(ids)
         if after:

@@ -31,6 +31,9 @@ class MemoryHintFamily:
     _: KW_ONLY
     preferred_width: int = 0  #: by default what fits now: nothing is allocated yet
     fixed_sets: tuple[NodeSet, ...] = ()
+    enough_alone: NodeSet | None = field(
+        default=None, compare=False
+    )  #: the nodes of growing sets that hold enough alone, if they are known
     work_limit: int = cover.WORK_LIMIT
     nodes: NodeSet = field(init=False, compare=False)
     preferred_widths: Bits = field(init=False, compare=False)
@@ -39,7 +42,9 @@ class MemoryHintFamily:
 
     def __post_init__(self) -> None:
         self.nodes = bits.of(self.amounts)
-        growing = cover.fewest_nodes(list(self.amounts.values()), self.need, work_limit=self.work_limit)
+        growing: int | None = 1
+        if not self.enough_alone:
+            growing = cover.fewest_nodes(list(self.amounts.values()), self.need, work_limit=self.work_limit)
         self._growing_width = growing
         self.preferred_width = self.preferred_width or growing or 0
         self.preferred_widths = 1 << self.preferred_width
@@ -55,6 +60,8 @@ class MemoryHintFamily:
         return nodes.bit_count() == self.preferred_width
 
     def completing_nodes(self, nodes: NodeSet) -> NodeSet:
+        if not nodes and self.enough_alone is not None:
+            return self.enough_alone
         if nodes & ~self.nodes:
             return 0
         missing = self._missing(nodes)
@@ -125,13 +132,16 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
     fixed_sets: list[NodeSet] = []
     groups = dict.fromkeys(ledger.reusable_by(pod))
     one_is_enough = False
+    enough_alone: NodeSet = 0
     for id_, (cells, assignments, tables) in ledger.nodes.items():
         # A node that does not list a type has none of it; the kubelet crashes there.
         free = tuple([tables[type_].free if type_ in tables else 0 for type_ in need])
-        enough = all(map(ge, free, wanted))
+        enough = free >= wanted if len(wanted) == 1 else all(map(ge, free, wanted))
         one_is_enough = one_is_enough or enough
         if not assignments:
             idle[id_] = free
+            if enough:
+                enough_alone |= 1 << id_
         elif cells & cells - 1:
             groups[cells] = None
         elif enough:
@@ -142,7 +152,9 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
         all_idle = [tuple([own.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for own in idle_tables]
         preferred_width = cover.fewest_nodes(all_idle, wanted) or 0
     fixed_sets += [mask for mask in groups if mask not in fixed_sets and _group_fits(ledger, mask, need, pod=pod)]
-    found = MemoryHintFamily(idle, wanted, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets))
+    found = MemoryHintFamily(
+        idle, wanted, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets), enough_alone=enough_alone
+    )
     return found if found.min_width else None
 
 

@@ -100,6 +100,8 @@ class MemoryLedger:
         return self.reusable if pod == self.last_pod else {}
 
     def free(self, nodes: NodeSet, type_: str) -> int:
+        if nodes and nodes & nodes - 1 == 0:
+            return self.nodes[nodes.bit_length() - 1].tables.get(type_, EMPTY_TABLE).free
         return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).free for node in bits.members(nodes)])
 
     def free_by_node(self, type_: str) -> dict[int, int]:
@@ -165,10 +167,16 @@ class MemoryLedger:
         nodes = dict(self.nodes)
         for block in blocks:
             _give_back(nodes, block)
-        held = {uid: own for uid, own in self.held.items() if uid != pod}
+        held = dict(self.held)
         if containers:
-            held = {**self.held, pod: containers}
+            held[pod] = containers
+        else:
+            held.pop(pod, None)
         return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable)
+
+    def without_reusable(self) -> "MemoryLedger":
+        """This ledger after its last pod is gone, which can reuse nothing any more."""
+        return MemoryLedger(self.nodes, self.held, self.pod_held)
 
     def restored(self, idle: "MemoryLedger", *, pod_level: bool = False) -> "MemoryLedger":
         """This stored ledger, if its blocks can lead from *idle* to it; else a :class:`StateError`.

@@ -5,7 +5,7 @@ placed at all gets no hint, which counts as "anywhere"; it is rejected only at a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 from typing import Self
@@ -133,7 +133,7 @@ class MemoryProvider(Provider[MemoryLedger]):
     def release(self, ledger: MemoryLedger, uid: str) -> MemoryLedger:
         for container in ledger.held.get(uid, {}):
             ledger = ledger.release(uid, container)
-        return replace(ledger, last_pod="", reusable={}) if ledger.last_pod == uid else ledger
+        return ledger.without_reusable() if ledger.last_pod == uid else ledger
 
     def _place(self, ledger: MemoryLedger, need: Sizes, *, pod: str, affinity: Hint) -> NodeSet:
         """The nodes for a request: those of *affinity* if they have enough free, else the best superset of them."""
@@ -189,6 +189,8 @@ def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block,
 
 def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
     """The ordinary init containers that have ended when *container* starts."""
+    if not pod.init:
+        return ()
     before = takewhile(lambda init: init.name != container.name, pod.init)
     return tuple(init.name for init in before if not init.restartable)
 

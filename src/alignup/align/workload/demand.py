@@ -34,6 +34,8 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
     together: dict[str, Amount] = {}
     for container in pod.containers:
         _add(together, amounts(container))
+    if not pod.init:
+        return together
     sidecars: dict[str, Amount] = {}
     starting: dict[str, Amount] = {}
     for container in pod.init:
@@ -53,7 +55,7 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
 def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
     """The total requests of *pod*, optionally without pod-level resources or overhead."""
     total = aggregate(pod, lambda one: one.resources.requests)
-    if pod_level:
+    if pod_level and pod.has_pod_level_resources:
         total |= pod_level_amounts(pod.resources.requests)
     if overhead:
         _add(total, pod.overhead)
@@ -120,6 +122,8 @@ def exclusive_cpus(pod: Pod, container: Container | None, *, pod_level_managers:
     """The exclusive CPUs of a container, or of a whole pod (``None``) without overhead and fractions of containers."""
     if pod.qos is not QoS.GUARANTEED:
         return 0
+    if container is not None and not pod.has_pod_level_resources:
+        return container.resources.whole_cpus
     whole = pod_level_managers and pod.has_pod_level_resources
     if container is not None:
         return 0 if whole and container.resources.qos is not QoS.GUARANTEED else container.resources.whole_cpus
@@ -133,6 +137,8 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
 
     Like in the kubelet, those of a pod are without types that only init containers request.
     """
+    if container is not None and not pod.has_pod_level_resources:
+        return _bytes(container.resources)
     whole = pod_level_managers and pod.has_pod_level_resources
     if container is not None:
         return {} if whole and container.resources.qos is not QoS.GUARANTEED else _bytes(container.resources)
@@ -144,7 +150,7 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
 
 
 def container_devices(container: Container, resources: Collection[str]) -> dict[str, int]:
-    return {name: amount.value() for name, amount in container.resources.limits.items() if name in resources}
+    return {name: count for name, count in container.resources.limit_values.items() if name in resources}
 
 
 def pod_devices(pod: Pod, resources: Collection[str]) -> dict[str, int]:

@@ -56,6 +56,11 @@ class Resources:
         return 0 if (value * 1000 - request.milli()) % _WRAP else value
 
     @lock_free_cached_property
+    def limit_values(self) -> Mapping[str, int]:
+        """The limits in whole units, in which devices are counted."""
+        return {name: amount.value() for name, amount in self.limits.items()}
+
+    @lock_free_cached_property
     def memory(self) -> Mapping[str, int] | None:
         """The requested bytes of memory and of each huge page size; ``None`` if one is not a whole number."""
         sizes = {}
@@ -128,6 +133,8 @@ class Pod:
     @lock_free_cached_property
     def has_pod_level_resources(self) -> bool:
         own = self.resources
+        if not own.requests and not own.limits:
+            return False
         return any(map(names.is_pod_level, own.requests)) or any(map(names.is_pod_level, own.limits))
 
     @lock_free_cached_property
