@@ -42,11 +42,6 @@ class PodRecord:
         return replace(self, decision=replace(decision, before=None, after=None))
 
     @cached_property
-    def request_key(self) -> str:
-        """Equal for pods with equal requests: on one ledger, the same decision applies to all of them."""
-        return repr(replace(self.pod, name="", namespace="", uid="", labels={}))
-
-    @cached_property
     def finished_document(self) -> bytes:
         """The record of a finished pod in the checkpoint."""
         assert self.run is not None, "the pod has not finished"  # noqa: S101

@@ -256,12 +256,12 @@ class Transaction:
         for uid, record in self._waiting.pods.items():
             if uid in self._pending or uid in self._backing_off:
                 continue
-            new = record.request_key not in misfits
+            new = record.pod.request_key not in misfits
             if new and self._retry(record, passed if blocked else ()):
                 misfits.clear()
                 blocked = blocked or any(map(self._blocks, passed))
             else:
-                misfits.add(record.request_key)
+                misfits.add(record.pod.request_key)
                 passed.append(uid)
                 blocked = blocked or self._blocks(uid)
             if blocked and new and not (tries := tries - 1):

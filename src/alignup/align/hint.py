@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol, Self, cast
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
-from alignup.align.caching import lock_free_cached_property
 
 
 class Hint(NamedTuple):
@@ -147,7 +146,15 @@ DONT_CARE = HintList((), preferred=frozenset(), anywhere=Hint(None, preferred=Tr
 IMPOSSIBLE = HintList((), preferred=frozenset(), anywhere=Hint(None, preferred=False))
 
 
-@dataclass
+class _SearchTables(NamedTuple):
+    """What a search in an :class:`AmountFamily` needs."""
+
+    richest: list[int]  #: nodes by amount, the richest first
+    steps: list[int]  #: distinct amounts, ascending
+    at_least: list[NodeSet]  #: per step, the nodes with that much
+
+
+@dataclass(slots=True)
 class AmountFamily:
     """A family whose nodes each hold an amount: a set fits if its amounts add up to the need.
 
@@ -165,39 +172,38 @@ class AmountFamily:
     fixed_sets: tuple[NodeSet, ...] = ()
     sockets: tuple[NodeSet, ...] = ()
     preferred_sockets: int = 0
+    nodes: NodeSet = field(init=False, compare=False)
     preferred_widths: Bits = field(init=False, compare=False)
     min_width: int = field(init=False, compare=False)
+    _tables: _SearchTables | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         amounts = self.amounts
+        nodes: NodeSet = 0
+        for node in amounts:
+            nodes |= 1 << node
+        self.nodes = nodes
+        self._tables = None
         self.preferred_widths = (1 << len(amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
         one_is_enough = amounts and not self.required and max(amounts.values()) >= self.need
         self.min_width = 1 if one_is_enough else self._min_width()
 
-    @lock_free_cached_property
-    def nodes(self) -> NodeSet:
-        return bits.of(self.amounts)
-
-    @lock_free_cached_property
-    def _richest(self) -> list[int]:
-        """The nodes by amount, the richest first."""
-        return sorted(self.amounts, key=self.amounts.__getitem__, reverse=True)
-
-    @lock_free_cached_property
-    def _steps(self) -> tuple[list[int], list[NodeSet]]:
-        """The distinct amounts, ascending, and for each of them the nodes with at least that much."""
-        at_least: dict[int, NodeSet] = {}
-        nodes: NodeSet = 0
-        for node in self._richest:
-            nodes |= 1 << node
-            at_least[self.amounts[node]] = nodes
-        return [*at_least][::-1], [*at_least.values()][::-1]
+    def _search_tables(self) -> _SearchTables:
+        if self._tables is None:
+            richest = sorted(self.amounts, key=self.amounts.__getitem__, reverse=True)
+            at_least: dict[int, NodeSet] = {}
+            nodes: NodeSet = 0
+            for node in richest:
+                nodes |= 1 << node
+                at_least[self.amounts[node]] = nodes
+            self._tables = _SearchTables(richest, [*at_least][::-1], [*at_least.values()][::-1])
+        return self._tables
 
     def _min_width(self) -> int:
         widths = [mask.bit_count() for mask in self.fixed_sets]
         width = self.required.bit_count()
         missing = self.need - self._held(self.required)
-        rest = iter(self._richest)
+        rest = iter(self._search_tables().richest)
         while missing > 0 or width == 0:
             node = next((node for node in rest if not self.required >> node & 1), None)
             if node is None:
@@ -230,7 +236,7 @@ class AmountFamily:
         return bool(self.sockets) and self.preferred_sockets == sum(1 for socket in self.sockets if socket & nodes)
 
     def completing_nodes(self, nodes: NodeSet) -> NodeSet:
-        if not nodes and not self.required:
+        if self._tables is None and not nodes and not self.required:
             enough = 0
             for node, amount in self.amounts.items():
                 if amount >= self.need:
@@ -238,7 +244,7 @@ class AmountFamily:
             return enough
         if nodes & ~self.nodes:
             return 0
-        steps, at_least = self._steps
+        _, steps, at_least = self._search_tables()
         step = bisect_left(steps, self.need - self._held(nodes))
         enough = at_least[step] if step < len(steps) else 0
         absent = self.required & ~nodes
@@ -268,7 +274,7 @@ class AmountFamily:
         if nodes & ~self.nodes or self.required & ~(nodes | among) or (self.required & ~nodes).bit_count() > more:
             return False
         missing = self.need - self._held(nodes)
-        for node in self._richest:
+        for node in self._search_tables().richest:
             if missing <= 0 or more == 0:
                 break
             if among >> node & 1:

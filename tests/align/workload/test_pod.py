@@ -93,3 +93,11 @@ def test_order_of_containers_never_matters_to_the_class(pod):
     turned = replace(pod, init=pod.init[::-1], containers=pod.containers[::-1])
 
     assert turned.qos is pod.qos
+
+
+def test_pods_with_equal_requests_have_the_same_request_key():
+    one = Pod(name="one", uid="one", containers=(guaranteed("app", {"cpu": "2"}),))
+    renamed = replace(one, name="two", uid="two", namespace="other", labels={"app": "two"})
+    larger = replace(one, containers=(guaranteed("app", {"cpu": "3"}),))
+
+    assert renamed.request_key == one.request_key != larger.request_key

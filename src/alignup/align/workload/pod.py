@@ -4,7 +4,7 @@ A missing list of amounts and an empty one mean the same, so both are an empty m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -129,6 +129,11 @@ class Pod:
     def ordinary_init(self) -> tuple[str, ...]:
         """The names of the init containers that are no sidecars: each ends before the next container starts."""
         return tuple(container.name for container in self.init if not container.restartable)
+
+    @lock_free_cached_property
+    def request_key(self) -> str:
+        """Equal for pods with equal requests: on one ledger, the same decision applies to all of them."""
+        return repr(replace(self, name="", namespace="", uid="", labels={}))
 
     @lock_free_cached_property
     def has_pod_level_resources(self) -> bool:
