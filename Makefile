@@ -11,7 +11,7 @@ help:
 	@echo "make soak      run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
 	@echo "make coverage  measure which lines of align/ and state/ the tests run"
 	@echo "make lint      run ruff, mypy and the import rules"
-	@echo "make bench     run the benchmarks, each beside its budget"
+	@echo "make bench     run the benchmarks, each beside its budget and the last release"
 	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
 	@echo "make format    format the code"
 
@@ -50,7 +50,7 @@ lint: $(READY)
 	$(BIN)/lint-imports
 
 bench: $(READY)
-	$(BIN)/python -m bench
+	$(BIN)/python -m bench $(if $(BASELINE),--baseline $(BASELINE)) $(if $(RECORD),--record $(RECORD))
 
 e2e: $(READY)
 	$(BIN)/python -m pytest e2e

@@ -1,57 +1,106 @@
 """Run every ``bench/bench_*.py``, or those named, and print each figure beside its budget; exit 1 when one is over.
 
-Other load can halve the speed of a shared machine for seconds. So a figure over its budget is measured again a few
-times, and the best counts.
+Each figure that has a baseline is compared with it, and marked WORSE if it grew by more than 10 %. ``--record FILE``
+makes a baseline of this run.
+
+Other load can halve the speed of a shared machine for seconds. So a figure over its budget, or worse than the baseline,
+is measured again a few times, and the best counts.
 """
 
+import argparse
 import importlib
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from bench.harness import Figure, show
+from bench.baseline import DEFAULT, TOLERANCE, Baseline
+from bench.harness import Figure, reference, show
 
-#: Additional runs of a benchmark while one of its figures is over its budget.
+#: Additional runs of a benchmark while one of its figures is over its budget or worse than the baseline.
 RETRIES = 4
 
 
-def main(names: list[str]) -> int:
-    """Run the benchmarks called *names* (default: all)."""
+def main(arguments: list[str]) -> int:
     known = sorted(path.stem.removeprefix("bench_") for path in Path(__file__).parent.glob("bench_*.py"))
-    unknown = sorted(set(names) - set(known))
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Run benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(known)} (default: all)")
+    parser.add_argument("--baseline", type=Path, metavar="FILE", help="compare with FILE (default: the last release)")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the figures to FILE, as a baseline")
+    options = parser.parse_args(arguments)
+    unknown = sorted(set(options.names) - set(known))
     if unknown:
         print(f"unknown benchmark: {', '.join(unknown)}; choose from {', '.join(known)}", file=sys.stderr)
         return 2
-    over = 0
-    for name in names or known:
+    path = options.baseline or DEFAULT
+    if not path.exists():
+        print(f"there is no baseline {path}; make one with --record {path}", file=sys.stderr)
+        return 2
+    baseline = Baseline.read(path)
+    recorded = Baseline()
+    over = worse = 0
+    for name in options.names or known:
         print(f"\n{name}\n{'-' * len(name)}")
-        over += measure(importlib.import_module(f"bench.bench_{name}").figures)
+        benchmark = Benchmark(name, importlib.import_module(f"bench.bench_{name}").figures, baseline)
+        benchmark.run()
+        over += benchmark.count(benchmark.is_over)
+        worse += benchmark.count(benchmark.is_worse)
+        for figure in benchmark.best.values():
+            recorded.add(benchmark.key(figure), figure.seconds, reference=benchmark.reference)
     print(f"\n{over} over budget" if over else "\nall within budget")
+    print(f"{worse} worse than {baseline.release} by more than {TOLERANCE:.0%}" if worse else "none worse than before")
+    if options.record:
+        recorded.write(options.record)
     return 1 if over else 0
 
 
-def measure(figures: Callable[[], Iterable[Figure]]) -> int:
-    """Print all figures, measure those over their budget again, and return how many stay over."""
-    best = {}
-    for figure in figures():
-        best[figure.name] = figure
-        print(line(figure), flush=True)
-    for _ in range(RETRIES):
-        late = {name for name, figure in best.items() if figure.over}
-        if not late:
-            break
-        print("again:")
-        for figure in figures():
-            if figure.name in late and figure.seconds < best[figure.name].seconds:
-                best[figure.name] = figure
-                print(line(figure), flush=True)
-    return sum(figure.over for figure in best.values())
+class Benchmark:
+    """One module of figures: the best of each, and the speed of the machine meanwhile."""
 
+    def __init__(self, name: str, figures: Callable[[], Iterable[Figure]], baseline: Baseline) -> None:
+        self.name, self.figures, self.baseline = name, figures, baseline
+        self.best: dict[str, Figure] = {}
+        self.reference = reference()
 
-def line(figure: Figure) -> str:
-    budget = "" if figure.budget is None else f"budget {show(figure.budget)}"
-    verdict = "OVER" if figure.over else "ok" if figure.budget is not None else ""
-    return f"{figure.name:<62}{show(figure.seconds):>10}  {budget:<16}{verdict:<5}{figure.note}".rstrip()
+    def run(self) -> None:
+        """Print all figures, and measure those over their budget or worse than the baseline again."""
+        self._measure(None)
+        for _ in range(RETRIES):
+            again = {name for name, figure in self.best.items() if self.is_over(figure) or self.is_worse(figure)}
+            if not again:
+                break
+            print("again:")
+            self._measure(again)
+
+    def _measure(self, only: set[str] | None) -> None:
+        for figure in self.figures():
+            self.reference = min(self.reference, reference())
+            known = self.best.get(figure.name)
+            if only is None or (figure.name in only and known and figure.seconds < known.seconds):
+                self.best[figure.name] = figure
+                print(self.line(figure), flush=True)
+
+    def key(self, figure: Figure) -> str:
+        return f"{self.name}: {figure.name}"
+
+    def is_over(self, figure: Figure) -> bool:
+        return figure.over
+
+    def is_worse(self, figure: Figure) -> bool:
+        return (self.growth(figure) or 0) > TOLERANCE
+
+    def growth(self, figure: Figure) -> float | None:
+        return self.baseline.growth(self.key(figure), figure.seconds, reference=self.reference)
+
+    def count(self, test: Callable[[Figure], bool]) -> int:
+        return sum(map(test, self.best.values()))
+
+    def line(self, figure: Figure) -> str:
+        budget = "" if figure.budget is None else f"budget {show(figure.budget)}"
+        verdict = "OVER" if figure.over else "ok" if figure.budget is not None else ""
+        growth = self.growth(figure)
+        change = "" if growth is None else f"{growth:+.0%}{' WORSE' if growth > TOLERANCE else ''}"
+        text = f"{figure.name:<62}{show(figure.seconds):>10}  {budget:<16}{verdict:<5}{change:<13}{figure.note}"
+        return text.rstrip()
 
 
 sys.exit(main(sys.argv[1:]))

@@ -14,7 +14,7 @@ from alignup.align.hint import AmountFamily, HintList, MergeInput
 from alignup.align.machine import KubeletView
 from alignup.align.merging.merge import merge
 from alignup.align.synthetic import parse
-from bench.harness import Figure, best
+from bench.harness import Figure, best_cpu
 
 #: NUMA nodes and CPUs → the kubelet's time for the hints of 8 CPUs.
 KUBELET = {(2, 128): "0.055 ms", (8, 128): "4.1 ms", (8, 256): "10.9 ms"}
@@ -49,7 +49,7 @@ def hints(nodes: int, cpus: int) -> Figure:
     """The hints of 8 CPUs as a family, compared with the kubelet's list."""
     known = CpuNodes(view_of(nodes, cpus), by_socket=False)
     free = known.count(view_of(nodes, cpus).all_cpus)
-    seconds = best(lambda: known.hints(8, free=free))
+    seconds = best_cpu(lambda: known.hints(8, free=free))
     return Figure(f"hints of 8 CPUs, {nodes} nodes, {cpus} CPUs", seconds, note=f"kubelet {KUBELET[nodes, cpus]}")
 
 
@@ -59,7 +59,7 @@ def merged(nodes: int, cpus: int, *, budget: float) -> Figure:
     known = CpuNodes(view, by_socket=False)
     free = known.count(view.all_cpus)
     devices = MergeInput("devices", AmountFamily(dict.fromkeys(range(nodes), 2), 1, preferred_width=1))
-    seconds = best(lambda: merge([MergeInput("cpu", known.hints(8, free=free)), devices], nodes=view.all_nodes))
+    seconds = best_cpu(lambda: merge([MergeInput("cpu", known.hints(8, free=free)), devices], nodes=view.all_nodes))
     return Figure(f"hints and merge with one other, {nodes} nodes, {cpus} CPUs", seconds, budget)
 
 
@@ -67,7 +67,7 @@ def listed(nodes: int, cpus: int, *, budget: float) -> Figure:
     """All sets of nodes as a list."""
     known = CpuNodes(view_of(nodes, cpus), by_socket=False)
     free = known.count(view_of(nodes, cpus).all_cpus)
-    seconds = best(lambda: HintList.of_family(known.hints(8, free=free)))
+    seconds = best_cpu(lambda: HintList.of_family(known.hints(8, free=free)))
     assert len(HintList.of_family(known.hints(8, free=free)).masks) == (1 << nodes) - 1
     return Figure(f"all {(1 << nodes) - 1} hints listed, {nodes} nodes, {cpus} CPUs", seconds, budget)
 
@@ -77,7 +77,7 @@ def taken(nodes: int, cpus: int, *, count: int, budget: float, worn: bool = Fals
     view = view_of(nodes, cpus)
     free = worn_out(view, 1) if worn else view.all_cpus
     chosen = create_selection(view, CpuOptions())
-    seconds = best(lambda: chosen.take(free, count))
+    seconds = best_cpu(lambda: chosen.take(free, count))
     return Figure(f"{count} of {cpus} CPUs on {nodes} nodes, packed{', worn' if worn else ''}", seconds, budget)
 
 
@@ -93,7 +93,7 @@ def distributed(nodes: int, cpus: int, *, options: CpuOptions) -> Iterator[Figur
     chosen = create_selection(view, spread)
     name = "distributed" + ", whole cores" * options.full_pcpus_only + ", by socket" * options.align_by_socket
     yield Figure(
-        f"{cpus // 2 - 4} of {cpus} CPUs, {name}", best(lambda: chosen.take(view.all_cpus, cpus // 2 - 4)), 1e-3
+        f"{cpus // 2 - 4} of {cpus} CPUs, {name}", best_cpu(lambda: chosen.take(view.all_cpus, cpus // 2 - 4)), 1e-3
     )
     random = Random(1)
     times = []
@@ -101,7 +101,7 @@ def distributed(nodes: int, cpus: int, *, options: CpuOptions) -> Iterator[Figur
         free = worn_out(view, seed)
         count = random.randrange(1, free.bit_count() // 2) * group
         if count <= free.bit_count():
-            times.append(best(partial(chosen.take, free, count), rounds=3, seconds=0.002))
+            times.append(best_cpu(partial(chosen.take, free, count), rounds=3, seconds=0.002))
     yield from typical_and_worst(f"{name}, worn", times, typical=1e-3, worst=3e-3)
 
 
@@ -114,7 +114,7 @@ def planned(nodes: int, *, sockets: bool, budget: float | None) -> Iterator[Figu
         sizes = sorted(random.sample(range(1, 33), nodes))
         count = random.randrange(1, sum(sizes))
         search = partial(plan_distribution, sizes, count, fewest=-(-count // 32), sockets=halves)
-        times.append(best(search, rounds=3, seconds=0.002))
+        times.append(best_cpu(search, rounds=3, seconds=0.002))
     name = f"search on {nodes} uneven nodes" + ", by socket" * sockets
     yield from typical_and_worst(name, times, typical=1e-3 if budget else None, worst=budget)
 

@@ -12,7 +12,7 @@ from alignup.align.hint import AmountFamily, Hint
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from bench.harness import Figure, best
+from bench.harness import Figure, best_cpu
 
 GPU = "example.com/gpu"
 
@@ -26,15 +26,17 @@ def figures() -> Iterator[Figure]:
         idle = machine(bits.of([place % nodes]) for place in range(count))
         for state, ledger in (("idle", idle), ("half used", half_used(idle))):
             name = f"hints and allocation, {wanted} of {count} devices, {nodes} nodes {state}"
-            yield Figure(name, best(partial(place, ledger, pod_of("new", wanted))), budget)
+            yield Figure(name, best_cpu(partial(place, ledger, pod_of("new", wanted))), budget)
     shared = machine(bits.of([place % 8, place % 8 ^ 1]) for place in range(16))
-    yield Figure("… of devices on two nodes each", best(partial(place, shared, pod_of("new", 1))), 0.1e-3)
+    yield Figure("… of devices on two nodes each", best_cpu(partial(place, shared, pod_of("new", 1))), 0.1e-3)
     yield Figure(
-        "… that the plugin was asked about", best(partial(place_as_asked, idle_asking(), pod_of("new", 2))), 0.2e-3
+        "… that the plugin was asked about", best_cpu(partial(place_as_asked, idle_asking(), pod_of("new", 2))), 0.2e-3
     )
     for name, weights in groups().items():
         need = sum(weights.values()) * 3 // 4
-        yield Figure(f"fewest of 64 nodes, {name}", best(partial(cover.fewest_nodes, weights, need, source=GPU)), 20e-3)
+        yield Figure(
+            f"fewest of 64 nodes, {name}", best_cpu(partial(cover.fewest_nodes, weights, need, source=GPU)), 20e-3
+        )
 
 
 def machine(places: Iterable[bits.NodeSet], *, asking: bool = False) -> DeviceLedger:

@@ -1,23 +1,25 @@
 """Merging: each case compared with its budget and with the product of all hints, which the kubelet walks.
 
 ``lists`` are listed hints, ``families`` are tested; *preferred* means that some set is preferred by all,
-*none preferred* that all sets count. "Hints indexed" includes building the hint lists.
+*none preferred* that all sets count, *last set only* that all others are refused. "Hints indexed" includes building the
+hint lists.
 """
 
 from collections.abc import Iterator, Sequence
 from random import Random
 
 from alignup.align.distances import Distances
-from alignup.align.hint import AmountFamily, Hint, HintFamily, HintList, MergeInput
+from alignup.align.hint import AmountFamily, Hint, HintList, MergeInput
 from alignup.align.policy import apply_policy
 from alignup.align.settings import Policy
-from bench.harness import Figure, best, show
+from bench.harness import Figure, best_cpu, show
 from tests import naive_merge
 
 KUBELET = {(2, 3): "4.4 µs", (4, 4): "6.5 ms", (8, 3): "5.3 s", (8, 4): "some 20 min"}
 
 
 def figures() -> Iterator[Figure]:
+    yield lists(2, 3, preferred=True, budget=3.5e-6, policy=Policy.SINGLE_NUMA_NODE)
     yield lists(2, 3, preferred=True, budget=8e-6)
     yield lists(2, 3, preferred=False, budget=8e-6)
     yield lists(4, 4, preferred=True, budget=20e-6)
@@ -28,21 +30,24 @@ def figures() -> Iterator[Figure]:
     yield everything_preferred(8, 4, budget=50e-6)
     yield digested(8, 4)
     for shape, make in (("preferred", roomy), ("none preferred", crowded)):
-        yield families(f"families 8 x 4, {shape}", [make(8, turn) for turn in range(4)], budget=600e-6)
-        yield families(f"families 16 x 4, {shape}", [make(16, turn) for turn in range(4)], budget=300e-6)
+        yield families(f"built families 8 x 4, {shape}", [make(8, turn) for turn in range(4)], budget=600e-6)
+        yield families(f"built families 16 x 4, {shape}", [make(16, turn) for turn in range(4)], budget=300e-6)
     for width in (1, 2, 3):
-        for shape, make in (("preferred", roomy), ("none preferred", crowded), ("all but the last set refused", late)):
+        for shape, make in (("preferred", roomy), ("none preferred", crowded), ("last set only", late)):
             inputs = [make(64, turn, width) for turn in range(4)]
-            yield families(f"families 64 x 4, width {width}, {shape}", inputs, budget=2e-3)
-            yield families(f"families 64 x 4, width {width}, {shape}, closest", inputs, budget=20e-3, closest=True)
+            yield families(f"built families 64 x 4, width {width}, {shape}", inputs, budget=2e-3)
+            yield families(
+                f"built families 64 x 4, width {width}, {shape}, closest", inputs, budget=20e-3, closest=True
+            )
 
 
-def lists(nodes: int, resources: int, *, preferred: bool, budget: float) -> Figure:
+def lists(nodes: int, resources: int, *, preferred: bool, budget: float, policy: Policy = Policy.BEST_EFFORT) -> Figure:
     """Every set of nodes is a hint; those of one node are preferred, unless *preferred* is off."""
     hints = [Hint(mask, preferred=preferred and mask.bit_count() == 1) for mask in range(1, 1 << nodes)]
     inputs = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
     shape = "preferred" if preferred else "none preferred"
-    return measured(f"lists {nodes} x {resources}, {shape}", inputs, nodes=nodes, budget=budget)
+    name = f"lists {nodes} x {resources}, {shape}" + ("" if policy is Policy.BEST_EFFORT else f", {policy}")
+    return measured(name, inputs, nodes=nodes, budget=budget, policy=policy)
 
 
 def random_lists(nodes: int, resources: int, *, budget: float) -> Figure:
@@ -73,33 +78,40 @@ def digested(nodes: int, resources: int) -> Figure:
         inputs = [MergeInput("r", HintList.of(hints)) for _ in range(resources)]
         return apply_policy(Policy.BEST_EFFORT, inputs, nodes=everything)
 
-    return Figure(f"lists {nodes} x {resources}, preferred, hints indexed", best(action))
+    return Figure(f"lists {nodes} x {resources}, preferred, hints indexed", best_cpu(action))
 
 
-def measured(name: str, inputs: Sequence[MergeInput], *, nodes: int, budget: float) -> Figure:
+def measured(
+    name: str, inputs: Sequence[MergeInput], *, nodes: int, budget: float, policy: Policy = Policy.BEST_EFFORT
+) -> Figure:
     """One merge, compared with the naive product if that is fast enough."""
     everything = (1 << nodes) - 1
-    seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, inputs, nodes=everything))
+    seconds = best_cpu(lambda: apply_policy(policy, inputs, nodes=everything))
     combinations_ = 1
     for one in inputs:
         combinations_ *= len(naive_merge.all_hints(one))
     note = f"{combinations_:,} combinations"
     if combinations_ < 100_000:
-        slow = best(lambda: naive_merge.merge(inputs, nodes=everything), rounds=3)
+        slow = best_cpu(lambda: naive_merge.merge(inputs, nodes=everything), rounds=3)
         note += f": naive {show(slow)}, {slow / seconds:,.0f} times as long"
-    kubelet = KUBELET.get((nodes, len(inputs)))
+    kubelet = "2.3 µs" if policy is Policy.SINGLE_NUMA_NODE else KUBELET.get((nodes, len(inputs)))
     return Figure(name, seconds, budget, note + (f"; kubelet {kubelet}" if kubelet else ""))
 
 
-def families(name: str, options: Sequence[HintFamily], *, budget: float, closest: bool = False) -> Figure:
-    """One merge of families."""
+def families(name: str, options: Sequence[AmountFamily], *, budget: float, closest: bool = False) -> Figure:
+    """Build families of these *options*, as providers do for each admission, and merge them."""
     nodes = 0
     for family in options:
         nodes |= family.nodes
-    inputs = [MergeInput(f"r{turn}", family) for turn, family in enumerate(options)]
     distances = ring(nodes.bit_count()) if closest else None
-    seconds = best(lambda: apply_policy(Policy.BEST_EFFORT, inputs, nodes=nodes, distances=distances))
-    return Figure(name, seconds, budget)
+
+    def action() -> object:
+        inputs = [
+            MergeInput("r", AmountFamily(one.amounts, one.need, preferred_width=one.preferred_width)) for one in options
+        ]
+        return apply_policy(Policy.BEST_EFFORT, inputs, nodes=nodes, distances=distances)
+
+    return Figure(name, best_cpu(action), budget)
 
 
 def ring(count: int) -> Distances:
@@ -114,21 +126,21 @@ def ring(count: int) -> Distances:
     return Distances({a: {b: distance(a, b) for b in range(count)} for a in range(count)})
 
 
-def roomy(nodes: int, turn: int, width: int = 2) -> HintFamily:
+def roomy(nodes: int, turn: int, width: int = 2) -> AmountFamily:
     """Free amounts on every node, more on some: the preferred width fits."""
     random = Random(turn)
     amounts = {node: random.randint(6, 16) for node in range(nodes)}
     return AmountFamily(amounts, 10 * width - 2, preferred_width=width)
 
 
-def crowded(nodes: int, turn: int, width: int = 2) -> HintFamily:
+def crowded(nodes: int, turn: int, width: int = 2) -> AmountFamily:
     """The empty machine needs fewer nodes than fit now: nothing is preferred."""
     random = Random(turn)
     amounts = {node: random.randint(4, 10) for node in range(nodes)}
     return AmountFamily(amounts, 9 * width + 1, preferred_width=width)
 
 
-def late(nodes: int, turn: int, width: int = 2) -> HintFamily:
+def late(nodes: int, turn: int, width: int = 2) -> AmountFamily:
     """Only the highest nodes have enough, and each family lacks other lower nodes: the search goes far."""
     amounts = {node: 5 if (node + turn) % 5 else 3 for node in range(nodes)}
     for node in range(nodes - width, nodes):

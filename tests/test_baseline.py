@@ -1,0 +1,30 @@
+"""The recorded figures of the benchmarks: times of two machines are compared by their ratio to a reference."""
+
+import pytest
+
+from bench.baseline import DEFAULT, TOLERANCE, Baseline
+
+
+def test_a_figure_is_compared_by_its_ratio_to_the_reference():
+    baseline = Baseline()
+    baseline.add("admit: one", 100e-6, reference=20e-6)
+
+    assert baseline.growth("admit: one", 50e-6, reference=10e-6) == pytest.approx(0)  # a machine twice as fast
+    assert baseline.growth("admit: one", 60e-6, reference=10e-6) == pytest.approx(0.2)
+    assert baseline.growth("admit: another", 60e-6, reference=10e-6) is None
+
+
+def test_a_baseline_is_read_as_it_was_written(tmp_path):
+    baseline = Baseline(release="1.2", python="3.11.7")
+    baseline.add("merge: lists", 3e-6, reference=20e-6)
+    baseline.write(tmp_path / "baseline.json")
+
+    assert Baseline.read(tmp_path / "baseline.json") == baseline
+
+
+def test_the_figures_of_the_last_release_are_recorded():
+    recorded = Baseline.read(DEFAULT)
+
+    assert recorded.release
+    assert all(figure["ratio"] > TOLERANCE / 100 for figure in recorded.figures.values())
+    assert any(name.startswith("admit: ") for name in recorded.figures)
