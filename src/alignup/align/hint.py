@@ -179,14 +179,15 @@ class AmountFamily:
 
     def __post_init__(self) -> None:
         amounts = self.amounts
-        nodes: NodeSet = 0
-        for node in amounts:
-            nodes |= 1 << node
-        self.nodes = nodes
         self._tables = None
         self.preferred_widths = (1 << len(amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
-        one_is_enough = amounts and not self.required and max(amounts.values()) >= self.need
-        self.min_width = 1 if one_is_enough else self._min_width()
+        if amounts and not self.required and max(amounts.values()) >= self.need:
+            self.nodes = bits.of(amounts)
+            self.min_width = 1
+        else:  # the tables are needed anyway, and their first step is all nodes
+            at_least = self._search_tables().at_least
+            self.nodes = at_least[0] if at_least else 0
+            self.min_width = self._min_width()
 
     def _search_tables(self) -> _SearchTables:
         if self._tables is None:
