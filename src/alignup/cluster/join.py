@@ -153,7 +153,7 @@ def _with_names(ledger: Ledger, pods: LivePods) -> Ledger:
     named = dict(ledger.pods)
     for uid, name in pods.alive.items():
         if name is not None and not named[uid].pod.namespace:
-            named[uid] = replace(named[uid], pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
+            named[uid] = named[uid]._replace(pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
     return replace(ledger, pods=named)
 
 
