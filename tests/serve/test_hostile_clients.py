@@ -27,7 +27,7 @@ LIMITS = ServerLimits(
     read=0.3,
     unauthenticated=0.5,
     end=1,
-    connections=ConnectionLimits(authenticated=16, unauthenticated=16, per_peer=16),
+    connections=ConnectionLimits(authenticated=64, unauthenticated=16, per_peer=16),  # some attackers have the token
 )
 PATHS = [b"/healthz", b"/v1/pods", b"/v1/events", b"/v1/picture.svg", b"/metrics", b"/v1/decisions", b"/%00"]
 

@@ -23,6 +23,7 @@ from alignup.align.decision import (
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ParseError
 from alignup.align.hint import IMPOSSIBLE, Hint, HintList
+from alignup.align.machine_limits import MAX_NODE_ID
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
@@ -236,6 +237,8 @@ def _decision(document: DecisionDocument) -> Decision:
 def _step(step: MergeStepDocument) -> MergeStep:
     resources = []
     for one in step.resources:
+        if not all(0 <= node < MAX_NODE_ID for node in one.free or ()):
+            raise ParseError(f"free: NUMA node numbers are from 0 to {MAX_NODE_ID - 1}")
         hints = HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE
         resources.append(build(ResourceHints, one, hints=hints, truncated=one.hidden))
     runners_up = tuple(bits.parse(nodes) for nodes in step.runners_up)
