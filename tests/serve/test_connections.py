@@ -275,3 +275,48 @@ async def test_pipelined_requests_are_answered_in_order(tmp_path):
 
     assert answered.count(b"HTTP/1.1 200 OK") == 51
     assert b'"uid":"default-web"' in answered
+
+
+async def test_endless_trailers_are_refused(tmp_path):
+    path = tmp_path / "api.sock"
+    body = b"POST /v1/unknown HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: "
+    async with on_unix(FakeBackend(), path, limits=ServerLimits(head=600, head_bytes=1000, end=1)):
+        answered = await send_raw(path, body, answer=b"API.", then=b"x" * 100)
+
+    assert b"HTTP/1.1 431 " in answered
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        pytest.param(b"GET /healthz HTTP/1.1\r\n\r\n", b"400", id="no host"),
+        pytest.param(b"GET /healthz HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", b"400", id="two hosts"),
+        pytest.param(HEALTHZ[:-2] + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n", b"200", id="another protocol"),
+        pytest.param(HEALTHZ + b"rubbish\r\n\r\n", b"200", id="rubbish behind it"),
+    ],
+)
+async def test_a_connection_ends_after_a_request_that_cannot_be_followed(tmp_path, request_, status):
+    path = tmp_path / "api.sock"
+    async with on_unix(FakeBackend(), path, limits=ServerLimits(head=600, idle=600, end=1)):
+        answered = await send_raw(path, request_ + HEALTHZ)
+
+    assert answered.startswith(b"HTTP/1.1 " + status)
+    assert answered.count(b"HTTP/1.1 ") == 1
+
+
+async def test_requests_behind_one_without_a_response_are_not_read(tmp_path):
+    path = tmp_path / "api.sock"
+    sent, refusals = 0, 0
+    async with on_unix(FakeBackend(), path, limits=ServerLimits(end=1)):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.setblocking(False)
+            client.send(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+            while sent < 8 << 20 and refusals < 100:
+                try:
+                    sent += client.send(HEALTHZ * 1000)
+                except BlockingIOError:
+                    refusals += 1
+                await asyncio.sleep(0)
+
+    assert sent < 2 << 20

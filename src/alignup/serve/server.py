@@ -1,8 +1,8 @@
 """uvicorn on a listening socket, inside a running event loop: it leaves signals to the process.
 
-Every limit that a hostile client could run into is here or in ``connections``, and none of them depends on uvicorn's
-HTTP parser: how long and how large the head of a request is, how long a client takes to read what it asked for, how
-long a connection stays unauthenticated, and how many there are.
+Every limit that a hostile client could run into is here or in ``connections``, because httptools, the HTTP parser, has
+none: how long and how large the head of a request is, how many requests are parsed ahead, how long a client takes to
+read what it asked for, how long a connection stays unauthenticated, and how many there are.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from alignup.serve.connections import ConnectionLimits, ConnectionTable, peer_of
 
@@ -26,6 +26,7 @@ from alignup.serve.connections import ConnectionLimits, ConnectionTable, peer_of
 CONNECTION = "alignup.connection"
 
 _ABORT_SECONDS = 10.0  #: for cancelled requests to send an error
+_SLICE_BYTES = 4 << 10  #: parsed at once: the parser does not stop at the end of a request
 _BACKLOG = 512  #: connections that the kernel accepts for us
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  #: seconds between attempts to accept without a free file descriptor
 _REPORT_SECONDS = 60.0  #: between log lines about that
@@ -162,8 +163,28 @@ class _Acceptor:
             )
 
 
-class ServedConnection(H11Protocol):
-    """A connection with limits; only ``_between_requests`` and ``_reading_head`` depend on the HTTP parser."""
+class _FlowControl(FlowControl):
+    """Reads nothing while reading is held, whatever uvicorn resumes."""
+
+    _held = False
+
+    def hold_reading(self, held: bool) -> None:  # noqa: FBT001 - the only parameter
+        if held:
+            self.pause_reading()
+        was_held, self._held = self._held, held
+        if was_held and not held:
+            self.resume_reading()
+
+    def resume_reading(self) -> None:
+        if not self._held:
+            super().resume_reading()
+
+
+class ServedConnection(HttpToolsProtocol):
+    """A connection with limits.
+
+    While a request waits for the response to an earlier one, what the client sends is neither parsed nor read.
+    """
 
     def __init__(
         self,
@@ -179,7 +200,10 @@ class ServedConnection(H11Protocol):
         self.established = False  #: whether there is a transport
         self._table = table
         self._limits = limits
-        self._head_bytes = 0  #: received of the head of the next request
+        self._reading_body = False  #: whether the next byte belongs to the body of a request, or its trailers
+        self._head_bytes = 0  #: received of the head of the next request, or of a body without its content
+        self._unparsed = b""  #: received while a request was waiting
+        self._ignores_rest = False  #: after an invalid request, or a request to change the protocol
         self._timers: dict[str, asyncio.TimerHandle] = {}
         inner = self.app
 
@@ -203,27 +227,69 @@ class ServedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn itself
         super().connection_made(transport)
         self.established = True
+        self.flow = self._flow = _FlowControl(transport)
         transport.set_write_buffer_limits(high=1, low=0)  # pause_writing while anything is unread
         self._start_timer("head", self._limits.head, self._time_out)
         self._start_timer("unauthenticated", self._limits.unauthenticated, transport.close)
 
     def data_received(self, data: bytes) -> None:
-        while data and not self.transport.is_closing():
-            part, data = data, b""
-            if self._reading_head():
-                room = self._limits.head_bytes - self._head_bytes
-                part, data = part[:room], part[room:]
-                self._head_bytes += len(part)
+        self._unparsed += data
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse what was received, up to the first request that must wait for another response."""
+        while self._unparsed and not self.pipeline and not self.transport.is_closing():
+            size = min(_SLICE_BYTES, self._limits.head_bytes - self._head_bytes)
+            part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
+            if self._ignores_rest:
+                continue
+            self._head_bytes += len(part)
             super().data_received(part)
-            if not self._reading_head():
-                self._head_bytes = 0
-            elif self._head_bytes >= self._limits.head_bytes:
+            if self._head_bytes >= self._limits.head_bytes:
                 self._reject_head()
-                return
+        self._flow.hold_reading(bool(self._unparsed))
         if not self._between_requests():
             self._stop_timer("head")
-        else:
+        elif not self.transport.is_closing():
             self._start_timer("head", self._limits.head, self._time_out)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._reading_body = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._reading_body:  # trailers are ignored
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_http_version() == "1.1" and sum(name == b"host" for name, _ in self.headers) != 1:
+            raise ValueError("a request needs one Host header")  # answered as an invalid request
+        super().on_headers_complete()
+        self._reading_body, self._head_bytes = True, 0
+        if self.parser.should_upgrade():  # the parser reads no further
+            self.cycle.keep_alive = False
+            self._ignores_rest = True
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._reading_body, self._head_bytes = False, 0
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self._unparsed:
+            self.loop.call_soon(self._parse)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer an invalid request, after the response to a valid one before it."""
+        self._ignores_rest = True
+        if self._reading_body or self._between_requests():
+            super().send_400_response(msg)
+        else:
+            self.cycle.keep_alive = False
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -241,10 +307,6 @@ class ServedConnection(H11Protocol):
 
     def _between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
-
-    def _reading_head(self) -> bool:
-        """Whether the next byte belongs to the head of a request, rather than to a body."""
-        return self._between_requests() and self.conn.their_state is h11.IDLE
 
     def _reject_head(self) -> None:
         if not self.transport.is_closing():
@@ -287,5 +349,4 @@ def _config(app: ASGIApp, limits: ServerLimits) -> uvicorn.Config:
         server_header=False,
         timeout_keep_alive=limits.idle,
         timeout_graceful_shutdown=limits.end,  # type: ignore[arg-type] # uvicorn takes fractions too
-        h11_max_incomplete_event_size=limits.head_bytes,
     )
