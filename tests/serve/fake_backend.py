@@ -37,8 +37,8 @@ from alignup.schema.api import (
 from alignup.schema.decisions import to_document
 from alignup.schema.run_status import ContainerRunStatus, PodRunStatus, timestamp
 from alignup.serve.app import Dependencies, RequestLimits, build_app
+from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
-from alignup.serve.streaming import EventBus
 
 GPU = "example.com/gpu"
 START = 1_800_000_000.0

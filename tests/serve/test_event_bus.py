@@ -2,12 +2,14 @@
 
 import asyncio
 import itertools
+from contextlib import AsyncExitStack
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.serve.streaming import MISSED, EventBus
+from alignup.serve import event_bus
+from alignup.serve.event_bus import MISSED, EventBus
 from tests.deadlines import SECONDS
 
 pytestmark = pytest.mark.anyio
@@ -81,3 +83,42 @@ def test_every_event_is_delivered_or_counted_as_missed(steps, capacity):
         assert len(received) + missed == published
 
     asyncio.run(listen())
+
+
+async def test_an_event_is_encoded_once_for_all_streams(monkeypatch):
+    encoded = []
+    encode = event_bus.encode_event
+    monkeypatch.setattr(event_bus, "encode_event", lambda event: encoded.append(event.id) or encode(event))
+    bus = new_bus()
+    async with AsyncExitStack() as stack:
+        subscriptions = [await stack.enter_async_context(bus.subscribe()) for _ in range(50)]
+        bus.publish("admitted", {})
+        bus.publish("released", {})
+
+        texts = {subscription.take_text() for subscription in subscriptions}
+
+    assert len(texts) == 1
+    assert encoded == [1, 2]
+
+
+async def test_many_subscribers_are_resumed_in_groups():
+    bus = new_bus()
+    resumed: list[int] = []
+
+    async def listen(subscription):
+        while not subscription.take_text():
+            await subscription.wait(None)
+        resumed.append(1)
+
+    async with AsyncExitStack() as stack:
+        subscriptions = [await stack.enter_async_context(bus.subscribe()) for _ in range(100)]
+        listeners = [asyncio.ensure_future(listen(one)) for one in subscriptions]
+        await asyncio.sleep(0)
+        bus.publish("admitted", {})
+        await asyncio.sleep(0)
+        at_once = len(resumed)
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(*listeners)
+
+    assert 0 < at_once < 50
+    assert len(resumed) == 100

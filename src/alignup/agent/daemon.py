@@ -40,8 +40,8 @@ from alignup.schema.api import BusyError, NotReadyError
 from alignup.schema.machines import machine_to_document
 from alignup.serve import app, server, sockets
 from alignup.serve.app import Dependencies
+from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
-from alignup.serve.streaming import EventBus
 from alignup.serve.tls import ServerCertificate
 from alignup.state.checkpoint import CheckpointStore
 from alignup.state.history import History

@@ -15,9 +15,9 @@ from alignup.agent.log import log_event
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
-from alignup.schema.decisions import DecisionDocument, decision_document
+from alignup.schema.decisions import DecisionDocument, recent_documents
+from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
-from alignup.serve.streaming import EventBus
 from alignup.state.history import History
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
@@ -41,7 +41,7 @@ class EventDispatcher:
         documents = []
         for event in events:
             log_event(self.log, event)
-            decision = None if event.decision is None else decision_document(event.decision)
+            decision = None if event.decision is None else recent_documents.document(event.decision)
             if decision is not None and event.kind is not EventKind.KEPT:
                 self._store(decision, event.time)
             documents.append((event, event_document(event, decision)))

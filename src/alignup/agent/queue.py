@@ -8,7 +8,8 @@ fail that do not fit. Reading never waits: the current state is an immutable val
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class _Job:
     future: Future[Any]
 
 
+_Delivery = tuple[asyncio.Future[Any], Future[Any]]  #: of a caller, and of its job
 _Done = tuple[_Job, Transaction, Any]  #: a job that has run, and its result
 
 
@@ -76,6 +78,7 @@ class AdmissionQueue:
         self._events: list[AgentEvent] = []  #: not dispatched yet
         self._save_error = "" if problems else "the checkpoint is not written yet"  #: empty: it is written
         self._jobs: Queue[_Job | None] = Queue(MAX_JOBS)
+        self._delivered: dict[asyncio.AbstractEventLoop, deque[_Delivery]] = {}  #: results, not yet with their callers
         self._thread = threading.Thread(target=self._work, name="admission queue", daemon=True)
         self._thread.start()
 
@@ -122,11 +125,18 @@ class AdmissionQueue:
         if self._problems or not self._thread.is_alive():
             raise NotReadyError("; ".join(self._problems) or _WORKER_DIED)
         future: Future[JobResult] = Future()
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[JobResult] = loop.create_future()
+        future.add_done_callback(lambda _: self._deliver(loop, waiter, future))
         try:
             self._jobs.put_nowait(_Job(action, args, kwargs, future))
         except Full:
             raise BusyError(f"{MAX_JOBS} requests are in the queue, which is the limit; try again later") from None
-        return await asyncio.wrap_future(future)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            future.cancel()
+            raise
 
     def close(self, *, seconds: float = 10.0) -> None:
         """Finish the jobs in the queue within *seconds*, and accept no more."""
@@ -134,6 +144,25 @@ class AdmissionQueue:
         with suppress(Full):
             self._jobs.put(None, timeout=seconds)
         self._thread.join(seconds)
+
+    def _deliver(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any], future: Future[Any]) -> None:
+        """Have *loop* give the caller the result of a job; all jobs of a batch wake it up once."""
+        if future.cancelled():  # before it started: the caller is gone
+            return
+        delivered = self._delivered.setdefault(loop, deque())
+        delivered.append((waiter, future))
+        if len(delivered) == 1:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._resume_callers, loop)
+
+    def _resume_callers(self, loop: asyncio.AbstractEventLoop) -> None:
+        for waiter, future in _taken(self._delivered[loop]):
+            error = future.exception()
+            result = None if error is not None else future.result()
+            if not waiter.done():
+                waiter.set_result(result) if error is None else waiter.set_exception(error)
+            elif isinstance(result, PendingAdmission):  # the caller is gone, so another task must finish it
+                self.start_pending([result])
 
     def _work(self) -> None:
         stop = False
@@ -233,3 +262,9 @@ class AdmissionQueue:
         else:
             self._save_error = ""
         return not self._save_error
+
+
+def _taken(queue: deque[_Delivery]) -> Iterator[_Delivery]:
+    """Remove and yield everything in *queue*, also what other threads add meanwhile."""
+    while queue:
+        yield queue.popleft()

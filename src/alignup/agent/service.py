@@ -30,11 +30,10 @@ from alignup.schema.api import (
     LogQuery,
     NotReadyError,
     PodView,
-    PublishedEvent,
     RuntimeStatus,
     StoredDecision,
 )
-from alignup.serve.streaming import EventBus
+from alignup.serve.event_bus import EventBus, Subscription
 from alignup.state.history import History
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ class AgentService:
     def runtime(self) -> RuntimeStatus:
         return RuntimeStatus() if self.runner is None else self.runner.status()
 
-    def events(self) -> AbstractAsyncContextManager[AsyncIterator[PublishedEvent]]:
+    def events(self) -> AbstractAsyncContextManager[Subscription]:
         return self.event_bus.subscribe()
 
     def _with_run(self, view: PodView) -> PodView:

@@ -4,6 +4,7 @@ Version 2 is written. Version 1, in which pods were ``refused``, is upgraded whe
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -148,6 +149,30 @@ def decision_document(decision: Decision) -> DecisionDocument:
             for ask in decision.preference_requests
         ],
     )
+
+
+class RecentDocuments:
+    """The documents of the last *size* decisions, so that the answer, the history and the event share one."""
+
+    def __init__(self, size: int = 64) -> None:
+        self._size = size
+        self._kept: dict[int, tuple[Decision, DecisionDocument]] = {}  #: by ``id`` of the decision, oldest first
+
+    def document(self, decision: Decision) -> DecisionDocument:
+        """Return the document of *decision*; at worst, two threads build it twice."""
+        found = self._kept.get(id(decision))
+        if found is not None and found[0] is decision:
+            return found[1]
+        document = decision_document(decision)
+        if len(self._kept) >= self._size:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread removes it, too
+                del self._kept[next(iter(self._kept))]
+        self._kept[id(decision)] = decision, document
+        return document
+
+
+#: Of this process.
+recent_documents = RecentDocuments()
 
 
 def placement_document(placement: Placement) -> PlacementDocument:

@@ -26,12 +26,13 @@ from alignup.align.workload import Pod
 from alignup.picture import draw_svg
 from alignup.schema import api
 from alignup.serve import endpoint, responses
+from alignup.serve.connections import ConnectionLimits
 from alignup.serve.endpoint import Handler, ParameterValues, ReadPod
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
 from alignup.serve.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items, gather_items
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
 from alignup.serve.routes import OPERATIONS, Operation, openapi_document
-from alignup.serve.streaming import EVENT_STREAM, ByteStream, EventSource, close_log, event_stream, log_response
+from alignup.serve.streaming import EVENT_STREAM, ByteStream, EventSource, EventStream, close_log, log_response
 
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
 Result = TypeVar("Result")
@@ -74,7 +75,8 @@ class RequestLimits:
     body_seconds: float = 10.0  #: to receive a document
     answer_seconds: float = 60.0  #: to decide on a pod; afterwards the decision continues without the client
     heartbeat_seconds: float = 15.0  #: of silence on an event stream
-    streams: int = 64  #: concurrent event streams
+    #: concurrent event streams; a quarter of the connections is left for other requests
+    streams: int = field(default_factory=lambda: ConnectionLimits().within_descriptors().authenticated // 4 * 3)
     logs: int = 64  #: concurrent log streams
 
 
@@ -210,7 +212,7 @@ class _Api:
             return Response(media_type=EVENT_STREAM, headers=HEADERS)
         self._check_streams(EVENT_STREAM, self.limits.streams, "event streams")
         return self._counted(
-            event_stream(self.service.events, heartbeat=self.limits.heartbeat_seconds, stopping=self.stopping)
+            EventStream(events=self.service.events, heartbeat=self.limits.heartbeat_seconds, stopping=self.stopping)
         )
 
     async def is_alive(self, _request: Request, _parameters: ParameterValues) -> Response:
@@ -250,7 +252,7 @@ class _Api:
         if self.streams[media_type] >= limit:
             raise ProblemError(429, f"Too many {what}: the limit is {limit}.", headers=RETRY_LATER)
 
-    def _counted(self, stream: ByteStream) -> ASGIApp:
+    def _counted(self, stream: ByteStream | EventStream) -> ASGIApp:
         async def response(scope: Scope, receive: Receive, send: Send) -> None:
             self.streams[stream.media_type] += 1
             try:

@@ -15,7 +15,7 @@ _DESCRIPTORS_PER_SLOT = 4  #: of each kind; the other half of the descriptors is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    authenticated: int = 256
+    authenticated: int = 768
     unauthenticated: int = 256
     per_peer: int = 64  #: unauthenticated connections from one address
 

@@ -11,7 +11,14 @@ from alignup.align.errors import FileError, ParseError, PodError, Problem, WorkL
 from alignup.align.explain import sentences
 from alignup.schema import api, codec
 from alignup.schema.api import BusyError, FieldProblem, LedgerFullError, NotReadyError, ProblemDocument
-from alignup.schema.decisions import decision_document, from_document, placement_document, rejection_document
+from alignup.schema.decisions import (
+    DecisionDocument,
+    decision_document,
+    from_document,
+    placement_document,
+    recent_documents,
+    rejection_document,
+)
 from alignup.schema.run_status import timestamp
 
 JSON = "application/json"
@@ -87,8 +94,14 @@ def encode_pod_view(view: api.PodView) -> bytes:
     return codec.encode(pod_view_document(view))
 
 
-def pod_view_document(view: api.PodView) -> api.PodViewDocument:
+def pod_view_document(view: api.PodView, *, document: DecisionDocument | None = None) -> api.PodViewDocument:
+    """Return the view of a pod; *document*: that of its decision, if there is one already."""
     pod, decision = view.pod, view.decision
+    if document is None:
+        placements = list(map(placement_document, decision.placements))
+        rejection = None if decision.rejection is None else rejection_document(decision.rejection)
+    else:
+        placements, rejection = document.placements, document.rejection
     return api.PodViewDocument(
         uid=pod.uid,
         name=pod.name,
@@ -98,8 +111,8 @@ def pod_view_document(view: api.PodView) -> api.PodViewDocument:
         position=view.position,
         since=timestamp(view.since),
         source=view.source,
-        placements=list(map(placement_document, decision.placements)),
-        rejection=None if decision.rejection is None else rejection_document(decision.rejection),
+        placements=placements,
+        rejection=rejection,
         grants=cast("Any", view.grants),
         run=view.run,
     )
@@ -107,10 +120,11 @@ def pod_view_document(view: api.PodView) -> api.PodViewDocument:
 
 def pod_detail_document(view: api.PodView) -> api.PodDetailDocument:
     decision = view.decision
+    document = decision_document(decision)
     return codec.build(
         api.PodDetailDocument,
-        pod_view_document(view),
-        decision=decision_document(decision),
+        pod_view_document(view, document=document),
+        decision=document,
         story=list(decision_sentences(decision)),
     )
 
@@ -123,11 +137,14 @@ def admission_document(result: api.AdmissionResult, *, dry_run: bool) -> api.Adm
         outcome = "waiting"
     elif decision.kept or (view is not None and view.status is api.AdmissionStatus.FINISHED):
         outcome = "kept"
+    document = recent_documents.document(decision)
+    # The view of a pod that was decided on now has this decision, without its ledgers.
+    shared = document if view is not None and view.decision.placements is decision.placements else None
     return api.AdmissionDocument(
         outcome=outcome,
         dry_run=dry_run,
-        pod=None if view is None else pod_view_document(view),
-        decision=decision_document(decision),
+        pod=None if view is None else pod_view_document(view, document=shared),
+        decision=document,
         story=list(decision_sentences(decision)),
     )
 

@@ -45,7 +45,6 @@ class DeviceAllocator:
     backoff: float = 0.5  #: seconds before a pod is retried; they double with each failure
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _tasks: dict[str, tuple[Pod, asyncio.Task[AdmissionResult]]] = field(default_factory=dict)  #: by uid
-    _admissions: set[asyncio.Task[AdmissionResult]] = field(default_factory=set)  #: that callers wait for
     _backoffs: dict[str, asyncio.Task[None]] = field(default_factory=dict)  #: by uid
     _failures: dict[str, int] = field(default_factory=dict)  #: uid → consecutive failures
     _closed: bool = False
@@ -56,16 +55,14 @@ class DeviceAllocator:
     async def admit(self, pod: Pod) -> AdmissionResult:
         """Decide on a pod and have its devices allocated; wait for a pod that is pending already.
 
-        The admission runs to its end even if the caller is cancelled: a pod must never hold devices while no task
-        allocates them.
+        If the caller is cancelled, the queue starts the task that allocates the devices: a pod must never hold devices
+        while no task allocates them.
         """
         pending = self._tasks.get(pod.uid)
         if pending is not None and same_workload(pending[0], pod):
             return await self._finished(pending[1])
-        task = asyncio.create_task(self._admit(pod), name=f"admission of {pod.uid}")
-        self._admissions.add(task)
-        task.add_done_callback(self._forget_admission)
-        return await self._finished(task)
+        step = await self.queue.run(Transaction.admit, pod)
+        return step if isinstance(step, AdmissionResult) else await self._finished(self._start(step))
 
     async def dry_run(self, pod: Pod) -> AdmissionResult:
         """Decide on a pod; plugins state their preferences, but allocate nothing."""
@@ -97,19 +94,10 @@ class DeviceAllocator:
     async def close(self) -> None:
         """Cancel all tasks; nothing of them is durable, so nothing has happened."""
         self._closed = True
-        tasks = (*self._admissions, *(task for _, task in self._tasks.values()), *self._backoffs.values())
+        tasks = (*(task for _, task in self._tasks.values()), *self._backoffs.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _admit(self, pod: Pod) -> AdmissionResult:
-        step = await self.queue.run(Transaction.admit, pod)
-        return step if isinstance(step, AdmissionResult) else await self._finished(self._start(step))
-
-    def _forget_admission(self, task: asyncio.Task[AdmissionResult]) -> None:
-        self._admissions.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not warn when the caller was cancelled
 
     def _start_all(self, pending: Sequence[PendingAdmission]) -> None:
         """Start tasks that no client waits for; called by the queue's thread."""
