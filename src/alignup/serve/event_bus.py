@@ -122,7 +122,8 @@ class Subscription:
     async def wait(self, seconds: float | None) -> bool:
         """Wait until there may be new events, at most *seconds*; return whether ``resume`` was called."""
         loop = asyncio.get_running_loop()
-        self._waiter = waiter = loop.create_future()
+        waiter: asyncio.Future[bool] = loop.create_future()
+        self._waiter = waiter
         timer = None if seconds is None else loop.call_later(seconds, _finish, waiter, False)  # noqa: FBT003 - a result
         try:
             return await waiter
