@@ -247,3 +247,19 @@ def test_version():
     run = alignup("--version")
 
     assert (run.returncode, run.stdout) == (0, f"alignup {__version__}\n")
+
+
+def test_why_imports_no_more_than_it_needs():
+    """Most of the time of a short command is spent on imports."""
+    program = (
+        "import sys; from alignup.cli.entry import run; "
+        "run(sys.argv[1:]); print(*sorted(sys.modules), sep='\\n', file=sys.stderr)"
+    )
+    pod, machine = "examples/node/trainer.yaml", "examples/node/machine.yaml"
+    command = [sys.executable, "-c", program, "why", "-f", pod, "--machine", machine]
+    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603 - our own
+
+    imported = {name for name in found.stderr.splitlines() if name.startswith(("alignup.", "rich", "asyncio"))}
+    unneeded = ("alignup.picture.svg", "alignup.schema.decisions", "alignup.state", "alignup.discover.system", "rich")
+    assert "alignup.cli.why_output" in imported
+    assert not imported & {*unneeded, "asyncio", "alignup.kube.podspec", "alignup.picture.layout"}

@@ -21,7 +21,6 @@ from alignup.discover import device_spec
 from alignup.kube import configuration, manifests
 from alignup.kube.configuration import Configuration, ConfigurationText, StartupStage
 from alignup.kube.manifests import Workload
-from alignup.state.kubelet import ledger, state_dir
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 _GIVE_CONFIGURATION = (
@@ -150,6 +149,8 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
+    from alignup.state.kubelet import ledger, state_dir  # noqa: PLC0415 - only for --state
+
     workloads, skipped = read_workloads(pod_files) if pod_files else ((), ())
     nameless = tuple(
         f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"

@@ -3,15 +3,10 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from alignup.cli import terminal
 from alignup.cli.app import escape_control
 from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean
+from alignup.picture.text_format import clean, display_width
 
 _MIN_WIDTH = 28  #: columns for a text or the last column of a table, whatever precedes it
 _NUMBER = re.compile(r"[\d.,]*( [KMGTPE]?i?B)?")
@@ -20,9 +15,9 @@ _UNLIMITED = 1 << 20  #: columns
 
 def paragraph(text: str, *, prefix: str = "", style: str = "", prefix_style: str = "") -> Iterator[Line]:
     """Wrap *text* after *prefix*, with a hanging indent. Words are never broken, so that they can be copied."""
-    width = max(terminal.width() - cell_len(prefix), _MIN_WIDTH)
+    width = max(terminal.width() - display_width(prefix), _MIN_WIDTH)
     for number, line in enumerate(_wrap(clean(text).split(), width)):
-        yield (Cell(" " * cell_len(prefix)) if number else Cell(prefix, prefix_style), Cell(line, style))
+        yield (Cell(" " * display_width(prefix)) if number else Cell(prefix, prefix_style), Cell(line, style))
 
 
 def section(title: str, items: Iterable[str] = (), *, caption: str = "") -> Iterator[Line]:
@@ -38,7 +33,7 @@ def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = (), *, indent: s
     """A table in the width of the terminal: numbers are right-aligned, and the last column wraps."""
     shown = [[clean(cell) for cell in row] for row in rows]
     columns = list(zip(*filter(None, [heads, *shown]), strict=True))
-    fixed = sum(max(map(cell_len, column)) + 2 for column in columns[:-1])
+    fixed = sum(max(map(display_width, column)) + 2 for column in columns[:-1])
     width = max(terminal.width() - len(indent), fixed + _MIN_WIDTH)
     for number, line in enumerate(_render(shown, heads, width)):
         yield (Cell(indent + line, "dim" if heads and number == 0 else ""),)
@@ -51,6 +46,10 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def _render(rows: Sequence[Sequence[str]], heads: Sequence[str], width: int) -> list[str]:
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and most commands print no table
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     grid = Table(box=None, show_header=bool(heads), pad_edge=False, padding=(0, 2, 0, 0))
     columns = list(zip(*rows, strict=True))
     for number, column in enumerate(columns):
@@ -71,7 +70,7 @@ def _wrap(words: Iterable[str], width: int) -> list[str]:
     lines = [""]
     for word in words:
         longer = f"{lines[-1]} {word}" if lines[-1] else word
-        if lines[-1] and cell_len(longer) > width:
+        if lines[-1] and display_width(longer) > width:
             lines.append(word)
         else:
             lines[-1] = longer

@@ -15,7 +15,6 @@ from alignup.cli.layout import paragraph, section
 from alignup.kube.manifests import Workload
 from alignup.picture import decision as picture
 from alignup.picture.cells import Cell, Line
-from alignup.schema import decisions
 
 VERSION = 1  #: of the JSON document
 
@@ -100,6 +99,8 @@ def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
 
 
 def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
+    from alignup.schema import decisions  # noqa: PLC0415 - not for text
+
     answers = [
         {
             "workload": {"kind": one.workload.kind, "name": one.workload.title, "source": str(one.workload.source)},

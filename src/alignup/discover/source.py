@@ -6,8 +6,6 @@ from pathlib import Path
 from alignup.align import synthetic
 from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import Machine
-from alignup.discover import system
-from alignup.discover.file_reader import DirectoryFiles, FileReader
 from alignup.discover.limits import MAX_TEXT_BYTES
 
 
@@ -16,6 +14,9 @@ def discover(root: Path = Path("/")) -> Machine:
 
     On the running system it includes the GPUs that NVML reports, if that is installed.
     """
+    from alignup.discover import system  # noqa: PLC0415 - descriptions need none of it
+    from alignup.discover.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
+
     if not root.is_dir():
         raise SourceError(f"{root} is not a directory: expected one that contains sys and proc")
     machine = system.read_machine(FileReader(DirectoryFiles(os.fspath(root).rstrip("/"))), name=str(root))
@@ -52,7 +53,8 @@ def load(source: Path | str) -> Machine:
             is_archive = head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar"
             text = b"" if is_archive else head + file.read(MAX_TEXT_BYTES + 1)
         if is_archive:
-            from alignup.discover import archive  # noqa: PLC0415 - see record
+            from alignup.discover import archive, system  # noqa: PLC0415 - see record
+            from alignup.discover.file_reader import FileReader  # noqa: PLC0415
 
             return system.read_machine(FileReader(archive.read_archive(path)), name=str(path))
         if len(text) > MAX_TEXT_BYTES:

@@ -15,7 +15,6 @@ from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS
 from alignup.align.workload.validation import RESTART_POLICIES
 from alignup.kube import documents
 from alignup.kube.object_reader import ObjectReader
-from alignup.kube.podspec import PodManifest
 
 
 def read_pod_text(text: str | bytes, *, keep: bool = False) -> Pod:
@@ -40,7 +39,11 @@ def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
     pod = _pod(top) if not problems else None
     if pod is None or problems:
         raise PodError(problems)
-    return replace(pod, manifest=PodManifest.of(top.fields)) if keep else pod
+    if not keep:
+        return pod
+    from alignup.kube.podspec import PodManifest  # noqa: PLC0415 - only for pods that are run
+
+    return replace(pod, manifest=PodManifest.of(top.fields))
 
 
 def read_type(top: ObjectReader) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from alignup.picture.text_format import display_width, shorten
 
+MIN_WIDTH = 60  #: columns of a picture
 MAX_LABEL = 18  #: columns of the longest label
 
 

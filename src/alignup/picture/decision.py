@@ -24,9 +24,8 @@ from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.merging.merge import MergeRule
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.cells import MAX_LABEL, Cell, Line, draw_box, draw_strip, labeled, split_words
+from alignup.picture.cells import MAX_LABEL, MIN_WIDTH, Cell, Line, draw_box, draw_strip, labeled, split_words
 from alignup.picture.occupancy import UseState, group_by, known_devices, read_occupancy
-from alignup.picture.text import MIN_WIDTH
 from alignup.picture.text_format import clean, display_width, format_list, format_size, shorten
 
 _BAR_WIDTH = 16
