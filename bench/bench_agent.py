@@ -61,8 +61,8 @@ def figures() -> Iterator[Figure]:
         with agent(root, devices=(f"{GPU}={GPUS}",)) as (process, connection):
             idle = _resident(process.pid)
             _fill(connection, HELD)
-            _admissions(connection, ADMISSIONS)
-            rounds = [sorted(_admissions(connection, ADMISSIONS)) for _ in range(ROUNDS)]
+            admissions(connection, ADMISSIONS)
+            rounds = [sorted(admissions(connection, ADMISSIONS)) for _ in range(ROUNDS)]
             p50, p99 = (min(times[ADMISSIONS * part // 100] for times in rounds) for part in (50, 99))
             note = f"one durable write of 128 KiB here: {_durable_write(root) * 1000:.1f} ms"
             yield Figure("admission over the socket, 200 pods held, p50", p50, 0.004, note)
@@ -91,8 +91,8 @@ def _with_plugin(root: Path) -> float:
             plugin.stdout.readline()  # the plugin has registered and lists its devices
             time.sleep(0.2)
             _fill(connection, HELD)
-            _admissions(connection, ADMISSIONS)
-            rounds = [sorted(_admissions(connection, ADMISSIONS)) for _ in range(ROUNDS)]
+            admissions(connection, ADMISSIONS)
+            rounds = [sorted(admissions(connection, ADMISSIONS)) for _ in range(ROUNDS)]
         finally:
             plugin.kill()
     return min(times[ADMISSIONS // 2] for times in rounds)
@@ -129,15 +129,15 @@ def _ready(process: subprocess.Popen[bytes], path: Path) -> UnixConnection:
 
 def _fill(connection: UnixConnection, upto: int, *, start: int = 0, cpu: str = "1") -> None:
     for number in range(start, upto):
-        status = connection.send_json("POST", "/v1/pods", _pod(f"held-{number}", cpu=cpu, memory="64Mi"))
+        status = connection.send_json("POST", "/v1/pods", pod(f"held-{number}", cpu=cpu, memory="64Mi"))
         assert status == 201, status
 
 
-def _admissions(connection: UnixConnection, rounds: int) -> Sequence[float]:
+def admissions(connection: UnixConnection, rounds: int) -> Sequence[float]:
     """Return the seconds of each admission; the pod is released in between."""
     times = []
     for number in range(rounds):
-        document = _pod(f"new-{number}", cpu="2", memory="1Gi", gpu="1")
+        document = pod(f"new-{number}", cpu="2", memory="1Gi", gpu="1")
         start = time.perf_counter()
         status = connection.send_json("POST", "/v1/pods", document)
         times.append(time.perf_counter() - start)
@@ -146,7 +146,7 @@ def _admissions(connection: UnixConnection, rounds: int) -> Sequence[float]:
     return times
 
 
-def _pod(name: str, *, cpu: str, memory: str, gpu: str = "") -> dict[str, object]:
+def pod(name: str, *, cpu: str, memory: str, gpu: str = "") -> dict[str, object]:
     limits = {"cpu": cpu, "memory": memory} | ({"example.com/gpu": gpu} if gpu else {})
     container = {"name": "app", "image": "example.com/app", "resources": {"limits": limits}}
     metadata = {"name": name, "namespace": "default", "uid": name}

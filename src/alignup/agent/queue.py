@@ -26,7 +26,7 @@ from alignup.schema.api import BusyError, LedgerFullError, NotReadyError
 MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one checkpoint
 
-#: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or for a full batch.
+#: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or until they are many.
 DISPATCH_IDLE_SECONDS, DISPATCH_BATCH = 0.001, 8
 
 _WORKER_DIED = "the admission queue has stopped, which is a bug in alignup; restart the agent, and report its log"
@@ -221,8 +221,10 @@ class AdmissionQueue:
                 job.future.set_result(result)
         if started := [one for _, transaction, _ in batch for one in transaction.started]:
             self.start_pending(started)
-        if flushed or len(self._events) >= DISPATCH_BATCH:
+        if flushed:
             self._dispatch_events()
+        elif len(self._events) >= DISPATCH_BATCH:  # a few after each batch of jobs, so that none waits for all of them
+            self._dispatch_events(max(2, len(self._events) // 4))
         for job in flushed:
             job.future.set_result(None)
 
@@ -240,8 +242,8 @@ class AdmissionQueue:
                 batch.append((job, transaction, result))
         return state, batch
 
-    def _dispatch_events(self) -> None:
-        events, self._events = self._events, []
+    def _dispatch_events(self, most: int | None = None) -> None:
+        events, self._events = self._events[:most], [] if most is None else self._events[most:]
         if events:
             self._dispatch(events)
 

@@ -1,0 +1,95 @@
+"""The agent under load: beside the fsync of its disk, with many clients, and with many event streams.
+
+A figure without a unit of time is shown as milliseconds; its note says what it is.
+"""
+
+import json
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from socket import AF_UNIX, SOCK_STREAM, socket
+from threading import Thread
+
+from bench.bench_agent import ADMISSIONS, CONFIG, GPU, GPUS, ROUNDS, UnixConnection, admissions, agent, pod
+from bench.harness import Figure
+
+CLIENTS, PROCESSES, ADMISSIONS_PER_CLIENT, STREAMS = 16, 4, 50, 500
+
+
+def figures() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(prefix="alignup-") as place:
+        root = Path(place)
+        (root / "kubelet.json").write_text(json.dumps(CONFIG))
+        with agent(root, devices=(f"{GPU}={GPUS}",)) as (_, connection):
+            admissions(connection, ADMISSIONS)
+            p50, p99, floor = _beside_the_disk(root, connection)
+            yield Figure("durable write of 4 KiB, p50", floor)
+            yield Figure("admission over the socket, p50", p50, 0.0016)
+            yield Figure("admission: p50 in writes of 4 KiB", p50 / floor / 1e3, 0.007, "ms stand for times")
+            yield Figure("admission: p99 in p50", p99 / p50 / 1e3, 0.003, "ms stand for times")
+            yield Figure("one of 16 clients' admissions", _with_clients(root / "agent" / "agent.sock"), 1 / 1200)
+            with ExitStack() as stack:
+                for _ in range(STREAMS):
+                    _listen(stack, root / "agent" / "agent.sock")
+                listened, _, _ = _beside_the_disk(root, connection)
+            yield Figure("admission: 500 event streams in none", listened / p50 / 1e3, 0.002, "ms stand for times")
+
+
+def _beside_the_disk(root: Path, connection: UnixConnection) -> tuple[float, float, float]:
+    """Return p50 and p99 of admissions, and p50 of durable writes in between; the best round of each."""
+    rounds, writes = [], []
+    for _ in range(ROUNDS):
+        rounds.append(sorted(admissions(connection, ADMISSIONS)))
+        writes.append(sorted(_durable_write(root) for _ in range(20))[10])
+    p50, p99 = (min(times[ADMISSIONS * part // 100] for times in rounds) for part in (50, 99))
+    return p50, p99, min(writes)
+
+
+def _durable_write(root: Path) -> float:
+    with (root / "floor").open("wb") as file:
+        file.write(b"x" * (4 << 10))
+        file.flush()
+        start = time.perf_counter()
+        os.fdatasync(file.fileno())
+        return time.perf_counter() - start
+
+
+def _with_clients(path: Path) -> float:
+    """Return the seconds for one admission with many clients, each with its own connection."""
+    start = time.perf_counter()
+    processes = [multiprocessing.Process(target=_clients, args=(path, number)) for number in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    return (time.perf_counter() - start) / (CLIENTS * ADMISSIONS_PER_CLIENT)
+
+
+def _clients(path: Path, process: int) -> None:
+    def admit(thread: int) -> None:
+        connection = UnixConnection(path)
+        for number in range(ADMISSIONS_PER_CLIENT):
+            name = f"client-{process}-{thread}-{number}"
+            assert connection.send_json("POST", "/v1/pods", pod(name, cpu="10m", memory="1Mi")) == 201
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(admit, range(CLIENTS // PROCESSES)))
+
+
+def _listen(stack: ExitStack, path: Path) -> None:
+    """Open an event stream, and read it in a thread."""
+    stream = stack.enter_context(socket(AF_UNIX, SOCK_STREAM))
+    stream.connect(str(path))
+    stream.sendall(b"GET /v1/events HTTP/1.1\r\nHost: agent\r\n\r\n")
+
+    def read() -> None:
+        while stream.fileno() >= 0 and stream.recv(1 << 16):
+            pass
+
+    Thread(target=read, daemon=True).start()
