@@ -246,6 +246,30 @@ def test_cancelling_the_caller_cancels_a_job_that_has_not_started(queue, disk):
     assert [entry.pod.uid for entry in queue.state.pod_views()] == ["a"]
 
 
+def test_the_pending_pod_of_a_caller_that_is_gone_is_handed_over(queue):
+    """A pod must never hold devices while no task allocates them."""
+    started: list = []
+    queue.start_pending = started.extend
+    running, proceed = threading.Event(), threading.Event()
+
+    def decide(transaction):
+        running.set()
+        assert proceed.wait(60)
+        return transaction.decide(pod("a", cpu="1"))
+
+    async def leave():
+        (caller,) = await submit(queue.run(decide))
+        assert await asyncio.to_thread(running.wait, 60)
+        caller.cancel()
+        await asyncio.wait([caller])
+        proceed.set()
+        await queue.run(Transaction.flush_events)  # after the job of the caller
+
+    asyncio.run(leave())
+
+    assert [one.pod.uid for one in started] == ["a"]
+
+
 def test_a_read_only_queue_rejects_changes(disk):
     read_only = AdmissionQueue(
         empty_state(), disk, clock=clock(), dispatch=lambda _: None, problems=("CPU 9 is gone; do this",)

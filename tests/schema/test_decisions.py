@@ -17,6 +17,7 @@ from alignup.schema import codec
 from alignup.schema.decisions import (
     VERSION,
     DecisionDocument,
+    RecentDocuments,
     decision_document,
     from_document,
     to_document,
@@ -90,6 +91,18 @@ def test_the_ledgers_are_not_part_of_the_document():
 
     assert (read.before, read.after) == (None, None)
     assert decision.after is not None
+
+
+def test_one_decision_has_one_document():
+    documents = RecentDocuments(size=2)
+    first = admitted()
+    document = documents.document(first)
+
+    assert documents.document(first) is document
+    assert document == decision_document(first)
+    documents.document(rejected())
+    documents.document(kept())
+    assert documents.document(first) is not document, "the oldest is dropped"
 
 
 def test_sets_are_linux_lists():
