@@ -63,7 +63,7 @@ def host(nodes: int, policy: Policy, *, cpus: int = 128, closest: bool = False) 
     )
 
 
-def pod(uid: str, *, cpus: int = 4, memory: str = "4Gi", gpus: int = 1) -> Pod:
+def pod(uid: str, *, cpus: float = 4, memory: str = "4Gi", gpus: int = 1) -> Pod:
     """A Guaranteed pod with one container."""
     amounts = {"cpu": Quantity.parse(str(cpus)), "memory": Quantity.parse(memory)}
     if gpus:

@@ -1,6 +1,7 @@
 """Faults that an agent must survive; ``e2e/test_agent_faults.py`` has longer versions."""
 
 import json
+import resource
 import time
 
 import pytest
@@ -13,7 +14,8 @@ from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue as Queue
 from alignup.schema.decisions import decision_document
-from alignup.state.checkpoint import NAME, CheckpointStore
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import NAME
 from alignup.state.history import History
 from tests.agent.agents import CONFIG, pod, running
 from tests.agent.load import PODS_PER_KILL, come_and_go, kill_again_and_again, memory_of, nonsense
@@ -24,6 +26,7 @@ from tests.deadlines import wait_for
 from tests.effort import SEED, did, examples, rounds
 
 ROOMY = {**CONFIG, "maxPods": 1000}
+UNLIMITED = resource.RLIM_INFINITY
 LARGEST = 20 << 10  #: bytes of a file on a full disk
 
 
@@ -34,7 +37,7 @@ def test_an_agent_killed_under_load_keeps_every_acknowledged_decision(tmp_path):
     assert kill_again_and_again(tmp_path / "root", kills=kills, seed=SEED) >= kills * PODS_PER_KILL
 
 
-def test_a_full_disk_stops_only_admissions(tmp_path):
+def test_a_full_disk_stops_admissions_until_there_is_space(tmp_path):
     promised = {}
     with running(tmp_path / "root", config=ROOMY, largest=LARGEST) as agent:
         for number in range(200):
@@ -43,8 +46,9 @@ def test_a_full_disk_stops_only_admissions(tmp_path):
                 break
             promised[f"pod-{number}"] = answer.json()["decision"]["placements"]
         shown = agent.pods()
-        released = agent.release("pod-0")
+        resource.prlimit(agent.process.pid or 0, resource.RLIMIT_FSIZE, (UNLIMITED, UNLIMITED))
         wait_for(agent.ready)
+        released = agent.release("pod-0")
         again = agent.admit("pod-0", cpu="1m", memory="1Mi")
         agent.kill()
     with running(tmp_path / "root", config=ROOMY) as agent:

@@ -17,7 +17,8 @@ from alignup.kube.podspec import PodManifest
 from alignup.schema.api import LedgerFullError
 from alignup.schema.run_status import PodRunStatus
 from alignup.serve.responses import backend_problem
-from alignup.state.checkpoint import NAME, CheckpointStore
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import NAME
 from tests.agent.plugin_rig import start_rig
 from tests.agent.states import ANY_DECISION, clock, empty_state
 from tests.align.hosts import host, pod
@@ -125,10 +126,11 @@ def test_a_release_succeeds_even_if_the_waiting_pods_would_not_fit(start):
     for uid, cpu in (("a", "4"), ("b", "3"), *((f"w{number}", "1") for number in range(6))):
         trial.admit(uid, cpu=cpu)
     before = trial.queue.state
-    size = trial.path.stat().st_size
     trial.queue.close()
-    trial.path.unlink()
-    trial.path.with_name(f"{NAME}.previous").unlink()
+    Checkpointer(CheckpointStore(trial.path.parent), before.host)(before)
+    size = trial.path.stat().st_size
+    for path in trial.path.parent.glob("checkpoint.*"):
+        path.unlink()
     agent = start(size=size, slack=100, state=before)
 
     (released,) = agent.run((Transaction.release, "a"))

@@ -23,7 +23,8 @@ from alignup.schema import codec
 from alignup.schema.decisions import decision_document
 from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
 from alignup.serve import responses
-from alignup.state.checkpoint import NAME, CheckpointStore
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import NAME
 from alignup.state.history import History
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod

@@ -346,4 +346,4 @@ def test_concurrent_jobs_never_allocate_a_resource_twice(queue, disk):
 
     assert queue.state.pod_views() == ()
     assert queue.host.ledger.by_provider() == empty_state().host.ledger.by_provider()
-    assert disk.written[-1] is queue.state
+    assert disk.written[-1] == queue.state

@@ -22,7 +22,8 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
 from alignup.schema.api import AdmissionStatus
 from alignup.schema.checkpoints import TerminationRequest
-from alignup.state.checkpoint import NAME, CheckpointStore
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import NAME
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod
 from tests.effort import examples
@@ -69,7 +70,7 @@ def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
 
     state = recovered.state
     assert recovered.problems == ()
-    assert recovered.notes == ("the checkpoint has version 1; the next one will have version 2",)
+    assert recovered.notes == ("the checkpoint has version 1; the next one will have version 3",)
     assert list(state.admitted) == ["trainer", "big", "small"]
     assert state.admitted["trainer"].termination == TerminationRequest(1700.5, 30.0)
     assert state.admitted["trainer"].pod.manifest.text.startswith('{"apiVersion"')
@@ -240,7 +241,8 @@ def test_the_advice_is_right_if_the_previous_checkpoint_is_of_no_use_either(tmp_
 
 def test_a_contradictory_checkpoint_is_left_for_the_previous_one(tmp_path):
     """Its checksum is right, but two pods have one uid."""
-    save_after(tmp_path, pod("a"), pod("b", cpu="1"))
+    before = save_after(tmp_path, pod("a"), pod("b", cpu="1"))
+    Checkpointer(CheckpointStore(tmp_path), before.host)(before)
     rewrite(tmp_path / NAME, lambda document: document["pods"].append(document["pods"][0]))
 
     (problem,) = recover_from(tmp_path).problems
@@ -248,7 +250,7 @@ def test_a_contradictory_checkpoint_is_left_for_the_previous_one(tmp_path):
 
     assert "start with --recover previous to fall back to the previous one" in problem
     assert recovered.problems == ()
-    assert list(recovered.state.admitted) == ["a"]
+    assert list(recovered.state.admitted) == ["a", "b"]
     assert recovered.notes[0] == problem
 
 
@@ -266,7 +268,7 @@ def test_a_checkpoint_of_a_later_version_is_an_error(tmp_path):
     head, body = text.split(b",\n", 1)
     import hashlib  # noqa: PLC0415 - only here
 
-    later = body.replace(b'"version":2', b'"version":99')
+    later = body.replace(b'"version":3', b'"version":99')
     (tmp_path / NAME).write_bytes(b'{"sha256":"%s",\n%s' % (hashlib.sha256(later).hexdigest().encode(), later))
 
     assert head.startswith(b'{"sha256"')

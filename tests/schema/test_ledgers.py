@@ -23,7 +23,7 @@ from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.synthetic import parse
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.schema import codec
-from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument, pod_entry, residue
+from alignup.schema.ledgers.documents import PodEntryDocument, ResidueDocument, check_holders, pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import PodDocument, pod_document, read_pod
 from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, host, hosts, pod
@@ -502,7 +502,7 @@ def test_holdings_without_a_pod_are_an_error():
     one.admit(pod("a"))
 
     with pytest.raises(StateError, match="pods a hold resources but are not in the ledger"):
-        residue(replace(one.ledger, pods={}))
+        check_holders(replace(one.ledger, pods={}))
 
 
 AMOUNTS = ("1", "2000m", "1.5Gi", "1e3", "5n", "0", "-3", "1536Mi", "12E", "1e-3", "0.5", "1000000", "1e300", "3e2147")

@@ -1,5 +1,6 @@
 """Writers of checkpoints and histories that ``processes`` runs."""
 
+import os
 import random
 from itertools import count
 from pathlib import Path
@@ -10,9 +11,11 @@ from alignup.align.workload import QoS
 from alignup.schema import codec
 from alignup.schema.decisions import DecidedPodDocument
 from alignup.schema.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue, ResidueDocument
-from alignup.state.checkpoint import Checkpoint, CheckpointStore
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import Checkpoint
 from alignup.state.fingerprint import fingerprint_of
 from alignup.state.history import History
+from alignup.state.journal import JournalChange
 from tests.state.processes import Report, kill_before_each_call, kill_writer, main
 
 
@@ -22,6 +25,11 @@ def numbered(number: int = 0, *, pods: int = 0, size: int = 400) -> Checkpoint:
     nothing = fingerprint_of({})
     residue = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
     return Checkpoint(machine=nothing, settings=nothing, residue=residue, plugins=[str(number)], finished=finished)
+
+
+def changed(number: int) -> JournalChange:
+    """Return the change that makes a numbered checkpoint one with this *number*, without finished pods."""
+    return JournalChange(residue=numbered().residue, plugins=[str(number)])
 
 
 def serial_in(directory: Path) -> int:
@@ -68,6 +76,32 @@ def kill_checkpoint_writer_before_each_call(directory: str) -> int:
         serial = found
 
     return kill_before_each_call(save, check)
+
+
+def kill_journal_writer_before_each_call(directory: str) -> int:
+    """Return how many processes were killed while they saved a checkpoint and appended changes."""
+    reported = os.memfd_create("acknowledged")
+    os.pwrite(reported, bytes(8), 0)
+
+    def found() -> int:
+        loaded = CheckpointStore(Path(directory)).load()
+        return int(loaded.document.plugins[0]) if loaded else 0
+
+    def write() -> None:
+        store, number = CheckpointStore(Path(directory)), found()
+        store.save(numbered(number + 1))
+        for more in (2, 3):
+            store.append(changed(number + more))
+            os.pwrite(reported, (number + more).to_bytes(8, "big"), 0)
+
+    last = 0
+
+    def check() -> None:
+        nonlocal last
+        before, last = max(last, int.from_bytes(os.pread(reported, 8, 0), "big")), found()
+        assert before <= last <= before + 3
+
+    return kill_before_each_call(write, check)
 
 
 def decided(name="web", *, uid="", namespace="default", outcome="admitted", **more):

@@ -1,9 +1,9 @@
 """A disk in memory that loses power, stops or fails at any file operation.
 
 It behaves like a real one at its worst. Contents survive a power cut only after ``sync_file``, and directory entries
-only after ``sync``. Of later changes any part may survive: each change of an entry for itself, and of a file nothing,
-everything, a part, or zeros. After a failed sync, each change has been written or is lost for good, and the next sync
-does not report it.
+only after ``sync``. Of later changes any part may survive: each change of an entry for itself, and of what was appended
+to a file nothing, everything, a part, or zeros. After a failed sync, each change has been written or is lost for good,
+and the next sync neither writes nor reports it.
 """
 
 import errno
@@ -28,6 +28,7 @@ class File:
     data: bytes = b""
     durable: bytes = b""
     mode: int = stat.S_IFREG | 0o600
+    written: int = 0  #: the size up to which the kernel regards the contents as written, even if they are lost
 
 
 @dataclass(eq=False)
@@ -114,10 +115,7 @@ class SimulatedDirectory(Directory):
 
     def status(self, name: str) -> os.stat_result | None:
         found = self.folder.entries.get(name)
-        if found is None:
-            return None
-        size = len(found.data) if isinstance(found, File) else 0
-        return os.stat_result((found.mode, id(found), 1, 1, os.geteuid(), os.getegid(), size, 0, 0, 0))
+        return None if found is None else _status(found)
 
     def read(self, name: str, *, limit: int) -> bytes | None:
         found = self.folder.entries.get(name)
@@ -136,6 +134,14 @@ class SimulatedDirectory(Directory):
         self.folder.change(**{name: self._open[number]})
         return number
 
+    def open_to_append(self, name: str) -> int:
+        self._disk.operate("open")
+        found = self._existing(name)
+        assert isinstance(found, File)
+        number = len(self._open) + 1
+        self._open[number] = found
+        return number
+
     def set_owner_and_mode(self, file: int, *, owner: tuple[int, int] | None, mode: int) -> None:
         del owner
         self._disk.operate("chmod")
@@ -149,13 +155,22 @@ class SimulatedDirectory(Directory):
             self._open[file].data += part
 
     def sync_file(self, file: int) -> None:
-        found = self._open[file]
+        self._sync_file(self._open[file], "sync file")
+
+    def sync_data(self, file: int) -> None:
+        self._sync_file(self._open[file], "sync data")
+
+    def _sync_file(self, file: File, operation: str) -> None:
         try:
-            self._disk.operate("sync file")
+            self._disk.operate(operation)
         except OSError:
-            found.durable = self._disk.rng.choice(_contents(found))
+            file.durable, file.written = self._disk.rng.choice(_contents(file)), len(file.data)
             raise
-        found.durable = found.data
+        file.durable, file.written = _written_back(file), len(file.data)
+
+    def truncate(self, file: int, size: int) -> None:
+        self._disk.operate("truncate")
+        self._open[file].data = self._open[file].data[:size]
 
     def close_file(self, file: int) -> None:
         del self._open[file]
@@ -200,6 +215,11 @@ class SimulatedDirectory(Directory):
         return found
 
 
+def _status(found: File | Folder) -> os.stat_result:
+    size = len(found.data) if isinstance(found, File) else 0
+    return os.stat_result((found.mode, id(found), 1, 1, os.geteuid(), os.getegid(), size, 0, 0, 0))
+
+
 def _apply(entries: dict[str, File | Folder], changes: Mapping[str, File | Folder | None]) -> None:
     for name, what in changes.items():
         if what is None:
@@ -217,10 +237,18 @@ def _entries_with(folder: Folder, kept: list[bool]) -> dict[str, File | Folder]:
 
 
 def _contents(file: File) -> tuple[bytes, bytes, bytes, bytes]:
-    """What a power cut may leave of a file."""
-    if file.data == file.durable:
-        return (file.data,) * 4
-    return file.durable, file.data, file.data[: len(file.data) * 2 // 3], bytes(len(file.data))
+    """What a power cut may leave of a file, which changes only at its end."""
+    before, after = file.durable, _written_back(file)
+    if not after.startswith(before):  # truncated
+        return before, after, before, after
+    added = after[len(before) :]
+    return before, after, before + added[: len(added) * 2 // 3], before + bytes(len(added))
+
+
+def _written_back(file: File) -> bytes:
+    """What the next sync makes durable; what an earlier failed one has lost stays lost."""
+    written = min(file.written, len(file.data))
+    return file.durable[:written].ljust(written, b"\0") + file.data[written:]
 
 
 def _folders(folder: Folder) -> Iterator[Folder]:

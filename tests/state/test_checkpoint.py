@@ -20,7 +20,8 @@ from alignup.schema.checkpoints import FinishedPodDocument, HeldPodDocument, Ter
 from alignup.schema.ledgers.documents import pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import pod_document
-from alignup.state.checkpoint import NAME, Checkpoint, CheckpointStore, LoadedCheckpoint
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import NAME, Checkpoint, LoadedCheckpoint
 from alignup.state.directory import Directory
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 from tests.align.hosts import GIB, GPU, host, pod
@@ -127,7 +128,7 @@ def test_a_checkpoint_has_one_line_per_pod(store, one):
     document = json.loads(store.path.read_bytes())
     lines = store.path.read_text().splitlines()
 
-    assert (document["format"], document["version"], document["serial"]) == ("alignup checkpoint", 2, 1)
+    assert (document["format"], document["version"], document["serial"]) == ("alignup checkpoint", 3, 1)
     assert [line[:25] for line in lines if line.startswith('{"entry"')] == 2 * ['{"entry":{"pod":{"name":"']
 
 
@@ -151,7 +152,7 @@ def test_version_1_is_migrated(store):
     loaded = found(store)
 
     document = loaded.document
-    assert loaded.notes == ("the checkpoint has version 1; the next one will have version 2",)
+    assert loaded.notes == ("the checkpoint has version 1; the next one will have version 3",)
     assert document.serial == 8
     assert document.machine == machine_fingerprint(one.machine)
     assert document.settings.facts == settings_fingerprint(one.settings).facts
@@ -335,32 +336,32 @@ def test_invalid_contents_are_rejected(store, one, fields, what):
 
 def test_a_newer_version_is_left_to_a_newer_release(store, one):
     store.save(checkpoint(one))
-    rewritten(store, version=3)
+    rewritten(store, version=4)
 
     error = load_error(store)
 
-    assert error.what == "the checkpoint has version 3, but this release reads versions up to 2"
+    assert error.what == "the checkpoint has version 4, but this release reads versions up to 3"
     assert error.advice.startswith("start the release of alignup that wrote it, or a newer one")
 
 
 def test_older_versions_are_migrated_step_by_step(store, one):
-    def third(document):
-        return {**document, "plugins": ["third"]}
-
     def fourth(document):
-        return {**document, "plugins": [*document["plugins"], "fourth"]}
+        return {**document, "plugins": ["fourth"]}
+
+    def fifth(document):
+        return {**document, "plugins": [*document["plugins"], "fifth"]}
 
     store.save(checkpoint(one))
-    now = CheckpointStore(store.path.parent, migrations={2: third, 3: fourth})
+    now = CheckpointStore(store.path.parent, migrations={3: fourth, 4: fifth})
 
     loaded = found(now)
-    assert loaded.document.plugins == ["third", "fourth"]
-    assert loaded.notes == ("the checkpoint has version 2; the next one will have version 4",)
+    assert loaded.document.plugins == ["fourth", "fifth"]
+    assert loaded.notes == ("the checkpoint has version 3; the next one will have version 5",)
     assert ledger_of(loaded, one) == one.ledger
     now.save(checkpoint(one))
     assert found(now).notes == ()
-    assert found(now, previous=True).document.plugins == ["third", "fourth"]
-    assert load_error(store).what.startswith("the checkpoint has version 4")
+    assert found(now, previous=True).document.plugins == ["fourth", "fifth"]
+    assert load_error(store).what.startswith("the checkpoint has version 5")
 
 
 def test_values_that_json_cannot_represent_are_not_written(store, one):

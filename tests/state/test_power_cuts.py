@@ -1,6 +1,7 @@
 """Checkpoints on a simulated disk survive power cuts, kills and failed syncs at every file operation."""
 
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from itertools import count
@@ -9,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import CheckpointError
-from alignup.state.checkpoint import NAME, CheckpointStore
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import NAME
 from tests.effort import SEED, attacked, did, rounds
-from tests.state.programs import numbered
+from tests.state.programs import changed, numbered
 from tests.state.simulated_disk import File, PowerCutError, SimulatedDisk
 
 ROOT = Path("/var/lib/agent")
+Save = Callable[[CheckpointStore, int], int]
 
 
 def store_on(disk: SimulatedDisk) -> CheckpointStore:
@@ -25,17 +28,28 @@ def save(store: CheckpointStore, number: int) -> int:
     return store.save(numbered(number, pods=number % 3, size=30))
 
 
+def save_or_append(store: CheckpointStore, number: int) -> int:
+    """Append a change, and every few times or if that fails write a checkpoint, as the agent does."""
+    if number % 4:
+        with suppress(CheckpointError):
+            return store.append(changed(number))
+    return store.save(numbered(number))
+
+
 def number_on(disk: SimulatedDisk, *, previous: bool = False) -> int:
     """The number of the checkpoint that a new process finds; 0 without one."""
     loaded = store_on(disk).load(previous=previous)
     if loaded is None:
         return 0
     (number,) = loaded.document.plugins
-    assert [pod["number"] for pod in loaded.document.finished] == [int(number)] * (int(number) % 3)
+    assert loaded.serial < loaded.document.serial or [pod["number"] for pod in loaded.document.finished] in (
+        [],
+        [int(number)] * (int(number) % 3),
+    )
     return int(number)
 
 
-def left_by_power_cut(operation: int, *, saves: int) -> tuple[SimulatedDisk, int, int]:
+def left_by_power_cut(operation: int, *, saves: int, save: Save = save) -> tuple[SimulatedDisk, int, int]:
     """The disk after a power cut before an *operation*, the last acknowledged number, and the last attempted."""
     disk, saved, attempted = SimulatedDisk(), 0, 0
     disk.cut_before = operation
@@ -54,7 +68,7 @@ def flaw_of(disk: SimulatedDisk, *, saved: int, attempted: int) -> str:
         found = number_on(disk)
         save(store_on(disk), 9)
         after = number_on(disk)
-        before = number_on(disk, previous=True) if found else 0
+        before = number_on(disk, previous=True) if found else 0  # with its journal
     except CheckpointError as error:
         return str(error)
     if not saved <= found <= attempted:
@@ -63,11 +77,12 @@ def flaw_of(disk: SimulatedDisk, *, saved: int, attempted: int) -> str:
 
 
 @pytest.mark.soak
-def test_a_power_cut_at_any_operation_loses_no_acknowledged_checkpoint():
-    """This includes the first one, whose directory and its parents are new."""
-    saves, checked, findings = rounds(2, soak=5), 0, []
+@pytest.mark.parametrize(("save", "saves"), [(save, rounds(2, soak=5)), (save_or_append, rounds(6, soak=12))])
+def test_a_power_cut_at_any_operation_loses_no_acknowledged_checkpoint(save, saves):
+    """This includes the first one, whose directory and its parents are new, and changes in the journal."""
+    checked, findings = 0, []
     for operation in count():
-        disk, saved, attempted = left_by_power_cut(operation, saves=saves)
+        disk, saved, attempted = left_by_power_cut(operation, saves=saves, save=save)
         for left in (disk.after_kill(), *disk.all_after_power_cut()):
             checked += 1
             if flaw := flaw_of(left, saved=saved, attempted=attempted):
@@ -187,14 +202,79 @@ def test_an_unsettled_checkpoint_that_is_gone_is_an_error(damaged):
         save(store, 3)
 
 
+@pytest.mark.parametrize(
+    ("operations", "usable", "settled"),
+    [
+        pytest.param({"write"}, True, True, id="a full disk"),
+        pytest.param({"sync data"}, False, True, id="a failed sync"),
+        pytest.param({"write", "truncate"}, False, False, id="nothing works"),
+        pytest.param({"sync data", "truncate"}, False, False, id="a failed sync, and nothing can be cut"),
+        pytest.param({"sync data", "sync file"}, False, False, id="all syncs fail"),
+    ],
+)
+def test_a_failed_append_leaves_the_last_change(operations, usable, settled):
+    """After a failed sync, nothing is appended before a checkpoint is written: the end of the journal is unknown."""
+    disk = SimulatedDisk()
+    store = store_on(disk)
+    save(store, 1)
+    for number in (2, 3):
+        store.append(changed(number))
+    disk.fails = operations.__contains__
+
+    with pytest.raises(CheckpointError, match="Input/output error") as caught:
+        store.append(changed(4))
+
+    disk.fails = lambda _: False
+    assert ("the previous one is still valid" in caught.value.advice) == settled
+    assert {number_on(one) for one in disk.all_after_power_cut()} <= ({3} if settled else {3, 4})
+    assert "truncate" in operations or number_on(disk.after_kill()) == 3
+    if usable:
+        assert store.append(changed(5)) == 4
+    else:
+        with pytest.raises(CheckpointError, match="a checkpoint must be written first"):
+            store.append(changed(5))
+        save(store, 5)
+    assert {number_on(one) for one in disk.all_after_power_cut()} == {5}
+
+
+@pytest.mark.parametrize("failed", ["open", "rename", "create", "write", "sync file", "sync"])
+def test_a_journal_that_cannot_be_created_leaves_the_checkpoint(failed):
+    """The journal of the previous checkpoint is kept."""
+    disk = SimulatedDisk()
+    store = store_on(disk)
+    save(store, 1)
+    store.append(changed(2))
+    save(store, 3)
+    left = iter([True])
+    disk.fails = lambda name: name == failed and next(left, False)
+
+    if failed == "open":
+        store.append(changed(4))
+        with pytest.raises(CheckpointError):
+            store.append(changed(5))
+    else:
+        with pytest.raises(CheckpointError, match="the previous one is still valid"):
+            store.append(changed(4))
+
+    kept = 4 if failed == "open" else 3
+    assert {number_on(one) for one in disk.all_after_power_cut()} == {kept}
+    assert {number_on(one, previous=True) for one in disk.all_after_power_cut()} == {2}
+    with pytest.raises(CheckpointError, match="a checkpoint must be written first"):
+        store.append(changed(5))
+    save(store, 5)
+    store.append(changed(6))
+    assert {number_on(one) for one in disk.all_after_power_cut()} == {6}
+
+
 def fails_sometimes(rng: random.Random | None, _: str) -> bool:
     return rng is not None and rng.random() < 0.2
 
 
 @pytest.mark.soak
-def test_random_failures_and_power_cuts_lose_nothing():
+@pytest.mark.parametrize("save", [save, save_or_append])
+def test_random_failures_and_power_cuts_lose_nothing(save):
     """A failed save has no effect, except that a power cut may keep it while the error says so."""
-    tries, crashes, failures, findings = rounds(150, soak=20_000), 0, 0, []
+    tries, crashes, failures, findings = rounds(100, soak=20_000), 0, 0, []
     rng = random.Random(SEED)
     for _ in range(tries):
         disk = SimulatedDisk(rng=rng)

@@ -1,25 +1,34 @@
-"""Writes the agent's state to the checkpoint, and encodes only the pods that have changed.
+"""Makes the agent's state durable: appends what changed to the journal, or writes a whole checkpoint.
 
-The checkpoint has a size limit for new pods, and a higher one for everything else: pods must be able to terminate and
-finish, and be released, when there is no space for more.
+A change costs the same however many pods there are: only pods that changed are looked at and encoded. A checkpoint is
+written when the journal is as large as the checkpoint, when the devices of the host change, after a failed append, and
+when the agent is idle.
+
+The checkpoint and its journal have a size limit for new pods, and a higher one for everything else: pods must be able
+to terminate and finish, and be released, when there is no space for more.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from alignup.agent.pod_record import PodRecord
 from alignup.agent.state import AgentState
-from alignup.align.errors import CheckpointFullError
+from alignup.align.errors import AlignError, CheckpointError, CheckpointFullError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.schema import codec
 from alignup.schema.checkpoints import HeldPodDocument, WaitingPodDocument
-from alignup.schema.ledgers.documents import pod_entry, residue
+from alignup.schema.ledgers.documents import check_holders, pod_entry, residue
 from alignup.schema.pods import pod_document
-from alignup.state.checkpoint import MAX_BYTES, Checkpoint, CheckpointStore
+from alignup.state.checkpoint import MAX_BYTES, CheckpointStore
+from alignup.state.checkpoint_format import Checkpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
+from alignup.state.journal import JournalChange
 
-MAX_BYTES_WITH_NEW_POD = MAX_BYTES // 4 * 3  #: of the checkpoint
+MAX_BYTES_WITH_NEW_POD = MAX_BYTES // 4 * 3  #: of the checkpoint and its journal
+MAX_JOURNAL_BYTES = 4 << 20  #: of the journal, unless the checkpoint is larger
+IDLE_JOURNAL_BYTES = 64 << 10  #: of the journal of an idle agent
 
 _Encoded = dict[str, tuple[object, bytes]]  # uid → the object whose identity stands for the document, and the document
 
@@ -41,19 +50,65 @@ class Checkpointer:
         self._waiting: _Encoded = {}  #: documents without their last value
 
     def __call__(self, state: AgentState) -> None:
-        ledger = (state.settled_host() if state.pending else state.host).ledger
+        if not self._append(state):
+            self._save(state)
+        self._saved = state
+
+    def fold(self) -> None:
+        """Write a checkpoint if the journal is worth it; if that fails, the journal is still valid."""
+        if self._saved is not None and self._store.journal_size > IDLE_JOURNAL_BYTES:
+            with suppress(OSError, AlignError):
+                self._save(self._saved)
+
+    def _append(self, state: AgentState) -> bool:
+        """Append what changed to the journal; return whether that was possible."""
+        saved = self._saved
+        if saved is None or self._store.journal_size > max(MAX_JOURNAL_BYTES, self._store.checkpoint_size):
+            return False
+        ledger = _settled_ledger(state)
+        changed = _changed_admitted(saved, state)
+        if changed is None or ledger.devices.inventories is not self._inventories:
+            return False
+        removed, added = changed
+        for uid in removed:
+            self._admitted.pop(uid, None)
+        self._admitted |= _encode_new(self._admitted, {uid: state.admitted[uid] for uid in added}, ledger)
+        removed_waiting, waiting, overtaken = _changed_waiting(saved, state)
+        before = self._waiting
+        self._waiting = _encode_new(before, state.waiting.pods) if state.waiting is not saved.waiting else before
+        removed_finished, finished = _changed(saved.finished, state.finished)
+        change = JournalChange(
+            residue=residue(ledger, providers=state.host.providers),
+            plugins=None if state.plugins == saved.plugins else sorted(state.plugins),
+            removed_pods=removed,
+            pods=[self._admitted[uid][1] for uid in added],
+            removed_waiting=removed_waiting,
+            waiting=[self._waiting_document(uid, state) for uid in waiting],
+            overtaken=overtaken,
+            removed_finished=removed_finished,
+            finished=[state.finished[uid].finished_document for uid in finished],
+        )
+        try:
+            self._store.append(change, limit=self._limit)
+        except CheckpointError:  # nothing more can be appended: write everything
+            return False
+        return True
+
+    def _save(self, state: AgentState) -> None:
+        """Write a checkpoint."""
+        ledger = _settled_ledger(state)
+        check_holders(ledger)
         if ledger.devices.inventories is not self._inventories:
             self._admitted, self._inventories = {}, ledger.devices.inventories
         self._admitted = _encode_new(self._admitted, state.admitted, ledger)
         self._waiting = _encode_new(self._waiting, state.waiting.pods)
-        overtakes = state.waiting.overtakes
         checkpoint = Checkpoint(
             machine=self._machine,
             settings=self._settings,
             residue=residue(ledger, providers=state.host.providers),
             plugins=sorted(state.plugins),
             pods=[encoded for _, encoded in self._admitted.values()],
-            waiting=[b"%s%d}" % (text, overtakes.get(uid, 0)) for uid, (_, text) in self._waiting.items()],
+            waiting=[self._waiting_document(uid, state) for uid in state.waiting.pods],
             finished=[record.finished_document for record in state.finished.values()],
         )
         try:
@@ -62,7 +117,13 @@ class Checkpointer:
             if self._saved is not None and _has_new_pods(state, self._saved):
                 raise
             self._store.save(checkpoint)
-        self._saved = state
+
+    def _waiting_document(self, uid: str, state: AgentState) -> bytes:
+        return b"%s%d}" % (self._waiting[uid][1], state.waiting.overtakes.get(uid, 0))
+
+
+def _settled_ledger(state: AgentState) -> Ledger:
+    return (state.settled_host() if state.pending else state.host).ledger
 
 
 def _has_new_pods(state: AgentState, before: AgentState) -> bool:
@@ -70,6 +131,52 @@ def _has_new_pods(state: AgentState, before: AgentState) -> bool:
     known = before.admitted.keys() | before.waiting.pods.keys()
     granted = {uid for uid, record in state.admitted.items() if record.grants and uid not in before.admitted}
     return bool(granted or (state.admitted.keys() | state.waiting.pods.keys()) - known)
+
+
+def _changed_admitted(saved: AgentState, state: AgentState) -> tuple[list[str], list[str]] | None:
+    """Return the uids of admitted pods to remove and then to add, so that their order is right too.
+
+    Only pods that ``AgentState.unsaved`` names are looked at. ``None``: it does not name all changes.
+    """
+    unsaved, before, after = state.unsaved, saved.admitted, state.admitted
+    last = []  # pods that were added, or added again, are at the end
+    for uid in reversed(after):
+        if uid not in unsaved:
+            break
+        last.append(uid)
+    moved = set(last)
+    removed = sorted(uid for uid in unsaved if uid in before and (uid in moved or uid not in after))
+    replaced = sorted(uid for uid in unsaved - moved if uid in after and before.get(uid) is not after[uid])
+    if len(before) - len(removed) + len(last) != len(after):
+        return None
+    return removed, [*replaced, *reversed(last)]
+
+
+def _changed_waiting(saved: AgentState, state: AgentState) -> tuple[list[str], list[str], dict[str, int]]:
+    """Return the uids to remove and then to add, and the counts of overtakes that changed."""
+    before, after = saved.waiting, state.waiting
+    if before is after:
+        return [], [], {}
+    removed, added = _changed(
+        {uid: record.pod for uid, record in before.pods.items()}, {uid: one.pod for uid, one in after.pods.items()}
+    )
+    overtaken = {
+        uid: after.overtakes.get(uid, 0)
+        for uid in after.pods
+        if before.overtakes.get(uid, 0) != after.overtakes.get(uid, 0)
+    }
+    return removed, added, overtaken
+
+
+def _changed(before: Mapping[str, object], after: Mapping[str, object]) -> tuple[list[str], list[str]]:
+    """Return the keys to remove and then to add or replace, so that *before* becomes *after* in the same order."""
+    if before is after:
+        return [], []
+    kept, new = [uid for uid in before if uid in after], [uid for uid in after if uid not in before]
+    if list(after) != kept + new:
+        return list(before), list(after)
+    removed = [uid for uid in before if uid not in after]
+    return removed, [uid for uid, one in after.items() if before.get(uid) is not one]
 
 
 def _encode_new(before: _Encoded, pods: Mapping[str, PodRecord], ledger: Ledger | None = None) -> _Encoded:

@@ -164,7 +164,14 @@ def _start_queue(
     events = EventDispatcher(asyncio.get_running_loop(), log, history, metrics, EventBus(now=options.clock.now))
     checkpointer = Checkpointer(store, options.host)
     queues.append(
-        AdmissionQueue(recovered.state, checkpointer, clock=options.clock, dispatch=events, problems=recovered.problems)
+        AdmissionQueue(
+            recovered.state,
+            checkpointer,
+            clock=options.clock,
+            dispatch=events,
+            problems=recovered.problems,
+            when_idle=checkpointer.fold,
+        )
     )
     return queues[0], events
 

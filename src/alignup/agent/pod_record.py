@@ -58,6 +58,22 @@ class PodRecord:
         )
 
 
+class TrackedRecords(dict[str, PodRecord]):
+    """Records by uid; ``changed`` has the uids that were added, replaced or removed."""
+
+    def __init__(self, records: Mapping[str, PodRecord]) -> None:
+        super().__init__(records)
+        self.changed: set[str] = set()
+
+    def __setitem__(self, uid: str, record: PodRecord) -> None:
+        self.changed.add(uid)
+        super().__setitem__(uid, record)
+
+    def __delitem__(self, uid: str) -> None:
+        self.changed.add(uid)
+        super().__delitem__(uid)
+
+
 def check_pod(pod: Pod) -> None:
     """Raise ``PodError`` for a pod that could never be released, or carries too much to be stored with many others."""
     check_uid(pod.uid)

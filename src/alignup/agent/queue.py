@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, Full, Queue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -54,8 +54,9 @@ class AdmissionQueue:
     """Runs jobs until it is closed.
 
     *dispatch* gets the events after the jobs are answered; it must not raise. The initial state is saved too, so that
-    a full disk shows at once. A failed save is repeated after *retry_seconds*. With *problems* the queue is
-    read-only: it saves nothing and rejects all jobs.
+    a full disk shows at once. A failed save is repeated after *retry_seconds*. *when_idle* is called once there were
+    no jobs for *idle_seconds* after a save; it must not raise. With *problems* the queue is read-only: it saves
+    nothing and rejects all jobs.
     """
 
     def __init__(  # noqa: PLR0913
@@ -67,6 +68,8 @@ class AdmissionQueue:
         dispatch: DispatchEvents,
         problems: tuple[str, ...] = (),
         retry_seconds: float = 1.0,
+        when_idle: Callable[[], None] = lambda: None,
+        idle_seconds: float = 1.0,
     ) -> None:
         self._state = state
         self._save = save
@@ -74,6 +77,8 @@ class AdmissionQueue:
         self._dispatch = dispatch
         self._problems = problems
         self._retry_seconds = retry_seconds
+        self._when_idle, self._idle_seconds = when_idle, idle_seconds
+        self._saved = False  #: whether something was saved since ``when_idle`` was called
         self.start_pending: StartPending = lambda _: None  #: called with waiting pods that need their device plugins
         self._events: list[AgentEvent] = []  #: not dispatched yet
         self._save_error = "" if problems else "the checkpoint is not written yet"  #: empty: it is written
@@ -170,9 +175,8 @@ class AdmissionQueue:
             self._write(self._state)
         while not stop:
             jobs: list[_Job] = []
-            timeout = DISPATCH_IDLE_SECONDS if self._events else self._retry_seconds if self._save_error else None
             try:
-                job = self._jobs.get(timeout=timeout)
+                job = self._jobs.get(timeout=self._timeout())
                 while job is not None and len(jobs) < MAX_BATCH - 1:
                     jobs.append(job)
                     job = self._jobs.get_nowait()
@@ -186,12 +190,24 @@ class AdmissionQueue:
                 self._dispatch_events()
             elif self._save_error and not stop:
                 self._write(self._state)
+            elif self._saved and not stop:
+                self._saved = False
+                self._when_idle()
         self._dispatch_events()
+
+    def _timeout(self) -> float | None:
+        """Return how many seconds to wait for a job before something else is done."""
+        if self._events:
+            return DISPATCH_IDLE_SECONDS
+        if self._save_error:
+            return self._retry_seconds
+        return self._idle_seconds if self._saved else None
 
     def _process(self, jobs: Iterable[_Job], *, admits_waiting: bool = True) -> None:
         state, batch = self._run_all(jobs, admits_waiting=admits_waiting)
+        durable = any(transaction.durable for _, transaction, _ in batch)
         try:
-            written = not any(transaction.durable for _, transaction, _ in batch) or self._write(state)
+            written = not durable or self._write(state)
         except CheckpointFullError as error:
             self._process_each([job for job, _, _ in batch], error, admits_waiting=admits_waiting)
             return
@@ -200,7 +216,7 @@ class AdmissionQueue:
                 if not transaction.always:
                     job.future.set_exception(NotReadyError(self._save_error))
             state, batch = self._run_all(job for job, transaction, _ in batch if transaction.always)
-        self._state = state
+        self._state = replace(state, unsaved=frozenset()) if durable and written else state
         self._answer(batch)
 
     def _process_each(self, jobs: Sequence[_Job], error: CheckpointFullError, *, admits_waiting: bool) -> None:
@@ -262,7 +278,7 @@ class AdmissionQueue:
             what = f"{type(error).__name__}: {error}"
             self._save_error = f"the checkpoint cannot be written because of a bug in alignup: {what}"
         else:
-            self._save_error = ""
+            self._save_error, self._saved = "", True
         return not self._save_error
 
 

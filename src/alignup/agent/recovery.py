@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import count
 
 from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
@@ -40,7 +41,8 @@ from alignup.schema.decisions import from_document
 from alignup.schema.ledgers.restore import restore_ledger
 from alignup.schema.pods import read_pod
 from alignup.schema.run_status import PodGrants
-from alignup.state.checkpoint import CheckpointStore, LoadedCheckpoint
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import LoadedCheckpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
 _ADVICE = "restore the machine or the configuration, or start with --recover drop-misfits to release only these pods"
@@ -51,7 +53,7 @@ _DAMAGE = "start the alignup version that wrote it, or start with --recover prev
 class RecoveryMode(StrEnum):
     """What may be lost if not everything can be restored."""
 
-    PREVIOUS = "previous"  #: fall back to the previous checkpoint
+    PREVIOUS = "previous"  #: fall back to the latest earlier state, in the journal or the previous checkpoint
     DROP_MISFITS = "drop-misfits"  #: release pods that cannot keep their resources
 
 
@@ -86,27 +88,26 @@ def recover(
 ) -> RecoveryResult:
     """Restore the state on an idle *host*; without a checkpoint, the *imported* state or an empty one."""
     empty = AgentState(host=host, idle_ledger=host.ledger, waiting=options.waiting, wait_enabled=options.wait_enabled)
-    may_use_previous = RecoveryMode.PREVIOUS in options.modes
+    may_use_previous, attempts = RecoveryMode.PREVIOUS in options.modes, count()
     try:
         loaded = store.load()
-    except CheckpointError as error:  # the previous one only if this one is damaged, so the option can stay set
-        if not may_use_previous or (loaded := _previous(store)) is None:
+    except CheckpointError as error:  # an earlier one only if this one is damaged, so the option can stay set
+        if not may_use_previous or (loaded := _earlier(store, next(attempts))) is None:
             return RecoveryResult(state=empty, problems=(str(error),))
-        may_use_previous = False
     if loaded is None:
         return RecoveryResult(state=empty) if imported is None else _imported(empty, imported(), now=now)
     found = _recover_from(loaded, empty, options=options, now=now)
-    if found.contradictory and may_use_previous and (loaded := _previous(store)) is not None:
+    while found.contradictory and may_use_previous and (loaded := _earlier(store, next(attempts))) is not None:
         before = _recover_from(loaded, empty, options=options, now=now)
         found = replace(before, notes=(*found.problems, *before.notes))
     unused = () if imported is None else ("there is a checkpoint, so the kubelet's state files are ignored",)
     return replace(found, notes=(*unused, *found.notes))
 
 
-def _previous(store: CheckpointStore) -> LoadedCheckpoint | None:
-    """Return the previous checkpoint if it is usable; the error about the current one says more than its own."""
+def _earlier(store: CheckpointStore, attempt: int) -> LoadedCheckpoint | None:
+    """Return an earlier state if there is one; the error about the current one says more than its own."""
     try:
-        return store.load(previous=True)
+        return store.load(previous=True, attempt=attempt)
     except CheckpointError:
         return None
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain, islice
 
@@ -55,7 +55,9 @@ class Clock:
 class AgentState:
     host: Host  #: must not be changed
     idle_ledger: Ledger  #: of the host without pods, with all devices healthy
-    admitted: Mapping[str, PodRecord] = field(default_factory=dict)  #: by uid, in admission order
+    admitted: dict[str, PodRecord] = field(default_factory=dict)  #: by uid, in admission order; must not be changed
+    #: uids that were added to ``admitted``, replaced or removed since it was last saved
+    unsaved: frozenset[str] = field(default=frozenset(), compare=False)
     waiting: WaitQueue = field(default_factory=WaitQueue)
     wait_enabled: bool = False  #: whether pods from the API wait if they do not fit; pods from manifests always do
     plugins: frozenset[str] = frozenset()  #: resources that device plugins serve or have served
@@ -117,6 +119,17 @@ class AgentState:
 
     def all_records(self) -> Iterator[PodRecord]:
         return chain(self.admitted.values(), self.waiting.pods.values(), self.finished.values())
+
+
+def event_about(
+    kind: EventKind, about: PendingAdmission | PodRecord | PodView | None, *, time: float, detail: str = ""
+) -> AgentEvent:
+    if about is None:
+        return AgentEvent(kind=kind, time=time, detail=detail)
+    event = AgentEvent(kind=kind, time=time, pod=about.pod, source=about.source, detail=detail)
+    if isinstance(about, PendingAdmission):
+        return replace(event, decision=about.decision, seconds=about.seconds)
+    return event
 
 
 def pod_view(record: PodRecord, status: AdmissionStatus, *, position: int | None = None) -> PodView:

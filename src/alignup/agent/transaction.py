@@ -10,8 +10,8 @@ from dataclasses import replace
 from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
-from alignup.agent.pod_record import API_SOURCE, PodRecord, check_pod, same_workload
-from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, pod_view
+from alignup.agent.pod_record import API_SOURCE, PodRecord, TrackedRecords, check_pod, same_workload
+from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, event_about, pod_view
 from alignup.agent.wait_queue import MAX_TRIES
 from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceLedger
@@ -31,11 +31,11 @@ class Transaction:
         self._before = state
         self._clock = clock
         self._host = copy(state.host)  # its ledger is a value, so the copy can change independently
-        self._admitted = dict(state.admitted)
+        self._admitted = TrackedRecords(state.admitted)
         self._waiting = state.waiting
         self._pending = dict(state.pending)
         self._backing_off = set(state.backing_off)
-        self._finished = dict(state.finished)
+        self._finished = state.finished
         self._admits_waiting = admits_waiting
         self._changed = False
         self.durable = False  #: whether a change must survive a crash
@@ -52,6 +52,7 @@ class Transaction:
             self._before,
             host=self._host,
             admitted=self._admitted,
+            unsaved=self._before.unsaved | self._admitted.changed,
             waiting=self._waiting,
             pending=self._pending,
             backing_off=frozenset(self._backing_off),
@@ -154,7 +155,7 @@ class Transaction:
             self._host.release(uid)
             del self._admitted[uid]
         elif uid in self._finished:
-            del self._finished[uid]
+            self._finished = {other: record for other, record in self._finished.items() if other != uid}
         else:
             self._waiting = self._waiting.without(uid)
             self._backing_off.discard(uid)
@@ -169,13 +170,16 @@ class Transaction:
 
         Of two requests the sooner counts. A waiting pod is released at once. ``None``: unknown uid.
         """
-        pods = self._finished if uid in self._finished else self._admitted
-        record = pods.get(uid)
+        record = self._finished.get(uid) or self._admitted.get(uid)
         if record is None:
             return self.release(uid)
         request = TerminationRequest(self._clock.now(), grace)
         if record.termination is None or request.is_sooner_than(record.termination):
-            record = pods[uid] = replace(record, termination=request)
+            record = replace(record, termination=request)
+            if uid in self._finished:
+                self._finished = {**self._finished, uid: record}
+            else:
+                self._admitted[uid] = record
             self._changed = self.durable = True
             self._emit(EventKind.TERMINATING, record)
         return self.state().pod_view(uid)
@@ -185,9 +189,10 @@ class Transaction:
 
         Of the finished pods, the oldest are removed. Pods from manifests stay: the manifest would run them again.
         """
-        record = self._admitted.pop(uid, None)
+        record = self._admitted.get(uid)
         if record is None:
             return
+        del self._admitted[uid]
         self._host.release(uid)
         self._finished = self._before.newest_finished({**self._finished, uid: replace(record, run=run)})
         self._changed = self.durable = True
@@ -302,12 +307,7 @@ class Transaction:
     def _emit(
         self, kind: EventKind, about: PendingAdmission | PodRecord | PodView | None = None, *, detail: str = ""
     ) -> None:
-        event = AgentEvent(kind=kind, time=self._clock.now(), detail=detail)
-        if isinstance(about, PendingAdmission):
-            event = replace(event, decision=about.decision, seconds=about.seconds)
-        if about is not None:
-            event = replace(event, pod=about.pod, source=about.source)
-        self.events.append(event)
+        self.events.append(event_about(kind, about, time=self._clock.now(), detail=detail))
 
     def _admit_again(self, pod: Pod, known: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
         name = f"{known.pod.namespace}/{known.pod.name}"

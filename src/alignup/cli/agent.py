@@ -76,7 +76,7 @@ class AgentCommandOptions:
     log_dir: Path | None = path_option("DIR", "Directory of the container logs", f"logs {_IN_ROOT}")
     recover: tuple[str, ...] = option(
         "",
-        "previous: fall back to the previous checkpoint. drop-misfits: release pods that no longer fit",
+        "previous: fall back to the latest earlier state. drop-misfits: release pods that no longer fit",
         type=click.Choice(["previous", "drop-misfits"]),
         multiple=True,
     )

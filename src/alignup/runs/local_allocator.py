@@ -37,9 +37,10 @@ from alignup.runs.registry import RunRegistry
 from alignup.runs.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.schema import codec
 from alignup.schema.checkpoints import CheckpointDocument, HeldPodDocument
-from alignup.schema.ledgers.documents import pod_entry, residue
+from alignup.schema.ledgers.documents import check_holders, pod_entry, residue
 from alignup.schema.ledgers.restore import restore_ledger
-from alignup.state.checkpoint import Checkpoint, CheckpointStore
+from alignup.state.checkpoint import CheckpointStore
+from alignup.state.checkpoint_format import Checkpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 
 _MIB = 1 << 20
@@ -253,6 +254,7 @@ class LocalAllocator:
         for uid in self._others:
             host.release(uid)
         ledger = host.ledger
+        check_holders(ledger)
         (self._store or CheckpointStore(self._directory)).save(
             Checkpoint(
                 machine=machine_fingerprint(self.host.machine),

@@ -1,6 +1,6 @@
 """The checkpoint as a JSON document: everything an agent needs after a restart.
 
-Version 2 is written. Version 1 is upgraded when it is read.
+Version 3 is written. Versions 1 and 2 are upgraded when they are read.
 """
 
 from collections.abc import Mapping
@@ -72,6 +72,7 @@ class CheckpointDocument(Document, frozen=True, kw_only=True):
     format: str
     version: int
     serial: int
+    journal: str  #: the key of the journal that follows it; empty: none does
     machine: Fingerprint
     settings: Fingerprint
     residue: ResidueDocument
@@ -120,6 +121,11 @@ def upgrade_version_1(document: Mapping[str, Any]) -> dict[str, Any]:
         "waiting": waiting,
         "finished": finished,
     }
+
+
+def upgrade_version_2(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a version 2 checkpoint as version 3; earlier releases do not know the journal, and must not read it."""
+    return {**document, "version": 3, "journal": ""}
 
 
 def _upgrade_container(container: Any) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet

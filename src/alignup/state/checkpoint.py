@@ -1,64 +1,33 @@
-"""The checkpoint: the file from which an agent restores everything it has promised.
+"""The checkpoint and its journal: the files from which an agent restores everything it has promised.
 
-It is JSON with one pod per line. The first line holds nothing but the SHA-256 of the rest, so every changed bit is
-detected. A new checkpoint replaces the old one atomically (``state.atomic_files``), and the old one is kept as
-``checkpoint.json.previous``. An unreadable checkpoint is never overwritten: it is an error that says what to do. One
-that is too large to be read again is never written.
+A new checkpoint replaces the old one atomically (``state.atomic_files``), and the old one is kept as
+``checkpoint.json.previous``. Changes after it are appended to a journal (``state.journal``), which the next checkpoint
+makes obsolete. An unreadable checkpoint or journal is never overwritten: it is an error that says what to do. No more
+is written than can be read again.
 """
 
 import errno
-import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from alignup.align.errors import CheckpointError, CheckpointFullError, FileError, ParseError
-from alignup.schema import checkpoints, codec
-from alignup.schema.checkpoints import CheckpointDocument, Fingerprint
-from alignup.schema.codec import Document
-from alignup.schema.ledgers.documents import ResidueDocument
-from alignup.state import atomic_files
+from alignup.align.errors import CheckpointError, CheckpointFullError
+from alignup.state import atomic_files, checkpoint_format, journal
+from alignup.state.checkpoint_format import MIGRATIONS, NAME, PREVIOUS, Checkpoint, LoadedCheckpoint, Migrations
+from alignup.state.checkpoint_reader import CheckpointReader, check_owner, untrusted
 from alignup.state.directory import Directory, OpenDirectory
+from alignup.state.journal import JournalChange, JournalWriter
 
-FORMAT = "alignup checkpoint"
-NAME = "checkpoint.json"
-PREVIOUS = f"{NAME}.previous"
-MAX_BYTES = atomic_files.MAX_BYTES  #: of a checkpoint, for its reader and its writer
-Migrations = Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]]  #: older version → upgrade to the next
-#: Add one when a field changes its meaning or goes away.
-MIGRATIONS: Migrations = {1: checkpoints.upgrade_version_1}
+MAX_BYTES = atomic_files.MAX_BYTES  #: of a checkpoint and its journal together, for their reader and their writer
 
 _KEPT = f".{NAME}.kept"  # the old checkpoint while a new one is written
-_HEAD, _NECK = b'{"sha256":"', b'",\n'
-_DIGEST = 64  # hexadecimal digits
-_START = len(_HEAD) + _DIGEST + len(_NECK)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """What to store. Documents of pods are already encoded, so that the caller can encode each only once."""
-
-    machine: Fingerprint
-    settings: Fingerprint
-    residue: ResidueDocument
-    plugins: Sequence[str] = ()
-    pods: Sequence[bytes] = ()  #: each a ``HeldPodDocument``, in order of admission
-    waiting: Sequence[bytes] = ()  #: each a ``WaitingPodDocument``, in order
-    finished: Sequence[bytes] = ()  #: each a ``FinishedPodDocument``
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedCheckpoint:
-    document: CheckpointDocument
-    notes: tuple[str, ...] = ()  #: sentences for the log about how it was read
+_READ_TIMES = 5  # while another process replaces the checkpoint
 
 
 class CheckpointStore:
-    """The checkpoint in one directory, which is created if necessary and must belong to this user alone.
+    """The checkpoint and its journal in one directory, which is created if necessary and belongs to this user alone.
 
     It writes the version that the last of *migrations* leads to, and at most *limit* bytes. Not thread-safe;
     ``state.lock`` keeps other processes out.
@@ -72,50 +41,96 @@ class CheckpointStore:
         limit: int = MAX_BYTES,
         open_directory: OpenDirectory = Directory,
     ) -> None:
-        self._migrations, self._version = migrations, max(migrations) + 1
+        self._migrations = migrations
         self._limit, self._open = limit, open_directory
         try:
             found = atomic_files.make_private_directory(directory, open_directory=open_directory)
             if not stat.S_ISDIR(found.st_mode):
-                raise _untrusted(directory, "it is not a directory")
-            _check_owner(directory, found)
+                raise untrusted(directory, "it is not a directory")
+            check_owner(directory, found)
             if found.st_mode & 0o077:
                 directory.chmod(0o700)
         except OSError as error:
             where = directory if error.filename is None else error.filename
-            raise _untrusted(directory, f"cannot be created or read: {where}: {error.strerror}") from error
+            raise untrusted(directory, f"cannot be created or read: {where}: {error.strerror}") from error
         self.path, self.previous = directory / NAME, directory / PREVIOUS
-        self._serial = 0
+        self._reader = CheckpointReader(directory, migrations=migrations, limit=limit)
+        self._serial = 0  #: of the last change, in the checkpoint or in the journal
+        self._checkpoint_serial = 0
+        self._key = ""  #: of the journal that follows the checkpoint; empty: this process has not written it
+        self._size = 0  #: of the checkpoint
+        self._journal: JournalWriter | None = None
         self._loaded = False  #: whether the file is known to be valid or absent
         self._use_previous = False  #: whether the previous checkpoint replaces the current one
         self._unsettled = False  #: whether a failed sync leaves it open which checkpoint survives a power failure
 
-    def load(self, *, previous: bool = False) -> LoadedCheckpoint | None:
-        """Return the checkpoint, or the *previous* one; ``None`` if nothing was ever stored here.
+    def load(self, *, previous: bool = False, attempt: int = 0) -> LoadedCheckpoint | None:
+        """Return the checkpoint with the changes in its journal; ``None`` if nothing was ever stored here.
 
-        :class:`CheckpointError` if it is damaged, newer than this release, or missing although a previous one exists.
+        :class:`CheckpointError` if something is damaged, newer than this release, or missing although a previous
+        checkpoint exists. With *previous*, return an earlier state instead: what precedes the damage of the journal, or
+        the previous checkpoint. Each *attempt* returns an older one.
         """
         with self._opened() as directory:
             with suppress(OSError):  # the directory may be read-only; the next load tries again
                 _finish_replacement(directory)
-            path = self.previous if previous else self.path
-            loaded = self._read(path, directory)
-            if loaded is None and previous:
-                raise CheckpointError(
-                    "there is no previous checkpoint", where=str(path), advice="start without --recover previous"
-                )
-            if loaded is None and (before := self._read(self.previous, directory)) is not None:
-                raise CheckpointError(
-                    f"the checkpoint is missing, but the previous one ({_count_pods(before)}) exists",
-                    where=str(self.previous),
-                    advice=f"start with --recover previous, or move it out of {path.parent} to start empty",
-                )
-        self._serial = loaded.document.serial if loaded else 0
+            for _ in range(_READ_TIMES):
+                before = directory.status(NAME)
+                loaded = self._earlier(directory, attempt) if previous else self._reader.current(directory)
+                after = directory.status(NAME)
+                if before is None or after is None or os.path.samestat(before, after):
+                    break
+        self._serial, self._checkpoint_serial = (loaded.document.serial, loaded.serial) if loaded else (0, 0)
         self._loaded, self._use_previous = True, previous
-        if loaded and previous:
-            note = f"using the previous checkpoint, serial {self._serial}: later changes are lost"
-            return replace(loaded, notes=(*loaded.notes, note))
+        self._journal, self._key = None, ""
         return loaded
+
+    def _earlier(self, directory: Directory, attempt: int) -> LoadedCheckpoint:
+        found = self._reader.earlier(directory)
+        if attempt >= len(found):
+            advice = "start the alignup version that wrote it"
+            raise CheckpointError("there is no earlier state", where=str(self.previous), advice=advice)
+        return found[attempt]
+
+    @property
+    def journal_size(self) -> int:
+        """The bytes of the journal that this process has written since the last checkpoint."""
+        return self._journal.size if self._journal else 0
+
+    @property
+    def checkpoint_size(self) -> int:
+        return self._size
+
+    def append(self, change: JournalChange, *, limit: int | None = None) -> int:
+        """Append a change to the journal durably and return its serial number; :class:`CheckpointError` if that fails.
+
+        Then, and before the first checkpoint of this process, only ``save`` is possible. :class:`CheckpointFullError`,
+        and nothing is written, if the checkpoint and the journal have more than *limit* bytes together.
+        """
+        if not self._key or self._unsettled or (self._journal and not self._journal.usable):
+            raise _unwritable(self.path, OSError(errno.EIO, "a checkpoint must be written first"))
+        serial = self._serial + 1
+        try:
+            data = change.encode(serial)
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:  # of a provider from outside
+            raise _unwritable(self.path, error) from error
+        most, size = self._most(limit), self._size + self.journal_size + len(data) + journal.OVERHEAD
+        if size > most:
+            raise CheckpointFullError(str(self.path), size=size, limit=most)
+        writer = self._journal or JournalWriter(self.path, self._open)
+        try:
+            if self._journal is None:
+                self._journal = writer
+                writer.create(data, key=self._key, serial=self._serial)
+            else:
+                writer.append(data)
+        except OSError as error:
+            raise _unwritable(self.path, error, unsettled=not writer.settled) from error
+        self._serial = serial
+        return serial
+
+    def _most(self, limit: int | None) -> int:
+        return self._limit if limit is None else min(self._limit, limit)
 
     def save(self, checkpoint: Checkpoint, *, limit: int | None = None) -> int:
         """Store *checkpoint* durably and return its serial number; :class:`CheckpointError` if that fails.
@@ -125,13 +140,12 @@ class CheckpointStore:
         """
         if not self._loaded:
             self.load()
-        serial = self._serial + 1
+        serial, key = self._serial + 1, os.urandom(8).hex()
         try:
-            data = _encode(checkpoint, serial, version=self._version)
+            data = checkpoint_format.encode(checkpoint, serial, key=key, version=max(self._migrations) + 1)
         except (TypeError, ValueError, ArithmeticError, RecursionError) as error:  # of a provider from outside
             raise _unwritable(self.path, error) from error
-        most = min(self._limit, self._limit if limit is None else limit)
-        if len(data) > most:
+        if len(data) > (most := self._most(limit)):
             raise CheckpointFullError(str(self.path), size=len(data), limit=most)
         try:
             with self._open(self.path.parent) as directory:
@@ -141,8 +155,11 @@ class CheckpointStore:
                     _set_aside(directory)
                 self._replace(directory, data)
         except OSError as error:
-            raise _unwritable(self.path, error, unsettled=self._unsettled) from error
-        self._serial, self._use_previous = serial, False
+            tail = self._journal is not None and not self._journal.settled
+            raise _unwritable(self.path, error, unsettled=self._unsettled or tail) from error
+        self._journal = None
+        self._serial = self._checkpoint_serial = serial
+        self._key, self._size, self._use_previous = key, len(data), False
         return serial
 
     def set_aside(self) -> Path:
@@ -188,12 +205,12 @@ class CheckpointStore:
         It is written anew: after a failed sync, a second one may succeed although data is lost.
         """
         for name in (_KEPT, NAME):
-            data = self._contents(directory, self.path.with_name(name)) if self._serial else None
-            if data is not None and _serial_of(data) == self._serial:
+            data = self._reader.contents(directory, self.path.with_name(name)) if self._checkpoint_serial else None
+            if data is not None and checkpoint_format.serial_of(data) == self._checkpoint_serial:
                 atomic_files.replace(directory, NAME, data)
                 break
         else:
-            if self._serial:
+            if self._checkpoint_serial:
                 raise FileNotFoundError(errno.ENOENT, "the last valid checkpoint is gone")
             directory.remove(NAME)
         directory.remove(_KEPT)
@@ -205,113 +222,9 @@ class CheckpointStore:
         try:
             directory = self._open(self.path.parent)
         except OSError as error:
-            raise _untrusted(self.path, error.strerror or str(error)) from error
+            raise untrusted(self.path, error.strerror or str(error)) from error
         with directory:
             yield directory
-
-    def _read(self, path: Path, directory: Directory) -> LoadedCheckpoint | None:
-        """Return a checkpoint, ``None`` if it does not exist, or raise an error that says what to do."""
-        try:
-            return self._parse(self._contents(directory, path), path)
-        except _DamagedError as error:
-            before = None
-            with suppress(CheckpointError, _DamagedError):
-                if path == self.path:
-                    before = self._parse(self._contents(directory, self.previous), self.previous)
-            advice = f"move it out of {path.parent} to start empty: what its pods hold is then free"
-            if before is None:
-                advice = f"no valid previous one exists; {advice}" if path == self.path else advice
-            else:
-                which = f"the previous one ({_count_pods(before)})"
-                advice = f"start with --recover previous to continue from {which}, or {advice}"
-            raise CheckpointError(str(error), where=str(path), advice=advice) from error
-
-    def _contents(self, directory: Directory, path: Path) -> bytes | None:
-        """Return the contents of a file that only this user can write to; ``None`` if it does not exist."""
-        try:
-            found = directory.status(path.name)
-            if found is None:
-                return None
-            if not stat.S_ISREG(found.st_mode):
-                raise _untrusted(path, "it is not a regular file")
-            _check_owner(path, found)
-            return directory.read(path.name, limit=self._limit)
-        except OSError as error:
-            raise _untrusted(path, error.strerror or str(error)) from error
-        except FileError as error:
-            raise _DamagedError(str(error)) from error
-
-    def _parse(self, data: bytes | None, path: Path) -> LoadedCheckpoint | None:
-        if data is None:
-            return None
-        if not data.startswith(_HEAD) or data[_START - len(_NECK) : _START] != _NECK:
-            raise _DamagedError("not a checkpoint, or its first line is damaged" if data else "the file is empty")
-        digest = hashlib.sha256(memoryview(data)[_START:]).hexdigest().encode()
-        if data[len(_HEAD) : len(_HEAD) + _DIGEST] != digest:
-            raise _DamagedError("the checksum does not match the contents: the file was truncated or changed")
-        version = self._version
-        try:
-            header = codec.decode(data, _Header)
-            if header.format != FORMAT:
-                raise _DamagedError(f"not a checkpoint but {header.format!r}")
-            if header.version > version:
-                raise CheckpointError(
-                    f"the checkpoint has version {header.version}, but this release reads versions up to {version}",
-                    where=str(path),
-                    advice="start the release of alignup that wrote it, or a newer one",
-                )
-            if header.version == version:
-                return LoadedCheckpoint(codec.decode(data, CheckpointDocument))
-            document = codec.load(data)
-            for number in range(header.version, version):
-                document = self._migrations[number](document)
-            note = f"the checkpoint has version {header.version}; the next one will have version {version}"
-            return LoadedCheckpoint(codec.convert(document, CheckpointDocument), (note,))
-        except (ParseError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            what = f"missing {error}" if isinstance(error, KeyError) else str(error)
-            raise _DamagedError(f"the contents are invalid: {what}") from error
-
-
-class _DamagedError(Exception):
-    """The contents of a checkpoint are not what was written."""
-
-
-class _Header(Document, frozen=True):
-    format: Any
-    version: int
-    serial: int = 0
-
-
-def _encode(checkpoint: Checkpoint, serial: int, *, version: int) -> bytes:
-    parts = {
-        "format": FORMAT,
-        "version": version,
-        "serial": serial,
-        "machine": checkpoint.machine,
-        "settings": checkpoint.settings,
-        "residue": checkpoint.residue,
-        "plugins": checkpoint.plugins,
-    }
-    body = b'%s,\n"pods":[\n%s\n],\n"waiting":[\n%s\n],\n"finished":[\n%s\n]}\n' % (
-        b",\n".join(b'"%s":%s' % (name.encode(), codec.encode(one)) for name, one in parts.items()),
-        b",\n".join(checkpoint.pods),
-        b",\n".join(checkpoint.waiting),
-        b",\n".join(checkpoint.finished),
-    )
-    return b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode(), _NECK, body))
-
-
-def _serial_of(data: bytes) -> int | None:
-    """Return the serial number of a checkpoint that this process has written or read."""
-    try:
-        return codec.decode(data, _Header).serial
-    except ParseError:
-        return None
-
-
-def _count_pods(loaded: LoadedCheckpoint) -> str:
-    pods = len(loaded.document.pods)
-    return f"{pods} pod{'' if pods == 1 else 's'}"
 
 
 def _finish_replacement(directory: Directory) -> None:
@@ -328,9 +241,12 @@ def _finish_replacement(directory: Directory) -> None:
 def _set_aside(directory: Directory) -> str:
     """Rename the checkpoint to an unused name, and return it; a power failure loses neither name."""
     number = 1
-    while directory.status(aside := f"{NAME}.aside-{number}") is not None:
+    while any(directory.status(f"{NAME}.aside-{number}{tail}") for tail in ("", ".journal")):
         number += 1
+    aside = f"{NAME}.aside-{number}"
     directory.link(NAME, aside)
+    if directory.status(journal.NAME) is not None:  # it stays: it may belong to the previous checkpoint
+        directory.link(journal.NAME, f"{aside}.journal")
     directory.sync()
     directory.remove(NAME)
     return aside
@@ -339,18 +255,6 @@ def _set_aside(directory: Directory) -> str:
 def _sync_parent(path: Path, open_directory: OpenDirectory) -> None:
     with suppress(PermissionError), open_directory(path.parent) as parent:
         parent.sync()
-
-
-def _check_owner(path: Path, found: os.stat_result) -> None:
-    if found.st_uid != os.geteuid():
-        raise _untrusted(path, f"it belongs to user {found.st_uid}, but this process runs as user {os.geteuid()}")
-    if found.st_mode & 0o022:
-        raise _untrusted(path, f"other users can write to it (mode {stat.S_IMODE(found.st_mode):o})")
-
-
-def _untrusted(path: Path, what: str) -> CheckpointError:
-    advice = "give the agent a directory that belongs to its user alone (mode 700)"
-    return CheckpointError(what, where=str(path), advice=advice)
 
 
 def _unwritable(path: Path, error: Exception, *, unsettled: bool = False) -> CheckpointError:

@@ -1,7 +1,7 @@
 """The file operations on which durability depends, behind one interface.
 
-``state.atomic_files`` and ``state.checkpoint`` change files only through a :class:`Directory`, so tests can replace it
-by a simulated disk that fails or loses power at any operation.
+``state.atomic_files``, ``state.checkpoint`` and ``state.journal`` change files only through a :class:`Directory`, so
+tests can replace it by a simulated disk that fails or loses power at any operation.
 """
 
 import errno
@@ -81,6 +81,11 @@ class Directory:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(name, flags, 0o600, dir_fd=self._handle)
 
+    def open_to_append(self, name: str) -> int:
+        """Open an existing file, and return its descriptor."""
+        flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(name, flags, dir_fd=self._handle)
+
     def set_owner_and_mode(self, file: int, *, owner: tuple[int, int] | None, mode: int) -> None:
         """Set the mode, and the user and group unless they are right or ``None``."""
         now = os.fstat(file)
@@ -96,6 +101,13 @@ class Directory:
 
     def sync_file(self, file: int) -> None:
         os.fsync(file)
+
+    def sync_data(self, file: int) -> None:
+        """Make the contents and the size durable, but not the times."""
+        os.fdatasync(file)
+
+    def truncate(self, file: int, size: int) -> None:
+        os.ftruncate(file, size)
 
     def close_file(self, file: int) -> None:
         os.close(file)

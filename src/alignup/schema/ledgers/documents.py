@@ -143,16 +143,20 @@ def device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:
     return None if inventory is None or index is None else show_or_none(inventory.devices[index].nodes)
 
 
-def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> ResidueDocument:
-    """Return what the ledger records besides the holdings of pods.
-
-    *providers* are those of the host. ``StateError`` if one from outside this package cannot store its ledger, or if a
-    pod that is not in the ledger holds something: the document would lose it.
-    """
+def check_holders(ledger: Ledger) -> None:
+    """Raise ``StateError`` if a pod that is not in the ledger holds something: a checkpoint would lose it."""
     cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
     for held in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
         if unknown := held.keys() - ledger.pods.keys():
             raise StateError(f"pods {', '.join(sorted(unknown))} hold resources but are not in the ledger")
+
+
+def residue(ledger: Ledger, *, providers: Iterable[Provider[Any]] = ()) -> ResidueDocument:
+    """Return what the ledger records besides the holdings of pods.
+
+    *providers* are those of the host. ``StateError`` if one from outside this package cannot store its ledger.
+    """
+    cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
     by_name = {one.name: one for one in providers}
     if missing := [name for name in ledger.others if name not in by_name]:
         raise StateError(f"no provider can store the ledger of {', '.join(missing)}")
