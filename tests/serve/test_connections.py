@@ -320,3 +320,17 @@ async def test_requests_behind_one_without_a_response_are_not_read(tmp_path):
                 await asyncio.sleep(0)
 
     assert sent < 2 << 20
+
+
+async def test_a_stream_over_http_1_0_has_no_chunks(tmp_path):
+    path = tmp_path / "api.sock"
+    async with asyncio.timeout(SECONDS), on_unix(FakeBackend(), path, limits=ServerLimits(end=1)) as stopping:
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        writer.write(b"GET /v1/events HTTP/1.0\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        stopping.set()
+        body = await reader.read()
+        writer.close()
+
+    assert b"transfer-encoding" not in head
+    assert body == b": events from now on\nretry: 5000\n\n"

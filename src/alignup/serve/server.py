@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from alignup.serve.connections import ConnectionLimits, ConnectionTable, peer_of
 
@@ -180,6 +181,22 @@ class _FlowControl(FlowControl):
             super().resume_reading()
 
 
+class _Http10Cycle(RequestResponseCycle):
+    """A response over HTTP/1.0, which has no chunks: without a length, the end of the connection ends it."""
+
+    _until_close = False
+
+    async def send(self, message: Any) -> None:  # noqa: ANN401 - of uvicorn's own types
+        if not self.response_started:
+            headers = message.get("headers", ())
+            self._until_close = all(name.lower() != b"content-length" for name, _ in headers)
+            if self._until_close:
+                self.chunked_encoding = False
+        elif self._until_close:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class ServedConnection(HttpToolsProtocol):
     """A connection with limits.
 
@@ -266,6 +283,8 @@ class ServedConnection(HttpToolsProtocol):
             raise ValueError("a request needs one Host header")  # answered as an invalid request
         super().on_headers_complete()
         self._reading_body, self._head_bytes = True, 0
+        if self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = _Http10Cycle
         if self.parser.should_upgrade():  # the parser reads no further
             self.cycle.keep_alive = False
             self._ignores_rest = True
