@@ -17,6 +17,7 @@ import pytest
 
 from alignup.agent.address import default_root, parse_address
 from alignup.align.errors import ParseError
+from alignup.state.checkpoint import CheckpointStore
 from tests.agent.agent_process import serve_command
 from tests.agent.agents import CONFIG, Agent, arguments, pod, run_until_exit, running
 from tests.certificates import ca_file, install
@@ -38,16 +39,21 @@ def agent(shared):
     return shared
 
 
+def stored_pods(root):
+    loaded = CheckpointStore(root).load()
+    return list(loaded.document.pods)
+
+
 def test_an_admission_is_durable_before_the_answer(agent):
     answer = agent.admit("web", cpu="3")
 
-    stored = json.loads((agent.root / "checkpoint.json").read_bytes())
+    stored = stored_pods(agent.root)
     (placement,) = answer.json()["decision"]["placements"]
     assert answer.status_code == 201
     assert placement["given"]["cpu"]["cpu"] == "1-3"
-    assert [one["entry"]["cpus"]["containers"]["app"] for one in stored["pods"]] == ["1-3"]
+    assert [one.entry.cpus.containers["app"] for one in stored] == ["1-3"]
     assert agent.release("web").status_code == 200
-    assert json.loads((agent.root / "checkpoint.json").read_bytes())["pods"] == []
+    assert stored_pods(agent.root) == []
 
 
 @pytest.mark.parametrize(("uid", "status"), [("a/b", 422), ("x" * 1_025, 422), ("x" * 1_024, 201), ("a?b#c%2F é", 201)])

@@ -2,12 +2,14 @@
 
 A change costs the same however many pods there are: only pods that changed are looked at and encoded. A checkpoint is
 written when the journal is as large as the checkpoint, when the devices of the host change, after a failed append, and
-when the agent is idle.
+when the agent is idle. On a full disk, a new pod for whose record there is no space is rejected, and everything else is
+written as a whole checkpoint: that of fewer pods is smaller than the journal.
 
 The checkpoint and its journal have a size limit for new pods, and a higher one for everything else: pods must be able
 to terminate and finish, and be released, when there is no space for more.
 """
 
+import errno
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -30,6 +32,8 @@ MAX_BYTES_WITH_NEW_POD = MAX_BYTES // 4 * 3  #: of the checkpoint and its journa
 MAX_JOURNAL_BYTES = 4 << 20  #: of the journal, unless the checkpoint is larger
 IDLE_JOURNAL_BYTES = 64 << 10  #: of the journal of an idle agent
 
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
 _Encoded = dict[str, tuple[object, bytes]]  # uid → the object whose identity stands for the document, and the document
 
 
@@ -43,6 +47,7 @@ class Checkpointer:
         self._store = store
         self._limit = limit  #: bytes with a new pod
         self._saved: AgentState | None = None
+        self._lacks_space = False  #: whether there was no space for a record; a checkpoint makes the journal obsolete
         self._machine = machine_fingerprint(host.machine)
         self._settings = settings_fingerprint(host.settings)
         self._inventories: object = None  #: the devices when the admitted pods were encoded
@@ -50,7 +55,9 @@ class Checkpointer:
         self._waiting: _Encoded = {}  #: documents without their last value
 
     def __call__(self, state: AgentState) -> None:
-        if not self._append(state):
+        if self._lacks_space:
+            self._save_without_space(state)
+        elif not self._append(state):
             self._save(state)
         self._saved = state
 
@@ -60,8 +67,20 @@ class Checkpointer:
             with suppress(OSError, AlignError):
                 self._save(self._saved)
 
+    def _save_without_space(self, state: AgentState) -> None:
+        """Write a checkpoint; if that fails, a shorter record than the one that failed may still fit."""
+        try:
+            self._save(state)
+        except CheckpointError:
+            new = self._saved is None or _has_new_pods(state, self._saved)
+            if new or not state.unsaved or not self._append(state):
+                raise
+
     def _append(self, state: AgentState) -> bool:
-        """Append what changed to the journal; return whether that was possible."""
+        """Append what changed to the journal; return whether that was possible.
+
+        Raise ``CheckpointError`` if there is no space for a new pod.
+        """
         saved = self._saved
         if saved is None or self._store.journal_size > max(MAX_JOURNAL_BYTES, self._store.checkpoint_size):
             return False
@@ -90,7 +109,10 @@ class Checkpointer:
         )
         try:
             self._store.append(change, limit=self._limit)
-        except CheckpointError:  # nothing more can be appended: write everything
+        except CheckpointError as error:  # nothing more can be appended: write everything
+            self._lacks_space = isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_SPACE
+            if self._lacks_space and _has_new_pods(state, saved):
+                raise
             return False
         return True
 
@@ -117,6 +139,7 @@ class Checkpointer:
             if self._saved is not None and _has_new_pods(state, self._saved):
                 raise
             self._store.save(checkpoint)
+        self._lacks_space = False
 
     def _waiting_document(self, uid: str, state: AgentState) -> bytes:
         return b"%s%d}" % (self._waiting[uid][1], state.waiting.overtakes.get(uid, 0))
