@@ -1,5 +1,6 @@
 """What is appended to the journal leads to the same checkpoint as writing the whole state."""
 
+import errno
 import random
 from contextlib import suppress
 from dataclasses import replace
@@ -12,7 +13,7 @@ from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
-from alignup.align.errors import AlignError
+from alignup.align.errors import AlignError, CheckpointError
 from alignup.align.machine import Device
 from alignup.schema.api import BusyError, NotReadyError
 from alignup.schema.run_status import PodRunStatus
@@ -152,6 +153,59 @@ def test_an_idle_agent_folds_the_journal(save, tmp_path, monkeypatch):
 
     assert len(contents(tmp_path / NAME)["pods"]) == 1
     assert stored(CheckpointStore(tmp_path)) == before
+
+
+def test_an_idle_agent_soon_has_a_previous_checkpoint(save, tmp_path):
+    state, serials = empty_state(), []
+    for uid in ("a", "b"):
+        save(state)
+        state = after(state, Transaction.admit, pod(uid, cpu="1"))
+        save(state)
+        save.fold()
+        serials.append(contents(tmp_path / NAME)["serial"])
+    before = CheckpointStore(tmp_path).load(previous=True)
+
+    assert serials[0] == serials[1]  # a small journal is folded only once
+    assert before
+    assert [one.entry.pod.uid for one in before.document.pods] == ["a"]
+
+
+@pytest.fixture
+def no_space(save, tmp_path, monkeypatch):
+    """Pods a and b are saved; then there is no space for another record in the journal."""
+    state = empty_state()
+    for uid in ("a", "b"):
+        save(state)
+        state = after(state, Transaction.admit, pod(uid, cpu="1"))
+    save(state)
+    state = replace(state, unsaved=frozenset())
+
+    def fail(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(journal.JournalWriter, "append", fail)
+    with pytest.raises(CheckpointError, match="No space left"):
+        save(after(state, Transaction.admit, pod("c", cpu="1")))
+    return state
+
+
+def test_on_a_full_disk_a_release_writes_the_whole_state(save, no_space, tmp_path):
+    save(after(no_space, Transaction.release, "a"))
+
+    assert [one["entry"]["pod"]["uid"] for one in contents(tmp_path / NAME)["pods"]] == ["b"]
+
+
+def test_on_a_full_disk_a_release_may_still_fit_the_journal(save, no_space, tmp_path, monkeypatch):
+    monkeypatch.undo()
+    (tmp_path / f".{NAME}.new").mkdir()  # no checkpoint can be written
+
+    for state in (no_space, after(no_space, Transaction.admit, pod("c", cpu="1"))):
+        with pytest.raises(CheckpointError):
+            save(state)
+    save(after(no_space, Transaction.release, "a"))
+
+    assert contents(tmp_path / NAME)["pods"] == []
+    assert [one.entry.pod.uid for one in stored(CheckpointStore(tmp_path)).pods] == ["b"]
 
 
 def test_a_journal_that_cannot_be_folded_stays(save, tmp_path, monkeypatch):

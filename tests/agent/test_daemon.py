@@ -270,13 +270,14 @@ def test_a_changed_machine_is_reported_with_a_remedy_and_without_a_crash_loop(tm
 def test_a_damaged_checkpoint_is_reported_and_the_previous_one_can_be_used(tmp_path):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="2")
+    with running(tmp_path / "root") as agent:
         agent.admit("b", cpu="2")
     checkpoint = tmp_path / "root" / "checkpoint.json"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-40])
 
     with running(tmp_path / "root") as agent:
         ready, rejected = agent.http.get("/readyz"), agent.admit("c")
-    damaged = checkpoint.read_bytes()
+    files = {"": checkpoint.read_bytes(), ".journal": checkpoint.with_name("checkpoint.journal").read_bytes()}
     with running(tmp_path / "root", "--recover", "previous") as agent:
         after, admitted = agent.pods(), agent.admit("c")
 
@@ -284,7 +285,8 @@ def test_a_damaged_checkpoint_is_reported_and_the_previous_one_can_be_used(tmp_p
     assert "--recover previous" in ready.json()["errors"][0]["what"]
     assert list(after) == ["a"]
     assert admitted.status_code == 201
-    assert [path.read_bytes() for path in checkpoint.parent.glob("checkpoint.json.aside-*")] == [damaged]
+    aside = {path.name: path.read_bytes() for path in checkpoint.parent.glob("checkpoint.json.aside-*")}
+    assert aside == {f"checkpoint.json.aside-1{tail}": data for tail, data in files.items()}
 
 
 def test_a_kubelets_state_is_imported_and_exported(tmp_path):

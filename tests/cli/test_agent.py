@@ -249,12 +249,13 @@ def test_an_invalid_address_is_an_error():
 def test_an_agent_with_a_corrupt_checkpoint_says_what_to_do(tmp_path, manifest):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="4")
+        wait_for((tmp_path / "root" / "checkpoint.json.previous").exists)  # when the agent is idle
     (tmp_path / "root" / "checkpoint.json").write_text("{}")
     with running(tmp_path / "root") as agent:
         code, _, said = run_command("admit", "-f", manifest("b"), agent=agent.root)
 
     assert code == 1
-    assert "--recover previous" in said
+    assert "--recover previous to continue from the previous one (1 pod)" in said
 
 
 def test_the_examples_in_the_help_work(tmp_path):

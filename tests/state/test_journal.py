@@ -61,6 +61,13 @@ def test_changes_are_appended_and_found(store):
     assert contents(store.path)["plugins"] == ["1"], "the checkpoint is not written"
 
 
+def test_a_journal_without_its_checkpoint_is_reported(store):
+    store.path.write_bytes(b"")
+
+    unusable = f"no valid previous one exists, and {journal.NAME} cannot be used without its checkpoint; move it out of "
+    assert load_error(store).advice.startswith(unusable)
+
+
 def test_a_new_checkpoint_makes_the_journal_obsolete(store):
     assert store.save(numbered(5)) == 5
 

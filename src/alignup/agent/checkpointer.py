@@ -62,9 +62,13 @@ class Checkpointer:
         self._saved = state
 
     def fold(self) -> None:
-        """Write a checkpoint if the journal is worth it; if that fails, the journal is still valid."""
-        if self._saved is not None and self._store.journal_size > IDLE_JOURNAL_BYTES:
-            with suppress(OSError, AlignError):
+        """Write a checkpoint if the journal is worth it; if that fails, the journal is still valid.
+
+        Any journal is, as long as there is no previous checkpoint: without one, damage of the checkpoint loses all.
+        """
+        with suppress(OSError, AlignError):
+            least = IDLE_JOURNAL_BYTES if self._store.previous.exists() else 0
+            if self._saved is not None and self._store.journal_size > least:
                 self._save(self._saved)
 
     def _save_without_space(self, state: AgentState) -> None:

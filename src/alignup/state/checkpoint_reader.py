@@ -73,11 +73,18 @@ class CheckpointReader:
                     before = self._with_changes(before, directory, partly=True)
             advice = f"move it out of {path.parent} to start empty: what its pods hold is then free"
             if before is None:
-                advice = f"no valid previous one exists; {advice}" if path == self.path else advice
+                advice = f"{self._nothing_else(directory)}; {advice}" if path == self.path else advice
             else:
                 which = f"the previous one ({_count_pods(before)})"
                 advice = f"start with --recover previous to continue from {which}, or {advice}"
             raise CheckpointError(str(error), where=str(path), advice=advice) from error
+
+    @staticmethod
+    def _nothing_else(directory: Directory) -> str:
+        missing = "no valid previous one exists"
+        if directory.status(journal.NAME) is None:
+            return missing
+        return f"{missing}, and {journal.NAME} cannot be used without its checkpoint"
 
     def _with_changes(
         self, loaded: LoadedCheckpoint, directory: Directory, *, partly: bool = False

@@ -132,6 +132,9 @@ def test_a_job_that_ends_while_the_disk_is_full_does_not_run_again(tmp_path):
         wait_for(lambda: rig_.ran("once", "app") == 1)
         wait_for(lambda: all(map(is_running, agent.pods().values())), what=lambda: f"{agent.pods()}")
         agent.kill()
+        agent = rig_.agent()  # writes a checkpoint with all pods
+        wait_for(agent.ready)
+        agent.kill()
         agent.log_file.unlink()  # it would exceed the limit, too
         agent = rig_.agent(largest=(rig_.root / NAME).stat().st_size - 1_000)
         rejected = agent.release("web-0")
