@@ -64,7 +64,7 @@ def test_changes_are_appended_and_found(store):
 def test_a_journal_without_its_checkpoint_is_reported(store):
     store.path.write_bytes(b"")
 
-    unusable = f"no valid previous one exists, and {journal.NAME} cannot be used without its checkpoint; move it out of "
+    unusable = f"no valid previous one exists, and {journal.NAME} cannot be used without its checkpoint; "
     assert load_error(store).advice.startswith(unusable)
 
 
