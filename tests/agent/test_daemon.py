@@ -41,6 +41,7 @@ def agent(shared):
 
 def stored_pods(root):
     loaded = CheckpointStore(root).load()
+    assert loaded
     return list(loaded.document.pods)
 
 
