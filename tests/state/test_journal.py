@@ -303,6 +303,23 @@ def test_a_checkpoint_that_is_replaced_while_it_is_read_is_read_again(store, mon
     assert found.document.plugins == ["6"]
 
 
+def test_reading_ends_even_if_the_checkpoint_is_replaced_every_time(store, monkeypatch):
+    """What is found then is valid, but may be older than the last change."""
+    reader, read, numbers = CheckpointStore(store.path.parent), journal.read, iter(range(5, 100, 2))
+
+    def replaced_meanwhile(*args, **kwargs):
+        number = next(numbers)
+        store.save(numbered(number))
+        store.append(changed(number + 1))
+        return read(*args, **kwargs)
+
+    monkeypatch.setattr(journal, "read", replaced_meanwhile)
+
+    found = reader.load()
+    assert found
+    assert next(numbers) < 30
+
+
 def test_a_writer_killed_before_any_system_call_leaves_every_acknowledged_change(tmp_path):
     killed = processes.run(programs.kill_journal_writer_before_each_call, tmp_path)
 
