@@ -2,10 +2,12 @@
 
 import asyncio
 import errno
+import gc
 import os
 import resource
 import select
 import socket
+import weakref
 from contextlib import asynccontextmanager
 
 import httpx2
@@ -13,7 +15,7 @@ import pytest
 
 from alignup.serve import sockets
 from alignup.serve.connections import ConnectionLimits, ConnectionTable, peer_of
-from alignup.serve.server import ServerLimits, serve_app
+from alignup.serve.server import ServedConnection, ServerLimits, serve_app
 from tests.deadlines import SECONDS, until
 from tests.serve.fake_backend import FakeBackend, app_of, manifest
 from tests.serve.real_server import on_unix, send_raw
@@ -248,6 +250,47 @@ async def test_a_large_head_is_refused(tmp_path):
 
     assert large.startswith(b"HTTP/1.1 431 ")
     assert small.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_many_short_headers_are_refused(tmp_path):
+    """They need far more memory than their text."""
+    path = tmp_path / "api.sock"
+    async with on_unix(FakeBackend(), path):
+        many = await send_raw(path, HEALTHZ[:-2] + b"x:\r\n" * 4000 + b"\r\n")
+
+    assert many.startswith(b"HTTP/1.1 431 ")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        pytest.param(HEALTHZ[:-2] + b"Connection: close\r\n\r\n", id="answered"),
+        pytest.param(HEALTHZ[:-2] + b"x: y\r\n" * 9000, id="too large"),
+        pytest.param(b"rubbish\r\n\r\n", id="invalid"),
+        pytest.param(b"POST /v1/pods HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{", id="truncated"),
+        pytest.param(HEALTHZ * 9, id="left"),
+    ],
+)
+async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeypatch, request_):
+    served = []
+
+    class Connection(ServedConnection):
+        def __init__(self, *positional, **named):
+            super().__init__(*positional, **named)
+            served.append(weakref.ref(self))
+
+    monkeypatch.setattr("alignup.serve.server.ServedConnection", Connection)
+    path = tmp_path / "api.sock"
+    gc.disable()
+    try:
+        async with on_unix(FakeBackend(), path):
+            _reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(request_)
+            await until(lambda: served)
+            writer.close()
+            await until(lambda: served[0]() is None)
+    finally:
+        gc.enable()
 
 
 async def test_a_body_is_no_head(tmp_path):

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -28,6 +28,7 @@ CONNECTION = "alignup.connection"
 
 _ABORT_SECONDS = 10.0  #: for cancelled requests to send an error
 _SLICE_BYTES = 4 << 10  #: parsed at once: the parser does not stop at the end of a request
+_HEADER_BYTES = 32  #: that a header counts beside its text, as in HTTP/2: many short ones need much memory
 _BACKLOG = 512  #: connections that the kernel accepts for us
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  #: seconds between attempts to accept without a free file descriptor
 _REPORT_SECONDS = 60.0  #: between log lines about that
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
     head: float = 10.0  #: seconds for the TLS handshake, and to receive the request line and headers
-    head_bytes: int = 64 << 10  #: of the request line and headers
+    head_bytes: int = 64 << 10  #: of the request line and headers; see _HEADER_BYTES
     idle: int = 30  #: seconds before an idle connection is closed
     read: float = 60.0  #: seconds for a client to read a response, or a chunk of a stream
     unauthenticated: float = 30.0  #: seconds before a connection without an authorized request is closed
@@ -222,13 +223,6 @@ class ServedConnection(HttpToolsProtocol):
         self._unparsed = b""  #: received while a request was waiting
         self._ignores_rest = False  #: after an invalid request, or a request to change the protocol
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        inner = self.app
-
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            scope[CONNECTION] = self
-            await inner(scope, receive, send)
-
-        self.app = app
 
     def authenticate(self) -> bool:
         """Move the connection to the authenticated ones; return whether there is a slot for it."""
@@ -272,10 +266,12 @@ class ServedConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[literal-required] # an ASGI scope may have more keys
         self._reading_body = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._reading_body:  # trailers are ignored
+            self._head_bytes += _HEADER_BYTES
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -323,6 +319,10 @@ class ServedConnection(HttpToolsProtocol):
             self._stop_timer(name)
         self._table.remove(self)
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn does so only without an error
+        # These refer to the connection. Without them, its headers are freed now, not when garbage is collected.
+        self.pipeline.clear()
+        self.scope = self.cycle = None  # type: ignore[assignment] # as uvicorn does with the parser
 
     def _between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
