@@ -238,7 +238,7 @@ def test_tcp_requires_a_token(tmp_path):
         without = httpx2.get(url).status_code
         with_it = httpx2.get(url, headers={"Authorization": "Bearer let-me-in"}).status_code
 
-    assert code == 1
+    assert code == 2
     assert "--token-file" in output
     assert (without, with_it) == (401, 200)
 

@@ -16,7 +16,6 @@ from typing import Protocol
 
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.placement.host_model import decide
 from alignup.placement.report import HostReport, PodStage
 from tests.align.hosts import GPU
 
@@ -125,7 +124,7 @@ class Kubelet:
         for uid in self.ended:
             self.host.release(uid)
         self.ended.clear()
-        decision = decide(self.host, found.pod)
+        decision = self.host.decide_without_plugins(found.pod)
         uid = found.pod.uid
         if decision.admitted:
             self.host.apply(decision)

@@ -14,7 +14,6 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.align.workload import Container, Pod
 from alignup.placement import cluster as clusters
-from alignup.placement import host_record
 from alignup.placement import verdict as texts
 from alignup.placement.cluster import Cluster
 from alignup.placement.report import Cause, PodStage, pod_stage
@@ -254,7 +253,7 @@ class TestAssumedPods:
             raise WorkLimitError("too many combinations", sources=("memory",))
 
         cluster = cluster_of(a=host())
-        monkeypatch.setattr(host_record, "decide", too_much)
+        monkeypatch.setattr(Host, "decide_without_plugins", too_much)
 
         cluster.observe(pod("foreign"), "a", PodStage.RUNNING)
 

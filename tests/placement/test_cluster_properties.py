@@ -9,7 +9,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.host_model import decide
 from alignup.placement.report import PodStage
 from alignup.placement.shape import build_shape
 from alignup.placement.verdict import VerdictKind
@@ -28,7 +27,7 @@ def expected(cluster: Cluster, name: str, wanted: Pod) -> VerdictKind:
     record = cluster.record(name)
     assert record
     probe = build_shape(wanted).pod
-    outcomes = {decide(record.model.at(ledger), probe).admitted for ledger in record.states().ledgers}
+    outcomes = {record.model.at(ledger).decide_without_plugins(probe).admitted for ledger in record.states().ledgers}
     if len(outcomes) != 1:
         return VerdictKind.UNKNOWN
     return VerdictKind.ADMITS if outcomes.pop() else VerdictKind.REJECTS
@@ -82,7 +81,7 @@ class Follow(RuleBasedStateMachine):
         if self.watched[name]:
             wanted = self.watched[name].pop(0)
             kubelet = self.kubelets[name]
-            decision = decide(kubelet, wanted)
+            decision = kubelet.decide_without_plugins(wanted)
             if decision.admitted:
                 kubelet.apply(decision)
             else:

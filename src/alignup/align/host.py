@@ -153,6 +153,13 @@ class Host:
             raise StateError(f"the ledger has changed since the decision on pod {decision.uid}; decide again")
         self.ledger = decision.after
 
+    def decide_without_plugins(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
+        """Decide on *pod* where device plugins cannot be asked: each is assumed to prefer its first devices."""
+        known = dict(answers or {})
+        while (decision := self.decide(pod, known)).preference_requests:
+            known.update((request, request.first_devices()) for request in decision.preference_requests)
+        return decision
+
     def admit(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
         decision = self.decide(pod, answers)
         if decision.admitted:

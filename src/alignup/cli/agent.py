@@ -124,7 +124,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     with inputs.input_errors("in --listen"):
         default = address.UnixAddress(root / address.SOCKET_NAME)
         listen = address.parse_address(options.listen) if options.listen else default
-    _check_tls(options, listen)
+    _check_listen(options, listen)
     node = inputs.read_host(replace(host, state=None, pods=()))
     containers = None
     notes = node.notes
@@ -157,7 +157,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     )
 
 
-def _check_tls(options: AgentCommandOptions, listen: "Address") -> None:
+def _check_listen(options: AgentCommandOptions, listen: "Address") -> None:
     """Raise a ``UsageError`` if the options contradict each other."""
     from alignup.agent.address import TcpAddress  # noqa: PLC0415 - not needed for --help
 
@@ -171,6 +171,8 @@ def _check_tls(options: AgentCommandOptions, listen: "Address") -> None:
         raise click.UsageError(f"--tls-cert-file is for TCP addresses with HTTPS, not for {listen}.")
     if isinstance(listen, TcpAddress) and listen.tls and not with_tls:
         raise click.UsageError(f"--listen {listen} needs --tls-cert-file and --tls-private-key-file.")
+    if isinstance(listen, TcpAddress) and options.token_file is None:
+        raise click.UsageError(f"Listening on {listen} requires a token: name its file with --token-file.")
 
 
 def _runtime_options(options: AgentCommandOptions, node: "HostInput", root: Path) -> "PodRuntimeOptions":

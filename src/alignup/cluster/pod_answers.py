@@ -19,7 +19,6 @@ from alignup.align.workload import Pod
 from alignup.cluster.node_selection import exclusions
 from alignup.cluster.view import ClusterView
 from alignup.kubeapi.objects import ApiNode, ApiPodSpec
-from alignup.placement.host_model import decide
 from alignup.placement.verdict import Verdict, VerdictKind, unknown
 
 NO_REMEDIES = Remedies()
@@ -153,7 +152,7 @@ def _explain(view: ClusterView, pod: Pod, group: AnswerGroup, *, should_stop: Ca
         return group
     report = view.reports[node]
     host = Host(report.machine, report.settings, ledger=current.ledger)  # with its devices, for other settings
-    misfits = sentences.describe_rejection(decide(host, pod))
+    misfits = sentences.describe_rejection(host.decide_without_plugins(pod))
     return replace(group, misfits=misfits, remedies=find_remedies(host, pod, should_stop=should_stop), host=host)
 
 

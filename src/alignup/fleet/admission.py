@@ -11,7 +11,6 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.decision import Decision
-from alignup.align.devices.provider import NO_ANSWERS
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
@@ -34,16 +33,9 @@ class ContainerPlacement(NamedTuple):
 
 
 def admit(host: Host, pod: Pod) -> Decision:
-    decision = decide(host, pod)
+    decision = host.decide_without_plugins(pod)
     if decision.admitted:
         host.apply(decision)
-    return decision
-
-
-def decide(host: Host, pod: Pod) -> Decision:
-    answers = NO_ANSWERS
-    while (decision := host.decide(pod, answers)).preference_requests:
-        answers = {**answers, **{request: request.first_devices() for request in decision.preference_requests}}
     return decision
 
 

@@ -24,7 +24,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
-from alignup.fleet.admission import ContainerPlacement, admit, common_nodes, container_placements, decide, on_one_node
+from alignup.fleet.admission import ContainerPlacement, admit, common_nodes, container_placements, on_one_node
 from alignup.fleet.events import PodArrival, WorkloadEvent, ordered
 from alignup.fleet.fragmentation import StrandedResources, distinct_shapes, measure_stranded
 from alignup.placement.room import largest_requests
@@ -260,7 +260,7 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
     try:
         if missing and not lenient:
             rejection = Rejection(NOT_SCHEDULABLE, sentences.no_plugin(missing))
-            rejected = decide(host, pod).rejection
+            rejected = host.decide_without_plugins(pod).rejection
             verdict = rejected.reason if rejected else "admitted"
             return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
         decision = admit(host, pod)

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from alignup.align import admit, bits
 from alignup.align.decision import Decision
-from alignup.align.devices.provider import NO_ANSWERS, by_affinity
+from alignup.align.devices.provider import by_affinity
 from alignup.align.errors import ProviderError
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
@@ -35,7 +35,7 @@ class HostModel:
     def align(self, ledger: Ledger, pod: Pod) -> Decision:
         """Decide on a valid pod without the fit check of the whole host."""
         decision = admit.decide(pod, ledger, providers=self._aligning.providers, rules=self._aligning.rules)
-        return decide(self.aligning(ledger), pod) if decision.preference_requests else decision
+        return self.aligning(ledger).decide_without_plugins(pod) if decision.preference_requests else decision
 
     def requests_nothing(self, pod: Pod, devices: Collection[str]) -> bool:
         """Whether *pod* requests no exclusive CPUs, no managed memory and none of these devices.
@@ -75,14 +75,6 @@ class HostModels:
                 return model
         models.append(model := HostModel(replace(machine, devices=(), pci=(), gaps=()), settings))
         return model
-
-
-def decide(host: Host, pod: Pod) -> Decision:
-    """Decide on *pod*; device plugins cannot be asked here, so each is assumed to prefer its first devices."""
-    answers = NO_ANSWERS
-    while (decision := host.decide(pod, answers)).preference_requests:
-        answers = {**answers, **{request: request.first_devices() for request in decision.preference_requests}}
-    return decision
 
 
 def unsettled_devices(decision: Decision) -> frozenset[str]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.placement.host_model import HostModel, decide, unsettled_devices
+from alignup.placement.host_model import HostModel, unsettled_devices
 from alignup.placement.report import Cause, HostReport, PodStage
 from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, Verdict
 
@@ -226,7 +226,7 @@ class HostRecord:
         key = (pod.uid, id(ledger))
         if key not in self._steps:
             try:
-                decision = decide(self.model.at(ledger), pod)
+                decision = self.model.at(ledger).decide_without_plugins(pod)
             except PodError:
                 self._steps[key] = _Step(ledger, ledger, frozenset())
             else:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from alignup.align.workload import Pod
-from alignup.placement.host_model import decide
 from alignup.placement.host_record import HostRecord
 from alignup.placement.shape import PodShape
 from alignup.placement.verdict import (
@@ -94,7 +93,7 @@ class HostVerdicts:
         if binding or pod.uid in record.ledger.pods:
             for ledger in record.states().ledgers[:1]:
                 if pod.uid in ledger.pods:
-                    placements = decide(record.model.at(ledger), pod).placements
+                    placements = record.model.at(ledger).decide_without_plugins(pod).placements
                     score = binding.verdict.score if binding and binding.verdict else None
                     return Verdict(VerdictKind.ADMITS, score=score, shared_placements=placements)
         return self._verdict(record, self._shape(pod))

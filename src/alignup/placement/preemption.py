@@ -12,7 +12,6 @@ from itertools import combinations
 from alignup.align import fit
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.placement.host_model import decide
 from alignup.placement.host_record import HostRecord
 from alignup.placement.shape import build_shape
 from alignup.placement.verdict_cache import used_key
@@ -63,7 +62,7 @@ class _Search:
     def _admits(self, ledger: Ledger) -> bool:
         key = (ledger.alignment_key(), used_key(ledger.used))
         if fit.is_critical(self.pod) or key not in self._known:  # for a critical pod, it matters which pods are left
-            self._known[key] = decide(self.record.model.at(ledger), self.pod).admitted
+            self._known[key] = self.record.model.at(ledger).decide_without_plugins(self.pod).admitted
         return self._known[key]
 
     def violations(self, uids: Collection[str]) -> int:

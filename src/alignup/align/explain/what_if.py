@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from alignup.align import fit
-from alignup.align.decision import Decision
 from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import SettingsError, StateError, WorkLimitError
 from alignup.align.explain.changes import Change, Proposal, apply_changes
@@ -24,7 +23,7 @@ class WhatIf:
         self.host, self.pod = host, pod
         self._answers, self._should_stop = answers, should_stop
         self.unsearched: list[str] = []  #: what was not tried and why, as sentences
-        self.decision = _decide(host, pod, answers)  #: without any change
+        self.decision = host.decide_without_plugins(pod, answers)  #: without any change
         self.offered: dict[str, int] = {}  #: totals that the providers offer, by resource
         ledgers = host.ledger.by_provider()
         for provider in host.providers:
@@ -41,7 +40,7 @@ class WhatIf:
         self.check_time()
         try:
             host, pod = apply_changes(changes, self.host, self.pod)
-            decision = _decide(host, pod, self._answers)
+            decision = host.decide_without_plugins(pod, self._answers)
         except (SettingsError, StateError):
             return None
         except WorkLimitError:
@@ -77,11 +76,3 @@ class WhatIf:
     def note_unsearched(self, sentence: str) -> None:
         if sentence not in self.unsearched:
             self.unsearched.append(sentence)
-
-
-def _decide(host: Host, pod: Pod, answers: PreferenceAnswers) -> Decision:
-    """Decide on *pod*, making up the preferred allocations that are missing."""
-    known = dict(answers)
-    while (decision := host.decide(pod, known)).preference_requests:
-        known.update((ask, ask.first_devices()) for ask in decision.preference_requests)
-    return decision
