@@ -7,7 +7,7 @@ import asyncio
 import hmac
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.message import Message
 from typing import Any
 from urllib.parse import parse_qsl
@@ -116,7 +116,7 @@ def _parse_parameters(operation: Operation, request: Request) -> ParameterValues
 
 
 async def receive_pod(request: Request, read_pod: ReadPod, *, limit: int, seconds: float) -> Pod:
-    content = await _receive(request, limit, seconds)
+    content = await receive_body(request, limit=limit, seconds=seconds)
     inline = len(content) <= _INLINE_BYTES
     try:
         if inline:
@@ -134,11 +134,19 @@ async def receive_pod(request: Request, read_pod: ReadPod, *, limit: int, second
         raise ProblemError(422, str(error), errors=[Problem("", str(error))]) from error
 
 
-async def _receive(request: Request, limit: int, seconds: float) -> bytes:
+async def receive_body(
+    request: Request,
+    *,
+    limit: int,
+    seconds: float,
+    types: Collection[str] = responses.MANIFEST_TYPES,
+    expected: str = f"{responses.JSON} or {responses.YAML}",
+) -> bytes:
+    """Return the body, of at most *limit* bytes; its type must be one of *types*, described as *expected*."""
     header = Message()
     header["content-type"] = request.headers.get("content-type", "")
-    if not header["content-type"] or header.get_content_type() not in responses.MANIFEST_TYPES:
-        raise _unsupported("Content-Type", f"must be {responses.JSON} or {responses.YAML}")
+    if not header["content-type"] or header.get_content_type() not in types:
+        raise _unsupported("Content-Type", f"must be {expected}")
     if str(header.get_param("charset", "utf-8")).lower() not in {"utf-8", "utf8", "us-ascii"}:
         raise _unsupported("Content-Type", "must have the charset utf-8")
     if request.headers.get("content-encoding", "identity").lower() != "identity":

@@ -1,0 +1,104 @@
+"""Objects of admission webhooks: the review that the API server sends, its answer, and the configuration.
+
+A review has only what Alignup reads of a pod that is about to be created; such a pod may have no name and no uid yet.
+"""
+
+import msgspec
+
+from alignup.kubeapi.objects import Labels, NamedItem, ObjectMeta, OwnerReference
+from alignup.kubeapi.resource import Resource
+
+REVIEW_VERSION, REVIEW_KIND = "admission.k8s.io/v1", "AdmissionReview"
+
+
+class _Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    pass
+
+
+class NewPodMeta(_Part, frozen=True):
+    name: str = ""
+    generate_name: str = ""
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+
+class NewPodSpec(_Part, frozen=True):
+    node_name: str = ""
+    scheduling_gates: tuple[NamedItem, ...] | None = None
+
+
+class NewPod(_Part, frozen=True):
+    """A pod that is about to be created."""
+
+    metadata: NewPodMeta = NewPodMeta()
+    spec: NewPodSpec = NewPodSpec()
+
+
+class GroupVersionResource(_Part, frozen=True):
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class ReviewRequest(_Part, frozen=True):
+    uid: str
+    operation: str
+    resource: GroupVersionResource
+    object: NewPod | None = None  #: ``None`` for a deletion
+    sub_resource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class ReviewResponse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    """The answer; ``patch`` is JSON, which is sent in base64."""
+
+    uid: str
+    allowed: bool
+    patch_type: str = ""
+    patch: bytes = b""
+
+
+class AdmissionReview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+    api_version: str
+    kind: str
+    request: ReviewRequest | None = None
+
+
+class AnsweredReview(msgspec.Struct, frozen=True, rename="camel"):
+    response: ReviewResponse
+    api_version: str = REVIEW_VERSION
+    kind: str = REVIEW_KIND
+
+
+class WebhookClient(_Part, frozen=True):
+    """How the API server reaches a webhook."""
+
+    ca_bundle: str = ""  #: PEM certificates in base64
+
+
+class Webhook(_Part, frozen=True):
+    name: str
+    client_config: WebhookClient = WebhookClient()
+
+
+class WebhookConfiguration(_Part, frozen=True):
+    """A ``MutatingWebhookConfiguration``."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    webhooks: tuple[Webhook, ...] = ()
+
+
+class Secret(_Part, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    data: Labels = {}  #: each value in base64
+
+
+SECRETS = Resource(type=Secret, kind="Secret", plural="secrets", namespaced=True)
+WEBHOOK_CONFIGURATIONS = Resource(
+    type=WebhookConfiguration,
+    kind="MutatingWebhookConfiguration",
+    plural="mutatingwebhookconfigurations",
+    group="admissionregistration.k8s.io",
+)
