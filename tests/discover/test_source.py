@@ -73,6 +73,10 @@ def test_files_that_do_not_describe_a_machine(tmp_path: Path):
     for content, reason in (
         (b"\xff\xfe\x00noise", "neither an archive (tar, tar.gz) nor text"),
         (b"", f"{path} is empty"),
+        (
+            b"pack:2 numa:0\n",
+            f"{path} does not describe a machine: it is not our YAML or JSON, cAdvisor's JSON or hwloc's XML; read as",
+        ),
     ):
         path.write_bytes(content)
         with pytest.raises(SourceError) as raised:

@@ -40,7 +40,7 @@ def load(source: Path | str) -> Machine:
     if isinstance(source, str):
         is_text = "\n" in source or "\0" in source or len(source) > 4096 or not source.strip()
         if is_text or not os.path.lexists(source):
-            return _parse_text(source, name="the text")
+            return _parse_text(source)
     path = Path(source)
     if path.is_dir():
         return discover(path)
@@ -59,15 +59,16 @@ def load(source: Path | str) -> Machine:
             return system.read_machine(FileReader(archive.read_archive(path)), name=str(path))
         if len(text) > MAX_TEXT_BYTES:
             raise SourceError(f"{path} is not an archive, and longer than a description of {MAX_TEXT_BYTES >> 20} MiB")
-        return _parse_text(text.decode(), name=str(path))
+        return _parse_text(text.decode(), path)
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"{path} is neither an archive (tar, tar.gz) nor text: {error}") from error
 
 
-def _parse_text(text: str, *, name: str) -> Machine:
-    """The machine in a text, whose format shows in its first character."""
+def _parse_text(text: str, path: Path | None = None) -> Machine:
+    """The machine in a text, read from *path* if there is one; the first character shows the format."""
+    name = "the text" if path is None else str(path)
     start = text.lstrip("\ufeff \t\r\n")
     if not start:
         raise SourceError(f"{name} is empty: expected the description of a machine")
@@ -79,9 +80,11 @@ def _parse_text(text: str, *, name: str) -> Machine:
         try:
             return synthetic.parse(start.strip())
         except ParseError as error:
+            tried = "our YAML or JSON, cAdvisor's JSON or hwloc's XML"
             raise SourceError(
-                f"{name} does not describe a machine: it is not an existing file or directory, our YAML or JSON,"
-                f" cAdvisor's JSON or hwloc's XML; read as a synthetic machine: {str(error)[:500]}"
+                f"{name} does not describe a machine: it is not"
+                f" {'an existing file or directory, ' if path is None else ''}{tried};"
+                f" read as a synthetic machine: {str(error)[:500]}"
             ) from error
     from alignup.discover import machine_file  # noqa: PLC0415 - see above
 
