@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from alignup.align.errors import PodError
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod, Resources
 from alignup.kube.configuration import Configuration
@@ -23,7 +24,6 @@ if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
     from alignup.plugins.pod_resources_client import AllocatableResources, ListedPod
 
 _MIRROR, _HASH = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
-_ENDED_PHASES = {"Succeeded", "Failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +59,53 @@ def known_pod(pod: ApiPod) -> KnownPod:
 
     The API server has static pods as mirror pods with another uid; the kubelet's is in an annotation.
     """
-    read = read_pod(PODS.document(pod))
-    annotations, status = pod.metadata.annotations, pod.status
+    read = replace(read_pod(PODS.document(pod)), uid=kubelet_uid(pod), labels={}, annotations={})
+    return KnownPod(pod=read, stage=api_pod_stage(pod), finished=pod.finished)
+
+
+def bound_pod(pod: ApiPod) -> tuple[KnownPod, str]:
+    """Read a pod that is bound, and say what is wrong with it; an invalid one requests nothing.
+
+    It still counts as bound, so that it does not seem to have ended.
+    """
+    try:
+        return known_pod(pod), ""
+    except PodError as error:
+        plain = plain_pod(pod)
+        stage = PodStage.TERMINATING if pod.metadata.deletion_timestamp else PodStage.RUNNING
+        what = f"the requests of pod {plain.namespace}/{plain.name} are left out: {error}"
+        return KnownPod(pod=plain, stage=stage, finished=False), what
+
+
+def plain_pod(pod: ApiPod) -> Pod:
+    """The names of a pod without what it requests."""
+    metadata = pod.metadata
+    return Pod(name=metadata.name, namespace=metadata.namespace, uid=kubelet_uid(pod), containers=())
+
+
+def kubelet_uid(pod: ApiPod) -> str:
+    """The uid that the kubelet uses: another one for a static pod, whose mirror pod the API server has."""
+    annotations = pod.metadata.annotations
     if _MIRROR in annotations and annotations.get(_HASH):
-        read = replace(read, uid=annotations[_HASH])
-    statuses = status.container_statuses
-    stage = pod_stage(
-        phase=status.phase,
+        return annotations[_HASH]
+    return pod.metadata.uid
+
+
+def api_pod_stage(pod: ApiPod) -> PodStage:
+    """How a pod counts that the API server has."""
+    statuses = pod.status.container_statuses
+    return pod_stage(
+        phase=pod.status.phase,
         deleting=pod.metadata.deletion_timestamp is not None,
         containers_terminated=bool(statuses) and all(one.state.terminated is not None for one in statuses),
     )
-    return KnownPod(pod=replace(read, labels={}, annotations={}), stage=stage, finished=status.phase in _ENDED_PHASES)
+
+
+def binding_time(pod: ApiPod) -> tuple[str, str, str]:
+    """A sort key for the order of bindings, as far as it is known; times of the API have seconds, and sort as text."""
+    scheduled = [one.last_transition_time or "" for one in pod.status.conditions if one.type == "PodScheduled"]
+    created = pod.metadata.creation_timestamp or ""
+    return max(scheduled, default=created), created, pod.metadata.name
 
 
 def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:

@@ -6,15 +6,14 @@ Everything comes from the API server: nodes, pods, and the HostState objects of 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from alignup.align.errors import AlignError, PodError
+from alignup.align.errors import AlignError
 from alignup.align.host import Host
-from alignup.align.workload import Pod
 from alignup.cluster.host_states import HOST_STATES, HostStateReader
-from alignup.cluster.sources import KnownPod, known_pod
+from alignup.cluster.sources import KnownPod, binding_time, bound_pod
 from alignup.kubeapi import NODES, PODS, UNFINISHED_PODS, ApiClient
 from alignup.kubeapi.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.report import HostReport
 from alignup.schema.host_state import HostStateDocument
 
 NO_HOST_STATE = "no HostState"
@@ -82,21 +81,8 @@ def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], po
 
 def _bound_pods(pods: Iterable[ApiPod], notes: list[str]) -> Iterator[tuple[KnownPod, str]]:
     """The pods with their nodes, in the order of their bindings as far as it is known."""
-    for pod in sorted((one for one in pods if one.spec.node_name), key=_binding_time):
-        metadata = pod.metadata
-        try:
-            found = known_pod(pod)
-        except PodError as error:
-            # It counts as bound, so that it does not seem to have ended.
-            notes.append(f"the requests of pod {metadata.namespace}/{metadata.name} are left out: {error}")
-            plain = Pod(name=metadata.name, namespace=metadata.namespace, uid=metadata.uid, containers=())
-            stage = PodStage.TERMINATING if metadata.deletion_timestamp else PodStage.RUNNING
-            found = KnownPod(pod=plain, stage=stage, finished=False)
+    for pod in sorted((one for one in pods if one.spec.node_name), key=binding_time):
+        found, problem = bound_pod(pod)
+        if problem:
+            notes.append(problem)
         yield found, pod.spec.node_name
-
-
-def _binding_time(pod: ApiPod) -> tuple[str, str, str]:
-    """A sort key; times of the API have seconds, and sort as text."""
-    scheduled = [one.last_transition_time or "" for one in pod.status.conditions if one.type == "PodScheduled"]
-    created = pod.metadata.creation_timestamp or ""
-    return max(scheduled, default=created), created, pod.metadata.name

@@ -33,11 +33,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[Object]):
-    """An object was added, modified or deleted. ``object`` is its latest known state, ``old`` the state before."""
+    """An object was added, modified or deleted. ``object`` is its latest known state, ``old`` the state before.
+
+    ``listed``: it is a difference to a new list, so the order of the events between the lists is unknown.
+    """
 
     type: EventType
     object: Object
     old: Object | None = None
+    listed: bool = False
 
 
 Listener = Callable[[Change[Object]], object]
@@ -60,12 +64,19 @@ class Informer(Generic[Object]):
         self._version = ""  #: the resource version to resume at; empty: list first
         self._streamed: bool | None = None  #: whether the server streams lists; ``None``: unknown
         self._listeners: list[Listener[Object]] = []
+        self._list_listeners: list[Callable[[], object]] = []
+        self._replacing = False  #: whether the differences of a list are applied now
         self._synced = asyncio.Event()
 
     @property
     def synced(self) -> bool:
         """Whether the objects have been listed."""
         return self._synced.is_set()
+
+    @property
+    def listing(self) -> bool:
+        """Whether the objects are to be listed, for the first time or again, before the watch goes on."""
+        return not self._version
 
     async def wait_synced(self) -> None:
         await self._synced.wait()
@@ -79,6 +90,10 @@ class Informer(Generic[Object]):
             listener(Change(EventType.ADDED, obj))
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
+
+    def subscribe_lists(self, listener: Callable[[], object]) -> None:
+        """Call *listener* whenever the differences of a list have been applied, and reported one by one."""
+        self._list_listeners.append(listener)
 
     async def changes(self) -> AsyncGenerator[Change[Object], None]:
         """Like :meth:`subscribe`, as an iterator; changes wait until they are taken."""
@@ -167,12 +182,16 @@ class Informer(Generic[Object]):
     def _replace(self, objects: Iterable[Object], version: str) -> None:
         """Take a whole new list; report deletions first, and then the other changes in the order of their versions."""
         fresh = {_key(obj): obj for obj in objects}
+        self._replacing = True
         for key in [key for key in self._objects if key not in fresh]:
             self._remove(key)
         for key, obj in sorted(fresh.items(), key=lambda item: _number(item[1])):
             self._put(key, obj)
+        self._replacing = False
         self._version = version
         self._synced.set()
+        for listener in tuple(self._list_listeners):
+            listener()
 
     def _apply(self, event: WatchEvent[Object]) -> None:
         key = (event.namespace, event.name)
@@ -190,12 +209,12 @@ class Informer(Generic[Object]):
         if old is not None and old.metadata.resource_version == obj.metadata.resource_version:
             return
         self._objects[key] = obj
-        self._notify(Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old))
+        self._notify(Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old, self._replacing))
 
     def _remove(self, key: ObjectKey, last: Object | None = None) -> None:
         old = self._objects.pop(key, None)
         if old is not None:
-            self._notify(Change(EventType.DELETED, last if last is not None else old, old))
+            self._notify(Change(EventType.DELETED, last if last is not None else old, old, self._replacing))
 
     def _notify(self, change: Change[Object]) -> None:
         for listener in tuple(self._listeners):

@@ -1,0 +1,310 @@
+"""A ``placement.Cluster`` that follows the API server: nodes, pods, and the HostState objects of the observers.
+
+    live = LiveCluster(client)
+    task = asyncio.create_task(live.run())
+    await live.wait_ready()
+    live.choose(live.read(pod))           # the nodes that admit a pod, best first
+    live.assume(live.read(pod), "host-a") # before binding it
+
+Everything happens in one event loop, and nothing here waits while the cluster is changed, so an answer belongs to one
+moment. Pods of the API server are read only if no report contains them: a report has all that decisions depend on.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from alignup.align.errors import AlignError
+from alignup.align.workload import Pod
+from alignup.cluster.host_states import HOST_STATES, HostStateReader
+from alignup.cluster.sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
+from alignup.kube.pod import read_pod
+from alignup.kubeapi import NODES, PODS, ApiClient, Change, EventType, Informer, Resource
+from alignup.kubeapi.errors import NotFoundError
+from alignup.kubeapi.objects import ApiPod
+from alignup.kubeapi.resource import Object
+from alignup.placement.cluster import Cluster, RankedHost
+from alignup.placement.report import PodStage, pod_stage
+from alignup.placement.verdict import Verdict, unknown
+
+NO_NODE = unknown("no such node")
+NO_HOST_STATE = unknown("no HostState")
+STALE_SECONDS = 10.0  #: without following the API server, after which answers could be wrong
+
+_REJECTED = "Pod was rejected"  #: how the kubelet's message about a pod that it did not admit begins
+
+_log = logging.getLogger(__name__)
+
+ChangeListener = Callable[[Collection[str]], object]
+
+
+class PredictionMetrics(Protocol):
+    """Counts what became of predicted pods."""
+
+    def prediction(self, *, outcome: str, cause: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveClusterOptions:
+    max_unconfirmed: int | None = 1  #: pods on a node with resources of their own that no report contains yet
+    force_deleted_may_run: bool = False  #: whether containers of a force-deleted pod may still use their CPUs
+
+
+class LiveCluster:
+    """The cluster as of now. Only the event loop in which :meth:`run` runs may use it."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        options: LiveClusterOptions | None = None,
+        metrics: PredictionMetrics | None = None,
+    ) -> None:
+        self.options = options or LiveClusterOptions()
+        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)
+        self.nodes = Informer(client, NODES)
+        self.host_states = Informer(client, HOST_STATES)
+        self.pods = Informer(
+            client, PODS
+        )  #: pending and finished ones, too: a watch of unfinished ones hides why they end
+        self._client, self._metrics = client, metrics
+        self._reader = HostStateReader()
+        self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
+        self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
+        self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}  #: node → uid → pod, as observed last
+        self._waiting: dict[str, None] = {}  #: nodes whose new HostState waits until all pods are listed
+        self._assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
+        self._changed: set[str] = set()  #: nodes that listeners have not been told about
+        self._listeners: list[ChangeListener] = []
+        self._ready = asyncio.Event()
+        self._pods_wanted = False  #: whether pods are followed, or about to be
+
+    # Following the API server
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        self.nodes.subscribe(lambda change: self._host_changed(change.object.metadata.name))
+        self.host_states.subscribe(lambda change: self._host_changed(change.object.metadata.name))
+        self.pods.subscribe(self._pod_changed)
+        self.pods.subscribe_lists(self._pods_listed)
+        async with asyncio.TaskGroup() as tasks:
+            for informer in (self.nodes, self.host_states):
+                tasks.create_task(informer.run())
+            await self.nodes.wait_synced()
+            if await self._is_served(HOST_STATES):
+                await self.host_states.wait_synced()
+            # After the HostState objects: a pod that they contain, and the later list of pods does not, has ended.
+            self._pods_wanted = True
+            tasks.create_task(self.pods.run())
+            await self.pods.wait_synced()
+            gc.collect()
+            gc.freeze()  # collecting garbage among so many objects takes a second
+            self._ready.set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was listed once."""
+        return self._ready.is_set()
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why answers could be wrong now; empty: they are right."""
+        if not self.ready:
+            return ("the cluster has not been read yet",)
+        followed = (self.nodes, self.pods, self.host_states)
+        return tuple(
+            f"{one.resource.full_name} are not followed: {one.error}"
+            for one in followed
+            if one.error is not None and not isinstance(one.error, NotFoundError)
+        )
+
+    def on_change(self, listener: ChangeListener) -> None:
+        """Call *listener* with the names of nodes that changed, soon after they did."""
+        self._listeners.append(listener)
+
+    # Questions
+
+    def find_pod(self, namespace: str, name: str) -> ApiPod | None:
+        return self.pods.get(name, namespace=namespace)
+
+    def read(self, pod: ApiPod) -> Pod:
+        """The pod as decisions need it; ``PodError`` if it is invalid."""
+        return read_pod(PODS.document(pod))
+
+    def verdict(self, pod: Pod, node: str) -> Verdict:
+        """What the kubelet of *node* will decide about *pod*."""
+        return self.feasible(pod, (node,))[node]
+
+    def feasible(self, pod: Pod, nodes: Iterable[str] | None = None) -> dict[str, Verdict]:
+        """The verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""
+        found = self.cluster.feasible(pod)
+        names = [name for _, name in self.nodes.objects] if nodes is None else nodes
+        return {name: found[name] if name in found else self._without_report(name) for name in names}
+
+    def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
+        """The nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
+        return self.cluster.rank(pod, nodes, limit=limit)
+
+    def _without_report(self, node: str) -> Verdict:
+        if node in self._unknown:
+            return self._unknown[node]
+        return NO_HOST_STATE if self.nodes.get(node) is not None else NO_NODE
+
+    # Predictions
+
+    def assume(self, pod: Pod, node: str) -> Verdict:
+        """Count on *pod* on *node* from now on, if the verdict of now is that its kubelet admits it.
+
+        Call this immediately before the binding, and :meth:`forget` if the binding certainly did not happen. Bindings
+        to one node must be written in the order in which they are assumed.
+        """
+        found = self.cluster.assume(pod, node) if self.cluster.record(node) else self._without_report(node)
+        if found.admits:
+            self._assumed[pod.uid] = node
+            self._touch(node)
+        return found
+
+    def forget(self, uid: str) -> None:
+        """An assumed pod was not bound; does nothing if its binding was observed."""
+        node = self._assumed.pop(uid, None)
+        if node is not None:
+            self.cluster.forget(uid)
+            self._touch(node)
+
+    # Events
+
+    async def _is_served(self, resource: Resource[Object]) -> bool:
+        """Whether the API server has a resource; without, its informer tries again in the background."""
+        try:
+            await self._client.get_raw(resource.path(), {"limit": "1"})
+        except NotFoundError:
+            _log.warning("resource=%s problem=the API server does not have it", resource.full_name)
+            return False
+        return True
+
+    def _host_changed(self, name: str) -> None:
+        """A node or its HostState was added, modified or deleted."""
+        if self._pods_wanted and self.pods.listing:
+            # It may contain a pod that was bound after the list was made, and that must not seem to have ended.
+            self._waiting[name] = None
+        else:
+            self._read_host(name)
+
+    def _read_host(self, name: str) -> None:
+        state = self.host_states.get(name)
+        if state is None or self.nodes.get(name) is None:
+            self._unknown.pop(name, None)
+            self._drop_host(name)
+            return
+        if self._state_uids.get(name) not in {None, state.metadata.uid}:
+            self._drop_host(name)  # generations start again
+        try:
+            report = self._reader.read(state)
+        except AlignError as error:
+            self._unknown[name] = unknown("unknown state", str(error))
+            self._drop_host(name)
+            return
+        self._unknown.pop(name, None)
+        self._state_uids[name] = state.metadata.uid
+        record = self.cluster.record(name)
+        if record is not None and record.report.sequence >= report.sequence:
+            return  # only the Node object changed
+        for confirmed in self.cluster.confirm(report):
+            cause = confirmed.causes[0] if confirmed.causes else "unexplained"
+            self._count("as_predicted" if confirmed.as_predicted else "placed_elsewhere", cause)
+        self._count_rejections()
+        self._touch(name)
+
+    def _drop_host(self, name: str) -> None:
+        """The state of a host is no longer known; remember the pods bound to it for when it is."""
+        self._state_uids.pop(name, None)
+        if self.cluster.record(name) is None:
+            return
+        self.cluster.remove_host(name)
+        for pod, stage in self._bound.get(name, {}).values():
+            self.cluster.observe(bound_pod(pod)[0].pod, name, stage)
+        self._touch(name)
+
+    def _pods_listed(self) -> None:
+        """All pods were listed: the order of events since the last list or watch is unknown."""
+        bound = sorted((pod for pod in self.pods.objects.values() if pod.spec.node_name), key=binding_time)
+        self._bound = {}
+        listed = []
+        for pod in bound:
+            stage, host = api_pod_stage(pod), pod.spec.node_name
+            self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
+            self._assumed.pop(pod.metadata.uid, None)
+            listed.append((plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod), host, stage))
+        self.cluster.relist(listed)
+        waiting, self._waiting = self._waiting, {}
+        for name in waiting:
+            self._read_host(name)
+        self._touch(*self.cluster.hosts)
+
+    def _pod_changed(self, change: Change[ApiPod]) -> None:
+        pod = change.object
+        if change.type is EventType.DELETED and not pod.spec.node_name:
+            self.forget(pod.metadata.uid)
+        if change.listed or not pod.spec.node_name:
+            return
+        host, uid = pod.spec.node_name, kubelet_uid(pod)
+        self._assumed.pop(uid, None)
+        own = self._bound.setdefault(host, {})
+        known = own.get(uid)
+        if change.type is EventType.DELETED:
+            own.pop(uid, None)
+            stage = self._last_stage(pod)
+        else:
+            stage = api_pod_stage(pod)
+            own[uid] = (pod, stage)
+        if known is not None and known[1] is stage:
+            return
+        if pod.status.phase == "Failed" and pod.status.message.startswith(_REJECTED):
+            self.cluster.observe_rejection(uid, host, pod.status.reason)
+            self._count_rejections()
+        else:
+            self.cluster.observe(plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod), host, stage)
+        self._touch(host)
+
+    def _last_stage(self, pod: ApiPod) -> PodStage:
+        """How a pod counts whose object is gone."""
+        stage = api_pod_stage(pod)
+        if stage is PodStage.ENDED or pod.metadata.deletion_grace_period_seconds != 0:
+            return PodStage.ENDED
+        return pod_stage(deleted=True, force_deleted_may_run=self.options.force_deleted_may_run)
+
+    def _read_bound(self, pod: ApiPod) -> Pod:
+        """Read a bound pod; without its requests if a report contains what it holds, which is much faster."""
+        record = self.cluster.record(pod.spec.node_name)
+        if record is not None and kubelet_uid(pod) in record.ledger.pods:
+            return plain_pod(pod)
+        found, problem = bound_pod(pod)
+        if problem:
+            _log.warning("pod=%s/%s problem=%s", pod.metadata.namespace, pod.metadata.name, problem)
+        return found.pod
+
+    def _count(self, outcome: str, cause: str) -> None:
+        if self._metrics is not None:
+            self._metrics.prediction(outcome=outcome, cause="" if outcome == "as_predicted" else cause)
+
+    def _count_rejections(self) -> None:
+        for one in self.cluster.take_rejections():
+            _log.warning("pod_uid=%s node=%s outcome=rejected cause=%s", one.uid, one.host, one.cause)
+            self._count("rejected", one.cause)
+
+    def _touch(self, *nodes: str) -> None:
+        """Tell listeners in the next turn of the event loop."""
+        if nodes and not self._changed:
+            asyncio.get_running_loop().call_soon(self._notify)
+        self._changed.update(nodes)
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, set()
+        for listener in tuple(self._listeners):
+            listener(changed)
