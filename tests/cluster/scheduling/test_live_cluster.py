@@ -122,11 +122,11 @@ async def test_pods_that_ended_while_the_server_was_away_are_gone(live, nodes):
 
 async def test_a_report_during_a_list_of_pods_does_not_end_a_new_pod(live, nodes):
     """The report is newer than the list, and the pod in it was bound after the list was made."""
-    live.pods._version = ""  # noqa: SLF001 - as after 410, while the list is on its way
+    live.pods._version = ""  # as after 410, while the list is on its way
     nodes.kubelets["a"].admit(WIDE)
     nodes.report("a")
     await until(lambda: live.host_states.get("a").generation == 2)
-    live.pods._replace((), "1")  # noqa: SLF001 - the list, without the pod
+    live.pods._replace((), "1")  # the list, without the pod
 
     assert kinds(live)["a"] == "rejects"
 
