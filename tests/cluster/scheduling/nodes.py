@@ -1,5 +1,7 @@
 """Nodes of a test server whose kubelets admit pods, and whose observers report what they hold."""
 
+from typing import Any
+
 from alignup.align.workload import Pod
 from alignup.testing.api_server import ApiServer
 from tests.cluster.api_objects import SERVED, api_pod, node, state_of
@@ -27,10 +29,9 @@ class SimulatedNodes:
         state = state_of(name, self.kubelets[name], **changes)
         self.server.put({**state, "generation": generation})
 
-    def create(self, pod: Pod, host: str = "", **options: object) -> None:
+    def create(self, pod: Pod, host: str = "", **options: Any) -> None:
         """The API server has a pod, pending unless it is bound to *host*."""
-        options = {"phase": "Running" if host else "Pending"} | options
-        self.server.put(api_pod(pod, host, **options))
+        self.server.put(api_pod(pod, host, **{"phase": "Running" if host else "Pending"} | options))
 
     def admit(self, name: str, pod: Pod) -> None:
         """The kubelet of a node admits a pod that is bound to it, and the observer reports it."""

@@ -122,17 +122,22 @@ async def test_pods_that_ended_while_the_server_was_away_are_gone(live, nodes):
 
 async def test_a_report_during_a_list_of_pods_does_not_end_a_new_pod(live, nodes):
     """The report is newer than the list, and the pod in it was bound after the list was made."""
-    live.pods._version = ""  # as after 410, while the list is on its way
+    for verb in ("watch", "list"):
+        nodes.server.inject(ApiFault(status=503, times=None), verb=verb, resource="pods")
+    nodes.server.expire(watches=True)
+    await until(lambda: live.pods.listing)
     nodes.kubelets["a"].admit(WIDE)
-    nodes.report("a")
+    nodes.report("a")  # while the pod is in no list
     await until(lambda: live.host_states.get("a").generation == 2)
-    live.pods._replace((), "1")  # the list, without the pod
+    for verb in ("watch", "list"):
+        nodes.server.inject(ApiFault(), verb=verb, resource="pods")
+    await until(lambda: not live.pods.listing)
 
     assert kinds(live)["a"] == "rejects"
 
 
 async def test_listeners_are_told_which_nodes_changed(live, nodes):
-    told = []
+    told: list[set[str]] = []
     live.on_change(told.append)
 
     live.assume(WIDE, "a")
