@@ -1,7 +1,7 @@
-"""A real etcd and kube-apiserver on free ports of 127.0.0.1, with everything in one directory.
+"""A real etcd, kube-apiserver and, for clusters with nodes, kube-controller-manager and kube-scheduler.
 
-They need no privileges. ``ALIGNUP_KUBERNETES_BIN`` names the directory of ``kube-apiserver``; ``etcd`` may be there or
-on the PATH.
+They listen on free ports of 127.0.0.1, have everything in one directory, and need no privileges.
+``ALIGNUP_KUBERNETES_BIN`` names the directory of Kubernetes' programs; ``etcd`` may be there or on the PATH.
 """
 # ruff: noqa: S603, S607
 
@@ -15,7 +15,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,40 +26,68 @@ VARIABLE = "ALIGNUP_KUBERNETES_BIN"
 ADMIN = "admin-token"
 STRANGER = "stranger-token"  #: of a user without permissions
 
+GATEWAYS = tuple(f"10.0.{number}.2" for number in range(2, 10))  #: addresses of this machine in networks of guests
+
+_SCHEDULER, _CONTROLLER_MANAGER = "kube-scheduler", "kube-controller-manager"
 _TIMEOUT = 120.0  #: seconds until the server is ready
 
 
-def missing() -> str | None:
-    """Why the programs cannot run here; ``None`` if they can."""
+def missing(programs: Iterable[str] = ("kube-apiserver",)) -> str | None:
+    """Why *programs* of Kubernetes cannot run here; ``None`` if they can."""
     directory = os.environ.get(VARIABLE)
-    if not directory or not (Path(directory) / "kube-apiserver").is_file():
+    absent = [one for one in programs if not directory or not (Path(directory) / one).is_file()]
+    if not directory or absent:
         return (
-            f"set {VARIABLE} to a directory with kube-apiserver: it is in kubernetes-server-linux-amd64.tar.gz "
+            f"set {VARIABLE} to a directory with {', '.join(absent)}: in kubernetes-server-linux-amd64.tar.gz "
             "(https://kubernetes.io/releases/download/)"
         )
-    if not (Path(directory) / "etcd").is_file() and (absent := not_installed(["etcd"])):
-        return absent
+    if not (Path(directory) / "etcd").is_file() and (without := not_installed(["etcd"])):
+        return without
     return not_installed(["openssl"])
 
 
-class ControlPlane:
-    """An API server with its own authority, tokens and, in ``directory``, its files."""
+def program(name: str) -> Path:
+    """The path of a program of Kubernetes, or of one on the PATH."""
+    own = Path(os.environ[VARIABLE]) / name
+    return own if own.is_file() else Path(shutil.which(name) or name)
 
-    def __init__(self, directory: Path, *, flags: tuple[str, ...] = ()) -> None:
+
+def node_token(name: str) -> str:
+    """The token of the kubelet of a node."""
+    return f"token-of-node-{name}"
+
+
+class ControlPlane:
+    """An API server with its own authority, tokens and, in ``directory``, its files.
+
+    With *nodes*, kubelets of these names can join, and controllers and the scheduler can be started.
+    """
+
+    def __init__(self, directory: Path, *, flags: tuple[str, ...] = (), nodes: tuple[str, ...] = ()) -> None:
         self.directory = directory
         self.certificate = directory / "ca.crt"
-        self._flags = flags
-        self._port, self._etcd_port, self._peer_port = _free_ports(3)
+        self._flags, self._nodes = flags, nodes
+        self._port, self._etcd_port, self._peer_port = free_ports(3)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
     def url(self) -> str:
         """The address of the API server."""
-        return f"https://127.0.0.1:{self._port}"
+        return self.url_at("127.0.0.1")
+
+    def url_at(self, address: str) -> str:
+        """The address of the API server for a guest in whose network this machine has *address*."""
+        return f"https://{address}:{self._port}"
 
     def __enter__(self) -> Self:
         self._make_certificates()
-        tokens = (f'{ADMIN},admin,1,"system:masters"', f"{STRANGER},stranger,2")
+        programs = (_SCHEDULER, _CONTROLLER_MANAGER) if self._nodes else ()
+        tokens = (
+            f'{ADMIN},admin,1,"system:masters"',
+            f"{STRANGER},stranger,2",
+            *(f"{name},system:{name},{name}" for name in programs),
+            *(f'{node_token(name)},system:node:{name},{name},"system:nodes"' for name in self._nodes),
+        )
         (self.directory / "tokens.csv").write_text("\n".join(tokens) + "\n")
         self._start_etcd()
         self.start()
@@ -74,6 +102,12 @@ class ControlPlane:
     def start(self) -> None:
         """Start the API server, and wait until it is ready."""
         place = self.directory
+        access = (
+            ("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction")
+            if self._nodes
+            # Pods need no controller that makes service accounts.
+            else ("--authorization-mode=RBAC", "--disable-admission-plugins=ServiceAccount")
+        )
         self._start(
             "kube-apiserver",
             "--bind-address=127.0.0.1",
@@ -82,7 +116,7 @@ class ControlPlane:
             "--endpoint-reconciler-type=none",
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
             f"--token-auth-file={place / 'tokens.csv'}",
-            "--authorization-mode=RBAC",
+            *access,
             f"--client-ca-file={self.certificate}",
             f"--tls-cert-file={place / 'server.crt'}",
             f"--tls-private-key-file={place / 'server.key'}",
@@ -90,7 +124,6 @@ class ControlPlane:
             f"--service-account-key-file={place / 'ca.key'}",
             f"--service-account-signing-key-file={place / 'ca.key'}",
             "--service-cluster-ip-range=10.96.0.0/16",
-            "--disable-admission-plugins=ServiceAccount",  # pods need no controller that makes service accounts
             "--allow-privileged",
             *self._flags,
         )
@@ -100,14 +133,48 @@ class ControlPlane:
         """Kill the API server as a crash would; :meth:`start` starts it again, on the same port and data."""
         self._kill("kube-apiserver")
 
-    def kubeconfig(self, path: Path, user: Mapping[str, Any] | None = None) -> Path:
+    def start_controllers(self) -> None:
+        """Start the controllers of workloads, nodes and service accounts, without waiting."""
+        place = self.directory
+        self._start(
+            _CONTROLLER_MANAGER,
+            f"--kubeconfig={self.kubeconfig(place / 'controllers.json', {'token': _CONTROLLER_MANAGER})}",
+            "--leader-elect=false",
+            "--use-service-account-credentials=true",
+            f"--service-account-private-key-file={place / 'ca.key'}",
+            f"--root-ca-file={self.certificate}",
+            "--secure-port=0",
+        )
+
+    def start_scheduler(self, configuration: Mapping[str, Any] | None = None) -> None:
+        """Start the scheduler without waiting, after killing one that runs; *configuration* is added to its own."""
+        if _SCHEDULER in self._processes:
+            self._kill(_SCHEDULER)
+        access = self.kubeconfig(self.directory / "scheduler.json", {"token": _SCHEDULER})
+        file = self.directory / "scheduler-configuration.json"
+        document = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False},
+            "clientConnection": {"kubeconfig": str(access), "qps": 500, "burst": 1000},
+            **(configuration or {}),
+        }
+        file.write_text(json.dumps(document))
+        self._start(_SCHEDULER, f"--config={file}", "--secure-port=0")
+
+    def log(self, name: str, characters: int = 2000) -> str:
+        """The end of the log of a program."""
+        return (self.directory / f"{name}.log").read_text(errors="replace")[-characters:]
+
+    def kubeconfig(self, path: Path, user: Mapping[str, Any] | None = None, *, address: str = "127.0.0.1") -> Path:
         """Write a kubeconfig; the default user is the administrator."""
+        server = self.url_at(address)
         authority = base64.b64encode(self.certificate.read_bytes()).decode()
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "e2e",
-            "clusters": [{"name": "e2e", "cluster": {"server": self.url, "certificate-authority-data": authority}}],
+            "clusters": [{"name": "e2e", "cluster": {"server": server, "certificate-authority-data": authority}}],
             "users": [{"name": "e2e", "user": {"token": ADMIN} if user is None else dict(user)}],
             "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
         }
@@ -128,7 +195,8 @@ class ControlPlane:
         subject = ("-subj", "/CN=e2e", "-days", "2")
         key = self.directory / "ca.key"
         _openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, "-keyout", key, "-out", self.certificate)
-        self.sign("server", subject="/CN=kube-apiserver", extensions="subjectAltName=IP:127.0.0.1\n")
+        addresses = ",".join(f"IP:{address}" for address in ("127.0.0.1", *GATEWAYS))
+        self.sign("server", subject="/CN=kube-apiserver", extensions=f"subjectAltName={addresses}\n")
 
     def _start_etcd(self) -> None:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
@@ -143,11 +211,9 @@ class ControlPlane:
             "--unsafe-no-fsync",
         )
 
-    def _start(self, program: str, *arguments: str) -> None:
-        own = Path(os.environ[VARIABLE]) / program
-        command = str(own) if own.is_file() else shutil.which(program) or program
-        with (self.directory / f"{program}.log").open("ab") as log:
-            self._processes[program] = subprocess.Popen([command, *arguments], stdout=log, stderr=log)
+    def _start(self, name: str, *arguments: str) -> None:
+        with (self.directory / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen([program(name), *arguments], stdout=log, stderr=log)
 
     def _kill(self, name: str) -> None:
         process = self._processes.pop(name)
@@ -165,8 +231,7 @@ class ControlPlane:
                     return
             except OSError as error:
                 if self._processes["kube-apiserver"].poll() is not None or time.monotonic() > deadline:
-                    log = (self.directory / "kube-apiserver.log").read_text(errors="replace")[-2000:]
-                    raise RuntimeError(f"kube-apiserver is not ready: {log}") from error
+                    raise RuntimeError(f"kube-apiserver is not ready: {self.log('kube-apiserver')}") from error
                 time.sleep(0.2)
 
 
@@ -174,7 +239,8 @@ def _openssl(*arguments: object) -> None:
     subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that nothing uses."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports: list[int] = [one.getsockname()[1] for one in sockets]
     for one in sockets:

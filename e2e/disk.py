@@ -23,15 +23,19 @@ SCRIPT = "/dev/nvme1n1"
 _HERE = Path(__file__).parent
 _SOURCE = _HERE.parent / "src"
 
-_INIT = f"""#!/bin/busybox sh
+PYTHON = f"{sys.base_prefix}/bin/python{sysconfig.get_python_version()}"
+#: The beginning of every ``/init``.
+PREPARE = f"""#!/bin/busybox sh
 /bin/busybox mount -t proc proc /proc
 /bin/busybox mount -t sysfs sysfs /sys
 /bin/busybox mount -t devtmpfs dev /dev
 /bin/busybox mount -t tmpfs tmp /tmp
 export PATH={shlex.quote(os.environ["PATH"])}:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root
 export PYTHONPATH=/src PYTHONHOME={sys.base_prefix} LD_LIBRARY_PATH={sys.base_prefix}/lib
+"""
+INIT = f"""{PREPARE}
 echo '{BEGIN}'
-{sys.base_prefix}/bin/python{sysconfig.get_python_version()} {SCRIPT} 2>&1
+{PYTHON} {SCRIPT} 2>&1
 echo '{END}'
 /bin/busybox sync
 /bin/busybox poweroff -f
@@ -45,14 +49,24 @@ def make(scratch: Path) -> Path:
     return pack(fill(scratch / "root"), scratch / "root.ext4", size=400)
 
 
-def fill(root: Path, *, extras: Iterable[str] | None = None, programs: Iterable[str] = ()) -> Path:
+def fill(
+    root: Path,
+    *,
+    extras: Iterable[str] | None = None,
+    programs: Iterable[str] = (),
+    init: str = INIT,
+    project: bool = True,
+) -> Path:
     """Populate *root* with what a guest needs; return *root*.
 
     With *extras*, even none, it includes the project's dependencies and those of the extras; *programs* of this machine
-    are copied with their libraries.
+    are copied with their libraries. Without *project*, a disk of the guest has the project.
     """
-    _python(root)
-    _project(root, extras)
+    _python(root, init)
+    if project:
+        _project(root)
+    if extras is not None:
+        _dependencies(root, extras)
     for program in programs:
         _program(root, program)
     return root
@@ -68,11 +82,11 @@ def pack(root: Path, image: Path, *, size: int) -> Path:
     return image
 
 
-def _python(root: Path) -> None:
+def _python(root: Path, init: str) -> None:
     for name in ("proc", "sys", "dev", "tmp", "bin", "root", "run", "etc"):
         (root / name).mkdir(parents=True)
     shutil.copy(shutil.which("busybox") or "", root / "bin" / "busybox")
-    (root / "init").write_text(_INIT)
+    (root / "init").write_text(init)
     (root / "init").chmod(0o755)
     library = Path(sysconfig.get_path("stdlib"))
     shutil.copytree(library, _in(root, library), ignore=shutil.ignore_patterns(*_UNNEEDED), symlinks=True)
@@ -81,15 +95,17 @@ def _python(root: Path) -> None:
     _with_libraries(root, python, *(library / "lib-dynload").glob("*.so"))
 
 
-def _project(root: Path, extras: Iterable[str] | None) -> None:
+def _project(root: Path) -> None:
     source = root / "src"
     shutil.copytree(_SOURCE, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copytree(_HERE, source / "e2e", ignore=shutil.ignore_patterns("__pycache__", "test_*"))
     compileall.compile_dir(
         source, quiet=1, stripdir=os.fspath(root), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH
     )
-    if extras is None:
-        return
+
+
+def _dependencies(root: Path, extras: Iterable[str]) -> None:
+    source = root / "src"
     modules = []
     for file in _files("alignup", frozenset(extras)):
         place = source / file

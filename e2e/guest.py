@@ -2,7 +2,7 @@
 
 A guest boots from an image of ``e2e.disk`` with a Debian cloud kernel, which has NVMe, ext4 and NUMA built in. Its
 second disk is the script itself, so that many guests share one image. It needs ``qemu-system-x86_64`` and a kernel: the
-file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``.
+file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``. ``ALIGNUP_GUEST_ACCELERATOR=kvm`` uses KVM.
 """
 
 import json
@@ -27,6 +27,7 @@ BOOT = 300  #: seconds until a guest that prints nothing counts as hung
 SECONDS = 1800  #: timeout of a guest; on an idle machine it takes a tenth
 TAIL = 4000  #: characters of the output shown in errors
 SECTOR = 512  #: bytes; the size of a disk is a multiple
+CPU = "Nehalem"  #: ``max`` has no hyperthreads
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,11 @@ def kernel() -> Path | None:
     return max(Path("/boot").glob("vmlinuz-*-cloud-*"), default=None)
 
 
+def accelerator() -> str:
+    """What runs the CPUs of guests: by default software, because not every ``/dev/kvm`` works."""
+    return os.environ.get("ALIGNUP_GUEST_ACCELERATOR", "tcg")
+
+
 def run(shape: Shape, script: str, *, image: Path, seconds: int = SECONDS, tries: int = 3) -> str:
     """Run *script* in a guest of *shape* that boots from *image*, which is not changed; return its output.
 
@@ -78,8 +84,8 @@ def run(shape: Shape, script: str, *, image: Path, seconds: int = SECONDS, tries
         raise RuntimeError(missing())
     with tempfile.TemporaryDirectory(prefix="alignup-guest-") as scratch:
         second = Path(scratch) / "script"
-        second.write_bytes(_padded("".join(_setup_lines(shape)) + script))
-        command = list(_command(shape, (image, second), booted))
+        second.write_bytes(_padded(setup_script(shape) + script))
+        command = list(qemu_command(shape, (image, second), booted))
         for _ in range(tries):
             printed = _printed(command, Path(scratch) / "printed", seconds=seconds)
             if disk.BEGIN in printed:
@@ -146,11 +152,16 @@ def _setup_lines(shape: Shape) -> Iterator[str]:
         yield f"Path('/sys/devices/system/cpu/cpu{cpu}/online').write_text('0')\n"
 
 
-def _command(shape: Shape, disks: tuple[Path, ...], booted: Path) -> Iterator[str]:
+def setup_script(shape: Shape) -> str:
+    """Python code that a guest runs first: huge pages, and CPUs offline."""
+    return "".join(_setup_lines(shape))
+
+
+def qemu_command(shape: Shape, disks: tuple[Path, ...], booted: Path, *, network: str = "") -> Iterator[str]:
+    """The command of a guest; *network* are the options of a user network, which needs kernel modules."""
     total = sum(node.memory for node in shape.nodes)
     count = shape.sockets * shape.cores * shape.threads
-    # -cpu max has no hyperthreads.
-    yield from ("qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "Nehalem", "-m", f"{total}M")
+    yield from ("qemu-system-x86_64", "-machine", f"q35,accel={accelerator()}", "-cpu", CPU, "-m", f"{total}M")
     yield from ("-smp", f"{count},sockets={shape.sockets},cores={shape.cores},threads={shape.threads}")
     for number, node in enumerate(shape.nodes):
         yield from ("-object", f"memory-backend-ram,id=m{number},size={node.memory}M")
@@ -165,6 +176,8 @@ def _command(shape: Shape, disks: tuple[Path, ...], booted: Path) -> Iterator[st
     for number, image in enumerate(disks):
         yield from ("-drive", f"file={image},if=none,id=disk{number},format=raw,snapshot=on")
         yield from ("-device", f"nvme,drive=disk{number},serial=disk{number},bus=pcie.0,addr={0x1A + number:#x}")
+    if network:
+        yield from ("-netdev", f"user,id=n0,{network}", "-device", "virtio-net-pci,netdev=n0,romfile=")
     yield from ("-kernel", os.fspath(booted), "-append")
     # Without nokaslr, the kernel takes its 32 MB from a random NUMA node.
     yield "root=/dev/nvme0n1 rw rootwait init=/init console=ttyS0 quiet panic=-1 mitigations=off nokaslr"

@@ -79,8 +79,13 @@ def until(
 
 
 def prepare() -> None:
-    """Set up the guest: modules, cgroups, a hostname, and the few files that programs expect."""
+    """Set up the guest: Python modules and the system."""
     load()
+    prepare_system("vm")
+
+
+def prepare_system(hostname: str) -> None:
+    """Mount file systems, bring the loopback interface up, and write the few files that programs expect."""
     for words in (
         ("mount", "-t", "cgroup2", "none", os.fspath(GROUPS)),
         ("mount", "-t", "tmpfs", "tmpfs", "/run"),
@@ -88,7 +93,7 @@ def prepare() -> None:
         ("busybox", "ip", "link", "set", "lo", "up"),
     ):
         subprocess.run(words, check=True)
-    socket.sethostname("vm")
+    socket.sethostname(hostname)
     for name, text in (
         ("passwd", "root:x:0:0:root:/root:/bin/sh\n"),
         ("group", "root:x:0:\n"),
@@ -135,7 +140,11 @@ class GrpcPeers:
 async def _serve(line: socket.socket, directory: Path, lister: Path) -> None:
     line.settimeout(0)
     reader, writer = await asyncio.open_connection(sock=line)
-    peers = _GrpcPeers(directory, lister)
+    await answer_calls(PeerMethods(directory, lister), reader, writer)
+
+
+async def answer_calls(peers: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Call methods of *peers* as asked, one JSON object a line, until the other side closes."""
     while raw := await reader.readline():
         arguments = json.loads(raw)
         try:
@@ -146,8 +155,8 @@ async def _serve(line: socket.socket, directory: Path, lister: Path) -> None:
         await writer.drain()
 
 
-class _GrpcPeers:
-    """The child's methods."""
+class PeerMethods:
+    """What the child does: device plugins, and a PodResources client."""
 
     def __init__(self, directory: Path, lister: Path) -> None:
         self.directory, self.pod_resources_socket = directory, lister

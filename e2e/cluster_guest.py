@@ -1,0 +1,279 @@
+"""Guests with several NUMA nodes and a real kubelet each, as nodes of a real cluster.
+
+All guests boot from one image: Python, the project's dependencies, containerd, the kubelet and container images. It is
+kept in the directory named by ``ALIGNUP_GUEST_CACHE`` and built again when something in it has changed. The second disk
+of a guest is a tar archive with the project and the files of this node, so that a change of the project needs no new
+image. Every guest has a user network, in which this machine is the gateway; nothing of it needs privileges.
+"""
+
+import compileall
+import hashlib
+import io
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from e2e import containerd, control_plane, disk, guest
+from e2e.control_plane import ControlPlane
+from e2e.guest import Node, Shape
+from e2e.guest_kubelet import ARCHIVE, IMAGES, KUBELET, KUBELET_ACCESS, NODE, PORT, RUNTIME
+
+Document = dict[str, Any]
+Found = TypeVar("Found")
+
+CACHE = "ALIGNUP_GUEST_CACHE"  #: the directory of images
+KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
+PROGRAMS = ("containerd", "containerd-shim-runc-v2", "runc", "ctr", "mount", "umount")
+#: In the order in which they are loaded.
+MODULES = (
+    *("virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci"),
+    *("failover", "net_failover", "virtio_net", "overlay"),
+)
+SIZE = 1000  #: MiB of the image
+SECONDS = 300.0  #: until something counts as hung; it takes a tenth on an idle machine
+
+#: CPU 0 and 128 MiB of NUMA node 0 are reserved.
+NARROW = Shape(2, 2, 2, tuple(Node(384, f"{2 * one}-{2 * one + 1}") for one in range(4)))
+WIDE = Shape(2, 2, 2, (Node(768, "0-3"), Node(768, "4-7")))
+
+_REPOSITORY = Path(__file__).parents[1]
+_INIT = f"""{disk.PREPARE}
+for module in {" ".join(MODULES)}; do /bin/busybox insmod /modules/$module.ko; done
+/bin/busybox tar x -C / -f /dev/nvme1n1
+{disk.PYTHON} -m e2e.guest_kubelet
+/bin/busybox poweroff -f
+"""
+
+
+def missing() -> str | None:
+    """Why a cluster of guests cannot run here; ``None`` if it can."""
+    return control_plane.missing(KUBERNETES) or guest.missing_node() or _missing_modules()
+
+
+def kubelet_config(**fields: object) -> Document:
+    """A KubeletConfiguration with all managers, and with *fields* instead of its own."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "cgroupDriver": "cgroupfs",
+        "containerRuntimeEndpoint": f"unix://{RUNTIME / 'containerd.sock'}",
+        "failSwapOn": False,
+        "cpuManagerPolicy": "static",
+        "memoryManagerPolicy": "Static",
+        "topologyManagerPolicy": "single-numa-node",
+        "reservedSystemCPUs": "0",
+        "systemReserved": {"memory": "100Mi"},
+        "evictionHard": {"memory.available": "28Mi"},
+        "reservedMemory": [{"numaNode": 0, "limits": {"memory": "128Mi"}}],
+        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
+        "authorization": {"mode": "Webhook"},
+        "nodeStatusUpdateFrequency": "2s",
+        **fields,
+    }
+
+
+def until(what: str, happened: Callable[[], Found | None], *, detail: Callable[[], object] = lambda: "") -> Found:
+    """Wait for a true result of *happened* and return it; *detail* is added to the timeout error."""
+    end = time.monotonic() + SECONDS
+    while not (found := happened()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"timed out after {SECONDS:.0f} s: {what}\n{detail()}")
+        time.sleep(0.1)
+    return found
+
+
+@dataclass
+class ClusterGuest:
+    """A guest that becomes node *name* of a cluster; *number* is that of its network."""
+
+    plane: ControlPlane
+    name: str
+    shape: Shape
+    image: Path
+    number: int = 2
+    files: Mapping[str, str] = field(default_factory=dict)  #: path → text, in the guest
+    _stack: ExitStack = field(default_factory=ExitStack, init=False)
+    _port: int = field(default=0, init=False)
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    @property
+    def gateway(self) -> str:
+        """The address of this machine for the guest."""
+        return f"10.0.{self.number}.2"
+
+    @property
+    def address(self) -> str:
+        """The address of the node."""
+        return f"10.0.{self.number}.15"
+
+    @property
+    def console(self) -> Path:
+        return self.plane.directory / f"{self.name}.console"
+
+    def __enter__(self) -> Self:
+        """Boot the guest without waiting."""
+        kernel = guest.kernel()
+        if kernel is None:
+            raise RuntimeError(guest.missing())
+        second = self.plane.directory / f"{self.name}.tar"
+        _write_tar(second, {**self._own_files(), **self.files})
+        self._port = control_plane.free_ports(1)[0]
+        network = (
+            f"net=10.0.{self.number}.0/24,host={self.gateway},dns=10.0.{self.number}.3,"
+            f"hostfwd=tcp:127.0.0.1:{self._port}-{self.address}:{PORT}"
+        )
+        command = list(guest.qemu_command(self.shape, (self.image, second), kernel, network=network))
+        out = self._stack.enter_context(self.console.open("wb"))
+        self._process = subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._stack.close()
+
+    def ask(self, do: str, **arguments: object) -> Any:  # noqa: ANN401 - JSON
+        """Call a method of :class:`e2e.guest_kubelet.KubernetesNode`; return its result."""
+        with socket.create_connection(("127.0.0.1", self._port), timeout=SECONDS) as line:
+            line.sendall(json.dumps({"do": do, **arguments}).encode() + b"\n")
+            with line.makefile("rb") as reader:
+                raw = reader.readline()
+        if not raw:
+            raise ConnectionResetError(f"node {self.name} does not answer")
+        answer = json.loads(raw)
+        if "error" in answer:
+            raise RuntimeError(f"{do} on node {self.name}: {answer['error']}")
+        return answer["result"]
+
+    def wait_booted(self) -> None:
+        """Wait until the guest answers and its container runtime has the images."""
+
+        def answers() -> bool:
+            if self._process is None or self._process.poll() is not None:
+                raise RuntimeError(f"guest {self.name} stopped:\n{self.console_tail()}")
+            try:
+                self.ask("wait_runtime")
+            except OSError:
+                return False
+            return True
+
+        until(f"guest {self.name} has booted", answers, detail=self.console_tail)
+
+    def console_tail(self) -> str:
+        """The end of what the guest has printed."""
+        return self.console.read_text("utf-8", "replace")[-4000:]
+
+    def kubeconfig(self, token: str) -> str:
+        """A kubeconfig for use in the guest."""
+        with tempfile.TemporaryDirectory() as scratch:
+            return self.plane.kubeconfig(Path(scratch) / "config", {"token": token}, address=self.gateway).read_text()
+
+    def _own_files(self) -> dict[str, str]:
+        told = {
+            "name": self.name,
+            "address": self.address,
+            "gateway": self.gateway,
+            "setup": guest.setup_script(self.shape),
+        }
+        return {
+            os.fspath(NODE): json.dumps(told),
+            os.fspath(KUBELET_ACCESS): self.kubeconfig(control_plane.node_token(self.name)),
+        }
+
+
+def image() -> Path:
+    """The image of all guests, from the cache if nothing in it has changed."""
+    place = Path(os.environ.get(CACHE) or Path(tempfile.gettempdir()) / f"alignup-guest-cache-{os.getuid()}")
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / f"kubernetes-node-{_image_key()}.ext4"
+    if not path.exists():
+        with tempfile.TemporaryDirectory(dir=place) as scratch:
+            root = disk.fill(
+                Path(scratch) / "root", extras=("agent", "cluster"), programs=PROGRAMS, init=_INIT, project=False
+            )
+            _add_kubernetes(root)
+            disk.pack(root, Path(scratch) / "image", size=SIZE).rename(path)
+    return path
+
+
+def _add_kubernetes(root: Path) -> None:
+    containerd.archive(root / ARCHIVE.relative_to("/"), IMAGES)
+    kubelet = root / KUBELET.relative_to("/")
+    kubelet.parent.mkdir(parents=True, exist_ok=True)
+    kubelet.write_bytes(control_plane.program("kubelet").read_bytes())
+    kubelet.chmod(0o755)
+    (root / "modules").mkdir()
+    for name, path in _modules().items():
+        (root / "modules" / f"{name}.ko").write_bytes(path.read_bytes())
+
+
+def _image_key() -> str:
+    """A text that changes with the content of the image."""
+    found = hashlib.sha256(_INIT.encode())
+    for path in (
+        *(control_plane.program(name) for name in ("kubelet", *PROGRAMS)),
+        *_modules().values(),
+        Path(sys.base_prefix),
+    ):
+        status = path.stat()
+        found.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    for path in (_REPOSITORY / "lock" / "dev.txt", Path(disk.__file__), Path(__file__), Path(containerd.__file__)):
+        found.update(path.read_bytes())
+    found.update(platform.python_version().encode())
+    return found.hexdigest()[:16]
+
+
+def _modules() -> dict[str, Path]:
+    """The kernel modules that guests need, as far as they exist."""
+    kernel = guest.kernel()
+    if kernel is None:
+        return {}
+    release = kernel.name.removeprefix("vmlinuz-")
+    for place in (kernel.parents[1] / "lib" / "modules" / release, Path("/lib/modules") / release):
+        found = {path.stem: path for path in place.rglob("*.ko")}
+        if found:
+            return {name: found[name] for name in MODULES if name in found}
+    return {}
+
+
+def _missing_modules() -> str | None:
+    kernel = guest.kernel()
+    absent = [name for name in MODULES if name not in _modules()]
+    if not absent or kernel is None:
+        return None
+    place = kernel.parents[1] / "lib" / "modules" / kernel.name.removeprefix("vmlinuz-")
+    return (
+        f"no kernel modules {', '.join(absent)} in {place}: dpkg-deb -x the package of the kernel with its lib/modules"
+    )
+
+
+def _write_tar(path: Path, files: Mapping[str, str]) -> None:
+    """Write the second disk of a guest: the project with its compiled modules, and *files*."""
+    source, own = _REPOSITORY / "src" / "alignup", _REPOSITORY / "e2e"
+    for directory in (source, own):
+        compileall.compile_dir(directory, quiet=1)
+    with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as packed:
+        packed.add(source, "src/alignup")
+        packed.add(own, "src/e2e")
+        for name, text in files.items():
+            member = tarfile.TarInfo(name.lstrip("/"))
+            content = text.encode()
+            member.size = len(content)
+            packed.addfile(member, io.BytesIO(content))

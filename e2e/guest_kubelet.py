@@ -1,0 +1,167 @@
+"""A Kubernetes node inside a guest: containerd, a real kubelet, device plugins and programs of this project.
+
+The guest runs this module, which answers calls over TCP: one JSON object a line, as ``e2e.cluster_guest`` sends them.
+Device plugins run in this process, everything else in processes of its own.
+"""
+# ruff: noqa: ASYNC220, ASYNC240, S603, S607 - nothing else runs in this process
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from e2e.containerd import PAUSE, Containerd, configuration
+from e2e.guest_node import TIMEOUT, Document, PeerMethods, answer_calls, prepare_system
+
+NODE = Path("/node.json")  #: what the guest is told: ``name``, ``address``, ``gateway``, ``setup``
+PORT = 7000  #: of the calls
+IMAGE = "localhost/busybox:1"  #: of pods; runs ``sleep`` by default
+IMAGES = {IMAGE: "", PAUSE: ""}
+ARCHIVE = Path("/images.tar")
+RUNTIME = Path("/c")  #: the directory of containerd
+KUBELET = Path("/usr/local/bin/kubelet")
+KUBELET_DIR = Path("/var/lib/kubelet")
+KUBELET_CONFIG = KUBELET_DIR / "config.yaml"
+KUBELET_ACCESS = Path("/etc/kubelet.kubeconfig")
+LOGS = Path("/var/log")
+STATE_FILES = (
+    "cpu_manager_state",
+    "memory_manager_state",
+    "allocated_pods_state",
+    "device-plugins/kubelet_internal_checkpoint",
+)
+
+#: A node is Ready with any CNI configuration; pods on the host network need no more.
+_NETWORK = {"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "loopback"}]}
+
+
+class KubernetesNode(PeerMethods):
+    """The methods that can be called."""
+
+    def __init__(self, node: Document) -> None:
+        super().__init__(KUBELET_DIR / "device-plugins", KUBELET_DIR / "pod-resources" / "kubelet.sock")
+        self.name, self.address = node["name"], node["address"]
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._runtime = asyncio.ensure_future(asyncio.to_thread(_start_runtime))
+
+    async def wait_runtime(self) -> None:
+        """Wait until containerd has the images."""
+        await asyncio.wait_for(asyncio.shield(self._runtime), TIMEOUT)
+
+    async def start_kubelet(self, config: Document) -> None:
+        """Start the kubelet with *config*, without waiting."""
+        KUBELET_DIR.mkdir(parents=True, exist_ok=True)
+        KUBELET_CONFIG.write_text(json.dumps(config))
+        await self.start_process(
+            "kubelet",
+            [
+                os.fspath(KUBELET),
+                f"--config={KUBELET_CONFIG}",
+                f"--kubeconfig={KUBELET_ACCESS}",
+                f"--hostname-override={self.name}",
+                f"--node-ip={self.address}",
+            ],
+        )
+
+    async def start_alignup(self, name: str, words: list[str]) -> None:
+        """Start a command of this project as the process *name*."""
+        await self.start_process(name, [sys.executable, "-m", "alignup", *words])
+
+    async def start_process(self, name: str, words: list[str]) -> None:
+        if await self.is_running(name):
+            raise RuntimeError(f"{name} runs")
+        with (LOGS / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    async def stop_process(self, name: str, number: int = signal.SIGTERM) -> int:
+        """Send a signal, and wait until the process has exited; return its exit status."""
+        process = self._processes.pop(name)
+        process.send_signal(number)
+        return await asyncio.to_thread(process.wait, TIMEOUT)
+
+    async def is_running(self, name: str) -> bool:
+        return name in self._processes and self._processes[name].poll() is None
+
+    async def log(self, name: str, characters: int = 6000) -> str:
+        """The end of the log of a process."""
+        path = RUNTIME / "containerd.log" if name == "containerd" else LOGS / f"{name}.log"
+        return path.read_text("utf-8", "replace")[-characters:] if path.exists() else ""
+
+    async def files(self) -> dict[str, Any]:
+        """The state files of the kubelet; ``None`` for those that do not exist."""
+        found: dict[str, Any] = {}
+        for name in STATE_FILES:
+            path = KUBELET_DIR / name
+            found[path.name] = json.loads(path.read_bytes()) if path.exists() else None
+        return found
+
+    async def remove(self, names: list[str]) -> None:
+        """Remove state files, which must exist."""
+        for name in names:
+            (KUBELET_DIR / name).unlink()
+
+    async def write(self, path: str, text: str) -> None:
+        """Write a file."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_text(text)
+
+    async def run(self, words: list[str]) -> Document:
+        """Run a command until it exits."""
+        done = await asyncio.to_thread(
+            subprocess.run, words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
+        return {"code": done.returncode, "output": done.stdout, "errors": done.stderr}
+
+    async def set_devices(self, resource: str, devices: str) -> None:
+        """Have a plugin report other devices, such as ``2@0,1@1``."""
+        self.plugins[resource].set_devices(devices)
+
+
+def _start_runtime() -> None:
+    networks = RUNTIME / "cni" / "net.d"
+    networks.mkdir(parents=True)
+    (networks / "10-none.conflist").write_text(json.dumps(_NETWORK))
+    (RUNTIME / "config.toml").write_text(configuration(RUNTIME))
+    made = Containerd(RUNTIME)
+    made.start()
+    made.load(ARCHIVE, IMAGES)
+
+
+def _connect(node: Document) -> None:
+    """Configure the network of the guest."""
+    for words in (
+        ("link", "set", "eth0", "up"),
+        ("addr", "add", f"{node['address']}/24", "dev", "eth0"),
+        ("route", "add", "default", "via", node["gateway"]),
+    ):
+        subprocess.run(("busybox", "ip", *words), check=True)
+
+
+async def _serve(node: Document) -> None:
+    methods = KubernetesNode(node)
+    server = await asyncio.start_server(
+        lambda reader, writer: answer_calls(methods, reader, writer), node["address"], PORT, limit=1 << 24
+    )
+    async with server:
+        await server.serve_forever()
+
+
+def main() -> None:
+    """Set up the guest, and answer calls until it is powered off."""
+    node = json.loads(NODE.read_bytes())
+    for directory in (LOGS, Path("/var/lib"), Path("/dev/pts"), Path("/opt/cni/bin")):
+        directory.mkdir(parents=True, exist_ok=True)
+    prepare_system(node["name"])
+    (Path("/etc") / "hosts").write_text(f"127.0.0.1 localhost\n{node['address']} {node['name']}\n")
+    subprocess.run(("mount", "-t", "devpts", "devpts", "/dev/pts"), check=True)
+    _connect(node)
+    subprocess.run((sys.executable, "-c", node["setup"]), check=True)
+    asyncio.run(_serve(node))
+
+
+if __name__ == "__main__":
+    main()
