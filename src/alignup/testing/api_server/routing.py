@@ -12,9 +12,16 @@ BUILT_IN = (
     ServedResource(kind="Node", plural="nodes", namespaced=False, status=True),
     ServedResource(kind="Namespace", plural="namespaces", namespaced=False, status=True),
     ServedResource(kind="ConfigMap", plural="configmaps"),
+    ServedResource(kind="Secret", plural="secrets"),
     ServedResource(kind="Event", plural="events"),
     ServedResource(kind="Lease", plural="leases", group="coordination.k8s.io"),
     ServedResource(kind="PodDisruptionBudget", plural="poddisruptionbudgets", group="policy", status=True),
+    ServedResource(
+        kind="MutatingWebhookConfiguration",
+        plural="mutatingwebhookconfigurations",
+        group="admissionregistration.k8s.io",
+        namespaced=False,
+    ),
     ServedResource(
         kind="NodeResourceTopology",
         plural="noderesourcetopologies",
