@@ -8,12 +8,10 @@ import pytest
 from alignup.align.errors import StateError
 from alignup.cluster import observe
 from alignup.cluster.host_states import HOST_STATES, read_host_state
-from alignup.cluster.kubelet_reader import KubeletPaths
-from alignup.cluster.observer import ObserverTiming
 from alignup.discover import source
 from alignup.kubeapi import Access
 from alignup.testing.api_server import ServedResource
-from tests.cluster.kubelets import SimulatedKubelet
+from tests.cluster.observed_machine import observe_once
 from tests.kubeapi.objects import node
 
 pytestmark = pytest.mark.anyio
@@ -21,26 +19,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def options(tmp_path):
-    """Files of a kubelet on this machine, without managers."""
-    machine = replace(source.discover(), devices=())
-    kubelet = SimulatedKubelet(
-        machine=machine,
-        devices=(),
-        topologyManagerPolicy="none",
-        cpuManagerPolicy="none",
-        memoryManagerPolicy="None",
-        reservedMemory=None,
-    )
-    (tmp_path / "kubelet").mkdir()
-    (tmp_path / "kubelet" / "config.yaml").write_bytes(kubelet.text)
-    kubelet.write(tmp_path / "kubelet")
-    return observe.ObserveOptions(
-        host="host-a",
-        paths=KubeletPaths(directory=tmp_path / "kubelet"),
-        configz=False,
-        once=True,
-        timing=ObserverTiming(settle=0.0),
-    )
+    return observe_once(tmp_path / "kubelet")
 
 
 async def test_the_host_is_published_once(server, client, options):

@@ -141,7 +141,7 @@ async def _configz(
 ) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
     """Yield a function that asks the kubelet for its configuration.
 
-    Its certificate is verified with the authority of the cluster, or with the one that the kubelet keeps in its files.
+    Its certificate is verified with the authority of the cluster, and with the certificate in the kubelet's files.
     """
     addresses = [one.address for one in node.status.addresses if one.type == "InternalIP"]
     internal = next(iter(addresses), "127.0.0.1")
@@ -150,7 +150,7 @@ async def _configz(
     kubelet = replace(
         access,
         server=f"https://{options.kubelet_address or default}",
-        authority=own or access.authority,
+        authority=b"\n".join(filter(None, (own, access.authority))),
         server_name=options.host if own else "",
         proxy="",
         headers=(),

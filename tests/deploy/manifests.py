@@ -1,0 +1,55 @@
+"""Reads the objects in ``deploy/``: from kustomizations, and from the chart."""
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.console_runner import ROOT
+
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+BASE = KUBERNETES  #: the kustomization of the observer
+
+Manifest = dict[str, Any]
+
+
+def find_program(name: str) -> str | None:
+    """Find a program in ``ALIGNUP_KUBERNETES_BIN`` or on the PATH."""
+    return shutil.which(name, path=os.environ.get("ALIGNUP_KUBERNETES_BIN")) or shutil.which(name)
+
+
+def read_kustomization(directory: Path) -> list[Manifest]:
+    """Read the objects of a kustomization as kustomize does, for ours have resources and nothing else."""
+    kustomization = yaml.safe_load((directory / "kustomization.yaml").read_text("utf-8"))
+    assert kustomization.keys() == {"apiVersion", "kind", "resources"}
+    return [found for name in kustomization["resources"] for found in _read_resource(directory / name)]
+
+
+def _read_resource(path: Path) -> Iterator[Manifest]:
+    if path.is_dir():
+        yield from read_kustomization(path)
+    else:
+        yield from read_documents(path.read_text("utf-8"))
+
+
+def read_documents(text: str) -> list[Manifest]:
+    """Read the objects of a YAML file."""
+    return [one for one in yaml.safe_load_all(text) if one is not None]
+
+
+def by_name(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
+    """Index objects as ``KIND NAMESPACE/NAME``; no two may have the same."""
+    found: dict[str, Manifest] = {}
+    for one in manifests:
+        metadata = one["metadata"]
+        key = f"{one['kind']} {metadata.get('namespace', '')}/{metadata['name']}"
+        assert key not in found, f"{key} exists twice"
+        found[key] = one
+    return found
+
+
+def of_kind(manifests: Iterable[Manifest], *kinds: str) -> list[Manifest]:
+    return [one for one in manifests if one["kind"] in kinds]

@@ -1,0 +1,41 @@
+"""Permissions that roles grant, and those that a program needs according to its requests."""
+
+from collections.abc import Iterable
+
+from alignup.testing.api_server import ApiServer
+from alignup.testing.api_server.operations import APPLY
+from tests.deploy.manifests import Manifest
+
+Permission = tuple[str, str, str]  #: verb, API group, and resource or resource/subresource
+
+
+def granted(role: Manifest) -> set[Permission]:
+    """The permissions of a role; each may be granted once only."""
+    found = [
+        (verb, group, resource)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    ]
+    assert len(found) == len(set(found)), "a permission is granted twice"
+    return set(found)
+
+
+def used(servers: Iterable[ApiServer]) -> set[Permission]:
+    """The permissions that Kubernetes checks for the requests that *servers* received.
+
+    To apply an object that does not exist needs the permission to create it, too.
+    """
+    found = set()
+    for server in servers:
+        for request in server.requests:
+            call = server.resources.parse(request)
+            if call is None:  # such as /version, which everybody may read
+                continue
+            group = call.resource.api_version.rpartition("/")[0]
+            resource = "/".join(filter(None, (call.resource.plural, call.subresource)))
+            found.add((call.verb, group, resource))
+            if call.verb == "patch" and call.content_type in APPLY:
+                found.add(("create", group, resource))
+    return found

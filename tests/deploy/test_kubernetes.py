@@ -1,0 +1,158 @@
+"""The objects in ``deploy/kubernetes`` fit each other and the programs that they run."""
+
+import subprocess
+
+import pytest
+from starlette.routing import Route
+
+import alignup
+from alignup.cli import observe as observe_command
+from alignup.cluster.join import join
+from alignup.cluster.node_topology import node_topology
+from alignup.serve.observer_app import PrometheusObserverMetrics, observer_app
+from tests.cluster.kubelets import SimulatedKubelet
+from tests.deploy.manifests import BASE, KUBERNETES, by_name, find_program, of_kind, read_documents, read_kustomization
+
+KUBECTL = find_program("kubectl")
+OBJECTS = read_kustomization(BASE)
+(OBSERVER,) = of_kind(OBJECTS, "DaemonSet")
+WORKLOADS = of_kind(OBJECTS, "DaemonSet", "Deployment")
+CLUSTER_SCOPED = {
+    *("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "PriorityClass"),
+    *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "MutatingWebhookConfiguration"),
+}
+
+
+def containers(workload):
+    return workload["spec"]["template"]["spec"]["containers"]
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
+def test_kubectl_builds_the_objects_that_the_tests_read():
+    done = subprocess.run([KUBECTL or "", "kustomize", BASE], check=True, capture_output=True, text=True)  # noqa: S603
+
+    assert by_name(read_documents(done.stdout)) == by_name(OBJECTS)
+
+
+def test_every_file_belongs_to_a_kustomization():
+    listed = {
+        (directory / name).resolve()
+        for directory in (path.parent for path in KUBERNETES.rglob("kustomization.yaml"))
+        for name in read_documents((directory / "kustomization.yaml").read_text("utf-8"))[0]["resources"]
+    }
+
+    assert {path for path in KUBERNETES.rglob("*.yaml") if path.name != "kustomization.yaml"} == {
+        path for path in listed if path.is_file()
+    }
+
+
+def test_objects_that_need_a_namespace_have_that_of_the_base():
+    namespaces = {one["kind"]: one["metadata"].get("namespace") for one in OBJECTS}
+
+    assert {kind for kind, namespace in namespaces.items() if namespace is None} <= CLUSTER_SCOPED
+    assert {namespace for kind, namespace in namespaces.items() if kind not in CLUSTER_SCOPED} == {"alignup"}
+    assert "Namespace /alignup" in by_name(OBJECTS)
+
+
+def test_the_image_is_that_of_this_version():
+    images = {container["image"] for workload in WORKLOADS for container in containers(workload)}
+
+    assert images == {f"alignup:{alignup.__version__}"}
+
+
+def test_the_observer_takes_its_options():
+    (container,) = containers(OBSERVER)
+    name, *words = container["args"]
+
+    context = observe_command.command.make_context(name, words)
+
+    assert (name, context.params["listen"]) == ("observe", ":9184")
+
+
+def test_probes_ask_paths_that_exist():
+    (container,) = containers(OBSERVER)
+    app = observer_app(PrometheusObserverMetrics("n"), alive=lambda: True, problems=lambda: ())
+    paths = {route.path for route in app.routes if isinstance(route, Route)}
+    probes = [container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
+
+    assert {probe["path"] for probe in probes} <= paths
+    assert {probe["port"] for probe in probes} == {port["name"] for port in container["ports"]}
+    assert f":{container['ports'][0]['containerPort']}" in container["args"][1]
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+def test_containers_have_no_privilege_that_they_do_not_need(workload):
+    pod = workload["spec"]["template"]["spec"]
+
+    assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        context = container["securityContext"]
+        assert context["capabilities"] == {"drop": ["ALL"]}  # cluster.capabilities: the observer needs none
+        assert context["readOnlyRootFilesystem"] is True
+        assert context["allowPrivilegeEscalation"] is False
+        assert "privileged" not in context
+        assert container["resources"]["requests"].keys() == {"cpu", "memory"}
+        assert "memory" in container["resources"]["limits"]
+
+
+def test_the_observer_sees_the_directory_of_the_kubelet_read_only_and_no_volumes_of_pods():
+    pod = OBSERVER["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    host = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
+    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+
+    assert host == {"kubelet": "/var/lib/kubelet"}
+    assert all(one["readOnly"] for one in mounts.values())
+    assert {path: one["name"] for path, one in mounts.items()} == {
+        "/var/lib/kubelet": "kubelet",
+        "/var/lib/kubelet/pods": "empty",
+        "/var/lib/kubelet/plugins": "empty",
+    }
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+def test_selectors_and_references_match(workload):
+    objects = by_name(OBJECTS)
+    spec, template = workload["spec"], workload["spec"]["template"]
+    account = template["spec"]["serviceAccountName"]
+    (policy,) = [
+        one
+        for one in of_kind(OBJECTS, "NetworkPolicy")
+        if one["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    ]
+
+    assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert f"ServiceAccount alignup/{account}" in objects
+    assert f"PriorityClass /{template['spec']['priorityClassName']}" in objects
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+    assert allowed == {port["containerPort"] for one in containers(workload) for port in one["ports"]}
+
+
+def test_bindings_refer_to_roles_and_accounts():
+    objects = by_name(OBJECTS)
+
+    for binding in of_kind(OBJECTS, "ClusterRoleBinding", "RoleBinding"):
+        role, namespace = binding["roleRef"], binding["metadata"].get("namespace", "")
+        assert f"{role['kind']} {namespace if role['kind'] == 'Role' else ''}/{role['name']}" in objects
+        for subject in binding["subjects"]:
+            assert f"{subject['kind']} {subject['namespace']}/{subject['name']}" in objects
+
+
+def test_the_definition_of_node_resource_topology_has_every_field_that_is_published():
+    definition = by_name(OBJECTS)["CustomResourceDefinition /noderesourcetopologies.topology.node.k8s.io"]
+    (version,) = [one for one in definition["spec"]["versions"] if one["storage"]]
+    schema = version["schema"]["openAPIV3Schema"]
+
+    def check(value, schema):
+        if isinstance(value, dict):
+            assert set(schema.get("required", ())) <= value.keys() <= schema["properties"].keys()
+            for name, own in value.items():
+                check(own, schema["properties"][name])
+        elif isinstance(value, list):
+            for own in value:
+                check(own, schema["items"])
+
+    assert version["name"] == "v1alpha2"
+    check(node_topology(join(SimulatedKubelet().sources())), schema)
