@@ -9,6 +9,7 @@ from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.bits import quote
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
+from alignup.align.layered_map import LayeredMap, with_item, without_item
 from alignup.align.workload import Pod
 from alignup.kube.podspec import manifest_of
 from alignup.schema import codec
@@ -58,20 +59,29 @@ class PodRecord:
         )
 
 
-class TrackedRecords(dict[str, PodRecord]):
-    """Records by uid; ``changed`` has the uids that were added, replaced or removed."""
+RecordMap = dict[str, PodRecord] | LayeredMap[str, PodRecord]  #: by uid; must not be changed
 
-    def __init__(self, records: Mapping[str, PodRecord]) -> None:
-        super().__init__(records)
+
+class TrackedRecords:
+    """Changes *records*, by uid: each change makes another map. ``changed`` has the uids that were changed."""
+
+    def __init__(self, records: RecordMap) -> None:
+        self.records = records
         self.changed: set[str] = set()
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self.records
+
+    def __getitem__(self, uid: str) -> PodRecord:
+        return self.records[uid]
 
     def __setitem__(self, uid: str, record: PodRecord) -> None:
         self.changed.add(uid)
-        super().__setitem__(uid, record)
+        self.records = with_item(self.records, uid, record)
 
     def __delitem__(self, uid: str) -> None:
         self.changed.add(uid)
-        super().__delitem__(uid)
+        self.records = without_item(self.records, uid)
 
 
 def check_pod(pod: Pod) -> None:

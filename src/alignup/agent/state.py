@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import chain, islice
 
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
-from alignup.agent.pod_record import API_SOURCE, PodRecord
+from alignup.agent.pod_record import API_SOURCE, PodRecord, RecordMap
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.decision import Decision
 from alignup.align.host import Host
@@ -55,7 +55,7 @@ class Clock:
 class AgentState:
     host: Host  #: must not be changed
     idle_ledger: Ledger  #: of the host without pods, with all devices healthy
-    admitted: dict[str, PodRecord] = field(default_factory=dict)  #: by uid, in admission order; must not be changed
+    admitted: RecordMap = field(default_factory=dict)  #: in admission order
     #: uids that were added to ``admitted``, replaced or removed since it was last saved
     unsaved: frozenset[str] = field(default=frozenset(), compare=False)
     waiting: WaitQueue = field(default_factory=WaitQueue)

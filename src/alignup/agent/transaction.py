@@ -51,7 +51,7 @@ class Transaction:
         return replace(
             self._before,
             host=self._host,
-            admitted=self._admitted,
+            admitted=self._admitted.records,
             unsaved=self._before.unsaved | self._admitted.changed,
             waiting=self._waiting,
             pending=self._pending,
@@ -84,7 +84,7 @@ class Transaction:
         another pod has the same uid, ``BusyError`` if the wait queue is full.
         """
         uid = pod.uid
-        for pods in (self._finished, self._admitted, self._waiting.pods, self._pending):
+        for pods in (self._finished, self._admitted.records, self._waiting.pods, self._pending):
             if uid in pods:
                 return self._admit_again(pod, pods[uid], source=source)
         decided = self.decide(pod, source=source)
@@ -170,7 +170,7 @@ class Transaction:
 
         Of two requests the sooner counts. A waiting pod is released at once. ``None``: unknown uid.
         """
-        record = self._finished.get(uid) or self._admitted.get(uid)
+        record = self._finished.get(uid) or self._admitted.records.get(uid)
         if record is None:
             return self.release(uid)
         request = TerminationRequest(self._clock.now(), grace)
@@ -189,7 +189,7 @@ class Transaction:
 
         Of the finished pods, the oldest are removed. Pods from manifests stay: the manifest would run them again.
         """
-        record = self._admitted.get(uid)
+        record = self._admitted.records.get(uid)
         if record is None:
             return
         del self._admitted[uid]

@@ -11,6 +11,7 @@ from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
+from alignup.align.layered_map import with_item, without_item
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
@@ -59,13 +60,12 @@ class Ledger:
 
     def with_pod(self, admitted: AdmittedPod, ledgers: Mapping[str, Any] | None = None) -> "Ledger":
         """This ledger with one more pod and, if given, the provider ledgers after its allocation."""
-        pods = {**self.pods, admitted.pod.uid: admitted}
+        pods = with_item(self.pods, admitted.pod.uid, admitted)
         return _build(self.by_provider() if ledgers is None else ledgers, pods, self.used.plus(admitted.usage))
 
     def without_pod(self, uid: str, ledgers: Mapping[str, Any]) -> "Ledger":
-        pods = dict(self.pods)
-        gone = pods.pop(uid)
-        return _build(ledgers, pods, self.used.plus(gone.usage, by=-1))
+        used = self.used.plus(self.pods[uid].usage, by=-1)
+        return _build(ledgers, without_item(self.pods, uid), used)
 
 
 def _build(ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], used: UsedResources) -> Ledger:

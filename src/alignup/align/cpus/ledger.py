@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import StateError
+from alignup.align.layered_map import with_item, without_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class CpuLedger:
         """Give CPUs that are available or the pod's; the next container may reuse *reusable* (``None``: as before)."""
         if cpus & ~self.available:
             self._check_available(cpus & ~self.owned(uid))
-        held = {**self.held, uid: {**self.held.get(uid, {}), container: cpus}}
+        held = with_item(self.held, uid, {**self.held.get(uid, {}), container: cpus})
         again = self.reusable if reusable is None else (uid, reusable)
         return type(self)(  # replace() would take as long as everything else here
             node_cpus=self.node_cpus,
@@ -80,8 +81,8 @@ class CpuLedger:
         return replace(
             self,
             shared=self.shared & ~cpus,
-            held={**self.held, uid: dict(containers)},
-            pod_held={**self.pod_held, uid: cpus},
+            held=with_item(self.held, uid, dict(containers)),
+            pod_held=with_item(self.pod_held, uid, cpus),
             lost=self.lost | self.owned(uid),
         )
 
@@ -91,18 +92,16 @@ class CpuLedger:
         if container not in containers:
             return self
         rest = {name: cpus for name, cpus in containers.items() if name != container}
-        held = {**self.held, uid: rest}
         if rest:
             freed = 0 if uid in self.pod_held else containers[container] & ~bits.union(rest.values())
-            return replace(self, shared=self.shared | freed, held=held)
+            return replace(self, shared=self.shared | freed, held=with_item(self.held, uid, rest))
         freed = self.owned(uid)
-        del held[uid]
         return type(self)(  # replace() would take as long as everything else here
             node_cpus=self.node_cpus,
             reserved=self.reserved,
             shared=self.shared | freed,
-            held=held,
-            pod_held={pod: cpus for pod, cpus in self.pod_held.items() if pod != uid},
+            held=without_item(self.held, uid),
+            pod_held=without_item(self.pod_held, uid) if uid in self.pod_held else self.pod_held,
             reusable=self.reusable,
             lost=self.lost,
         )

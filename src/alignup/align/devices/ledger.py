@@ -14,6 +14,7 @@ from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
 from alignup.align.caching import lock_free_cached_property
 from alignup.align.errors import StateError
+from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
 
 DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th device of its inventory
@@ -209,7 +210,7 @@ class DeviceLedger:
         return type(self)(  # replace() would take as long as everything else here
             nodes=self.nodes,
             inventories=self.inventories,
-            held={**self.held, uid: containers},
+            held=with_item(self.held, uid, containers),
             reusable=self.reusable,
             in_use=in_use,
             free=free,
@@ -230,12 +231,10 @@ class DeviceLedger:
             if resource in free:
                 inventory = self.inventories[resource]
                 free[resource] |= inventory.find(ids) & inventory.healthy
-        held = dict(self.held)
-        del held[uid]
         return type(self)(  # replace() would take as long as everything else here
             nodes=self.nodes,
             inventories=self.inventories,
-            held=held,
+            held=without_item(self.held, uid),
             reusable=None if self.reusable and self.reusable[0] == uid else self.reusable,
             in_use=in_use,
             free=free,

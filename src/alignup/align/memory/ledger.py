@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import StateError
+from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import NumaNode
 from alignup.align.workload.names import MEMORY
 
@@ -137,7 +138,7 @@ class MemoryLedger:
             for block in blocks:
                 _hand_over(containers, block, earlier)
         reusable = self._reusable_after(pod, blocks, init=init)
-        return MemoryLedger(nodes, {**self.held, pod: containers}, self.pod_held, pod, reusable)
+        return MemoryLedger(nodes, with_item(self.held, pod, containers), self.pod_held, pod, reusable)
 
     def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":
         """Give a container what it holds already: only the reusable memory changes."""
@@ -151,8 +152,8 @@ class MemoryLedger:
         nodes = dict(self.nodes)
         _charge(nodes, blocks, [block.size for block in blocks])
         shares = {**self.held.get(pod, {}), **containers}
-        pods = {**self.pod_held, pod: tuple(blocks)}
-        return MemoryLedger(nodes, {**self.held, pod: shares}, pods, self.last_pod, self.reusable)
+        pods = with_item(self.pod_held, pod, tuple(blocks))
+        return MemoryLedger(nodes, with_item(self.held, pod, shares), pods, self.last_pod, self.reusable)
 
     def release(self, pod: str, container: str) -> "MemoryLedger":
         """Release the blocks of a container; those of a pod as a whole are released with its last container."""
@@ -163,15 +164,15 @@ class MemoryLedger:
             blocks = ()
             if not containers:
                 blocks = pod_held[pod]
-                pod_held = {uid: own for uid, own in pod_held.items() if uid != pod}
+                pod_held = without_item(pod_held, pod)
         nodes = dict(self.nodes)
         for block in blocks:
             _give_back(nodes, block)
-        held = dict(self.held)
+        held = self.held
         if containers:
-            held[pod] = containers
-        else:
-            held.pop(pod, None)
+            held = with_item(held, pod, containers)
+        elif pod in held:
+            held = without_item(held, pod)
         return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable)
 
     def without_reusable(self) -> "MemoryLedger":

@@ -1,0 +1,148 @@
+"""Immutable maps that are changed one entry at a time: each change makes another map, and its cost does not grow.
+
+Small maps are plain dicts, which are copied. The copy of a large one would take longer than the rest of an admission,
+so a :class:`LayeredMap` is made: a dict that many versions share, and a small layer of what is different. When the
+layer is full, both become one dict again, so every version is two lookups away from its entries.
+"""
+
+from collections.abc import Hashable, ItemsView, Iterator, Mapping, ValuesView
+from itertools import chain
+from typing import Any, TypeVar, overload
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+
+MAX_PLAIN = 256  #: entries of a map that is copied
+MAX_LAYER = 64  #: entries of a layer
+
+_MISSING: Any = object()
+
+
+def with_item(mapping: Mapping[Key, Value], key: Key, value: Value) -> "dict[Key, Value] | LayeredMap[Key, Value]":
+    """Return *mapping* with one more entry, which is the last, or with another value for a key that it has."""
+    if len(mapping) < MAX_PLAIN:
+        return {**mapping, key: value}
+    return LayeredMap.of(mapping).with_item(key, value)
+
+
+def without_item(mapping: Mapping[Key, Value], key: Key) -> "dict[Key, Value] | LayeredMap[Key, Value]":
+    """Return *mapping* without a key; ``KeyError`` if it does not have the key."""
+    if len(mapping) > MAX_PLAIN:
+        return LayeredMap.of(mapping).without_item(key)
+    rest = dict(mapping)
+    del rest[key]
+    return rest
+
+
+class LayeredMap(Mapping[Key, Value]):
+    """A large map in the order in which its keys were added, like a dict; :func:`with_item` makes one."""
+
+    __slots__ = ("_base", "_layer", "_length", "_removed")
+
+    def __init__(
+        self, base: dict[Key, Value], layer: dict[Key, Value], removed: frozenset[Key], *, length: int
+    ) -> None:
+        self._base = base  #: must not change any more
+        self._layer = layer  #: new values of keys of the base, and new keys
+        self._removed = removed  #: keys of the base; one that was added again is also in the layer
+        self._length = length
+
+    @classmethod
+    def of(cls, mapping: Mapping[Key, Value]) -> "LayeredMap[Key, Value]":
+        if isinstance(mapping, LayeredMap):
+            return mapping
+        base = mapping if isinstance(mapping, dict) else dict(mapping)
+        return LayeredMap(base, {}, frozenset(), length=len(base))
+
+    def with_item(self, key: Key, value: Value) -> "dict[Key, Value] | LayeredMap[Key, Value]":
+        length = self._length + (key not in self)
+        return _folded(LayeredMap(self._base, {**self._layer, key: value}, self._removed, length=length))
+
+    def without_item(self, key: Key) -> "dict[Key, Value] | LayeredMap[Key, Value]":
+        if key not in self:
+            raise KeyError(key)
+        layer = dict(self._layer)
+        layer.pop(key, None)
+        removed = self._removed | {key} if key in self._base else self._removed
+        return _folded(LayeredMap(self._base, layer, removed, length=self._length - 1))
+
+    def to_dict(self) -> dict[Key, Value]:
+        if not self._removed:
+            return {**self._base, **self._layer}
+        merged = dict(self._base)
+        for key in self._removed:
+            del merged[key]
+        merged.update(self._layer)
+        return merged
+
+    @property
+    def layer_size(self) -> int:
+        return len(self._layer) + len(self._removed)
+
+    def __getitem__(self, key: Key) -> Value:
+        found = self.get(key, _MISSING)
+        if found is _MISSING:
+            raise KeyError(key)
+        return found
+
+    @overload
+    def get(self, key: Key, /) -> Value | None: ...
+    @overload
+    def get(self, key: Key, default: Default, /) -> Value | Default: ...
+    def get(self, key: Key, default: Any = None, /) -> Any:
+        found = self._layer.get(key, _MISSING)
+        if found is not _MISSING:
+            return found
+        return default if key in self._removed else self._base.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._layer or (key in self._base and key not in self._removed)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.to_dict())
+
+    def __reversed__(self) -> Iterator[Key]:
+        """The newest keys first; does not look at the others."""
+        base, removed = self._base, self._removed
+        added = (key for key in reversed(self._layer) if key not in base or key in removed)
+        return chain(added, (key for key in reversed(base) if key not in removed))
+
+    def values(self) -> ValuesView[Value]:
+        return _Values(self)
+
+    def items(self) -> ItemsView[Key, Value]:
+        return _Items(self)
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return self.to_dict() == (other.to_dict() if isinstance(other, LayeredMap) else other)
+
+    __hash__ = None  # type: ignore[assignment] # as for every mapping
+
+    def __repr__(self) -> str:
+        return repr(self.to_dict())
+
+
+def _folded(layered: LayeredMap[Key, Value]) -> dict[Key, Value] | LayeredMap[Key, Value]:
+    return layered.to_dict() if layered.layer_size > MAX_LAYER else layered
+
+
+class _Values(ValuesView[Value]):
+    """Like the view of every mapping, but iterates over a dict, which is much faster."""
+
+    _mapping: LayeredMap[Any, Value]
+
+    def __iter__(self) -> Iterator[Value]:
+        yield from self._mapping.to_dict().values()
+
+
+class _Items(ItemsView[Key, Value]):
+    _mapping: LayeredMap[Key, Value]
+
+    def __iter__(self) -> Iterator[tuple[Key, Value]]:
+        yield from self._mapping.to_dict().items()
