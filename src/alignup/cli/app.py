@@ -24,6 +24,7 @@ COMMANDS = {
     "decisions": "List the agent's decisions, or explain one of them",
     "watch": "Print the agent's events as they happen",
     "observe": "Publish what the kubelet of this node holds",
+    "schedule": "Tell schedulers which nodes will admit a pod",
     "machine": "Show or record the topology of a machine",
     "completion": "Print the shell completion script",
 }

@@ -80,6 +80,15 @@ class Cluster:
     def distinct_states(self) -> int:
         return self._verdicts.distinct_states
 
+    @property
+    def kept_verdicts(self) -> int:
+        """How many verdicts were used again, over all questions; see ``renewed_verdicts``."""
+        return self._verdicts.kept
+
+    @property
+    def renewed_verdicts(self) -> int:
+        return self._verdicts.renewed
+
     def record(self, host: str) -> HostRecord | None:
         return self._records.get(host)
 
@@ -205,6 +214,11 @@ class Cluster:
             self._verdicts.touch(record.name)
 
     # Questions
+
+    def verdict(self, pod: Pod, host: str) -> Verdict:
+        """The verdict of one host about *pod*."""
+        record = self._records.get(host)
+        return NO_REPORT if record is None else self._verdicts.of_one(pod, record)
 
     def feasible(self, pod: Pod) -> Feasibility:
         """The verdict of every host about *pod*."""

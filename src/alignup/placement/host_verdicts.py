@@ -48,6 +48,7 @@ class HostVerdicts:
         self._conditions: dict[str, _Condition] = {}
         self._tables: dict[PodShape, _ShapeTable] = {}
         self._version = 0
+        self.kept = self.renewed = 0  #: verdicts in answers about all hosts
         self._changed: OrderedDict[str, int] = OrderedDict()  #: host → version of its last change, ascending
 
     @property
@@ -67,8 +68,10 @@ class HostVerdicts:
         table = self._tables.get(shape)
         if table is None:
             table = self._tables[shape] = _ShapeTable({}, -1)
+        before = self.renewed
         if table.version < 0:
             table.found = {name: self._verdict(record, shape) for name, record in self._records.items()}
+            self.renewed += len(table.found)
         else:
             for name, version in reversed(self._changed.items()):
                 if version <= table.version:
@@ -78,6 +81,8 @@ class HostVerdicts:
                     table.found.pop(name, None)
                 else:
                     table.found[name] = self._verdict(record, shape)
+                    self.renewed += 1
+        self.kept += len(table.found) - (self.renewed - before)
         table.version = self._version
         return dict(table.found)
 

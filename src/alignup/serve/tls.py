@@ -14,17 +14,20 @@ _log = logging.getLogger(__name__)
 class ServerCertificate:
     """A certificate chain and its private key, in PEM files.
 
-    A renewed certificate is used for new connections. If the new files cannot be used, the old certificate stays.
+    A renewed certificate is used for new connections. If the new files cannot be used, the old certificate stays. With
+    *client_authority*, the certificates of an authority in a PEM file, clients need a certificate of that authority.
     """
 
-    def __init__(self, certificate: Path, private_key: Path) -> None:
+    def __init__(self, certificate: Path, private_key: Path, *, client_authority: Path | None = None) -> None:
         self._files = certificate, private_key
+        self._client_authority = client_authority
         try:
             self._loaded = self._versions()
             self._context = self._load()
         except (OSError, ValueError) as error:
+            authority = f" and the authority {client_authority}" if client_authority else ""
             raise ListenError(
-                f"cannot use the certificate {certificate} with the key {private_key}: {_reason(error)}"
+                f"cannot use the certificate {certificate} with the key {private_key}{authority}: {_reason(error)}"
             ) from error
 
     def context(self) -> ssl.SSLContext:
@@ -42,7 +45,8 @@ class ServerCertificate:
         return self._context
 
     def _versions(self) -> tuple[tuple[int, ...], ...]:
-        found = [path.stat() for path in self._files]
+        files = (*self._files, self._client_authority) if self._client_authority else self._files
+        found = [path.stat() for path in files]
         return tuple((one.st_dev, one.st_ino, one.st_mtime_ns, one.st_size, one.st_mode) for one in found)
 
     def _load(self) -> ssl.SSLContext:
@@ -55,6 +59,9 @@ class ServerCertificate:
             raise ValueError(f"the key is accessible to other users (mode {mode:04o}); run: chmod 600 {private_key}")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate, private_key, password=_no_password)
+        if self._client_authority is not None:
+            context.load_verify_locations(self._client_authority)
+            context.verify_mode = ssl.CERT_REQUIRED
         return context
 
 

@@ -1,10 +1,18 @@
+import asyncio
+
+import httpx2
 import pytest
 
 from alignup.cluster.scheduling.live_cluster import LiveCluster
+from alignup.cluster.scheduling.service import ScheduleService
+from alignup.serve.schedule_app import PrometheusScheduleMetrics, schedule_app
+from alignup.serve.server import serve_app
+from alignup.serve.sockets import tcp_socket
 from tests.cluster.scheduling.nodes import SimulatedNodes
+from tests.deadlines import until
 from tests.kubeapi.conftest import anyio_backend, client, follow, server, timing
 
-__all__ = ["anyio_backend", "client", "follow", "live", "nodes", "server", "timing"]
+__all__ = ["anyio_backend", "client", "follow", "http", "live", "metrics", "nodes", "server", "service", "timing"]
 
 
 @pytest.fixture
@@ -23,3 +31,28 @@ async def live(nodes, client, follow):
     follow(made.run())
     await made.wait_ready()
     return made
+
+
+@pytest.fixture
+def metrics():
+    return PrometheusScheduleMetrics()
+
+
+@pytest.fixture
+async def service(nodes, client, follow, metrics):
+    """The service, which leads."""
+    made = ScheduleService(client, metrics)
+    follow(made.run())
+    await until(lambda: made.leading)
+    return made
+
+
+@pytest.fixture
+async def http(service, metrics):
+    """A client of the service's HTTP endpoints."""
+    with tcp_socket(0) as listener:
+        async with (
+            serve_app(schedule_app(service, metrics), listener, stopping=asyncio.Event()),
+            httpx2.AsyncClient(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False) as made,
+        ):
+            yield made

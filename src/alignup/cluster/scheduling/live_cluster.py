@@ -139,7 +139,7 @@ class LiveCluster:
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """What the kubelet of *node* will decide about *pod*."""
-        return self.feasible(pod, (node,))[node]
+        return self.cluster.verdict(pod, node) if self.cluster.record(node) else self._without_report(node)
 
     def feasible(self, pod: Pod, nodes: Iterable[str] | None = None) -> dict[str, Verdict]:
         """The verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""

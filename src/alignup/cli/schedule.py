@@ -1,0 +1,151 @@
+"""``alignup schedule``: tell schedulers which nodes will admit a pod."""
+# ruff: noqa: RUF009 - options are declared by calls, as fields are
+
+import asyncio
+import ipaddress
+import logging
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from alignup.cli.app import InputError, Session, define_command
+from alignup.cli.options import count_option, flag_option, option, path_option, with_options
+
+if TYPE_CHECKING:
+    from alignup.cluster.scheduling.service import LeaseOptions, ScheduleOptions
+
+_LISTEN = "127.0.0.1:8890"
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleCommandOptions:
+    kubeconfig: Path | None = path_option("FILE", "Access to the API server", "kubectl's, or that of this pod")
+    context: str = option("NAME", "Context in the kubeconfig", "the current one", default="")
+    listen: str = option("HOST:PORT", "Address for schedulers", _LISTEN, default=_LISTEN)
+    health_listen: str | None = option(
+        "HOST:PORT", "Serve /healthz, /readyz and /metrics without TLS, for example on :9185", "do not"
+    )
+    tls_cert_file: Path | None = path_option(
+        "FILE", "Serve HTTPS with the certificates in FILE (PEM); read again when it changes"
+    )
+    tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
+    client_ca_file: Path | None = path_option("FILE", "Require certificates of the authority in FILE from clients")
+    insecure_http: bool = flag_option("Serve HTTP without TLS on other than loopback addresses")
+    any_client: bool = flag_option("Serve clients without certificates on other than loopback addresses")
+    offered: int = count_option(16, "Nodes that a scheduler may choose from, at most", minimum=1)
+    unconfirmed: int = count_option(
+        1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1
+    )
+    allow_unknown: bool = flag_option("Let pods go to nodes without HostState, whose kubelets may reject them")
+    force_deleted_may_run: bool = flag_option("Count containers of force-deleted pods as perhaps running")
+    leader_elect: bool = option(
+        "",
+        "Let one of several processes answer, chosen by a Lease",
+        "--leader-elect",
+        "--leader-elect/--no-leader-elect",
+        is_flag=True,
+        default=True,
+    )
+    lease_namespace: str | None = option("NAME", "Namespace of the Lease", "that of this pod, or kube-system")
+
+
+@define_command(
+    "schedule", "alignup schedule --listen 127.0.0.1:8890 --no-leader-elect", "alignup schedule --kubeconfig admin.conf"
+)
+@with_options("options", ScheduleCommandOptions)
+@click.pass_obj
+def command(session: Session, *, options: ScheduleCommandOptions) -> None:
+    """Tell schedulers which nodes will admit a pod, so that no kubelet rejects it.
+
+    It follows nodes, pods and the HostState objects of 'alignup observe', and predicts the decision of every kubelet.
+    kube-scheduler asks it as an extender, at http://HOST:PORT/v1/extender with the verbs filter, prioritize, bind and
+    preempt; docs/scheduling.md has the configuration. GET /v1/explain/NAMESPACE/POD lists the answers of all nodes.
+
+    It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, and 2 when the input is invalid.
+    """
+    try:
+        from alignup.cluster.scheduling import service  # noqa: PLC0415 - not needed for --help
+        from alignup.kubeapi import find_access  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        advice = "Run: pip install 'alignup[agent,cluster]'"
+        raise InputError(f"{error.name} is not installed", advice=advice) from error
+    session.advice = "See 'alignup schedule --help'."
+    given = _schedule_options(options)
+    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    access = find_access(options.kubeconfig, context=options.context)
+    asyncio.run(service.schedule(access, given))
+
+
+def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
+    from alignup.cluster.scheduling.extender import ExtenderOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.cluster.scheduling.live_cluster import LiveClusterOptions  # noqa: PLC0415
+    from alignup.cluster.scheduling.service import ScheduleOptions  # noqa: PLC0415
+
+    listen = _parse_address(options.listen, "--listen")
+    _check_security(options, listen[0])
+    return ScheduleOptions(
+        listen=listen,
+        health=None if options.health_listen is None else _parse_address(options.health_listen, "--health-listen"),
+        certificate=options.tls_cert_file,
+        private_key=options.tls_private_key_file,
+        client_authority=options.client_ca_file,
+        lease=_lease(options) if options.leader_elect else None,
+        extender=ExtenderOptions(offered=options.offered, allow_unknown=options.allow_unknown),
+        live=LiveClusterOptions(
+            max_unconfirmed=options.unconfirmed, force_deleted_may_run=options.force_deleted_may_run
+        ),
+    )
+
+
+def _lease(options: ScheduleCommandOptions) -> "LeaseOptions":
+    from alignup.cluster.scheduling.service import LeaseOptions  # noqa: PLC0415 - not needed for --help
+
+    namespace = options.lease_namespace or os.environ.get("POD_NAMESPACE") or _own_namespace() or "kube-system"
+    return LeaseOptions(namespace=namespace, identity=f"{socket.gethostname()}_{uuid.uuid4()}")
+
+
+def _own_namespace() -> str:
+    try:
+        return _POD_NAMESPACE.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _check_security(options: ScheduleCommandOptions, host: str) -> None:
+    """Whoever reaches the extender can bind pods, so strangers on the network must not."""
+    with_tls = options.tls_cert_file is not None
+    if with_tls != (options.tls_private_key_file is not None):
+        raise click.UsageError("--tls-cert-file and --tls-private-key-file need each other.")
+    if options.client_ca_file is not None and not with_tls:
+        raise click.UsageError("--client-ca-file needs --tls-cert-file and --tls-private-key-file.")
+    if with_tls and options.insecure_http:
+        raise click.UsageError("--insecure-http contradicts --tls-cert-file.")
+    if _is_loopback(host):
+        return
+    if not with_tls and not options.insecure_http:
+        raise click.UsageError("--listen on the network needs --tls-cert-file, or --insecure-http.")
+    if with_tls and options.client_ca_file is None and not options.any_client:
+        raise click.UsageError(
+            "--listen on the network needs --client-ca-file, because clients can bind pods, or --any-client."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _parse_address(text: str, where: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise InputError(f"{text} is not an address", where=f"in {where}", advice="Give HOST:PORT, or :PORT for all.")
+    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - as asked for

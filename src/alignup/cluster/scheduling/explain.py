@@ -1,0 +1,66 @@
+"""What every node answers to a pod, as a document for users."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from alignup.align.workload import Pod
+from alignup.cluster.scheduling.demand import needs_alignment
+from alignup.cluster.scheduling.extender import FilterRecord
+from alignup.cluster.scheduling.live_cluster import LiveCluster
+from alignup.kubeapi.objects import ApiPod
+from alignup.placement.score import PlacementScore
+from alignup.placement.verdict import Verdict, VerdictKind
+from alignup.schema.codec import to_builtins
+from alignup.schema.decisions import placement_document
+
+_ORDER = list(VerdictKind)
+
+
+def explain_pod(live: LiveCluster, pod: ApiPod, last: FilterRecord | None, *, node: str = "") -> dict[str, Any]:
+    """The verdicts of all nodes about *pod*, or that of *node*: the best first; ``PodError`` if the pod is invalid."""
+    read = live.read(pod)
+    found = live.feasible(read, (node,) if node else None)
+    rows = sorted(found.items(), key=lambda item: _sort_key(*item))
+    counts = {str(kind): sum(one.kind is kind for one in found.values()) for kind in VerdictKind}
+    document: dict[str, Any] = {
+        "pod": f"{pod.metadata.namespace}/{pod.metadata.name}",
+        "uid": pod.metadata.uid,
+        "boundTo": pod.spec.node_name,
+        "needsAlignment": needs_alignment(read),
+        "counts": counts,
+        "nodes": [_row(name, one, read) for name, one in rows],
+    }
+    if last is not None:
+        document["lastFilter"] = {
+            "time": datetime.fromtimestamp(last.at, UTC).isoformat(),
+            "asked": last.asked,
+            "offered": list(last.offered),
+            "reasons": dict(last.reasons),
+        }
+    return document
+
+
+def _sort_key(name: str, verdict: Verdict) -> tuple[int, float, str]:
+    return _ORDER.index(verdict.kind), -verdict.score.total if verdict.score else 0.0, name
+
+
+def _row(name: str, verdict: Verdict, pod: Pod) -> dict[str, Any]:
+    row: dict[str, Any] = {"node": name, "verdict": str(verdict.kind), "approximate": verdict.approximate}
+    if not verdict.admits:
+        return {**row, "reason": verdict.reason, "detail": verdict.detail}
+    row["placements"] = [to_builtins(placement_document(one)) for one in verdict.placements]
+    if verdict.score is not None and needs_alignment(pod):
+        row["score"] = _score(verdict.score)
+    return row
+
+
+def _score(score: PlacementScore) -> dict[str, Any]:
+    return {
+        "total": score.total,
+        "preferred": score.preferred,
+        "numaNodes": score.nodes,
+        "distance": score.distance,
+        "kept": round(score.kept, 3),
+        "openedNodes": score.opened_nodes,
+        "newlyStranded": score.newly_stranded,
+    }

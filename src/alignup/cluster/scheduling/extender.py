@@ -1,0 +1,207 @@
+"""The scheduler extender: which nodes kube-scheduler may choose for a pod, and the binding to the one it chose.
+
+Filter offers the best nodes only, since the scheduler's own work grows with their number. The scheduler does not say
+which of them it chose before it binds the pod, so the binding checks again.
+"""
+
+import heapq
+import logging
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from alignup.align.errors import PodError
+from alignup.align.workload import Pod
+from alignup.cluster.scheduling.binder import Binder
+from alignup.cluster.scheduling.demand import needs_alignment
+from alignup.cluster.scheduling.live_cluster import LiveCluster
+from alignup.cluster.scheduling.offers import Offers
+from alignup.kubeapi import PODS, ObjectRef
+from alignup.kubeapi.extender import (
+    BindingArgs,
+    BindingResult,
+    ExtenderArgs,
+    FilterResult,
+    HostPriority,
+)
+from alignup.kubeapi.objects import ApiPod
+from alignup.placement.verdict import Verdict, VerdictKind
+
+MAX_SCORE = 10  #: of the protocol
+MAX_PODS = 4096  #: pods that are remembered from filter to binding
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderOptions:
+    offered: int = 16  #: nodes that filter answers with, at most
+    allow_unknown: bool = False  #: whether nodes without HostState pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterRecord:
+    """What filter answered about one pod."""
+
+    pod: ApiPod
+    at: float  #: seconds since 1970
+    asked: int  #: nodes
+    offered: tuple[str, ...]
+    counts: Mapping[str, int] = field(default_factory=dict)  #: nodes by kind of verdict
+    reasons: Mapping[str, int] = field(default_factory=dict)  #: nodes that did not pass, by reason
+
+
+class RejectionListener(Protocol):
+    """Follows pods for which no node was offered."""
+
+    def rejected(self, pod: ApiPod, nodes: Sequence[str]) -> None: ...
+
+    def scheduled(self, uid: str) -> None: ...
+
+
+class Extender:
+    def __init__(
+        self,
+        live: LiveCluster,
+        binder: Binder,
+        *,
+        options: ExtenderOptions | None = None,
+        listener: RejectionListener | None = None,
+        can_preempt: Callable[[Pod, str], bool] = lambda _pod, _node: False,
+    ) -> None:
+        self.options = options or ExtenderOptions()
+        self._live, self._binder, self._listener = live, binder, listener
+        self._can_preempt = can_preempt
+        self._offers = Offers()
+        self._records: OrderedDict[str, FilterRecord] = OrderedDict()  #: by uid
+
+    def record(self, uid: str) -> FilterRecord | None:
+        """What filter answered about a pod last."""
+        return self._records.get(uid)
+
+    def filter(self, args: ExtenderArgs) -> FilterResult:
+        names = args.names
+        if problems := self._live.problems:
+            return FilterResult(error=f"alignup cannot tell what nodes have: {'; '.join(problems)}")
+        try:
+            pod = self._live.read(args.pod)
+            if not needs_alignment(pod):
+                return self._passing(args, list(names))
+            found = self._live.feasible(pod, names)
+        except PodError as error:
+            return FilterResult(error=f"alignup cannot read the pod: {error}")
+        chosen = self._best(pod.uid, found)
+        self._remember(args, found, chosen)
+        if chosen:
+            self._offers.offered(pod.uid, chosen)
+            return self._passing(args, chosen)
+        if self._listener is not None:
+            self._listener.rejected(args.pod, names)
+        return self._refused(args, pod, found)
+
+    def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
+        """Score nodes from 0 to 10; the best of them gets 10 where they differ."""
+        totals: dict[str, float] = {}
+        try:
+            pod = self._live.read(args.pod)
+            if needs_alignment(pod):
+                found = self._live.feasible(pod, args.names)
+                totals = {name: one.score.total for name, one in found.items() if one.admits and one.score is not None}
+        except PodError as error:
+            _log.warning("verb=prioritize pod=%s problem=%s", _name(args.pod), error)
+        lowest, highest = min(totals.values(), default=0.0), max(totals.values(), default=0.0)
+        width = highest - lowest
+        scores = {
+            name: round(MAX_SCORE * (total - lowest) / width) if width else MAX_SCORE for name, total in totals.items()
+        }
+        return [HostPriority(name, scores.get(name, 0)) for name in args.names]
+
+    async def bind(self, args: BindingArgs) -> BindingResult:
+        started = time.perf_counter()
+        name = f"{args.pod_namespace}/{args.pod_name}"
+        found = self._find(args)
+        if found is None:
+            return BindingResult(f"alignup does not know pod {name} with uid {args.pod_uid}")
+        try:
+            pod = self._live.read(found)
+        except PodError as error:
+            return BindingResult(f"alignup cannot read the pod: {error}")
+        ref = ObjectRef(PODS, args.pod_name, namespace=args.pod_namespace, uid=found.metadata.uid)
+        problem = await self._binder.bind(ref, pod, args.node)
+        self._offers.withdraw(pod.uid)
+        if not problem and self._listener is not None:
+            self._listener.scheduled(pod.uid)
+        _log.info(
+            "verb=bind pod=%s uid=%s node=%s bound=%s seconds=%.4f%s",
+            name,
+            pod.uid,
+            args.node,
+            not problem,
+            time.perf_counter() - started,
+            f" problem={problem!r}" if problem else "",
+        )
+        return BindingResult(problem)
+
+    def _find(self, args: BindingArgs) -> ApiPod | None:
+        """The pod of a binding; the watch can be later than the scheduler."""
+        found = self._live.find_pod(args.pod_namespace, args.pod_name)
+        if found is not None and args.pod_uid in {"", found.metadata.uid}:
+            return found
+        record = self._records.get(args.pod_uid)
+        return None if record is None else record.pod
+
+    def _best(self, uid: str, found: Mapping[str, Verdict]) -> list[str]:
+        """The best nodes that admit the pod; those that were not offered to other pods first."""
+        taken = self._offers.taken(uid)
+        ranked = [
+            (name in taken, one.approximate, -one.score.total, name)
+            for name, one in found.items()
+            if one.kind is VerdictKind.ADMITS and one.score is not None
+        ]
+        if self.options.allow_unknown:
+            ranked += [(name in taken, True, 0.0, name) for name in found if self._live.cluster.record(name) is None]
+        return [one[3] for one in heapq.nsmallest(self.options.offered, ranked)]
+
+    def _passing(self, args: ExtenderArgs, names: list[str]) -> FilterResult:
+        if args.node_names is not None:
+            return FilterResult(node_names=names)
+        return FilterResult(nodes={"items": [{"metadata": {"name": name}} for name in names]})
+
+    def _refused(self, args: ExtenderArgs, pod: Pod, found: Mapping[str, Verdict]) -> FilterResult:
+        failed, unresolvable = {}, {}
+        for name, one in found.items():
+            if self._can_preempt(pod, name):
+                failed[name] = one.reason
+            else:
+                unresolvable[name] = one.reason
+        empty = self._passing(args, [])
+        return FilterResult(empty.nodes, empty.node_names, failed, unresolvable)
+
+    def _remember(self, args: ExtenderArgs, found: Mapping[str, Verdict], chosen: list[str]) -> None:
+        counts = Counter([str(one.kind) for one in found.values()])
+        reasons = Counter([one.reason for one in found.values() if not one.admits])
+        record = FilterRecord(
+            pod=args.pod, at=time.time(), asked=len(found), offered=tuple(chosen), counts=counts, reasons=reasons
+        )
+        uid = args.pod.metadata.uid
+        self._records[uid] = record
+        self._records.move_to_end(uid)
+        while len(self._records) > MAX_PODS:
+            self._records.popitem(last=False)
+        _log.info(
+            "verb=filter pod=%s uid=%s nodes=%d admits=%d rejects=%d unknown=%d offered=%d%s",
+            _name(args.pod),
+            uid,
+            record.asked,
+            counts["admits"],
+            counts["rejects"],
+            counts["unknown"],
+            len(chosen),
+            "" if chosen else f" reason={reasons.most_common(1)[0][0] if reasons else 'no nodes'!r}",
+        )
+
+
+def _name(pod: ApiPod) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"

@@ -1,0 +1,174 @@
+"""The HTTP endpoints of the cluster service: the scheduler extender, explanations, health and metrics."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from alignup.align.errors import ParseError, PodError
+from alignup.schema.api import NotReadyError
+from alignup.serve.endpoint import receive_body
+from alignup.serve.metrics import CONTENT_TYPE
+from alignup.serve.responses import HEADERS, JSON, RETRY_SOON, ProblemError, json_response
+from alignup.serve.server import CONNECTION, ServedConnection
+
+EXTENDER = "/v1/extender"  #: the path that kube-scheduler's urlPrefix ends with
+VERBS = ("filter", "prioritize", "bind", "preempt")
+MAX_BODY = 64 << 20  #: bytes; whole Node objects of 5,000 nodes
+BODY_SECONDS = 30.0
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  #: seconds
+
+_log = logging.getLogger(__name__)
+
+
+class ScheduleBackend(Protocol):
+    """The cluster service behind the endpoints.
+
+    ``respond`` raises ``ParseError`` for a request that is not of the protocol, and ``NotReadyError`` where another
+    process has to answer. ``problems`` says why this process does not serve schedulers, ``explain`` returns what every
+    node answers to a pod, or ``None`` if there is no such pod.
+    """
+
+    def problems(self) -> tuple[str, ...]: ...
+    async def respond(self, verb: str, body: bytes) -> bytes: ...
+    def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None: ...
+
+
+class PrometheusScheduleMetrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._predictions = Counter(
+            "alignup_prediction",
+            "Predicted pods by what the kubelet did, and why where it was something else.",
+            ["verdict", "outcome", "cause"],
+            registry=self.registry,
+        )
+        self._requests = Histogram(
+            "alignup_extender_request_duration_seconds",
+            "Time to answer a request of a scheduler.",
+            ["verb", "code"],
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        for outcome in ("as_predicted", "placed_elsewhere", "rejected"):
+            self._predictions.labels("admits", outcome, "")
+
+    def prediction(self, *, outcome: str, cause: str) -> None:
+        self._predictions.labels("admits", outcome, cause).inc()
+
+    def request(self, verb: str, code: int, seconds: float) -> None:
+        self._requests.labels(verb, str(code)).observe(seconds)
+
+    def collect_from(self, numbers: Callable[[], Mapping[str, tuple[str, float]]]) -> None:
+        """Add what *numbers* returns: name → (description, value); names that end in _total are counters."""
+        self.registry.register(_Numbers(numbers))
+
+
+class _Numbers(Collector):
+    def __init__(self, numbers: Callable[[], Mapping[str, tuple[str, float]]]) -> None:
+        self._numbers = numbers
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (description, value) in self._numbers().items():
+            counter = name.endswith("_total")
+            family = (CounterMetricFamily if counter else GaugeMetricFamily)(name, description)
+            family.add_metric([], value)
+            yield family
+
+
+def schedule_app(
+    backend: ScheduleBackend, metrics: PrometheusScheduleMetrics, *, max_body: int = MAX_BODY
+) -> Starlette:
+    """Build the application for schedulers and users."""
+
+    def extend(verb: str) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            started = time.perf_counter()
+            response = await _respond(backend, verb, request, max_body)
+            metrics.request(verb, response.status_code, time.perf_counter() - started)
+            return response
+
+        return handle
+
+    async def explain(request: Request) -> Response:
+        where = request.path_params
+        try:
+            found = backend.explain(where["namespace"], where["pod"], request.query_params.get("node", ""))
+        except PodError as error:
+            return ProblemError(422, f"Invalid pod: {error}", errors=error.problems).response()
+        if found is None:
+            return ProblemError(404, f"There is no pod {where['namespace']}/{where['pod']}.").response()
+        return json_response(found)
+
+    routes = [
+        *(Route(f"{EXTENDER}/{verb}", extend(verb), methods=["POST"]) for verb in VERBS),
+        Route("/v1/explain/{namespace}/{pod}", explain),
+        *_health_routes(backend, metrics),
+    ]
+    return _application(routes)
+
+
+def health_app(backend: ScheduleBackend, metrics: PrometheusScheduleMetrics) -> Starlette:
+    """Build the application for probes and Prometheus, which need no certificates."""
+    return _application(_health_routes(backend, metrics))
+
+
+def _health_routes(backend: ScheduleBackend, metrics: PrometheusScheduleMetrics) -> list[Route]:
+    async def healthz(_request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_request: Request) -> Response:
+        found = backend.problems()
+        return PlainTextResponse("".join(f"{one}\n" for one in found) or "ok\n", status_code=503 if found else 200)
+
+    async def get_metrics(_request: Request) -> Response:
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", get_metrics)]
+
+
+def _application(routes: list[Route]) -> Starlette:
+    app = Starlette(routes=routes, exception_handlers={404: _not_found, 405: _wrong_method, Exception: _internal_error})
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _respond(backend: ScheduleBackend, verb: str, request: Request, max_body: int) -> Response:
+    try:
+        _authenticate(request)
+        body = await receive_body(request, limit=max_body, seconds=BODY_SECONDS, types=(JSON,), expected=JSON)
+        return Response(await backend.respond(verb, body), media_type=JSON, headers=HEADERS)
+    except ParseError as error:
+        _log.warning("verb=%s problem=%s", verb, error)
+        return ProblemError(400, str(error)).response()
+    except NotReadyError as error:
+        return ProblemError(503, str(error), headers=RETRY_SOON).response()
+    except ProblemError as problem:
+        return problem.response()
+
+
+def _authenticate(request: Request) -> None:
+    connection: ServedConnection | None = request.scope.get(CONNECTION)
+    if connection is not None and not connection.authenticate():
+        raise ProblemError(503, "Too many connections.", headers=RETRY_SOON)
+
+
+async def _not_found(request: Request, _error: Exception) -> Response:
+    return ProblemError(404, f"There is no {request.url.path}; see docs/scheduling.md for the endpoints.").response()
+
+
+async def _wrong_method(request: Request, _error: Exception) -> Response:
+    return ProblemError(405, f"This path does not support {request.method}.").response()
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    _log.error("path=%s problem=%s", request.url.path, type(error).__name__, exc_info=error)
+    return ProblemError(500, "Internal error; see the log of the service.").response()

@@ -1,0 +1,309 @@
+"""The scheduler extender over HTTP, as kube-scheduler speaks it: filter, prioritize and bind."""
+
+import asyncio
+import json
+
+import httpx2
+import pytest
+
+from alignup.cluster.host_states import read_host_state
+from alignup.cluster.scheduling.binder import PLACEMENT_ANNOTATION
+from alignup.cluster.scheduling.demand import needs_alignment
+from alignup.cluster.scheduling.extender import ExtenderOptions
+from alignup.cluster.scheduling.offers import SECONDS, Offers
+from alignup.kube.pod import read_pod
+from alignup.placement.cluster import Cluster
+from alignup.serve.schedule_app import schedule_app
+from alignup.testing.api_server import ApiFault
+from tests.align.hosts import pod
+from tests.cluster.api_objects import api_pod
+from tests.deadlines import until
+
+pytestmark = pytest.mark.anyio
+
+WIDE = pod("wide", cpu="4", memory="1Gi")
+OTHER = pod("other", cpu="4", memory="1Gi")
+PLAIN = {
+    "metadata": {"name": "plain", "namespace": "default", "uid": "plain"},
+    "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]},
+}
+JSON = {"Content-Type": "application/json"}
+
+
+async def post(http, verb, message):
+    answer = await http.post(f"/v1/extender/{verb}", content=json.dumps(message), headers=JSON)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+async def filtered(http, asked=WIDE, names=("a", "b")):
+    """What filter answers when the scheduler sends names."""
+    document = asked if isinstance(asked, dict) else api_pod(asked, phase="Pending")
+    return await post(http, "filter", {"Pod": document, "Nodes": None, "NodeNames": list(names)})
+
+
+async def bound(http, asked=WIDE, node="a"):
+    message = {"PodName": asked.name, "PodNamespace": "default", "PodUID": asked.uid, "Node": node}
+    return (await post(http, "bind", message))["Error"]
+
+
+def occupy(nodes, host, asked=OTHER):
+    nodes.create(asked, host)
+    nodes.admit(host, asked)
+
+
+async def test_only_nodes_that_admit_the_pod_pass(http, nodes, service):
+    occupy(nodes, "a")
+    await until(lambda: not service.live.verdict(WIDE, "a").admits)
+
+    assert await filtered(http) == {
+        "Nodes": None,
+        "NodeNames": ["b"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+
+
+async def test_whole_nodes_are_answered_with_nodes(http):
+    items = [{"metadata": {"name": name, "labels": {"x": "y"}}, "status": {"phase": 1}} for name in "ab"]
+    answer = await post(http, "filter", {"Pod": api_pod(WIDE), "Nodes": {"items": items}, "NodeNames": None})
+
+    assert answer["Nodes"] == {"items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]}
+    assert answer["NodeNames"] is None
+
+
+async def test_rejections_have_reasons_that_group(http, nodes, service):
+    for host in "ab":
+        occupy(nodes, host, pod(f"on-{host}", cpu="4", memory="1Gi"))
+    nodes.add("new", observed=False)
+    await until(lambda: not service.live.choose(WIDE) and service.live.nodes.get("new"))
+
+    answer = await filtered(http, names=["a", "b", "new", "gone"])
+
+    assert answer["NodeNames"] == []
+    assert answer["FailedAndUnresolvableNodes"] == {
+        "a": "not enough cpu on one NUMA node",
+        "b": "not enough cpu on one NUMA node",
+        "new": "no HostState",
+        "gone": "no such node",
+    }
+
+
+async def test_at_most_the_best_nodes_are_offered(http, nodes, service):
+    for name in "cdef":
+        nodes.add(name)
+    await until(lambda: len(service.live.choose(WIDE)) == 6)
+    service.extender.options = ExtenderOptions(offered=2)
+
+    first = (await filtered(http, names="abcdef"))["NodeNames"]
+    second = (await filtered(http, OTHER, names="abcdef"))["NodeNames"]
+
+    assert first == [one.host for one in service.live.choose(WIDE, limit=2)]
+    assert not {*first} & {*second}  # which the scheduler may have chosen already
+    assert (await filtered(http, names="abcdef"))["NodeNames"] == first
+
+
+def test_offers_end_with_the_binding_and_after_a_while():
+    now = [0.0]
+    offers = Offers(lambda: now[0])
+    offers.offered("x", ["a", "b"])
+    offers.offered("y", ["b", "c"])
+
+    assert offers.taken("z") == {"a", "b", "c"}
+    assert offers.taken("x") == {"b", "c"}
+    offers.withdraw("x")
+    assert offers.taken("z") == {"b", "c"}
+    now[0] = SECONDS + 1
+    assert offers.taken("z") == frozenset()
+
+
+async def test_a_pod_that_no_kubelet_aligns_passes_everywhere(http, nodes):
+    nodes.add("new", observed=False)
+
+    assert (await filtered(http, PLAIN, names=["a", "new"]))["NodeNames"] == ["a", "new"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "needed"),
+    [
+        pytest.param({}, False, id="none"),
+        pytest.param({"requests": {"cpu": "2", "memory": "1Gi"}}, False, id="burstable"),
+        pytest.param({"limits": {"cpu": "2", "memory": "1Gi"}}, True, id="guaranteed"),
+        pytest.param({"limits": {"cpu": "500m", "memory": "1Gi"}}, True, id="guaranteed memory"),
+        pytest.param({"limits": {"example.com/gpu": "1"}}, True, id="devices"),
+    ],
+)
+def test_needs_alignment(resources, needed):
+    document = {**PLAIN, "spec": {"containers": [{"name": "app", "resources": resources}]}}
+
+    assert needs_alignment(read_pod({"apiVersion": "v1", "kind": "Pod", **document})) is needed
+
+
+async def test_nodes_without_host_state_pass_where_that_is_allowed(http, nodes, service):
+    nodes.add("new", observed=False)
+    service.extender.options = ExtenderOptions(allow_unknown=True)
+    await until(lambda: service.live.nodes.get("new"))
+
+    assert (await filtered(http, names=["new", "b"]))["NodeNames"] == ["b", "new"]
+
+
+async def test_scores_follow_the_rank_of_nodes(http, nodes, service):
+    occupy(nodes, "a", pod("small", cpu="2", memory="1Gi"))
+    await until(lambda: "small" in service.live.cluster.record("a").ledger.pods)
+    asked = pod("x", cpu="1", memory="1Gi")
+    ranked = service.live.choose(asked)
+
+    answer = await post(http, "prioritize", {"Pod": api_pod(asked), "Nodes": None, "NodeNames": ["a", "b", "gone"]})
+
+    scores = {one["Host"]: one["Score"] for one in answer}
+    assert ranked[0].score.total > ranked[1].score.total
+    assert scores == {ranked[0].host: 10, ranked[1].host: 0, "gone": 0}
+    plain = await post(http, "prioritize", {"Pod": PLAIN, "Nodes": None, "NodeNames": ["a", "b"]})
+    assert plain == [{"Host": "a", "Score": 0}, {"Host": "b", "Score": 0}]
+
+
+async def test_a_binding_carries_the_predicted_placement(http, nodes):
+    nodes.create(WIDE)
+    await filtered(http)
+
+    assert await bound(http) == ""
+
+    assert nodes.bound() == {"wide": "a"}
+    (document,) = nodes.server.objects("pods")
+    (placement,) = json.loads(document["metadata"]["annotations"][PLACEMENT_ANNOTATION])
+    assert placement["container"] == "app"
+    assert placement["given"]["cpu"] == {"cpu": "4-7"}
+
+
+async def test_a_node_that_no_longer_admits_the_pod_is_not_bound(http, nodes, service):
+    for one in (WIDE, OTHER):
+        nodes.create(one)
+    await until(lambda: len(service.live.pods.objects) == 2)
+    first, second = await asyncio.gather(bound(http), bound(http, OTHER))
+
+    assert first == ""
+    assert second.startswith("node a does not admit the pod any more: ")
+    assert nodes.bound() == {"wide": "a", "other": ""}
+
+
+async def test_a_pod_that_no_kubelet_aligns_is_bound_to_any_node(http, nodes, service):
+    nodes.add("new", observed=False)
+    nodes.server.put({"apiVersion": "v1", "kind": "Pod", **PLAIN, "status": {"phase": "Pending"}})
+    await until(lambda: service.live.find_pod("default", "plain"))
+
+    message = {"PodName": "plain", "PodNamespace": "default", "PodUID": "plain", "Node": "new"}
+    assert await post(http, "bind", message) == {"Error": ""}
+    assert nodes.bound() == {"plain": "new"}
+
+
+async def test_a_failed_binding_is_forgotten_and_an_uncertain_one_is_not(http, nodes, service):
+    nodes.create(WIDE)
+    await until(lambda: service.live.find_pod("default", "wide"))
+    nodes.server.inject(ApiFault(status=409, reason="Conflict"), verb="create", resource="pods")
+    assert "injected" in await bound(http)
+    assert service.live.verdict(OTHER, "a").admits
+
+    nodes.server.inject(ApiFault(disconnect=True, done=True), verb="create", resource="pods")
+    assert (await bound(http)).startswith("it is unknown whether the pod was bound to a: ")
+    assert not service.live.verdict(OTHER, "a").admits
+    await until(lambda: service.live.find_pod("default", "wide").spec.node_name == "a")
+
+
+async def test_a_pod_that_is_unknown_or_another_one_is_not_bound(http, nodes, service):
+    assert await bound(http) == "alignup does not know pod default/wide with uid wide"
+    nodes.create(WIDE)
+    await until(lambda: service.live.find_pod("default", "wide"))
+
+    message = {"PodName": "wide", "PodNamespace": "default", "PodUID": "earlier", "Node": "a"}
+    assert (await post(http, "bind", message))["Error"].endswith("with uid earlier")
+    assert nodes.bound() == {"wide": ""}
+
+
+async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(http, nodes, service):
+    small = [pod(f"small-{number}", cpu="500m", memory="1Mi") for number in range(4)]
+    for one in small:
+        nodes.create(one)
+    await until(lambda: len(service.live.pods.objects) == 4)
+    service.live.cluster = Cluster(max_unconfirmed=None)
+    service.live.cluster.confirm(read_host_state(service.live.host_states.get("a")))
+    nodes.server.inject(ApiFault(delay=0.05), verb="create", resource="pods")  # the first one is slow
+
+    await asyncio.gather(*(bound(http, one) for one in small))
+
+    by_version = sorted(nodes.server.objects("pods"), key=lambda one: int(one["metadata"]["resourceVersion"]))
+    assert [one["metadata"]["name"] for one in by_version] == [one.name for one in small]
+    assert set(nodes.bound().values()) == {"a"}
+
+
+async def test_filter_refuses_to_guess_while_the_cluster_is_not_followed(http, nodes, service):
+    nodes.server.inject(ApiFault(status=503, times=None), verb="watch")
+    nodes.server.inject(ApiFault(status=503, times=None), verb="list")
+    nodes.server.disconnect()
+    await until(lambda: service.live.problems)
+
+    assert (await filtered(http))["Error"].startswith("alignup cannot tell what nodes have: ")
+    assert (await bound(http)).startswith("alignup cannot tell what nodes have: ")
+    answer = await http.get("/readyz")
+    assert (answer.status_code, "are not followed" in answer.text) == (503, True)
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"{", id="half"),
+        pytest.param(b"\xff", id="no text"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(b"{}", id="no pod"),
+        pytest.param(b'{"Pod":{"spec":7}}', id="another type"),
+        pytest.param(b"[" * 100_000, id="deep"),
+    ],
+)
+async def test_malformed_messages_are_refused(http, verb, body):
+    answer = await http.post(f"/v1/extender/{verb}", content=body, headers=JSON)
+
+    assert answer.status_code == 400
+    assert answer.json()["detail"].startswith("not a message of the scheduler extender protocol: ")
+
+
+async def test_an_invalid_pod_is_an_error_of_the_attempt(http):
+    broken = api_pod(WIDE)
+    broken["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "many"
+
+    assert "alignup cannot read the pod: " in (await filtered(http, broken))["Error"]
+    answer = await post(http, "prioritize", {"Pod": broken, "NodeNames": ["a"]})
+    assert answer == [{"Host": "a", "Score": 0}]
+
+
+async def test_no_nodes_are_no_error(http):
+    assert (await filtered(http, names=[]))["NodeNames"] == []
+    answer = await post(http, "filter", {"Pod": api_pod(WIDE)})
+    assert answer["Nodes"] == {"items": []}
+
+
+async def test_other_requests_are_answered_clearly(http):
+    assert (await http.get("/v1/extender/filter")).status_code == 405
+    assert (await http.post("/v1/extender/guess", content="{}", headers=JSON)).status_code == 404
+    assert (
+        await http.post("/v1/extender/filter", content="{}", headers={"Content-Type": "text/plain"})
+    ).status_code == 415
+    assert (await http.get("/healthz")).text == "ok\n"
+    assert (await http.get("/readyz")).text == "ok\n"
+
+
+async def test_a_body_of_ten_megabytes_is_read(http):
+    filler = "x" * (10 << 20)
+    document = api_pod(WIDE)
+    document["metadata"]["annotations"] = {"filler": filler}
+
+    assert (await filtered(http, document))["NodeNames"] == ["a", "b"]
+
+
+async def test_a_body_that_is_too_large_is_not_read(service, metrics):
+    app = schedule_app(service, metrics, max_body=2048)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
+        answer = await http.post("/v1/extender/filter", content=b" " * 2049, headers=JSON)
+
+    assert answer.status_code == 413
