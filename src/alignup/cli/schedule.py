@@ -119,7 +119,7 @@ def _own_namespace() -> str:
 
 
 def _check_security(options: ScheduleCommandOptions, host: str) -> None:
-    """Whoever reaches the extender can bind pods, so strangers on the network must not."""
+    """Clients of the extender can bind pods, so strangers on the network must not be clients."""
     with_tls = options.tls_cert_file is not None
     if with_tls != (options.tls_private_key_file is not None):
         raise click.UsageError("--tls-cert-file and --tls-private-key-file need each other.")
