@@ -31,7 +31,7 @@ def used(servers: Iterable[ApiServer]) -> set[Permission]:
     for server in servers:
         for request in server.requests:
             call = server.resources.parse(request)
-            if call is None:  # such as /version, which everybody may read
+            if call is None:  # such as /version, which all users may read
                 continue
             group = call.resource.api_version.rpartition("/")[0]
             resource = "/".join(filter(None, (call.resource.plural, call.subresource)))
