@@ -60,9 +60,11 @@ format: $(READY)
 	$(BIN)/ruff format
 
 # Needs uv on the PATH. Writes exact versions and hashes, and no registry host.
+COMPILE := uv pip compile pyproject.toml --extra agent --extra cluster --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --upgrade
 lock:
-	uv pip compile pyproject.toml --extra dev --extra agent --extra cluster --universal --python-version 3.11 --generate-hashes \
-	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/dev.txt
+	$(COMPILE) --extra dev -o lock/dev.txt
+	$(COMPILE) --constraints lock/dev.txt -o lock/runtime.txt
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/alignup/wire
