@@ -1,0 +1,60 @@
+from dataclasses import replace
+
+import pytest
+
+from alignup.cluster.gate.controller import GateController
+from alignup.cluster.gate.options import GateOptions
+from alignup.cluster.scheduling.live_cluster import LiveCluster
+from alignup.kubeapi import Access, ApiClient
+from tests.cluster.gate.simulated import GatedCluster
+from tests.kubeapi.conftest import anyio_backend, client, follow, server, timing
+
+__all__ = ["anyio_backend", "client", "clock", "cluster", "controller", "follow", "live", "server", "timing"]
+
+
+class ManualClock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+async def clocked(server, timing, clock):
+    """A client with the clock of the test."""
+    async with ApiClient(Access(server=server.url, source="the test"), timing=replace(timing, clock=clock)) as made:
+        yield made
+
+
+@pytest.fixture
+async def cluster(server, client, follow):
+    """Two empty nodes, ``a`` and ``b``, whose kubelets admit what the scheduler binds."""
+    made = GatedCluster(server, client)
+    for name in "ab":
+        made.add(name)
+    follow(made.schedule())
+    return made
+
+
+@pytest.fixture
+async def live(cluster, client, follow):
+    made = LiveCluster(client)
+    follow(made.run())
+    await made.wait_ready()
+    return made
+
+
+@pytest.fixture
+async def controller(clocked, live, follow):
+    """A controller that runs."""
+    made = GateController(clocked, live, options=GateOptions(patience=60.0))
+    follow(made.run())
+    return made
