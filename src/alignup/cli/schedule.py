@@ -73,13 +73,17 @@ def command(session: Session, *, options: ScheduleCommandOptions) -> None:
     try:
         from alignup.cluster.scheduling import service  # noqa: PLC0415 - not needed for --help
         from alignup.kubeapi import find_access  # noqa: PLC0415
+        from alignup.kubeapi.errors import AccessError  # noqa: PLC0415
     except ModuleNotFoundError as error:
         advice = "Run: pip install 'alignup[agent,cluster]'"
         raise InputError(f"{error.name} is not installed", advice=advice) from error
     session.advice = "See 'alignup schedule --help'."
     given = _schedule_options(options)
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
-    access = find_access(options.kubeconfig, context=options.context)
+    try:
+        access = find_access(options.kubeconfig, context=options.context)
+    except AccessError as error:
+        raise InputError(str(error), advice=session.advice) from error
     asyncio.run(service.schedule(access, given))
 
 

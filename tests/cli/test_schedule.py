@@ -1,0 +1,73 @@
+"""``alignup schedule``: its options, and a whole run."""
+
+import json
+import re
+import signal
+import urllib.request
+
+import pytest
+
+from tests.cli.commands import in_process, start
+from tests.cli.test_cluster import cluster
+from tests.cluster.api_objects import running_server
+from tests.deadlines import wait_for
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        pytest.param(["--listen", "nowhere"], "nowhere is not an address", id="no address"),
+        pytest.param(["--listen", ":8890"], "--listen on the network needs --tls-cert-file", id="open HTTP"),
+        pytest.param(["--tls-cert-file", "x"], "need each other", id="certificate without key"),
+        pytest.param(
+            ["--listen", ":0", "--tls-cert-file", "x", "--tls-private-key-file", "y"],
+            "needs --client-ca-file, because clients can bind pods",
+            id="any client",
+        ),
+        pytest.param(["--client-ca-file", "x"], "--client-ca-file needs --tls-cert-file", id="authority without TLS"),
+        pytest.param(
+            ["--tls-cert-file", "x", "--tls-private-key-file", "y", "--insecure-http"], "contradicts", id="both"
+        ),
+        pytest.param(["--offered", "0"], "0 is not in the range", id="no nodes"),
+    ],
+)
+def test_unusable_options(options, problem):
+    run = in_process("schedule", "--kubeconfig", "/nonexistent", *options)
+
+    assert run.returncode == 2
+    assert problem in run.stderr
+
+
+def test_a_missing_kubeconfig_is_named():
+    run = in_process("schedule", "--kubeconfig", "/nonexistent")
+
+    assert run.returncode == 2
+    assert "/nonexistent" in run.stderr
+
+
+def test_a_run_answers_schedulers_until_it_is_ended(tmp_path):
+    config = tmp_path / "config"
+    with running_server(cluster()) as server:
+        clusters = [{"name": "x", "cluster": {"server": server.url}}]
+        contexts = [{"name": "x", "context": {"cluster": "x"}}]
+        document = {"apiVersion": "v1", "kind": "Config", "clusters": clusters, "contexts": contexts}
+        config.write_text(json.dumps({**document, "current-context": "x"}))
+        arguments = ("--kubeconfig", str(config), "--listen", "127.0.0.1:0", "--no-leader-elect")
+        with start("schedule", *arguments) as process:
+            assert process.stderr is not None
+            lines = iter(process.stderr.readline, b"")
+            (port,) = re.findall(
+                rb"event=started listen=127.0.0.1:(\d+)", next(one for one in lines if b"started" in one)
+            )
+            assert any(b"event=leading" in one for one in lines)
+            url = f"http://127.0.0.1:{int(port)}/v1/extender/filter"
+            pod = next(one for one in server.objects("pods") if one["metadata"]["name"] == "wide")
+            message = json.dumps({"Pod": pod, "NodeNames": ["a", "b", "c"]}).encode()
+            request = urllib.request.Request(url, message, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http
+                assert json.load(answer)["NodeNames"] == ["a"]
+            process.send_signal(signal.SIGTERM)
+            wait_for(lambda: process.poll() is not None)
+
+            assert process.returncode == 0
+            assert b"Traceback" not in process.stderr.read()

@@ -1,0 +1,147 @@
+"""The cluster service: who answers, explanations, metrics, and TLS."""
+
+import asyncio
+import ssl
+
+import httpx2
+import pytest
+
+from alignup.align.errors import ListenError
+from alignup.cluster.scheduling.service import LeaseOptions, ScheduleService
+from alignup.serve.schedule_app import PrometheusScheduleMetrics, health_app, schedule_app
+from alignup.serve.server import serve_app
+from alignup.serve.sockets import tcp_socket
+from alignup.serve.tls import ServerCertificate
+from alignup.testing.api_server import ApiFault
+from tests import certificates
+from tests.cluster.api_objects import api_pod
+from tests.cluster.scheduling.test_extender import JSON, OTHER, WIDE, bound, filtered, occupy
+from tests.deadlines import until
+
+pytestmark = pytest.mark.anyio
+
+
+def candidate(client, name):
+    lease = LeaseOptions(namespace="kube-system", identity=name)
+    return ScheduleService(client, PrometheusScheduleMetrics(), lease=lease)
+
+
+async def test_only_the_leader_answers_and_a_standby_takes_over(nodes, client, follow):
+    first, second = candidate(client, "first"), candidate(client, "second")
+    running = follow(first.run())
+    await until(lambda: first.leading)
+    follow(second.run())
+    await until(lambda: second.live.ready and "first leads" in str(second.problems()))
+    app = schedule_app(second, PrometheusScheduleMetrics())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
+        answer = await http.post("/v1/extender/filter", content=b"{}", headers=JSON)
+        assert (answer.status_code, answer.json()["detail"]) == (503, "this is a standby: first leads")
+        assert (await http.get("/readyz")).status_code == 503
+        assert (await http.get("/healthz")).status_code == 200
+
+        running.cancel()
+        await until(lambda: second.leading)
+        assert not first.leading
+        assert (await filtered(http))["NodeNames"] == ["a", "b"]
+        assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
+    first, second = candidate(client, "first"), candidate(client, "second")
+    running = follow(first.run())
+    await until(lambda: first.leading)
+    follow(second.run())
+    await until(lambda: second.live.ready)
+    nodes.create(WIDE)
+    await until(lambda: first.live.find_pod("default", "wide"))
+    nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
+    app = schedule_app(first, PrometheusScheduleMetrics())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
+        binding = asyncio.create_task(bound(http))
+        await until(lambda: not first.live.verdict(OTHER, "a").admits)
+        running.cancel()
+        await until(lambda: second.leading)
+
+        assert nodes.bound() == {"wide": "a"}
+        assert await binding == ""
+
+
+async def test_explanations_have_the_answer_of_every_node(http, nodes, service):
+    occupy(nodes, "b")
+    nodes.add("new", observed=False)
+    nodes.create(WIDE)
+    await until(lambda: service.live.find_pod("default", "wide") and not service.live.verdict(WIDE, "b").admits)
+    await until(lambda: service.live.nodes.get("new"))
+    await filtered(http, names=["a", "b", "new"])
+
+    found = (await http.get("/v1/explain/default/wide")).json()
+
+    assert found["counts"] == {"admits": 1, "rejects": 1, "unknown": 1}
+    assert [(one["node"], one["verdict"], one.get("reason", "")) for one in found["nodes"]] == [
+        ("a", "admits", ""),
+        ("b", "rejects", "not enough cpu on one NUMA node"),
+        ("new", "unknown", "no HostState"),
+    ]
+    assert found["nodes"][0]["placements"][0]["given"]["cpu"] == {"cpu": "4-7"}
+    assert "4 needed" in found["nodes"][1]["detail"]
+    assert found["lastFilter"]["offered"] == ["a"]
+    one = (await http.get("/v1/explain/default/wide?node=b")).json()
+    assert [row["node"] for row in one["nodes"]] == ["b"]
+    assert (await http.get("/v1/explain/default/gone")).status_code == 404
+
+
+async def test_an_invalid_pod_cannot_be_explained(http, nodes, service):
+    document = api_pod(WIDE)
+    document["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "many"
+    nodes.server.put(document)
+    await until(lambda: service.live.find_pod("default", "wide"))
+
+    assert (await http.get("/v1/explain/default/wide")).status_code == 422
+
+
+async def test_metrics_count_predictions_requests_and_kept_verdicts(http, nodes, service):
+    nodes.create(WIDE)
+    await filtered(http)
+    await filtered(http)
+    await bound(http)
+    nodes.admit("a", WIDE)
+    nodes.create(WIDE, "a")
+    await until(lambda: "wide" in service.live.cluster.record("a").ledger.pods)
+
+    text = (await http.get("/metrics")).text
+    assert 'alignup_prediction_total{cause="",outcome="as_predicted",verdict="admits"} 1.0' in text
+    assert 'alignup_extender_request_duration_seconds_count{code="200",verb="filter"} 2.0' in text
+    assert "alignup_schedule_known_nodes 2.0" in text
+    assert "alignup_schedule_leading 1.0" in text
+    assert "alignup_schedule_kept_verdicts_total 2.0" in text
+
+
+async def test_clients_need_a_certificate_and_a_renewed_one_is_served(tmp_path, service, metrics):
+    certificate = ServerCertificate(*certificates.install("first", tmp_path), client_authority=certificates.ca_file())
+    with tcp_socket(0) as listener:
+        app = schedule_app(service, metrics)
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/healthz"
+        async with serve_app(app, listener, stopping=asyncio.Event(), tls=certificate.context):
+            stranger = ssl.create_default_context(cafile=certificates.ca_file())
+            async with httpx2.AsyncClient(verify=stranger, trust_env=False) as http:
+                with pytest.raises(httpx2.HTTPError):
+                    await http.get(url)
+            known = ssl.create_default_context(cafile=certificates.ca_file())
+            (tmp_path / "client").mkdir()
+            known.load_cert_chain(*certificates.install("client", tmp_path / "client"))
+            async with httpx2.AsyncClient(verify=known, trust_env=False) as http:
+                assert (await http.get(url)).text == "ok\n"
+
+
+def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):
+    files = certificates.install("first", tmp_path)
+    with pytest.raises(ListenError, match=r"authority .*none\.pem: No such file"):
+        ServerCertificate(*files, client_authority=tmp_path / "none.pem")
+
+
+async def test_probes_need_no_certificate(service, metrics):
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(health_app(service, metrics)), base_url="http://x"
+    ) as http:
+        assert (await http.get("/readyz")).text == "ok\n"
+        assert (await http.post("/v1/extender/filter", content=b"{}", headers=JSON)).status_code == 404
