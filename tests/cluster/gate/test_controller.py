@@ -5,7 +5,7 @@ import pytest
 from alignup.cluster.gate.controller import GateController
 from alignup.cluster.gate.names import GATE, NODE_ANNOTATION
 from alignup.cluster.gate.options import GateOptions
-from alignup.cluster.gate.pod_queue import WaitingPod, waiting_order
+from alignup.cluster.gate.pod_queue import GatedPod, waiting_order
 from alignup.cluster.gate.releases import AvoidedNodes, scheduled_condition
 from alignup.kubeapi.objects import ApiPod
 from alignup.schema.codec import convert
@@ -212,7 +212,7 @@ async def test_nothing_is_decided_while_the_api_server_is_not_followed(cluster, 
     server.inject(ApiFault(status=503, times=None), verb="watch")
     server.end_watches()
     await until(lambda: live.problems)
-    controller.queue.put(WaitingPod(waiting_order(ApiPod()), ApiPod(), WIDE, 0.0))
+    controller.queue.put(GatedPod(waiting_order(ApiPod()), ApiPod(), WIDE, 0.0))
     controller.notify()
     await settle()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from alignup.cluster.gate.blocked_reasons import BlockedReasons, blocked_reasons
 from alignup.cluster.gate.pod_events import PodEvents
-from alignup.cluster.gate.pod_queue import PodClass, WaitingPod
+from alignup.cluster.gate.pod_queue import GatedPod, PodClass
 from alignup.cluster.gate.reservations import Reservations
 from alignup.cluster.scheduling.live_cluster import LiveCluster
 
@@ -30,7 +30,7 @@ class BlockedPods:
         """No node admits the pods of a class."""
         self._due.setdefault(own, self._clock() + DELAY)
 
-    def joined(self, waiting: WaitingPod, own: PodClass) -> None:
+    def joined(self, waiting: GatedPod, own: PodClass) -> None:
         """A pod waits that belongs to a class of blocked pods."""
         if own in self._explained:
             self._note(waiting, self._explained[own])
@@ -54,7 +54,7 @@ class BlockedPods:
                     for waiting in own.waiting:
                         self._note(waiting, why)
 
-    def _explain(self, waiting: WaitingPod, own: PodClass) -> BlockedReasons:
+    def _explain(self, waiting: GatedPod, own: PodClass) -> BlockedReasons:
         return blocked_reasons(
             self._live.nodes.objects.values(),
             own,
@@ -62,5 +62,5 @@ class BlockedPods:
             reserved=lambda name: self._reservations.keeps_out(name, waiting),
         )
 
-    def _note(self, waiting: WaitingPod, why: BlockedReasons) -> None:
+    def _note(self, waiting: GatedPod, why: BlockedReasons) -> None:
         self._events.note(waiting.api, REASON, str(why), same=frozenset(why.reasons))

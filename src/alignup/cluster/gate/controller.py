@@ -20,7 +20,7 @@ from alignup.cluster.gate.node_filter import NodeFilter
 from alignup.cluster.gate.node_room import NodeRoom
 from alignup.cluster.gate.options import GateMetrics, GateOptions
 from alignup.cluster.gate.pod_events import PodEvents
-from alignup.cluster.gate.pod_queue import PodClass, PodQueue, WaitingPod, waiting_order
+from alignup.cluster.gate.pod_queue import GatedPod, PodClass, PodQueue, waiting_order
 from alignup.cluster.gate.release_writer import ReleaseWriter
 from alignup.cluster.gate.releases import (
     AvoidedNodes,
@@ -190,7 +190,7 @@ class GateController:
         except PodError as error:
             self._events.note(pod, INVALID, f"no kubelet can decide on the pod: {error}")
             return
-        waiting = WaitingPod(waiting_order(pod), pod, read, since)
+        waiting = GatedPod(waiting_order(pod), pod, read, since)
         own = self.queue.put(waiting)
         if own.blocked:
             self._blocked.joined(waiting, own)
@@ -239,7 +239,7 @@ class GateController:
                 await asyncio.sleep(0)
                 turn = self._clock()
 
-    def _choose(self, waiting: WaitingPod, own: PodClass) -> str | None:
+    def _choose(self, waiting: GatedPod, own: PodClass) -> str | None:
         """Return the best node, which is then assumed; ``None`` if there is none."""
         avoided = self._avoided.of(waiting.api, now=self._clock())
         last: list[str] = []
@@ -254,7 +254,7 @@ class GateController:
             self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")
             return None
 
-    def _assume(self, waiting: WaitingPod, own: PodClass, name: str) -> bool:
+    def _assume(self, waiting: GatedPod, own: PodClass, name: str) -> bool:
         node = self._live.nodes.get(name)
         if node is None or self.reservations.keeps_out(name, waiting):
             return False
@@ -278,7 +278,7 @@ class GateController:
 
     # Releases
 
-    def _start_release(self, waiting: WaitingPod, node: str) -> None:
+    def _start_release(self, waiting: GatedPod, node: str) -> None:
         self._stop_waiting(waiting.uid)
         release = Release(waiting.api, node, self._clock())
         self.releases.add(release)

@@ -25,7 +25,7 @@ Rank = Callable[[Pod, Collection[str]], list[RankedHost]]
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingPod:
+class GatedPod:
     order: WaitingOrder
     api: ApiPod
     pod: Pod
@@ -42,7 +42,7 @@ class PodClass:
 
     pod: Pod  #: stands for all of them
     spec: ApiPodSpec
-    waiting: list[WaitingPod] = field(default_factory=list)  #: in their order
+    waiting: list[GatedPod] = field(default_factory=list)  #: in their order
     blocked: bool = False  #: whether no node admits them, until one changes
     full: set[str] = field(default_factory=set)  #: nodes whose kubelets admit them, but whose Node objects do not
     changed: set[str] = field(default_factory=set)  #: nodes that changed since the ranking
@@ -68,7 +68,7 @@ class PodQueue:
     def __init__(self, nodes: NodeFilter) -> None:
         self._nodes = nodes
         self._classes: OrderedDict[Hashable, PodClass] = OrderedDict()
-        self._pods: dict[str, tuple[WaitingPod, PodClass]] = {}
+        self._pods: dict[str, tuple[GatedPod, PodClass]] = {}
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -76,14 +76,14 @@ class PodQueue:
     def __contains__(self, uid: str) -> bool:
         return uid in self._pods
 
-    def __iter__(self) -> Iterator[WaitingPod]:
+    def __iter__(self) -> Iterator[GatedPod]:
         return iter([pod for pod, _ in self._pods.values()])
 
-    def get(self, uid: str) -> WaitingPod | None:
+    def get(self, uid: str) -> GatedPod | None:
         found = self._pods.get(uid)
         return found[0] if found else None
 
-    def put(self, waiting: WaitingPod) -> PodClass:
+    def put(self, waiting: GatedPod) -> PodClass:
         """Add a pod, or replace it by its present version; return its class."""
         self.remove(waiting.uid)
         key = (shape_key(waiting.pod), selection_key(waiting.api.spec))
@@ -96,7 +96,7 @@ class PodQueue:
         self._pods[waiting.uid] = (waiting, found)
         return found
 
-    def remove(self, uid: str) -> WaitingPod | None:
+    def remove(self, uid: str) -> GatedPod | None:
         found = self._pods.pop(uid, None)
         if found is None:
             return None
@@ -104,7 +104,7 @@ class PodQueue:
         own.waiting.remove(waiting)
         return waiting
 
-    def next(self) -> tuple[WaitingPod, PodClass] | None:
+    def next(self) -> tuple[GatedPod, PodClass] | None:
         """Return the first pod of a class that is not blocked."""
         ready = [one for one in self._classes.values() if one.waiting and not one.blocked]
         if not ready:
@@ -139,7 +139,7 @@ def waiting_order(pod: ApiPod) -> WaitingOrder:
     return (-(pod.spec.priority or 0), metadata.creation_timestamp or "", metadata.namespace, metadata.name)
 
 
-def _order(waiting: WaitingPod) -> WaitingOrder:
+def _order(waiting: GatedPod) -> WaitingOrder:
     return waiting.order
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
-from alignup.cluster.gate.pod_queue import WaitingPod
+from alignup.cluster.gate.pod_queue import GatedPod
 from alignup.placement.host_record import HostRecord
 
 MAX_RESERVED = 3  #: nodes at a time
@@ -20,13 +20,13 @@ _RETRY_SECONDS = 60.0  #: after no node was suitable
 class Reservations:
     def __init__(self, *, limit: int = MAX_RESERVED) -> None:
         self._limit = limit
-        self._held: dict[str, WaitingPod] = {}  #: node → the pod that it is kept for
+        self._held: dict[str, GatedPod] = {}  #: node → the pod that it is kept for
         self._tried: dict[str, float] = {}  #: pods that no node would admit even without other pods → when
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def keeps_out(self, node: str, waiting: WaitingPod) -> bool:
+    def keeps_out(self, node: str, waiting: GatedPod) -> bool:
         """Whether *node* is kept for a pod that comes before this one."""
         holder = self._held.get(node)
         return holder is not None and holder.order < waiting.order
@@ -48,7 +48,7 @@ class Reservations:
 
     def reserve(
         self,
-        waiting: WaitingPod,
+        waiting: GatedPod,
         nodes: Collection[str],
         *,
         record: Callable[[str], HostRecord | None],
