@@ -30,6 +30,9 @@ $(READY): lock/dev.txt pyproject.toml hatch_build.py $(wildcard proto/alignup/wi
 run: $(READY)
 	@$(BIN)/python examples/agent_demo.py
 
+# The workers and the processes that tests start share compiled modules, even where the environment says otherwise.
+test soak: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 

@@ -1,9 +1,11 @@
 """Options of the test run, and the summary it prints at the end."""
 
+import gc
 import os
 import re
 import signal
 from collections import Counter
+from collections.abc import Generator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -81,8 +83,37 @@ def pytest_report_header() -> str:
     return f"seed {SEED} (ALIGNUP_SEED), {EXAMPLES} examples per property (ALIGNUP_EXAMPLES)"
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a soak run, keep only the tests that scale."""
+#: The number of this xdist worker; ``None`` outside workers.
+WORKER = re.match(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collection: a test run keeps its tests to the end."""
+    gc.disable()
+    result = yield
+    gc.freeze()
+    gc.enable()
+    return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Let every second worker import test modules from the last to the first: it loads what the others compiled."""
+    report = yield
+    if WORKER and int(WORKER[1]) % 2 and isinstance(collector, pytest.Directory):
+        report.result.reverse()
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
+    """Give all workers the same order; in a soak run, keep only the tests that scale."""
+    if WORKER:
+        items.sort(key=lambda one: one.path)
+    yield
     if not SOAK:
         return
     scaling = [one for one in items if one.get_closest_marker("soak") or is_hypothesis_test(getattr(one, "obj", None))]
