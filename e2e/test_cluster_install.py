@@ -1,0 +1,110 @@
+"""``deploy/kubernetes`` and the chart on a real API server: every object is accepted, and the permissions suffice."""
+# ruff: noqa: S101, S603
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from alignup.cluster.host_states import HOST_STATES
+from alignup.cluster.observe import observe
+from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiClient, find_access
+from alignup.kubeapi.errors import ForbiddenError
+from e2e import control_plane
+from e2e.control_plane import ControlPlane
+from tests.cluster.observed_machine import observe_once
+from tests.deploy.chart import render_chart
+from tests.deploy.manifests import KUBERNETES, find_program
+
+KUBECTL = find_program("kubectl")
+WHY = control_plane.missing() or (None if KUBECTL else "not installed: kubectl")
+pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+
+SECONDS = 60.0  #: for what takes milliseconds
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An API server on which the base was installed."""
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
+        path = plane.kubeconfig(tmp_path_factory.mktemp("access") / "config")
+        _kubectl(path, "apply", "--validate=strict", "-k", KUBERNETES)
+        yield path
+
+
+def _kubectl(kubeconfig: Path, *words: str | Path, stdin: str = "") -> str:
+    env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    command = [KUBECTL or "", *words]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, input=stdin, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    return done.stdout
+
+
+def _observer(kubeconfig: Path, node: str) -> Access:
+    """The access of an observer pod on *node*."""
+    headers = (
+        ("Impersonate-User", "system:serviceaccount:alignup:alignup-observer"),
+        ("Impersonate-Group", "system:serviceaccounts"),
+        ("Impersonate-Group", "system:authenticated"),
+        ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node),
+    )
+    return replace(find_access(kubeconfig), headers=headers)
+
+
+def test_the_chart_makes_the_objects_that_kustomize_has_made(kubeconfig: Path) -> None:
+    text = yaml.safe_dump_all(render_chart())
+    done = _kubectl(kubeconfig, "apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
+
+    assert done.splitlines()
+    assert [line for line in done.splitlines() if not line.endswith("unchanged (server dry run)")] == []
+
+
+async def test_the_permissions_suffice_for_an_observer(kubeconfig: Path, tmp_path: Path) -> None:
+    async with ApiClient(find_access(kubeconfig)) as admin:
+        await admin.create(NODES, {"metadata": {"name": "host-a"}})
+        problems = await observe(_observer(kubeconfig, "host-a"), observe_once(tmp_path / "kubelet"))
+
+        assert problems == ()
+        assert (await admin.get(HOST_STATES.at("host-a"))).generation == 1
+        topology = await admin.get(NODE_RESOURCE_TOPOLOGIES.at("host-a"))
+        assert topology.metadata.owner_references[0].kind == "Node"
+
+
+async def test_an_observer_cannot_write_the_objects_of_another_node(kubeconfig: Path) -> None:
+    refused = "the observer of node host-a must not write the objects of node host-b"
+    async with ApiClient(_observer(kubeconfig, "host-a")) as client, asyncio.timeout(SECONDS):
+        with pytest.raises(ForbiddenError, match=refused):
+            await _apply_again_and_again(client, "host-b")
+
+    async with ApiClient(_observer(kubeconfig, "host-b")) as client:
+        await client.apply(HOST_STATES.at("host-b"), {"problems": ["true"]})
+        await client.apply(NODE_RESOURCE_TOPOLOGIES.at("host-b"), {"zones": []})
+
+
+async def _apply_again_and_again(client: ApiClient, node: str) -> None:
+    while True:  # the API server takes a moment to learn of a new policy
+        await client.apply(HOST_STATES.at(node), {"problems": ["a lie"]})
+        await asyncio.sleep(0.1)
+
+
+async def test_an_observer_can_do_nothing_else(kubeconfig: Path) -> None:
+    can = _kubectl(
+        kubeconfig, "auth", "can-i", "--list", "--as=system:serviceaccount:alignup:alignup-observer", "--no-headers"
+    )
+    granted = {line.split()[0] for line in can.splitlines() if not line.startswith((" ", "self", "["))}
+
+    assert granted == {
+        *("nodes", "nodes/configz", "pods", "hoststates.alignup.dev"),
+        "noderesourcetopologies.topology.node.k8s.io",
+    }
