@@ -170,8 +170,15 @@ class FakeBackend:
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
         self.arrived.set()
-        if self.proceed:
-            await self.proceed.wait()
+        if self.proceed:  # what has begun takes effect, even if the caller is cancelled
+            return await asyncio.shield(self.admit_later(self.proceed, pod, dry_run=dry_run))
+        return self.admit_now(pod, dry_run=dry_run)
+
+    async def admit_later(self, proceed: asyncio.Event, pod: Pod, *, dry_run: bool) -> AdmissionResult:
+        await proceed.wait()
+        return self.admit_now(pod, dry_run=dry_run)
+
+    def admit_now(self, pod: Pod, *, dry_run: bool) -> AdmissionResult:
         if self.error:
             raise self.error
         decision = self.host.decide(pod)

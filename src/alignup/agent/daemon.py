@@ -30,7 +30,7 @@ from alignup.agent.queue import AdmissionQueue
 from alignup.agent.queue_probe import QueueProbe
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
 from alignup.agent.sd_notify import Notifier
-from alignup.agent.service import AgentService, accept_runnable, read_pod
+from alignup.agent.service import AgentService, accept_runnable, read_json_pod, read_pod
 from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError
@@ -222,6 +222,7 @@ async def _serve_api(
     dependencies = Dependencies(
         service=service,
         read_pod=partial(read_pod, accept=accept, keep=options.containers is not None),
+        read_json_pod=partial(read_json_pod, accept=accept, keep=options.containers is not None),
         machine_document=machine_to_document,
         metrics=metrics,
         version=__version__,

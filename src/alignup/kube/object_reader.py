@@ -19,7 +19,7 @@ MAX_INT32 = (1 << 31) - 1
 _T = TypeVar("_T")
 
 #: White space that JSON strings can hold unescaped: Kubernetes trims a quantity before it decodes escapes.
-_UNESCAPED_SPACE = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+UNESCAPED_SPACE = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _MAX_INT_BITS = 2_000  # Python does not print much longer integers
 _TYPE_NAMES: tuple[tuple[Any, str], ...] = (
     (bool, "true or false"),
@@ -215,7 +215,7 @@ class ObjectReader:
         if value is None:
             return Quantity.ZERO
         try:
-            return Quantity.parse(value.strip(_UNESCAPED_SPACE) if type(value) is str else _number_text(value))
+            return Quantity.parse(value.strip(UNESCAPED_SPACE) if type(value) is str else _number_text(value))
         except QuantityError as error:
             self.error(name, str(error))
             return None

@@ -27,7 +27,7 @@ from alignup.picture import draw_svg
 from alignup.schema import api
 from alignup.serve import endpoint, responses
 from alignup.serve.connections import ConnectionLimits
-from alignup.serve.endpoint import Handler, ParameterValues, ReadPod
+from alignup.serve.endpoint import Handler, ParameterValues, ReadJsonPod, ReadPod
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
 from alignup.serve.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items, gather_items
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
@@ -48,8 +48,9 @@ class AgentBackend(Protocol):
     ``problems`` are why pods cannot be decided on now, each with a remedy. ``pod_views`` is a snapshot that creates
     views when they are read, admitted pods first, in admission order. ``admit`` is durable unless it is a dry run; it
     raises ``PodError``, ``NotReadyError`` or ``BusyError``. ``release`` is durable and returns the last state of the
-    pod, or ``None`` for an unknown uid. If the agent runs the pod, ``release`` starts its termination and returns it
-    with ``run.ending`` set; the containers get *grace* seconds, or the pod's own grace period. A ``LookupError`` of
+    pod, or ``None`` for an unknown uid. When they are cancelled, what has begun takes effect nevertheless. If the agent
+    runs the pod, ``release`` starts its termination and returns it with ``run.ending`` set; the containers get *grace*
+    seconds, or the pod's own grace period. A ``LookupError`` of
     ``logs`` names a missing pod, container or log.
     """
 
@@ -73,7 +74,7 @@ class AgentBackend(Protocol):
 class RequestLimits:
     body_bytes: int = 1 << 20
     body_seconds: float = 10.0  #: to receive a document
-    answer_seconds: float = 60.0  #: to decide on a pod; afterwards the decision continues without the client
+    answer_seconds: float = 60.0  #: to decide on a pod; a decision that has begun then takes effect nevertheless
     heartbeat_seconds: float = 15.0  #: of silence on an event stream
     #: concurrent event streams; a quarter of the connections is left for other requests
     streams: int = field(default_factory=lambda: ConnectionLimits().within_descriptors().authenticated // 4 * 3)
@@ -87,6 +88,7 @@ class Dependencies:
     machine_document: MachineDocument
     metrics: Metrics
     version: str  #: of alignup
+    read_json_pod: ReadJsonPod = lambda _: None
 
 
 def build_app(
@@ -121,7 +123,6 @@ class _Api:
     stopping: asyncio.Event
     description: Mapping[str, Any]
     streams: Counter[str] = field(default_factory=Counter)  #: open streams by media type
-    tasks: set[asyncio.Future[Any]] = field(default_factory=set)  #: running jobs, with or without a waiting client
     pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(responses.encode_pod_view))
 
     @property
@@ -144,7 +145,11 @@ class _Api:
         dry_run = bool(parameters["dryRun"])
         limits = self.limits
         pod = await endpoint.receive_pod(
-            request, self.dependencies.read_pod, limit=limits.body_bytes, seconds=limits.body_seconds
+            request,
+            self.dependencies.read_pod,
+            self.dependencies.read_json_pod,
+            limit=limits.body_bytes,
+            seconds=limits.body_seconds,
         )
         result = await self._within_deadline(self.service.admit(pod, dry_run=dry_run))
         document = responses.admission_document(result, dry_run=dry_run)
@@ -233,20 +238,17 @@ class _Api:
         return json_response(self.description)
 
     async def _within_deadline(self, job: Coroutine[Any, Any, Result]) -> Result:
-        """Return the result of *job*, which runs to its end even if the client disconnects."""
-        task = asyncio.ensure_future(job)
-        self.tasks.add(task)
-        task.add_done_callback(self._forget)
-        done, _ = await asyncio.wait({task}, timeout=self.limits.answer_seconds)
-        if not done:
+        """Return the result of *job*; it runs in the task of the request, which a client cannot cancel."""
+        try:
+            async with asyncio.timeout(self.limits.answer_seconds) as deadline:
+                return await job
+        except TimeoutError:
+            if not deadline.expired():
+                raise
             seconds = f"{self.limits.answer_seconds:g} seconds"
-            raise ProblemError(504, f"No result after {seconds}. The request continues; get the pod later.")
-        return task.result()
-
-    def _forget(self, task: asyncio.Future[Any]) -> None:
-        self.tasks.discard(task)
-        if not task.cancelled():
-            task.exception()  # retrieved, so that asyncio does not warn when no client waits for it
+            raise ProblemError(
+                504, f"No result after {seconds}. It may still take effect; get the pod later."
+            ) from None
 
     def _check_streams(self, media_type: str, limit: int, what: str) -> None:
         if self.streams[media_type] >= limit:

@@ -5,7 +5,6 @@ A path answers ``HEAD`` like ``GET``; the server omits the body. It answers ``OP
 
 import asyncio
 import hmac
-import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.message import Message
@@ -26,6 +25,7 @@ from alignup.serve.server import CONNECTION, ServedConnection
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
 Handler = Callable[[Request, ParameterValues], Awaitable[ASGIApp]]
 ReadPod = Callable[[bytes], Pod]  #: reads JSON or YAML; raises ``PodError`` or ``ParseError``
+ReadJsonPod = Callable[[bytes], Pod | None]  #: reads usual pods in JSON quickly; ``None``: ``ReadPod`` must read it
 
 _INLINE_BYTES = 16 << 10  #: parsing JSON up to this size takes less time than a thread switch
 _CLOSE = {"Connection": "close"}  #: the rest of the request stays unread, so the connection cannot be reused
@@ -115,16 +115,15 @@ def _parse_parameters(operation: Operation, request: Request) -> ParameterValues
     return values
 
 
-async def receive_pod(request: Request, read_pod: ReadPod, *, limit: int, seconds: float) -> Pod:
+async def receive_pod(
+    request: Request, read_pod: ReadPod, read_json_pod: ReadJsonPod, *, limit: int, seconds: float
+) -> Pod:
+    """Return the pod in the body; usual ones in JSON are read at once, others in a thread."""
     content = await receive_body(request, limit=limit, seconds=seconds)
-    inline = len(content) <= _INLINE_BYTES
     try:
-        if inline:
-            json.loads(content)
-    except (ValueError, RecursionError):  # a small YAML document can expand to a huge one
-        inline = False
-    try:
-        return read_pod(content) if inline else await asyncio.to_thread(read_pod, content)
+        if len(content) <= _INLINE_BYTES and (pod := read_json_pod(content)) is not None:
+            return pod
+        return await asyncio.to_thread(read_pod, content)  # a small YAML document can expand to a huge one
     except PodError:
         raise
     except (ParseError, UnicodeDecodeError, RecursionError) as error:

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
+from operator import is_
 
 from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, QuantityError
@@ -66,7 +67,8 @@ def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level
     )
     if fix_pod_level and source is PodSource.STATIC:
         return filled
-    return replace(filled, resources=_pod_level(filled, fixed=fix_pod_level))
+    own = _pod_level(filled, fixed=fix_pod_level)
+    return filled if own is filled.resources else replace(filled, resources=own)
 
 
 def validation_problems(pod: Pod) -> Iterator[Problem]:
@@ -102,24 +104,36 @@ def _on_host(pod: Pod, host: str) -> Pod:
 
 
 def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
+    """*pod* with other amounts; most changes leave most pods as they are, and then it is *pod* itself."""
+
     def amounts(old: Amounts) -> Amounts:
-        return {name: change(amount) for name, amount in old.items()}
+        new = {name: change(amount) for name, amount in old.items()}
+        return old if all(map(is_, new.values(), old.values())) else new
 
     def resources(old: Resources) -> Resources:
-        return Resources(amounts(old.requests), amounts(old.limits), old.claims)
+        requests, limits = amounts(old.requests), amounts(old.limits)
+        return old if requests is old.requests and limits is old.limits else Resources(requests, limits, old.claims)
 
-    def containers(old: Iterable[Container]) -> tuple[Container, ...]:
+    def containers(old: tuple[Container, ...]) -> tuple[Container, ...]:
+        new = [resources(one.resources) for one in old]
+        if all(one is known.resources for one, known in zip(new, old, strict=True)):
+            return old
         return tuple(
-            Container(one.name, resources(one.resources), one.restartable, one.unknown_restart_policy) for one in old
+            [
+                Container(known.name, one, known.restartable, known.unknown_restart_policy)
+                for one, known in zip(new, old, strict=True)
+            ]
         )
 
-    return replace(
-        pod,
-        init=containers(pod.init),
-        containers=containers(pod.containers),
-        resources=resources(pod.resources),
-        overhead=amounts(pod.overhead),
+    init, usual, own, overhead = (
+        containers(pod.init),
+        containers(pod.containers),
+        resources(pod.resources),
+        amounts(pod.overhead),
     )
+    if init is pod.init and usual is pod.containers and own is pod.resources and overhead is pod.overhead:
+        return pod
+    return replace(pod, init=init, containers=usual, resources=own, overhead=overhead)
 
 
 def _with_requests(container: Container) -> Container:
@@ -127,7 +141,13 @@ def _with_requests(container: Container) -> Container:
     own = container.resources
     if own.requests.keys() >= own.limits.keys():
         return container
-    return replace(container, resources=replace(own, requests={**own.limits, **own.requests}))
+    requests = {**own.limits, **own.requests}
+    return Container(
+        container.name,
+        Resources(requests, own.limits, own.claims),
+        container.restartable,
+        container.unknown_restart_policy,
+    )
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
