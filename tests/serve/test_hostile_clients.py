@@ -105,12 +105,33 @@ async def attack(kind, chance, address, context):
 
 
 async def ask(address, context):
-    """The status of a request with the token."""
+    """The status of a request with the token.
+
+    On a busy machine this client, too, may be slower than the server allows; then it asks again.
+    """
+    while True:
+        clock = asyncio.get_running_loop().time
+        started = clock()
+        try:
+            status = await ask_once(address, context)
+        except TimeoutError as error:
+            return repr(error).encode()
+        except OSError as error:
+            status, closed = repr(error).encode(), True
+        else:
+            closed = not status
+        if not closed or clock() - started < LIMITS.head:
+            return status
+
+
+async def ask_once(address, context):
     async with asyncio.timeout(SECONDS):
         reader, writer = await asyncio.open_connection(*address, ssl=context)
-        writer.write(OWNER)
-        status = (await reader.readline())[9:12]
-        writer.close()
+        try:
+            writer.write(OWNER)
+            status = (await reader.readline())[9:12]
+        finally:
+            writer.close()
     did("requests with the token among hostile HTTP clients")
     return status
 
@@ -139,15 +160,12 @@ async def test_hostile_clients_neither_lock_out_the_token_nor_stay(tmp_path, wit
     async with serve(None if certificate is None else certificate.context) as address:
         assert await ask(address, context) == b"200"
         before = descriptors()
-        for _ in range(rounds(1, soak=20)):
+        for _ in range(rounds(1, soak=10)):
             kinds = KINDS * rounds(2, soak=16)
             chance.shuffle(kinds)
             attackers = [asyncio.ensure_future(attack(kind, chance, address, context)) for kind in kinds]
             while not all(one.done() for one in attackers):
-                try:
-                    status = await ask(address, context)
-                except (OSError, TimeoutError) as error:
-                    status = repr(error).encode()
+                status = await ask(address, context)
                 findings += [] if status == b"200" else [f"seed {SEED}: the token got {status!r}"]
                 await asyncio.sleep(0.05)
             tries += len(await asyncio.gather(*attackers))
