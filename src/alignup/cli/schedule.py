@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli.app import InputError, Session, define_command
-from alignup.cli.options import count_option, flag_option, option, path_option, with_options
+from alignup.cli.options import choice_option, count_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
     from alignup.cluster.scheduling.service import LeaseOptions, ScheduleOptions
@@ -42,6 +42,11 @@ class ScheduleCommandOptions:
     offered: int = count_option(16, "Nodes that a scheduler may choose from, at most", minimum=1)
     unconfirmed: int = count_option(
         1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1
+    )
+    choose_victims: str = choice_option(
+        ["auto", "yes", "no"],
+        "Whether the scheduler lets extenders choose the pods to evict, as kube-scheduler does from 1.38 on",
+        "auto: by the version of the API server",
     )
     allow_unknown: bool = flag_option("Let pods go to nodes without HostState, whose kubelets may reject them")
     force_deleted_may_run: bool = flag_option("Count containers of force-deleted pods as perhaps running")
@@ -101,7 +106,11 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
         private_key=options.tls_private_key_file,
         client_authority=options.client_ca_file,
         lease=_lease(options) if options.leader_elect else None,
-        extender=ExtenderOptions(offered=options.offered, allow_unknown=options.allow_unknown),
+        extender=ExtenderOptions(
+            offered=options.offered,
+            allow_unknown=options.allow_unknown,
+            chooses_victims={"auto": None, "yes": True, "no": False}[options.choose_victims],
+        ),
         live=LiveClusterOptions(
             max_unconfirmed=options.unconfirmed, force_deleted_may_run=options.force_deleted_may_run
         ),

@@ -77,12 +77,13 @@ def _matches(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bo
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": name}
-    return all(_holds(one, labels) for one in term.match_expressions) and all(
-        _holds(one, fields) for one in term.match_fields
+    return all(holds(one, labels) for one in term.match_expressions) and all(
+        holds(one, fields) for one in term.match_fields
     )
 
 
-def _holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bool:
+def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bool:
+    """Whether labels or fields with these *values* meet a requirement."""
     value = values.get(requirement.key)
     match requirement.operator:
         case "In":

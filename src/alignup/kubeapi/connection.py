@@ -1,5 +1,6 @@
 """HTTP to one API server: authentication, repeated attempts, and errors as :class:`ApiError`."""
 
+import logging
 import os
 import socket
 import ssl
@@ -55,6 +56,7 @@ class Connection:
     """Sends requests to an API server."""
 
     def __init__(self, access: Access, timing: Timing) -> None:
+        logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request
         self.access, self.timing = access, timing
         self._certificate: ClientCertificate | None = None
         self._client: httpx2.AsyncClient | None = None

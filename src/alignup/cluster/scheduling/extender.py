@@ -8,7 +8,7 @@ import heapq
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -39,6 +39,9 @@ _log = logging.getLogger(__name__)
 class ExtenderOptions:
     offered: int = 16  #: nodes that filter answers with, at most
     allow_unknown: bool = False  #: whether nodes without HostState pass
+    #: whether the scheduler asks for victims where it needs none itself, as from Kubernetes 1.38 on; ``None``: as the
+    #: version of the API server suggests
+    chooses_victims: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +72,11 @@ class Extender:
         *,
         options: ExtenderOptions | None = None,
         listener: RejectionListener | None = None,
-        can_preempt: Callable[[Pod, str], bool] = lambda _pod, _node: False,
+        resolvable: Callable[[Pod, Iterable[str]], Collection[str]] = lambda _pod, _nodes: (),
     ) -> None:
         self.options = options or ExtenderOptions()
         self._live, self._binder, self._listener = live, binder, listener
-        self._can_preempt = can_preempt
+        self._resolvable = resolvable  #: the nodes where evicting pods helps
         self._offers = Offers()
         self._records: OrderedDict[str, FilterRecord] = OrderedDict()  #: by uid
 
@@ -170,12 +173,9 @@ class Extender:
         return FilterResult(nodes={"items": [{"metadata": {"name": name}} for name in names]})
 
     def _refused(self, args: ExtenderArgs, pod: Pod, found: Mapping[str, Verdict]) -> FilterResult:
-        failed, unresolvable = {}, {}
-        for name, one in found.items():
-            if self._can_preempt(pod, name):
-                failed[name] = one.reason
-            else:
-                unresolvable[name] = one.reason
+        resolvable = self._resolvable(pod, found)
+        failed = {name: one.reason for name, one in found.items() if name in resolvable}
+        unresolvable = {name: one.reason for name, one in found.items() if name not in resolvable}
         empty = self._passing(args, [])
         return FilterResult(empty.nodes, empty.node_names, failed, unresolvable)
 

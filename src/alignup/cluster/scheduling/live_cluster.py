@@ -133,6 +133,10 @@ class LiveCluster:
     def find_pod(self, namespace: str, name: str) -> ApiPod | None:
         return self.pods.get(name, namespace=namespace)
 
+    def bound_pods(self, node: str) -> list[ApiPod]:
+        """The pods that are bound to a node, finished ones included."""
+        return [pod for pod, _ in self._bound.get(node, {}).values()]
+
     def read(self, pod: ApiPod) -> Pod:
         """The pod as decisions need it; ``PodError`` if it is invalid."""
         return read_pod(PODS.document(pod))

@@ -9,13 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from alignup.align.errors import PodError
 from alignup.cluster.scheduling.binder import Binder
 from alignup.cluster.scheduling.explain import explain_pod
 from alignup.cluster.scheduling.extender import Extender, ExtenderOptions
 from alignup.cluster.scheduling.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.cluster.scheduling.preemption import CHOOSES_VICTIMS, Preemption
 from alignup.cluster.scheduling.wake_up import WakeUp
 from alignup.kubeapi import Access, ApiClient, LeaderElection, Timing
-from alignup.kubeapi.extender import BindingArgs, BindingResult, ExtenderArgs, read_message, write_message
+from alignup.kubeapi.disruption import POD_DISRUPTION_BUDGETS
+from alignup.kubeapi.errors import ApiError
+from alignup.kubeapi.extender import (
+    BindingArgs,
+    BindingResult,
+    ExtenderArgs,
+    MetaVictims,
+    PreemptionArgs,
+    PreemptionResult,
+    read_message,
+    write_message,
+)
 from alignup.schema.api import NotReadyError
 from alignup.serve.schedule_app import PrometheusScheduleMetrics, health_app, schedule_app
 from alignup.serve.server import serve_app
@@ -65,7 +78,16 @@ class ScheduleService:
         options = extender or ExtenderOptions()
         self._binder = Binder(client, self.live, allow_unknown=options.allow_unknown)
         self._wake_up = WakeUp(client, self.live)
-        self.extender = Extender(self.live, self._binder, options=options, listener=self._wake_up)
+        self.preemption = Preemption(
+            self.live, chooses=bool(options.chooses_victims), allow_unknown=options.allow_unknown
+        )
+        self.extender = Extender(
+            self.live,
+            self._binder,
+            options=options,
+            listener=self._wake_up,
+            resolvable=self.preemption.resolvable,
+        )
         self.leading = False
         self._client = client
         self._election = None if lease is None else _election(client, lease)
@@ -76,6 +98,8 @@ class ScheduleService:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.live.run())
             await self.live.wait_ready()  # before it can lead: a leader has to answer at once
+            if self.extender.options.chooses_victims is None:
+                self.preemption.chooses = (await self._client.version()).number >= CHOOSES_VICTIMS
             _log.info("event=ready nodes=%d hosts=%d", len(self.live.nodes.objects), len(self.live.cluster.hosts))
             if self._election is None:
                 tasks.create_task(self._lead())
@@ -109,10 +133,26 @@ class ScheduleService:
             return write_message(self.extender.filter(read_message(body, ExtenderArgs)))
         if verb == "prioritize":
             return write_message(self.extender.prioritize(read_message(body, ExtenderArgs)))
+        if verb == "preempt":
+            return write_message(await self._preempt(read_message(body, PreemptionArgs)))
         args = read_message(body, BindingArgs)
         if self.live.problems:
             return write_message(BindingResult(f"alignup cannot tell what nodes have: {'; '.join(self.live.problems)}"))
         return write_message(await self.extender.bind(args))
+
+    async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
+        """The pods to evict; none while it is unknown what nodes have, or what budgets allow."""
+        name = f"{args.pod.metadata.namespace}/{args.pod.metadata.name}"
+        found: dict[str, MetaVictims] = {}
+        try:
+            pod = self.live.read(args.pod)
+            if not self.live.problems:
+                budgets = (await self._client.list(POD_DISRUPTION_BUDGETS)).items
+                found = self.preemption.victims(pod, args.victims, budgets)
+        except (PodError, ApiError) as error:
+            _log.warning("verb=preempt pod=%s problem=%s", name, error)
+        _log.info("verb=preempt pod=%s nodes=%d answered=%d", name, len(args.victims), len(found))
+        return PreemptionResult(found)
 
     def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
         pod = self.live.find_pod(namespace, name)

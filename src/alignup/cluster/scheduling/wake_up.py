@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class WaitingPod:
+class RejectedPod:
     api_pod: ApiPod
     pod: Pod
     nodes: frozenset[str]  #: that the scheduler asked about
@@ -41,7 +41,7 @@ class WaitingPod:
 class WakeUp:
     def __init__(self, client: ApiClient, live: LiveCluster) -> None:
         self._client, self._live, self._clock = client, live, client.timing.clock
-        self._waiting: dict[str, WaitingPod] = {}  #: by uid, the longest waiting first
+        self._waiting: dict[str, RejectedPod] = {}  #: by uid, the longest waiting first
         self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
         self._changed: dict[str, None] = {}
         self._wanted = asyncio.Event()
@@ -59,7 +59,7 @@ class WakeUp:
             self._nodes = (tuple(nodes), frozenset(nodes))
         known = self._waiting.get(uid)
         try:
-            waiting = WaitingPod(pod, self._live.read(pod), self._nodes[1])
+            waiting = RejectedPod(pod, self._live.read(pod), self._nodes[1])
         except PodError:
             return
         waiting.woken = known.woken if known else waiting.woken
@@ -102,10 +102,10 @@ class WakeUp:
                 if found:
                     await self._wake(waiting, found[0].host)
 
-    def _may_wake(self, waiting: WaitingPod) -> bool:
+    def _may_wake(self, waiting: RejectedPod) -> bool:
         return self._clock() >= waiting.woken + AGAIN_SECONDS
 
-    async def _wake(self, waiting: WaitingPod, node: str) -> None:
+    async def _wake(self, waiting: RejectedPod, node: str) -> None:
         metadata = waiting.api_pod.metadata
         current = self._live.find_pod(metadata.namespace, metadata.name)
         if current is not None and (current.metadata.uid != metadata.uid or current.spec.node_name or current.finished):

@@ -1,0 +1,176 @@
+"""An unmodified kube-scheduler with our extender sends pods only to nodes whose kubelets admit them."""
+# ruff: noqa: S101, S603
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from alignup.align import bits
+from alignup.cluster.scheduling.binder import PLACEMENT_ANNOTATION
+from alignup.kubeapi import PODS, ApiClient, Resource, find_access
+from alignup.kubeapi.objects import PartialObject
+from e2e import control_plane
+from e2e.control_plane import ControlPlane, free_ports
+from e2e.fake_nodes import FakeNodes, define_host_states
+
+WHY = control_plane.missing()
+pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+
+SECONDS = 90.0  #: for what takes seconds
+EVENTS = Resource(type=PartialObject, kind="Event", plural="events", namespaced=True)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    flags = ("--disable-admission-plugins=ServiceAccount",)
+    with ControlPlane(tmp_path, nodes=("a", "b", "c"), flags=flags) as made:
+        yield made
+
+
+def extenders(port: int) -> dict[str, Any]:
+    """The part of a scheduler configuration in docs/scheduling.md."""
+    return {
+        "extenders": [
+            {
+                "urlPrefix": f"http://127.0.0.1:{port}/v1/extender",
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                "bindVerb": "bind",
+                "preemptVerb": "preempt",
+                "weight": 5,
+                "nodeCacheCapable": True,
+                "httpTimeout": "30s",
+            }
+        ]
+    }
+
+
+@contextmanager
+def service(plane: ControlPlane, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``alignup schedule``."""
+    config = plane.kubeconfig(plane.directory / "alignup.json")
+    options = ("--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}", "--no-leader-elect")
+    with (plane.directory / "alignup.log").open("ab") as log:
+        process = subprocess.Popen([sys.executable, "-m", "alignup", "schedule", *options], stderr=log)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait()
+
+
+async def until(condition: Callable[[], object], plane: ControlPlane) -> None:
+    try:
+        async with asyncio.timeout(SECONDS):
+            while not condition():  # noqa: ASYNC110 - a condition without an event
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(plane.log("alignup", 6000) + plane.log("kube-scheduler")) from None
+
+
+def get(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310 - http
+        content: bytes = answer.read()
+        return content
+
+
+def is_ready(port: int) -> bool:
+    try:
+        return bool(get(f"http://127.0.0.1:{port}/readyz"))
+    except OSError:
+        return False
+
+
+def pod(name: str, cpus: int, *, node: str = "") -> dict[str, Any]:
+    """A Guaranteed pod; for *node* only, if given."""
+    limits = {"cpu": str(cpus), "memory": "1Gi"}
+    container = {"name": "app", "image": "none", "resources": {"limits": limits}}
+    spec: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": 1}
+    if node:
+        field = {"key": "metadata.name", "operator": "In", "values": [node]}
+        required = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+@asynccontextmanager
+async def scheduled_cluster(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes, int]]:
+    """Three fake nodes, the service, and a scheduler that asks it."""
+    (port,) = free_ports(1)
+    async with ApiClient(find_access(plane.kubeconfig(plane.directory / "admin.json"))) as client:
+        await define_host_states(client)
+        nodes = FakeNodes(client)
+        for name in ("a", "b", "c"):
+            await nodes.add(name)
+        async with nodes.working():
+            with service(plane, port):
+                await until(lambda: is_ready(port), plane)
+                plane.start_scheduler(extenders(port))
+                yield client, nodes, port
+
+
+async def messages(client: ApiClient) -> str:
+    return (await client.get_raw("/api/v1/namespaces/default/events")).decode()
+
+
+async def test_no_kubelet_rejects_a_pod_and_a_waiting_pod_is_woken(plane: ControlPlane) -> None:
+    """Two NUMA nodes with 3 and 4 CPUs on each of three nodes: six pods fill them exactly, a seventh waits."""
+    async with scheduled_cluster(plane) as (client, nodes, _):
+        for number, cpus in enumerate((4, 4, 4, 3, 3, 3)):
+            await client.create(PODS, pod(f"pod-{number}", cpus), namespace="default")
+            if number == 2:
+                await until(lambda: len(nodes.running) + len(nodes.rejected) == 3, plane)
+        await until(lambda: len(nodes.running) + len(nodes.rejected) == 6, plane)
+
+        assert nodes.rejected == []
+        assert sorted(nodes.running.values()) == ["a", "a", "b", "b", "c", "c"]
+        first = await client.get(PODS.at("pod-0", namespace="default"))
+        predicted = json.loads(first.metadata.annotations[PLACEMENT_ANNOTATION])
+        held = nodes.kubelets[first.spec.node_name].host.ledger.cpus.holds(first.metadata.uid, "app")
+        assert predicted[0]["given"]["cpu"] == {"cpu": bits.show(held or 0)} == {"cpu": "4-7"}
+
+        await client.create(PODS, pod("seventh", 4), namespace="default")
+        found = ""
+        async with asyncio.timeout(SECONDS):
+            while "nodes are available" not in found:
+                found = await messages(client)
+        assert "Insufficient cpu" in found  # the scheduler's own check
+
+        await client.delete(PODS.at("pod-0", namespace="default"))
+        await until(lambda: "seventh" in nodes.running, plane)
+        assert nodes.rejected == []
+
+
+async def test_reasons_are_grouped_and_room_in_a_report_wakes_a_pod(plane: ControlPlane) -> None:
+    """The nodes have room in total, but not on one NUMA node."""
+    async with scheduled_cluster(plane) as (client, nodes, port):
+        for number, node in enumerate("abcabc"):  # 3 CPUs are left on each node, at most 2 of them on one NUMA node
+            await client.create(PODS, pod(f"pod-{number}", 2, node=node), namespace="default")
+        await until(lambda: len(nodes.running) == 6, plane)
+        await client.create(PODS, pod("wide", 3), namespace="default")
+        found = ""
+        async with asyncio.timeout(SECONDS):
+            while "not enough cpu on one NUMA node" not in found:
+                found = await messages(client)
+
+        assert "0/3 nodes are available: 3 not enough cpu on one NUMA node. " in found
+        assert "expected at least one victim" not in found
+        explained = await asyncio.to_thread(get, f"http://127.0.0.1:{port}/v1/explain/default/wide")
+        assert json.loads(explained)["counts"] == {"admits": 0, "rejects": 3, "unknown": 0}
+
+        await client.delete(PODS.at("pod-0", namespace="default"))
+        await until(lambda: "wide" in nodes.running, plane)
+        assert nodes.rejected == []
