@@ -8,12 +8,13 @@ from dataclasses import dataclass
 
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
+from alignup.align.workload import Pod
 from alignup.cluster.host_states import HOST_STATES, HostStateReader
-from alignup.cluster.sources import KnownPod, binding_time, bound_pod
+from alignup.cluster.sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.kubeapi import NODES, PODS, UNFINISHED_PODS, ApiClient
 from alignup.kubeapi.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport
+from alignup.placement.report import HostReport, PodStage
 from alignup.schema.host_state import HostStateDocument
 
 NO_HOST_STATE = "no HostState"
@@ -67,8 +68,7 @@ def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], po
             del unknown[name]
             cluster.confirm(report)
             doubts[name] = tuple(state.problems)
-    bound = list(_bound_pods(pods, notes))
-    cluster.relist((pod.pod, host, pod.stage) for pod, host in bound if host in known)
+    cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in known), reports, notes))
     return ClusterView(
         nodes=known,
         cluster=cluster,
@@ -79,10 +79,19 @@ def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], po
     )
 
 
-def _bound_pods(pods: Iterable[ApiPod], notes: list[str]) -> Iterator[tuple[KnownPod, str]]:
-    """The pods with their nodes, in the order of their bindings as far as it is known."""
-    for pod in sorted((one for one in pods if one.spec.node_name), key=binding_time):
+def _bound_pods(
+    pods: Iterable[ApiPod], reports: Mapping[str, HostReport], notes: list[str]
+) -> Iterator[tuple[Pod, str, PodStage]]:
+    """The pods with their nodes, in the order of their bindings as far as it is known.
+
+    Most of them are in the report of their node, which says what they hold. Then their requests need not be read.
+    """
+    for pod in sorted(pods, key=binding_time):
+        host = pod.spec.node_name
+        if host in reports and kubelet_uid(pod) in reports[host].ledger.pods:
+            yield plain_pod(pod), host, api_pod_stage(pod)
+            continue
         found, problem = bound_pod(pod)
         if problem:
             notes.append(problem)
-        yield found, pod.spec.node_name
+        yield found.pod, host, found.stage

@@ -1,0 +1,97 @@
+"""The state of a cluster from its objects, as ``alignup cluster why`` builds it: 5,000 nodes with 30 pods each."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from time import process_time
+from typing import Any
+
+from alignup.align.host import Host, Settings
+from alignup.align.machine import Device, Machine
+from alignup.align.synthetic import parse
+from alignup.cluster.host_states import HOST_STATES, host_state, to_object
+from alignup.cluster.join import Observation
+from alignup.cluster.view import build_view
+from alignup.kube import configuration
+from alignup.kube.configuration import Configuration
+from alignup.kube.documents import to_json
+from alignup.kube.pod import pod_to_dict, read_pod
+from alignup.kubeapi import NODES, PODS
+from alignup.kubeapi.objects import ApiNode, ApiPod
+from alignup.schema.codec import convert
+from alignup.schema.host_state import HostStateDocument
+from bench.harness import Figure
+
+HOSTS, STATES, PODS_PER_HOST = 5000, 300, 30
+
+_CONFIGURATION = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "topologyManagerPolicy": "single-numa-node",
+    "cpuManagerPolicy": "static",
+    "memoryManagerPolicy": "Static",
+    "systemReserved": {"cpu": "1", "memory": "64Mi"},
+    "evictionHard": {"nodefs.available": "10%"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "64Mi"}}],
+}
+
+
+def figures() -> Iterator[Figure]:
+    nodes, states, pods = objects(HOSTS)
+    start = process_time()
+    view = build_view(nodes, states, pods)
+    seconds = process_time() - start
+    assert len(view.cluster.hosts) == HOSTS
+    yield Figure(f"view of {HOSTS:,} nodes with {PODS_PER_HOST} pods each, CPU", seconds, None)
+
+
+def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[ApiPod]]:
+    """The objects of *count* nodes in a few hundred states."""
+    random = Random(1)
+    machine = replace(
+        parse("pack:2 numa:1 core:64 pu:2", memory=1 << 40),
+        devices=tuple(Device("example.com/gpu", f"gpu-{number}", nodes=1 << number // 4) for number in range(8)),
+    )
+    read = configuration.read(to_json(_CONFIGURATION).encode())
+    settings = configuration.host_settings(read, machine)
+    shapes = [_objects_of_one(_host(machine, settings, random, f"s{number}"), read) for number in range(STATES)]
+    nodes, states, pods = [], [], []
+    for number in range(count):
+        name, (state, own) = f"host-{number}", shapes[number % STATES]
+        nodes.append(convert({"metadata": {"name": name}}, NODES.type))
+        ledger = state["ledger"]
+        renamed = [{**one, "uid": f"{one['uid']}-{number}"} for one in ledger["pods"]]
+        document = {**state, "metadata": {"name": name}, "ledger": {**ledger, "pods": renamed}}
+        states.append(convert(document, HOST_STATES.type))
+        for pod in own:
+            metadata = {**pod["metadata"], "uid": f"{pod['metadata']['uid']}-{number}"}
+            found = {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": name}}
+            pods.append(convert(found, PODS.type))
+    return nodes, states, pods
+
+
+def _objects_of_one(host: Host, read: Configuration) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The HostState and the pods of a host."""
+    state = to_object(host_state(Observation(host=host, configuration=read)).replace(generation=1))
+    running = {"status": {"phase": "Running"}}
+    return state, [{**pod_to_dict(admitted.pod), **running} for admitted in host.ledger.pods.values()]
+
+
+def _host(machine: Machine, settings: Settings, random: Random, name: str) -> Host:
+    host = Host(machine, settings)
+    for number in range(PODS_PER_HOST):
+        amounts = {"cpu": str(random.choice((1, 2, 4, 6))), "memory": f"{random.randrange(1, 17)}Gi"}
+        if number < 4:
+            amounts["example.com/gpu"] = "1"
+        if number % 3 == 2:
+            amounts = {"cpu": "500m", "memory": "1Gi"}  # shared CPUs
+        containers = [_container("app", amounts), _container("proxy", {"cpu": "100m", "memory": "64Mi"})]
+        metadata = {"name": f"{name}-{number}", "namespace": "ml", "uid": f"{name}-{number}"}
+        document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": containers}}
+        decision = host.admit(read_pod(document))
+        assert decision.admitted
+    return host
+
+
+def _container(name: str, amounts: dict[str, str]) -> dict[str, Any]:
+    return {"name": name, "resources": {"requests": amounts, "limits": amounts}}
