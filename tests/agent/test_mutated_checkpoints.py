@@ -118,7 +118,7 @@ def flaw_of(directory: Path) -> str:
 
 @pytest.mark.soak
 def test_mutated_checkpoints_are_restored_or_rejected(tmp_path):
-    tries, findings, rng = rounds(80, soak=20_000), [], random.Random(SEED)
+    tries, findings, rng = rounds(80, soak=10_000), [], random.Random(SEED)
     originals = checkpoints(tmp_path)
     for _ in range(tries):
         for path in tmp_path.iterdir():

@@ -29,6 +29,7 @@ LIMITS = ServerLimits(
     end=1,
     connections=ConnectionLimits(authenticated=64, unauthenticated=16, per_peer=16),  # some attackers have the token
 )
+CLOSED = b"a closed connection"
 PATHS = [b"/healthz", b"/v1/pods", b"/v1/events", b"/v1/picture.svg", b"/metrics", b"/v1/decisions", b"/%00"]
 
 
@@ -105,7 +106,7 @@ async def attack(kind, chance, address, context):
 
 
 async def ask(address, context):
-    """The status of a request with the token.
+    """The status of a request with the token, or :data:`CLOSED`.
 
     On a busy machine this client, too, may be slower than the server allows; then it asks again.
     """
@@ -116,11 +117,9 @@ async def ask(address, context):
             status = await ask_once(address, context)
         except TimeoutError as error:
             return repr(error).encode()
-        except OSError as error:
-            status, closed = repr(error).encode(), True
-        else:
-            closed = not status
-        if not closed or clock() - started < LIMITS.head:
+        except OSError:
+            status = CLOSED
+        if status != CLOSED or clock() - started < LIMITS.head:
             return status
 
 
@@ -129,7 +128,7 @@ async def ask_once(address, context):
         reader, writer = await asyncio.open_connection(*address, ssl=context)
         try:
             writer.write(OWNER)
-            status = (await reader.readline())[9:12]
+            status = (await reader.readline())[9:12] or CLOSED
         finally:
             writer.close()
     did("requests with the token among hostile HTTP clients")
@@ -160,13 +159,17 @@ async def test_hostile_clients_neither_lock_out_the_token_nor_stay(tmp_path, wit
     async with serve(None if certificate is None else certificate.context) as address:
         assert await ask(address, context) == b"200"
         before = descriptors()
-        for _ in range(rounds(1, soak=10)):
+        for _ in range(rounds(1, soak=5)):
             kinds = KINDS * rounds(2, soak=16)
             chance.shuffle(kinds)
+            # A peer's oldest connection is closed for so many newer ones, even ours during its handshake.
+            closings = (len(kinds) - 1) // LIMITS.connections.per_peer
             attackers = [asyncio.ensure_future(attack(kind, chance, address, context)) for kind in kinds]
             while not all(one.done() for one in attackers):
                 status = await ask(address, context)
-                findings += [] if status == b"200" else [f"seed {SEED}: the token got {status!r}"]
+                expected = status == b"200" or (status == CLOSED and closings > 0)
+                findings += [] if expected else [f"seed {SEED}: the token got {status!r}"]
+                closings -= status == CLOSED
                 await asyncio.sleep(0.05)
             tries += len(await asyncio.gather(*attackers))
             try:
