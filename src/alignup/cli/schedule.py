@@ -49,6 +49,7 @@ class ScheduleCommandOptions:
         "auto: by the version of the API server",
     )
     allow_unknown: bool = flag_option("Let pods go to nodes without HostState, whose kubelets may reject them")
+    approximate: bool = flag_option("Judge nodes without HostState by their NodeResourceTopology, if it is safe")
     force_deleted_may_run: bool = flag_option("Count containers of force-deleted pods as perhaps running")
     leader_elect: bool = option(
         "",
@@ -112,7 +113,9 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
             chooses_victims={"auto": None, "yes": True, "no": False}[options.choose_victims],
         ),
         live=LiveClusterOptions(
-            max_unconfirmed=options.unconfirmed, force_deleted_may_run=options.force_deleted_may_run
+            max_unconfirmed=options.unconfirmed,
+            force_deleted_may_run=options.force_deleted_may_run,
+            approximate=options.approximate,
         ),
     )
 

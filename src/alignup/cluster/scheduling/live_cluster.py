@@ -15,14 +15,15 @@ import gc
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.cluster.host_states import HOST_STATES, HostStateReader
+from alignup.cluster.scheduling.topology_fallback import TopologyFallback
 from alignup.cluster.sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.kube.pod import read_pod
-from alignup.kubeapi import NODES, PODS, ApiClient, Change, EventType, Informer, Resource
+from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer, Resource
 from alignup.kubeapi.errors import NotFoundError
 from alignup.kubeapi.objects import ApiPod
 from alignup.kubeapi.resource import Object
@@ -51,6 +52,7 @@ class PredictionMetrics(Protocol):
 class LiveClusterOptions:
     max_unconfirmed: int | None = 1  #: pods on a node with resources of their own that no report contains yet
     force_deleted_may_run: bool = False  #: whether containers of a force-deleted pod may still use their CPUs
+    approximate: bool = False  #: whether NodeResourceTopology counts where a node has no HostState
 
 
 class LiveCluster:
@@ -70,6 +72,8 @@ class LiveCluster:
         self.pods = Informer(
             client, PODS
         )  #: pending and finished ones, too: a watch of unfinished ones hides why they end
+        self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
+        self._fallback = TopologyFallback()
         self._client, self._metrics = client, metrics
         self._reader = HostStateReader()
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
@@ -88,14 +92,15 @@ class LiveCluster:
         """Follow the API server until cancelled."""
         self.nodes.subscribe(lambda change: self._host_changed(change.object.metadata.name))
         self.host_states.subscribe(lambda change: self._host_changed(change.object.metadata.name))
+        self.topologies.subscribe(lambda change: self._topology_changed(change.object.metadata.name))
         self.pods.subscribe(self._pod_changed)
         self.pods.subscribe_lists(self._pods_listed)
         async with asyncio.TaskGroup() as tasks:
-            for informer in (self.nodes, self.host_states):
+            for informer in self._informers:
                 tasks.create_task(informer.run())
-            await self.nodes.wait_synced()
-            if await self._is_served(HOST_STATES):
-                await self.host_states.wait_synced()
+            for informer in self._informers:
+                if await self._is_served(informer.resource):
+                    await informer.wait_synced()
             # After the HostState objects: a pod that they contain, and the later list of pods does not, has ended.
             self._pods_wanted = True
             tasks.create_task(self.pods.run())
@@ -103,6 +108,12 @@ class LiveCluster:
             gc.collect()
             gc.freeze()  # collecting garbage among so many objects takes a second
             self._ready.set()
+
+    @property
+    def _informers(self) -> tuple[Informer[Any], ...]:
+        """Those that come before the pods."""
+        known = (self.nodes, self.host_states)
+        return (*known, self.topologies) if self.options.approximate else known
 
     @property
     def ready(self) -> bool:
@@ -117,10 +128,9 @@ class LiveCluster:
         """Why answers could be wrong now; empty: they are right."""
         if not self.ready:
             return ("the cluster has not been read yet",)
-        followed = (self.nodes, self.pods, self.host_states)
         return tuple(
             f"{one.resource.full_name} are not followed: {one.error}"
-            for one in followed
+            for one in (*self._informers, self.pods)
             if one.error is not None and not isinstance(one.error, NotFoundError)
         )
 
@@ -143,21 +153,29 @@ class LiveCluster:
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """What the kubelet of *node* will decide about *pod*."""
-        return self.cluster.verdict(pod, node) if self.cluster.record(node) else self._without_report(node)
+        return self.cluster.verdict(pod, node) if self.cluster.record(node) else self._without_report(pod, node)
 
     def feasible(self, pod: Pod, nodes: Iterable[str] | None = None) -> dict[str, Verdict]:
         """The verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""
         found = self.cluster.feasible(pod)
         names = [name for _, name in self.nodes.objects] if nodes is None else nodes
-        return {name: found[name] if name in found else self._without_report(name) for name in names}
+        return {name: found[name] if name in found else self._without_report(pod, name) for name in names}
 
     def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """The nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
-        return self.cluster.rank(pod, nodes, limit=limit)
+        wanted = None if nodes is None else frozenset(nodes)
+        ranked = self.cluster.rank(pod, wanted, limit=limit)
+        others = [name for name in self._fallback.nodes if wanted is None or name in wanted]
+        verdicts = ((name, self._without_report(pod, name)) for name in others)
+        fitting = [RankedHost(name, one.score) for name, one in verdicts if one.admits and one.score is not None]
+        return [*ranked, *sorted(fitting, key=lambda one: (-one.score.total, one.host))][:limit]
 
-    def _without_report(self, node: str) -> Verdict:
+    def _without_report(self, pod: Pod, node: str) -> Verdict:
         if node in self._unknown:
             return self._unknown[node]
+        approximate = self._fallback.verdict(node, pod)
+        if approximate is not None:
+            return approximate
         return NO_HOST_STATE if self.nodes.get(node) is not None else NO_NODE
 
     # Predictions
@@ -168,8 +186,11 @@ class LiveCluster:
         Call this immediately before the binding, and :meth:`forget` if the binding certainly did not happen. Bindings
         to one node must be written in the order in which they are assumed.
         """
-        found = self.cluster.assume(pod, node) if self.cluster.record(node) else self._without_report(node)
+        known = self.cluster.record(node) is not None
+        found = self.cluster.assume(pod, node) if known else self._without_report(pod, node)
         if found.admits:
+            if not known:
+                self._fallback.assume(node, pod)
             self._assumed[pod.uid] = node
             self._touch(node)
         return found
@@ -179,6 +200,7 @@ class LiveCluster:
         node = self._assumed.pop(uid, None)
         if node is not None:
             self.cluster.forget(uid)
+            self._fallback.forget(uid)
             self._touch(node)
 
     # Events
@@ -200,8 +222,20 @@ class LiveCluster:
         else:
             self._read_host(name)
 
+    def _topology_changed(self, name: str) -> None:
+        """A NodeResourceTopology was written, or counts from now on, or no longer."""
+        counts = self._topology_counts(name)
+        pods = [(pod, bound_pod(pod)[0].pod) for pod in self.bound_pods(name)] if counts else []
+        self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
+        self._touch(name)
+
+    def _topology_counts(self, name: str) -> bool:
+        return self.host_states.get(name) is None and self.nodes.get(name) is not None
+
     def _read_host(self, name: str) -> None:
         state = self.host_states.get(name)
+        if self.options.approximate and self._topology_counts(name) is not (name in self._fallback.nodes):
+            self._topology_changed(name)
         if state is None or self.nodes.get(name) is None:
             self._unknown.pop(name, None)
             self._drop_host(name)
@@ -249,6 +283,8 @@ class LiveCluster:
         waiting, self._waiting = self._waiting, {}
         for name in waiting:
             self._read_host(name)
+        for name in tuple(self._fallback.nodes):
+            self._topology_changed(name)
         self._touch(*self.cluster.hosts)
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
@@ -273,6 +309,8 @@ class LiveCluster:
             self.cluster.observe_rejection(uid, host, pod.status.reason)
             self._count_rejections()
         else:
+            if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
+                self._fallback.bound(host, pod, self._read_bound(pod))
             self.cluster.observe(plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod), host, stage)
         self._touch(host)
 
