@@ -13,7 +13,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
 
-from bench.harness import Figure
+from bench.harness import Figure, user_environment
 
 MACHINE = "pack:2 numa:4(memory=256GiB) core:16 pu:2"
 GPU, GPUS = "example.com/gpu", "8@0,8@1,8@2,8@3,8@4,8@5,8@6,8@7"
@@ -107,7 +107,7 @@ def agent(
     for declared in devices:
         command += ["--devices", declared]
     command += ["--root-dir", str(root / name), *options]
-    with (root / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:  # noqa: S603 - our own
+    with (root / "log").open("wb") as log, subprocess.Popen(command, stderr=log, env=user_environment()) as process:  # noqa: S603
         try:
             yield process, _ready(process, root / name / "agent.sock")
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from alignup.align import synthetic
 from alignup.picture import draw_svg, draw_text
-from bench.harness import Figure, best
+from bench.harness import Figure, best, user_environment
 
 ROUNDS = 7
 EXAMPLE = ("-f", "examples/node/trainer.yaml", "--machine", "examples/node/machine.yaml")
@@ -28,7 +28,9 @@ def cpu_seconds(*arguments: str) -> float:
     """The least user and system time of several runs of Python with *arguments*."""
     least = float("inf")
     for _ in range(ROUNDS):
-        with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.DEVNULL) as process:  # noqa: S603
+        with subprocess.Popen(  # noqa: S603 - our own
+            [sys.executable, *arguments], stdout=subprocess.DEVNULL, env=user_environment()
+        ) as process:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         assert process.returncode == 0

@@ -1,7 +1,6 @@
 """``alignup run -- true``: the time it adds to a command, with the local ledger and with an agent."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -10,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bench.bench_agent import CONFIG, agent
-from bench.harness import Figure
+from bench.harness import Figure, user_environment
 
 ROUNDS = 15
 
@@ -32,9 +31,8 @@ def figures() -> Iterator[Figure]:
 
 
 def _environment(root: Path) -> Mapping[str, str]:
-    """As for a user: bytecode is cached, and the directory of runs is separate."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPYCACHEPREFIX": str(root / "compiled"), "ALIGNUP_RUN_DIR": str(root / "run")}
+    """As for a user, with a separate directory of runs."""
+    return {**user_environment(), "ALIGNUP_RUN_DIR": str(root / "run")}
 
 
 def _seconds(command: list[str], environment: Mapping[str, str]) -> float:

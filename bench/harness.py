@@ -1,8 +1,12 @@
 """Measure the best of several runs: other load on the machine only ever makes a figure worse."""
 
-from collections.abc import Callable, Sequence
+import atexit
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import inf
+from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import TypeVar
 
@@ -60,6 +64,15 @@ def best_over(make: Callable[[], Sequence[Item]], action: Callable[[Item], objec
             action(item)
         least = min(least, (process_time() - start) / len(items))
     return least
+
+
+@cache
+def user_environment() -> Mapping[str, str]:
+    """The environment of a process that starts as it does for a user: compiled modules are cached."""
+    compiled = TemporaryDirectory(prefix="alignup-")
+    atexit.register(compiled.cleanup)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": compiled.name}
 
 
 def reference() -> float:

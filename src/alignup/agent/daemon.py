@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
 
+_GARBAGE_THRESHOLD = 700  #: new objects before garbage is collected: Python's default, which the command line raises
 _SWITCH_SECONDS = 0.001  #: that a thread computes while another one waits; Python's default adds 5 ms to a request
 
 
@@ -97,6 +98,7 @@ def run(options: DaemonOptions) -> None:
         # Everything allocated so far stays; freezing it spares the garbage collector from scanning every pod.
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_GARBAGE_THRESHOLD)
         sys.setswitchinterval(_SWITCH_SECONDS)
         asyncio.run(_main(options, store, recovered, log=log, log_queue=log_queue))
 

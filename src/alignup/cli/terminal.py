@@ -2,12 +2,11 @@
 
 import json
 import os
-import shutil
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
 import click
@@ -39,7 +38,17 @@ _STYLES = {
 
 def width() -> int:
     """The terminal's width within readable limits; 80 columns without a terminal."""
-    return min(max(shutil.get_terminal_size((80, 24)).columns, MIN_WIDTH), MAX_WIDTH)
+    return min(max(_columns(), MIN_WIDTH), MAX_WIDTH)
+
+
+def _columns() -> int:
+    """Like ``shutil.get_terminal_size``; shutil imports every compression library."""
+    with suppress(KeyError, ValueError):
+        if columns := int(os.environ["COLUMNS"]):
+            return columns
+    with suppress(AttributeError, ValueError, OSError):  # no terminal, or standard output is closed
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]
+    return 80
 
 
 def supports_unicode() -> bool:

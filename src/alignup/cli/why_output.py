@@ -2,11 +2,10 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from alignup.align.decision import Decision
-from alignup.align.explain import remedies, sentences
-from alignup.align.explain.remedies import Remedies
+from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.cli import inputs, terminal
@@ -16,13 +15,17 @@ from alignup.kube.manifests import Workload
 from alignup.picture import decision as picture
 from alignup.picture.cells import Cell, Line
 
+if TYPE_CHECKING:
+    from alignup.align.explain.changes import Proposal
+
 VERSION = 1  #: of the JSON document
 
 
 class Explanation(NamedTuple):
     workload: Workload
     decision: Decision  #: of the kubelet, which ignores requests for missing devices
-    remedies: Remedies
+    proposals: "tuple[Proposal, ...]" = ()  #: changes that admit a rejected pod
+    unsearched: tuple[str, ...] = ()  #: what was not searched for more of them
     missing: tuple[str, ...] = ()  #: requested resources that no device plugin provides
     lenient: bool = False  #: whether the kubelet's decision counts regardless of missing devices
 
@@ -45,9 +48,14 @@ def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = F
     """Decide on one replica of *workload*; if it is rejected, search up to *seconds* for changes that admit it."""
     with inputs.input_errors(f"in {workload.source}"):
         decision = host.decide(workload.pod)
+        missing = host.missing_devices(workload.pod)
+        if decision.admitted:
+            return Explanation(workload, decision, missing=missing, lenient=lenient)
+        from alignup.align.explain.remedies import find_remedies  # noqa: PLC0415 - slow to import
+
         end = time.monotonic() + seconds
-        found = remedies.find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
-    return Explanation(workload, decision, found, host.missing_devices(workload.pod), lenient)
+        found = find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
+    return Explanation(workload, decision, found.proposals, found.unsearched, missing, lenient)
 
 
 def print_text(host: Host, explanations: Sequence[Explanation]) -> None:
@@ -86,7 +94,7 @@ def _other_verdict(one: Explanation) -> str:
 
 
 def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
-    proposals = one.remedies.proposals
+    proposals = one.proposals
     if proposals:
         yield from section("What would admit it (each change was tried)")
     else:
@@ -94,8 +102,8 @@ def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
     for proposal in proposals:
         yield from paragraph(proposal.describe(ledger), prefix="  - ")
         yield from paragraph(f"→ {proposal.describe_result()}", prefix="    ", style="dim")
-    if one.remedies.unsearched:
-        yield from section("What was not tried", one.remedies.unsearched)
+    if one.unsearched:
+        yield from section("What was not tried", one.unsearched)
 
 
 def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
@@ -110,8 +118,8 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
             "kubeletVerdict": sentences.verdict(one.decision),
             "decision": decisions.to_document(one.decision),
             "misfits": list(sentences.describe_rejection(one.decision)),
-            "proposals": [proposal.to_document(node.host.ledger) for proposal in one.remedies.proposals],
-            "unsearched": list(one.remedies.unsearched),
+            "proposals": [proposal.to_document(node.host.ledger) for proposal in one.proposals],
+            "unsearched": list(one.unsearched),
             "notes": [*node.notes, *sentences.ignored_requests(node.host, [one.workload.pod])],
         }
         for one in explanations

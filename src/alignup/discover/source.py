@@ -3,7 +3,6 @@
 import os
 from pathlib import Path
 
-from alignup.align import synthetic
 from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import Machine
 from alignup.discover.limits import MAX_TEXT_BYTES
@@ -77,6 +76,8 @@ def _parse_text(text: str, path: Path | None = None) -> Machine:
 
         return hwloc_xml.parse(text, name=name)
     if "\n" not in start.strip() and not start.startswith(("alignup:", "{")):
+        from alignup.align import synthetic  # noqa: PLC0415 - loaded on demand
+
         try:
             return synthetic.parse(start.strip())
         except ParseError as error:

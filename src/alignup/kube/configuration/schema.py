@@ -5,7 +5,6 @@ a number is not a string; ``null`` counts as absent, except for a duration. Unkn
 capitals, are ignored. The types of all fields are checked; only those that affect alignment are used.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -44,6 +43,8 @@ def holds_text(name: str) -> bool:
 
 
 def suggest_field(name: str) -> str | None:
+    import difflib  # noqa: PLC0415 - only for unknown fields
+
     known = {one.lower(): one for one in FIELDS}
     close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.7)
     return known[close[0]] if close else None
