@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli.app import InputError, Session, define_command
+from alignup.cli.gate_options import GateCommandOptions, gate_service_options
 from alignup.cli.options import choice_option, count_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
@@ -66,13 +67,15 @@ class ScheduleCommandOptions:
     "schedule", "alignup schedule --listen 127.0.0.1:8890 --no-leader-elect", "alignup schedule --kubeconfig admin.conf"
 )
 @with_options("options", ScheduleCommandOptions)
+@with_options("gate", GateCommandOptions)
 @click.pass_obj
-def command(session: Session, *, options: ScheduleCommandOptions) -> None:
+def command(session: Session, *, options: ScheduleCommandOptions, gate: GateCommandOptions) -> None:
     """Tell schedulers which nodes will admit a pod, so that no kubelet rejects it.
 
     It follows nodes, pods and the HostState objects of 'alignup observe', and predicts the decision of every kubelet.
     kube-scheduler asks it as an extender, at http://HOST:PORT/v1/extender with the verbs filter, prioritize, bind and
     preempt; docs/scheduling.md has the configuration. GET /v1/explain/NAMESPACE/POD lists the answers of all nodes.
+    Where the scheduler cannot be configured, --gate chooses nodes for pods behind a scheduling gate.
 
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, and 2 when the input is invalid.
     """
@@ -84,7 +87,7 @@ def command(session: Session, *, options: ScheduleCommandOptions) -> None:
         advice = "Run: pip install 'alignup[agent,cluster]'"
         raise InputError(f"{error.name} is not installed", advice=advice) from error
     session.advice = "See 'alignup schedule --help'."
-    given = _schedule_options(options)
+    given = _schedule_options(options, gate)
     logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
     try:
         access = find_access(options.kubeconfig, context=options.context)
@@ -93,7 +96,7 @@ def command(session: Session, *, options: ScheduleCommandOptions) -> None:
     asyncio.run(service.schedule(access, given))
 
 
-def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
+def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions) -> "ScheduleOptions":
     from alignup.cluster.scheduling.extender import ExtenderOptions  # noqa: PLC0415 - not needed for --help
     from alignup.cluster.scheduling.live_cluster import LiveClusterOptions  # noqa: PLC0415
     from alignup.cluster.scheduling.service import ScheduleOptions  # noqa: PLC0415
@@ -117,14 +120,18 @@ def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
             force_deleted_may_run=options.force_deleted_may_run,
             approximate=options.approximate,
         ),
+        gate=gate_service_options(gate, namespace=_namespace(options), parse_address=_parse_address),
     )
 
 
 def _lease(options: ScheduleCommandOptions) -> "LeaseOptions":
     from alignup.cluster.scheduling.service import LeaseOptions  # noqa: PLC0415 - not needed for --help
 
-    namespace = options.lease_namespace or os.environ.get("POD_NAMESPACE") or _own_namespace() or "kube-system"
-    return LeaseOptions(namespace=namespace, identity=f"{socket.gethostname()}_{uuid.uuid4()}")
+    return LeaseOptions(namespace=_namespace(options), identity=f"{socket.gethostname()}_{uuid.uuid4()}")
+
+
+def _namespace(options: ScheduleCommandOptions) -> str:
+    return options.lease_namespace or os.environ.get("POD_NAMESPACE") or _own_namespace() or "kube-system"
 
 
 def _own_namespace() -> str:

@@ -9,7 +9,7 @@ import base64
 import binascii
 import logging
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from alignup.align.errors import ParseError
@@ -25,7 +25,10 @@ _log = logging.getLogger(__name__)
 
 
 class CertificateKeeper:
-    """The certificates of one webhook, which API servers call by *names*."""
+    """The certificates of one webhook, which API servers call by *names*.
+
+    *renewed* is called with the time when a new certificate expires.
+    """
 
     def __init__(
         self,
@@ -34,11 +37,12 @@ class CertificateKeeper:
         secret: ObjectRef[Secret],
         configuration: ObjectRef[WebhookConfiguration],
         names: Sequence[str],
+        renewed: Callable[[datetime], object] = lambda _expiry: None,
     ) -> None:
         self.problems: tuple[str, ...] = ()  #: why API servers may not trust the certificate
         self._client = client
         self._secret_ref, self._configuration_ref = secret, configuration
-        self._names = tuple(names)
+        self._names, self._renewed = tuple(names), renewed
         named = f"metadata.name={secret.name}"
         self.secrets = Informer(client, secret.resource, Query(namespace=secret.namespace, fields=named))
         self.configurations = Informer(
@@ -110,7 +114,7 @@ class CertificateKeeper:
             except ParseError as error:
                 _log.warning("%s is replaced: %s", self._secret_ref, error)
         now = datetime.fromtimestamp(self._client.timing.time_of_day(), UTC)
-        renewed = renew(stored, names=self._names, published=self._published(), now=now)
+        renewed = renew(stored, names=self._names, published=self.published(), now=now)
         if renewed is not None:
             await self._write(secret, renewed)
             stored = renewed
@@ -118,6 +122,7 @@ class CertificateKeeper:
         if stored is not None and stored != self.current:
             self._context = server_context(stored)
             self.current = stored
+            self._renewed(expiry(stored))
             self._ready.set()
 
     async def _write(self, old: Secret | None, certificates: WebhookCertificates) -> None:
@@ -130,7 +135,7 @@ class CertificateKeeper:
             metadata = {"resourceVersion": old.metadata.resource_version}
             await self._client.patch(ref, {"metadata": metadata, "data": data})
 
-    def _published(self) -> bytes:
+    def published(self) -> bytes:
         """The authorities that every webhook of the configuration has."""
         configuration = self.configurations.get(self._configuration_ref.name)
         bundles = {one.client_config.ca_bundle for one in configuration.webhooks} if configuration else set()

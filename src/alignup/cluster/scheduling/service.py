@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from alignup.align.errors import PodError
+from alignup.cluster.gate.service import GateService, GateServiceOptions, gate_service
 from alignup.cluster.scheduling.binder import Binder
 from alignup.cluster.scheduling.explain import explain_pod
 from alignup.cluster.scheduling.extender import Extender, ExtenderOptions
@@ -30,6 +31,7 @@ from alignup.kubeapi.extender import (
     write_message,
 )
 from alignup.schema.api import NotReadyError
+from alignup.serve.gate_metrics import PrometheusGateMetrics
 from alignup.serve.schedule_app import PrometheusScheduleMetrics, health_app, schedule_app
 from alignup.serve.server import serve_app
 from alignup.serve.sockets import tcp_socket
@@ -60,6 +62,7 @@ class ScheduleOptions:
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
+    gate: GateServiceOptions | None = None  #: ``None``: pods behind the gate are left to others
 
 
 class ScheduleService:
@@ -88,6 +91,7 @@ class ScheduleService:
             listener=self._wake_up,
             resolvable=self.preemption.resolvable,
         )
+        self.gate: GateService | None = None  #: runs beside the extender, if there is one
         self.leading = False
         self._client = client
         self._election = None if lease is None else _election(client, lease)
@@ -96,6 +100,8 @@ class ScheduleService:
     async def run(self) -> None:
         """Follow the cluster, and lead when this process is chosen, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
+            if self.gate is not None:
+                tasks.create_task(self.gate.run())
             tasks.create_task(self.live.run())
             await self.live.wait_ready()  # before it can lead: a leader has to answer at once
             if self.extender.options.chooses_victims is None:
@@ -112,7 +118,10 @@ class ScheduleService:
         self.leading = True
         _log.info("event=leading")
         try:
-            await self._wake_up.run()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._wake_up.run())
+                if self.gate is not None:
+                    tasks.create_task(self.gate.lead())
         finally:
             self.leading = False
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
@@ -186,6 +195,9 @@ async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing |
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access, timing=timing))
         service = ScheduleService(client, metrics, extender=options.extender, live=options.live, lease=options.lease)
+        if options.gate is not None:
+            gate_metrics = PrometheusGateMetrics(metrics.registry)
+            service.gate = stack.enter_context(gate_service(client, service.live, gate_metrics, options.gate))
         tls = None
         if options.certificate is not None and options.private_key is not None:
             authority = options.client_authority

@@ -1,0 +1,338 @@
+"""The gate controller with a real API server and a real scheduler: webhook, certificates, releases and bindings.
+
+The nodes are objects without machines. A simulated kubelet admits what the scheduler binds to its node, and publishes
+what it then holds as its observer would. ``ALIGNUP_E2E_NODES`` is the number of nodes of the test of speed.
+"""
+# ruff: noqa: S101
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from alignup.cluster.gate.admission import answer_review
+from alignup.cluster.gate.affinity import pinned_node
+from alignup.cluster.gate.certificate_keeper import CertificateKeeper
+from alignup.cluster.gate.controller import GateController
+from alignup.cluster.gate.names import GATE, LABEL
+from alignup.cluster.gate.options import GateOptions
+from alignup.cluster.host_states import HOST_STATES, host_state, to_object
+from alignup.cluster.join import join
+from alignup.cluster.scheduling.live_cluster import LiveCluster
+from alignup.cluster.sources import KnownPod, known_pod
+from alignup.kubeapi import NODES, PODS, ApiClient, Change, Resource, find_access
+from alignup.kubeapi.admission import SECRETS, WEBHOOK_CONFIGURATIONS
+from alignup.kubeapi.errors import InvalidObjectError, NotFoundError
+from alignup.kubeapi.objects import ApiPod, PartialObject
+from alignup.serve.server import serve_app
+from alignup.serve.sockets import tcp_socket
+from alignup.serve.webhook_app import webhook_app
+from e2e import control_plane
+from e2e.control_plane import ControlPlane
+from tests.cluster.kubelets import SimulatedKubelet
+
+WHY = control_plane.missing()
+pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
+
+SECONDS = 120.0  #: for what takes milliseconds
+NODE_COUNT = int(os.environ.get("ALIGNUP_E2E_NODES", "100"))
+DEFINITION = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
+DEFINITIONS = Resource(
+    type=PartialObject,
+    kind="CustomResourceDefinition",
+    plural="customresourcedefinitions",
+    group="apiextensions.k8s.io",
+)
+NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
+CONFIGURATION = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
+ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    flags = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=flags, nodes=("none",)) as made:
+        made.start_scheduler()
+        yield made
+
+
+@pytest.fixture
+async def client(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[ApiClient]:
+    async with ApiClient(find_access(plane.kubeconfig(tmp_path / "config"), environ={})) as made:
+        if await made.find(DEFINITIONS.at(HOST_STATES.full_name)) is None:
+            await made.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
+        await until_served(made)
+        yield made
+        for ref in [PODS.of(one) for one in (await made.list(PODS)).items]:
+            await made.delete(ref, grace_period=0)
+        for node in (await made.list(NODES)).items:
+            await made.delete(NODES.at(node.metadata.name))
+        for state in (await made.list(HOST_STATES)).items:
+            await made.delete(HOST_STATES.at(state.metadata.name))
+
+
+async def until_served(client: ApiClient) -> None:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            try:
+                await client.list(HOST_STATES)
+            except NotFoundError:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while not condition():  # noqa: ASYNC110 - a condition without an event
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def running(*coroutines: Any) -> AsyncIterator[None]:  # noqa: ANN401 - of any result
+    tasks = [asyncio.ensure_future(one) for one in coroutines]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+class SimulatedNodes:
+    """Nodes whose kubelets admit what is bound to them, in the order of the bindings, and report it."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self.client = client
+        self.kubelets: dict[str, SimulatedKubelet] = {}
+        self.generations: dict[str, int] = {}
+        self.rejected: list[str] = []
+        self.changed: asyncio.Queue[str] = asyncio.Queue()
+        self._seen: set[str] = set()
+
+    async def add(self, name: str, *, report: bool = True, **changes: Any) -> None:  # noqa: ANN401 - of a kubelet
+        self.kubelets[name] = SimulatedKubelet(devices=(), **changes)
+        labels = {"kubernetes.io/hostname": name}
+        status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}
+        await self.client.create(NODES, {"metadata": {"name": name, "labels": labels}, "status": status})
+        if report:
+            await self.report(name)
+
+    async def report(self, name: str) -> None:
+        generation = self.generations[name] = self.generations.get(name, 0) + 1
+        state = host_state(join(self.kubelets[name].sources())).replace(generation=generation)
+        await self.client.apply(HOST_STATES.at(name), to_object(state))
+
+    def bound(self, change: Change[ApiPod]) -> None:
+        pod = change.object
+        host = pod.spec.node_name
+        if not host or pod.metadata.uid in self._seen:
+            return
+        self._seen.add(pod.metadata.uid)
+        read: KnownPod = known_pod(pod)
+        kubelet = self.kubelets[host]
+        if kubelet.host.decide_without_plugins(read.pod).admitted:
+            kubelet.admit(read.pod)
+        else:
+            self.rejected.append(pod.metadata.name)
+        self.changed.put_nowait(host)
+
+    async def reports(self) -> None:
+        while True:
+            await self.report(await self.changed.get())
+
+
+def pod(name: str, cpus: int, *, gated: bool = True, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - of a pod
+    amounts = {"cpu": str(cpus), "memory": "1Gi"}
+    containers = [{"name": "app", "image": "app:1", "resources": {"requests": amounts, "limits": amounts}}]
+    gates = {"schedulingGates": [{"name": GATE}]} if gated else {}
+    return {"metadata": {"name": name}, "spec": {"containers": containers, **gates, **spec}}
+
+
+@asynccontextmanager
+async def controlled(client: ApiClient, nodes: SimulatedNodes | None = None) -> AsyncIterator[GateController]:
+    """Run the gate controller, and the kubelets of *nodes*."""
+    live = LiveCluster(client)
+    controller = GateController(client, live, options=GateOptions())
+    work = [live.run(), controller.run()]
+    if nodes is not None:
+        live.pods.subscribe(nodes.bound)
+        work.append(nodes.reports())
+    async with running(*work):
+        await live.wait_ready()
+        yield controller
+
+
+async def bound_pods(client: ApiClient) -> dict[str, str]:
+    return {one.metadata.name: one.spec.node_name for one in (await client.list(PODS)).items}
+
+
+async def until_bound(client: ApiClient, count: int) -> dict[str, str]:
+    async with asyncio.timeout(SECONDS):
+        while sum(map(bool, (found := await bound_pods(client)).values())) < count:  # noqa: ASYNC110 - polls the server
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient) -> None:
+    """Two nodes with NUMA nodes of 3 and 4 free CPUs; the scheduler alone has the last of these pods rejected."""
+    nodes = SimulatedNodes(client)
+    for name in "ab":
+        await nodes.add(name)
+    async with controlled(client, nodes) as controller:
+        for number, cpus in enumerate((2, 4, 3, 1, 2)):
+            await client.create(PODS, pod(f"p{number}", cpus), namespace="default")
+            await until_bound(client, number + 1)
+        await until(lambda: not len(controller.releases))
+        await client.create(PODS, pod("too-much", 4), namespace="default")
+        await until(controller.queue.blocked)
+
+    pods = {one.metadata.name: one for one in (await client.list(PODS)).items}
+    assert pods["too-much"].spec.scheduling_gates
+    del pods["too-much"]
+    assert [pinned_node(one) == one.spec.node_name for one in pods.values()] == [True] * 5
+    assert nodes.rejected == []
+
+
+async def test_selectors_and_affinity_are_restricted_never_widened(client: ApiClient) -> None:
+    nodes = SimulatedNodes(client)
+    for name in "abc":
+        await nodes.add(name)
+    required = {
+        "nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["b"]}]},
+            {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["a", "b"]}]},
+        ]
+    }
+    with_terms = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required},
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}
+            ]
+        },
+    }
+    required["nodeSelectorTerms"][1]["matchFields"][0]["values"] = ["a"]
+    async with controlled(client, nodes):
+        await client.create(PODS, pod("plain", 4, nodeSelector={"kubernetes.io/hostname": "c"}), namespace="default")
+        await client.create(PODS, pod("terms", 4, affinity=with_terms), namespace="default")
+        found = await until_bound(client, 2)
+    assert found == {"plain": "c", "terms": "b"}
+
+
+async def test_a_released_pod_cannot_be_changed(client: ApiClient) -> None:
+    """Why a wrong choice can be repaired only by another pod."""
+    nodes = SimulatedNodes(client)
+    await nodes.add("a")
+    async with controlled(client):
+        await client.create(PODS, pod("one", 4), namespace="default")
+        await until_bound(client, 1)
+    with pytest.raises(InvalidObjectError, match="pod updates may not change fields"):
+        await client.patch(PODS.at("one", namespace="default"), {"spec": {"affinity": None}})
+
+
+@asynccontextmanager
+async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeeper]:
+    """Serve the webhook as a replica does; API servers call it by *name*."""
+    keeper = CertificateKeeper(
+        client, secret=SECRETS.at("alignup-webhook", namespace="default"), configuration=CONFIGURATION, names=(name,)
+    )
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(tcp_socket(0))
+        service = {"url": f"https://{name}:{listener.getsockname()[1]}/gate"}
+        await client.create(WEBHOOK_CONFIGURATIONS, configuration(service))
+        await stack.enter_async_context(running(keeper.run()))
+        await keeper.wait_ready()
+        app = webhook_app("/gate", answer_review)
+        await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), tls=keeper.context))
+        yield keeper
+        await client.delete(CONFIGURATION)
+
+
+def configuration(service: dict[str, Any]) -> dict[str, Any]:
+    common = {
+        "clientConfig": service,
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "failurePolicy": "Fail",  # so that the test fails if the API server does not trust the certificate
+        "reinvocationPolicy": "IfNeeded",
+    }
+    enabled = {"matchExpressions": [{"key": LABEL, "operator": "In", "values": ["enabled"]}]}
+    return {
+        "metadata": {"name": CONFIGURATION.name},
+        "webhooks": [
+            {"name": "namespace.gate.alignup.dev", "namespaceSelector": enabled, **common},
+            {"name": "pod.gate.alignup.dev", "objectSelector": enabled, **common},
+        ],
+    }
+
+
+async def gates(client: ApiClient, document: dict[str, Any], namespace: str) -> list[str]:
+    made = await client.create(PODS, document, namespace=namespace)
+    return [one.name for one in made.spec.scheduling_gates]
+
+
+async def test_the_webhook_gates_pods_that_opt_in(client: ApiClient) -> None:
+    async with webhook(client, "localhost") as keeper:
+        await until(keeper.published)
+        assert keeper.problems == ()
+        labelled = {"metadata": {"name": "opted-in", "labels": {LABEL: "enabled"}}}
+        async with asyncio.timeout(SECONDS):  # until the API server has seen the authority
+            while True:
+                with suppress(Exception):
+                    assert await gates(client, {**pod("", 1, gated=False), **labelled}, "default") == [GATE]
+                    break
+                await asyncio.sleep(0.1)
+        assert await gates(client, pod("plain", 1, gated=False), "default") == []
+
+        await client.create(NAMESPACES, {"metadata": {"name": "aligned", "labels": {LABEL: "enabled"}}})
+        assert await gates(client, pod("other", 1, gated=False), "aligned") == [GATE]
+        assert await gates(client, pod("bound", 1, gated=False, nodeName="a"), "aligned") == []
+        out = {"metadata": {"name": "out", "labels": {LABEL: "disabled"}}}
+        assert await gates(client, {**pod("", 1, gated=False), **out}, "aligned") == []
+
+
+async def test_speed(client: ApiClient) -> None:
+    """Pods per second from the gate to the binding, on many nodes."""
+    nodes = SimulatedNodes(client)
+    idle = SimulatedKubelet(devices=())
+    state = to_object(host_state(join(idle.sources())).replace(generation=1))
+    status = {"allocatable": ALLOCATABLE, "capacity": ALLOCATABLE}
+    slots = asyncio.Semaphore(16)
+
+    async def add(name: str) -> None:
+        async with slots:
+            await client.create(NODES, {"metadata": {"name": name}, "status": status})
+            await client.apply(HOST_STATES.at(name), state)
+
+    await asyncio.gather(*(add(f"n{number:04}") for number in range(NODE_COUNT)))
+    count = min(NODE_COUNT, 1500)
+
+    async def create(number: int) -> None:
+        async with slots:
+            await client.create(PODS, pod(f"p{number:04}", 4), namespace="default")
+
+    await asyncio.gather(*(create(number) for number in range(count)))
+    assert nodes.rejected == []
+    started = time.monotonic()
+    async with controlled(client) as controller:
+        waiting = time.monotonic() - started
+        seen = controller._live.pods  # noqa: SLF001 - the pods as the controller sees them
+        await until(lambda: sum(bool(one.spec.node_name) for one in seen.objects.values()) == count)
+    seconds = time.monotonic() - started - waiting
+    print(f"gate: {count} pods on {NODE_COUNT} nodes, {count / seconds:.0f} pods/s")  # noqa: T201
+    assert len(set((await bound_pods(client)).values())) == count

@@ -1,0 +1,56 @@
+"""Metrics of the gate controller and its webhook."""
+
+from datetime import datetime
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  #: seconds
+
+
+class PrometheusGateMetrics:
+    """Adds the metrics to *registry*."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._reviews = Counter(
+            "alignup_gate_reviews", "Reviews of new pods by the webhook, by result.", ["outcome"], registry=registry
+        )
+        self._releases = Counter(
+            "alignup_gate_releases",
+            "Pods that were released to a node, by what became of them.",
+            ["outcome"],
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "alignup_gate_wait_seconds",
+            "Time that pods waited behind the gate.",
+            buckets=_BUCKETS,
+            registry=registry,
+        )
+        self._pods = Gauge("alignup_gate_pods", "Pods behind the gate, or just released.", ["state"], registry=registry)
+        self._reserved = Gauge(
+            "alignup_gate_reserved_nodes", "Nodes that are kept for pods that have waited long.", registry=registry
+        )
+        self._expiry = Gauge(
+            "alignup_gate_certificate_expiry_timestamp_seconds",
+            "When the certificate of the webhook expires.",
+            registry=registry,
+        )
+
+    def reviewed(self, outcome: str) -> None:
+        self._reviews.labels(outcome).inc()
+
+    def released(self, *, seconds: float) -> None:
+        self._waits.observe(seconds)
+
+    def ended(self, outcome: str) -> None:
+        self._releases.labels(outcome).inc()
+
+    def waiting(self, *, pods: int, blocked: int, other_gates: int, released: int, reserved_nodes: int) -> None:
+        self._pods.labels("queued").set(pods - blocked)
+        self._pods.labels("blocked").set(blocked)
+        self._pods.labels("other_gates").set(other_gates)
+        self._pods.labels("released").set(released)
+        self._reserved.set(reserved_nodes)
+
+    def certificate(self, expiry: datetime) -> None:
+        self._expiry.set(expiry.timestamp())
