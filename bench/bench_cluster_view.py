@@ -1,4 +1,4 @@
-"""The state of a cluster from its objects, as ``alignup cluster why`` builds it: 5,000 nodes with 30 pods each."""
+"""The state of a cluster from its objects, as ``alignup cluster why`` builds it: 1,000 nodes with 30 pods each."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,7 +22,7 @@ from alignup.schema.codec import convert
 from alignup.schema.host_state import HostStateDocument
 from bench.harness import Figure
 
-HOSTS, STATES, PODS_PER_HOST = 5000, 300, 30
+HOSTS, STATES, PODS_PER_HOST = 1000, 300, 30
 
 _CONFIGURATION = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",

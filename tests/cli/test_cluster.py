@@ -1,6 +1,7 @@
 """``alignup cluster``: questions to the nodes of a cluster, and errors that say what to do."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from unittest import mock
@@ -45,7 +46,8 @@ def cluster():
     server.put(node("c"))
     server.put(node("d", unschedulable=True))
     for name, kubelet in (("a", SimulatedKubelet()), ("b", busy), ("d", SimulatedKubelet())):
-        server.put(state_of(name, kubelet, problems=["a gap"] if name == "b" else []))
+        problems, observed = (["a gap"], "2026-01-01T00:00:00Z") if name == "b" else ([], "")
+        server.put(state_of(name, kubelet, problems=problems, observed_at=observed))
     wide = pod("wide", cpu="4", memory="1Gi")
     server.put(api_pod(wide, "", phase="Pending", schedulingGates=[{"name": "example.com/wait"}]))
     server.put(api_pod(pod("huge", cpu="5", memory="1Gi"), "b", phase="Failed"))
@@ -87,7 +89,10 @@ def test_a_pending_pod_is_explained_for_every_node(ask):
         "example.com/wait",
     ):
         assert expected in run.stdout
-    assert run.stderr == "note: node b: a gap\n"
+    assert re.fullmatch(
+        r"note: node b: its observer last reported \d+ days ago; see the log of its pod\nnote: node b: a gap\n",
+        run.stderr,
+    )
 
 
 def test_a_rejected_pod_is_asked_about_as_if_it_were_new_and_the_exit_code_says_that_no_node_admits_it(ask):
@@ -171,7 +176,9 @@ def test_nodes_as_json(ask):
     document = json.loads(ask("nodes", "b", "c", "-o", "json").stdout)
 
     first, second = document["nodes"]
-    assert (first["topologyManagerPolicy"], first["pods"], first["problems"]) == ("single-numa-node", 2, ["a gap"])
+    assert (first["topologyManagerPolicy"], first["pods"]) == ("single-numa-node", 2)
+    assert re.fullmatch(r"its observer last reported \d+ days ago.*", first["problems"][0])
+    assert first["problems"][1:] == ["a gap"]
     assert first["numaNodes"][1]["free"]["cpu"] == 2
     assert (second["unknown"], second["topologyManagerPolicy"]) == ("no HostState", None)
 

@@ -6,6 +6,7 @@ import pytest
 
 from alignup.cluster.directory_watch import DirectoryWatch
 from alignup.state import atomic_files
+from tests.cluster.inotify_queue import fill_queue
 
 
 @pytest.fixture
@@ -43,6 +44,15 @@ def test_a_directory_that_is_replaced_is_watched_again(tmp_path, watch):
     (later / "file").write_bytes(b"1")
 
     assert later / "file" in watch.changes()
+
+
+def test_lost_events_are_reported_and_later_ones_are_not_lost(tmp_path, watch):
+    fill_queue(tmp_path)
+    (tmp_path / "lost").touch()
+    assert watch.changes() is None
+    (tmp_path / "file").touch()
+
+    assert watch.changes() == {tmp_path / "file"}
 
 
 def test_it_is_closed_once(watch):

@@ -17,7 +17,13 @@ def test_it_has_every_field_of_the_objects():
     spec = definition["spec"]
     (version,) = spec["versions"]
     full = HostStateDocument(
-        generation=1, machine_generation=1, kubelet="1", machine={"a": 1}, configuration={"a": 1}, problems=["p"]
+        observed_at="2026-01-01T00:00:00Z",
+        generation=1,
+        machine_generation=1,
+        kubelet="1",
+        machine={"a": 1},
+        configuration={"a": 1},
+        problems=["p"],
     ).replace(ledger=HostLedgerDocument(lost_cpus="1"))
 
     assert (spec["group"], spec["names"]["plural"], spec["names"]["kind"], version["name"]) == (

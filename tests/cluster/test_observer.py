@@ -7,16 +7,18 @@ from dataclasses import replace
 import pytest
 
 from alignup.align.errors import PluginError
-from alignup.cluster.host_states import HOST_STATES, read_host_state
+from alignup.cluster.host_states import HEARTBEAT_SECONDS, HOST_STATES, read_host_state
 from alignup.cluster.join import ForeignFilesError
 from alignup.cluster.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.cluster.observer import Observer, ObserverTiming
 from alignup.cluster.publisher import Publisher
+from alignup.kubeapi import Access, ApiClient, Timing
 from alignup.serve.observer_app import PrometheusObserverMetrics
 from alignup.state import atomic_files
 from alignup.state.kubelet import cpu_file, state_dir
 from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
+from tests.cluster.inotify_queue import fill_queue
 from tests.cluster.kubelets import SimulatedKubelet, SimulatedPodResources
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +117,23 @@ async def test_nothing_is_written_if_nothing_has_changed(served, make):
     assert patches(served) == ["hoststates", "noderesourcetopologies"]
 
 
+async def test_an_unchanged_host_is_written_again_after_five_minutes(served, reader):
+    now = [0.0]
+    timing = Timing(clock=lambda: now[0], time_of_day=lambda: 1_800_000_000 + now[0])
+    seen = []
+    async with ApiClient(Access(server=served.url), timing=timing) as client:
+        publisher = Publisher(client, "n", uid="")
+        observer = Observer(reader, publisher, PrometheusObserverMetrics("n"), timing=ObserverTiming(interval=0.0))
+        for seconds in (0.0, HEARTBEAT_SECONDS - 1, 1.0):
+            now[0] += seconds
+            await observer.check_once()
+            (state,) = served.objects("hoststates")
+            seen.append((len(patches(served)), state["generation"], state["observedAt"]))
+
+    first, second = "2027-01-15T08:00:00Z", "2027-01-15T08:05:00Z"
+    assert seen == [(2, 1, first), (2, 1, first), (3, 1, second)]
+
+
 async def test_writes_are_an_interval_apart_and_carry_the_last_state(served, client, kubelet, make, tmp_path):
     now, pauses = [100.0], []
 
@@ -187,6 +206,20 @@ async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(s
     assert found.settings == changed.host.settings
     state = await client.get(HOST_STATES.at("n"))
     assert state.machine_generation > 1
+
+
+async def test_after_lost_events_everything_is_read_again(served, kubelet, make, tmp_path):
+    """The kernel drops events when its queue is full; the configuration has changed meanwhile."""
+    async with running(make(period=3600.0)), asyncio.timeout(60):
+        await served.wait_requests("PATCH", "noderesourcetopologies/n")
+        changed = SimulatedKubelet(topologyManagerPolicy="restricted")
+        (tmp_path / "new").write_bytes(changed.text)
+        fill_queue(tmp_path)
+        (tmp_path / "new").rename(tmp_path / "config.yaml")
+        await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
+
+    (state,) = served.objects("hoststates")
+    assert state["configuration"]["topologyManagerPolicy"] == "restricted"
 
 
 async def test_a_restarted_kubelet_is_told_apart(served, client, make, tmp_path):

@@ -30,7 +30,7 @@ def kubelet(*pods: Pod, **changes) -> SimulatedKubelet:
     return made
 
 
-def view(kubelets, *pods, nodes=(), **states):
+def view(kubelets, *pods, nodes=(), now=0.0, **states):
     """A cluster with a node for every kubelet, and what the API server lists."""
     listed = [node(name) for name in kubelets if name not in {one["metadata"]["name"] for one in nodes}]
     own = [api_pod(one.pod, name) for name, kubelet in kubelets.items() for one in kubelet.pods.values()]
@@ -39,6 +39,7 @@ def view(kubelets, *pods, nodes=(), **states):
         [convert(one, NODES.type) for one in (*listed, *nodes)],
         [convert(state_of(name, one, **states), HOST_STATES.type) for name, one in kubelets.items()],
         [convert(one, PODS.type) for one in (*pods, *(one for one in own if one["metadata"]["uid"] not in known))],
+        now=now,
     )
 
 
@@ -144,6 +145,25 @@ def test_a_pod_that_cannot_be_read_is_named_and_does_not_seem_to_have_ended():
     assert answers(found) == {(REJECTS, "not enough cpu on one NUMA node", ""): ["a"]}
     (note,) = found.notes  # what the kubelet reports need not be read
     assert "pod default/b are left out" in note
+
+
+@pytest.mark.parametrize(
+    ("observed_at", "stale"),
+    [
+        ("2027-01-15T07:00:00Z", "its observer last reported 60 minutes ago; see the log of its pod"),
+        ("2027-01-14T08:00:00Z", "its observer last reported 24 hours ago; see the log of its pod"),
+        ("2027-01-15T07:45:01Z", ""),
+        ("2027-01-15T09:00:00Z", ""),
+        ("", ""),
+        ("yesterday", "observedAt: 'yesterday' is not a time"),
+    ],
+    ids=["an hour ago", "a day ago", "ten minutes ago", "by a clock that is ahead", "by an older observer", "no time"],
+)
+def test_a_host_state_whose_observer_is_silent_is_named(observed_at, stale):
+    found = view({"a": kubelet()}, now=1_800_000_000.0, observed_at=observed_at)  # 08:00
+
+    assert summarize(found, "a").stale == stale
+    assert dict(found.stale) == ({"a": stale} if stale else {})
 
 
 def test_excluded_nodes_are_not_considered_whatever_their_kubelets_would_do():

@@ -85,7 +85,8 @@ def _state_notes(pod: ApiPod) -> Iterator[str]:
 
 def doubt_notes(view: ClusterView) -> Iterator[str]:
     """What the observers could not find out, for the first nodes."""
-    found = [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
+    found = [f"node {node}: {problem}" for node, problem in sorted(view.stale.items())]
+    found += [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
     yield from found[:_MAX_DOUBTS]
     if len(found) > _MAX_DOUBTS:
         yield f"{len(found) - _MAX_DOUBTS} more problems of nodes ('alignup cluster nodes -o wide' lists them)"
@@ -209,6 +210,7 @@ def print_nodes(found: Sequence[NodeSummary], *, wide: bool) -> None:
     print_table(heads, [_node_row(one, wide=wide) for one in found])
     if any(one.unknown == NO_HOST_STATE for one in found):
         terminal.print_notes([f"{NO_HOST_STATE}: {GET_HOST_STATE}"])
+    terminal.print_notes([f"node {one.node}: {one.stale}" for one in found if one.stale])
 
 
 def _node_row(one: NodeSummary, *, wide: bool) -> list[str]:
@@ -226,7 +228,7 @@ def _node_row(one: NodeSummary, *, wide: bool) -> list[str]:
             one.kubelet_version or "-",
             ", ".join(one.restrictions) or "-",
         ]
-        row.append("; ".join(one.doubts) or "-")
+        row.append("; ".join(filter(None, (one.stale, *one.doubts))) or "-")
     return row
 
 
@@ -290,7 +292,7 @@ def _node_document(one: NodeSummary) -> dict[str, Any]:
     return {
         "node": one.node,
         "unknown": one.unknown,
-        "problems": list(one.doubts),
+        "problems": list(filter(None, (one.stale, *one.doubts))),
         "restrictions": list(one.restrictions),
         "kubeletVersion": one.kubelet_version,
         "topologyManagerPolicy": str(settings.topology.policy) if settings else None,

@@ -6,6 +6,7 @@ the full spec under the same uid.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from alignup.align import bits
@@ -52,6 +53,8 @@ HOST_STATES = Resource(
     type=HostStateDocument, kind=schema.KIND, plural=schema.PLURAL, group=schema.GROUP, version=schema.VERSION
 )
 
+HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again
+STALE_SECONDS = 3 * HEARTBEAT_SECONDS  #: after which its observer has probably stopped
 MAX_PROBLEMS = 20  #: of one host in its object
 
 
@@ -76,6 +79,25 @@ def shortened(problems: list[str]) -> list[str]:
 def to_object(state: HostStateDocument) -> dict[str, Any]:
     """Return the fields of the object, without metadata, to be applied."""
     return {name: value for name, value in to_builtins(state).items() if name != "metadata"}
+
+
+def format_time(seconds: float) -> str:
+    """Return a time since the epoch as Kubernetes writes it."""
+    return f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def staleness(state: HostStateDocument, now: float) -> str:
+    """Say that the observer of a host has not reported for too long at *now*, since the epoch; empty if it has."""
+    if not state.observed_at:
+        return ""  # of an older observer
+    try:
+        age = now - datetime.fromisoformat(state.observed_at).timestamp()
+    except ValueError:
+        return f"observedAt: {state.observed_at!r} is not a time"
+    if age < STALE_SECONDS:
+        return ""
+    unit, seconds = ("minutes", 60) if age < 7200 else ("hours", 3600) if age < 172_800 else ("days", 86_400)
+    return f"its observer last reported {age // seconds:.0f} {unit} ago; see the log of its pod"
 
 
 class HostStateReader:

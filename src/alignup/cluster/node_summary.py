@@ -23,6 +23,7 @@ class NodeSummary:
     largest: Amounts = field(default_factory=dict)  #: the largest request that a container gets on one NUMA node
     unknown: str = ""  #: why the state is unknown
     doubts: tuple[str, ...] = ()  #: gaps and contradictions that the observer reports
+    stale: str = ""  #: since when the observer has not reported; empty: it has
 
 
 def summarize(view: ClusterView, node: str) -> NodeSummary:
@@ -42,6 +43,7 @@ def summarize(view: ClusterView, node: str) -> NodeSummary:
         largest=measure_room(host).largest if host else {},
         unknown=view.unknown.get(node, problem),
         doubts=view.doubts.get(node, ()),
+        stale=view.stale.get(node, ""),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from alignup.align.errors import AlignError
 from alignup.cluster.directory_watch import DirectoryWatch
-from alignup.cluster.host_states import host_state, machine_document
+from alignup.cluster.host_states import HEARTBEAT_SECONDS, host_state, machine_document
 from alignup.cluster.join import ForeignFilesError, Observation, UnsettledError, join
 from alignup.cluster.kubelet_reader import KubeletReader
 from alignup.cluster.node_topology import FingerprintMethod, node_topology
@@ -97,7 +97,7 @@ class Observer:
         async with self._watched():
             self._changed.set()
             while True:
-                full = await self._wait(self._changed, self.timing.period)
+                full = await self._wait(self._changed, min(self.timing.period, HEARTBEAT_SECONDS))
                 self._refresh = self._refresh or full
                 await self._check()
                 self.checked_at = self.timing.clock()

@@ -1,13 +1,14 @@
 """Writes the objects of one host to the API server: only what has changed, by server-side apply.
 
-The generation of a HostState rises with every write, also across restarts of the observer, which continues where the
-object in the API server ends.
+The generation of a HostState rises with every change, also across restarts of the observer, which continues where the
+object in the API server ends. A HostState that does not change is written again every few minutes, with the time, so
+that readers notice when the observer has stopped.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from alignup.cluster.host_states import HOST_STATES, to_object
+from alignup.cluster.host_states import HEARTBEAT_SECONDS, HOST_STATES, format_time, to_object
 from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, ApiClient, Resource
 from alignup.kubeapi.errors import NotFoundError
 from alignup.schema.codec import encode
@@ -29,6 +30,7 @@ class Publisher:
         self._state: HostStateDocument | None = None  #: as last written, with its generations
         self._topology: Mapping[str, Any] | None = None
         self._generation = 0
+        self._written_at = float("-inf")  #: when the HostState was written, by the clock of the client
 
     async def start(self) -> None:
         """Continue with the generation of an object that exists; :class:`ApiError` if that is not possible."""
@@ -40,19 +42,28 @@ class Publisher:
 
     async def publish(self, state: HostStateDocument, topology: Mapping[str, Any] | None) -> bool:
         """Write what differs from the last write; return whether something did. :class:`ApiError` if it failed."""
-        written = False
-        before = self._state
-        if before is None or state != before.replace(generation=0, machine_generation=0):
-            generation = self._generation + 1
-            same = before is not None and (state.machine, state.configuration) == (before.machine, before.configuration)
-            machine_generation = before.machine_generation if before is not None and same else generation
-            numbered = state.replace(generation=generation, machine_generation=machine_generation)
-            if await self._apply(HOST_STATES, to_object(numbered)):
-                self._state, self._generation, written = numbered, generation, True
+        written = await self._publish_state(state)
         new_topology = None if topology == self._topology else topology
         if new_topology is not None and await self._apply(NODE_RESOURCE_TOPOLOGIES, new_topology):
             self._topology, written = topology, True
         return written
+
+    async def _publish_state(self, state: HostStateDocument) -> bool:
+        before, timing = self._state, self._client.timing
+        if before is None or state != before.replace(observed_at="", generation=0, machine_generation=0):
+            generation = self._generation + 1
+            same = before is not None and (state.machine, state.configuration) == (before.machine, before.configuration)
+            machine_generation = before.machine_generation if before is not None and same else generation
+            state = state.replace(generation=generation, machine_generation=machine_generation)
+        elif timing.clock() >= self._written_at + HEARTBEAT_SECONDS:
+            state = before
+        else:
+            return False
+        state = state.replace(observed_at=format_time(timing.time_of_day()))
+        if not await self._apply(HOST_STATES, to_object(state)):
+            return False
+        self._state, self._generation, self._written_at = state, state.generation, timing.clock()
+        return True
 
     async def _apply(self, resource: Resource[Any], document: Mapping[str, Any]) -> bool:
         """Apply one object; return whether the API server has such a resource."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.cluster.host_states import HOST_STATES, HostStateReader
+from alignup.cluster.host_states import HOST_STATES, HostStateReader, staleness
 from alignup.cluster.sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.kubeapi import NODES, PODS, UNFINISHED_PODS, ApiClient
 from alignup.kubeapi.objects import ApiNode, ApiPod
@@ -27,6 +27,7 @@ class ClusterView:
     reports: Mapping[str, HostReport]  #: by node
     unknown: Mapping[str, str]  #: node → why its state is unknown
     doubts: Mapping[str, tuple[str, ...]]  #: node → gaps and contradictions that its observer reports
+    stale: Mapping[str, str]  #: node → since when its observer has not reported
     notes: tuple[str, ...] = ()  #: objects that were left out
 
     def host(self, node: str) -> Host | None:
@@ -45,15 +46,19 @@ async def read_cluster(client: ApiClient) -> ClusterView:
     # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
     states = await client.list(HOST_STATES)
     pods = await client.list(PODS, UNFINISHED_PODS)
-    return build_view(nodes.items, states.items, pods.items)
+    return build_view(nodes.items, states.items, pods.items, now=client.timing.time_of_day())
 
 
-def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], pods: Iterable[ApiPod]) -> ClusterView:
+def build_view(
+    nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], pods: Iterable[ApiPod], *, now: float = 0.0
+) -> ClusterView:
+    """Put everything together; *now* is in seconds since the epoch."""
     known = {node.metadata.name: node for node in nodes}
     cluster, reader = Cluster(), HostStateReader()
     reports: dict[str, HostReport] = {}
     unknown = dict.fromkeys(known, NO_HOST_STATE)
     doubts: dict[str, tuple[str, ...]] = {}
+    stale: dict[str, str] = {}
     notes = []
     for state in states:
         name = state.metadata.name
@@ -68,6 +73,8 @@ def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], po
             del unknown[name]
             cluster.confirm(report)
             doubts[name] = tuple(state.problems)
+        if old := staleness(state, now):
+            stale[name] = old
     cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in known), reports, notes))
     return ClusterView(
         nodes=known,
@@ -75,6 +82,7 @@ def build_view(nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], po
         reports=reports,
         unknown=unknown,
         doubts={name: found for name, found in doubts.items() if found},
+        stale=stale,
         notes=tuple(notes),
     )
 

@@ -55,7 +55,8 @@ class HostLedgerDocument(Document, frozen=True, omit_defaults=True, kw_only=True
 
 class HostStateDocument(Document, frozen=True, omit_defaults=True, kw_only=True):
     metadata: HostStateMetadata = HostStateMetadata()
-    generation: Count = 0  #: rises with every change
+    observed_at: str = ""  #: when the observer last found it so, in UTC; renewed every few minutes
+    generation: Count = 0  #: rises with every change, but not with ``observed_at``
     machine_generation: Count = 0  #: the generation in which the machine or the configuration changed last
     kubelet: str = ""  #: changes when the kubelet restarts
     machine: dict[str, Any] = {}  #: ``machine/v1``, without PCI devices and devices of plugins

@@ -242,6 +242,9 @@ class LiveCluster:
             return
         if self._state_uids.get(name) not in {None, state.metadata.uid}:
             self._drop_host(name)  # generations start again
+        record = self.cluster.record(name)
+        if record is not None and state.ledger is not None and record.report.sequence >= state.generation:
+            return  # only the Node object changed, or the time of the observation
         try:
             report = self._reader.read(state)
         except AlignError as error:
@@ -250,9 +253,6 @@ class LiveCluster:
             return
         self._unknown.pop(name, None)
         self._state_uids[name] = state.metadata.uid
-        record = self.cluster.record(name)
-        if record is not None and record.report.sequence >= report.sequence:
-            return  # only the Node object changed
         for confirmed in self.cluster.confirm(report):
             cause = confirmed.causes[0] if confirmed.causes else "unexplained"
             self._count("as_predicted" if confirmed.as_predicted else "placed_elsewhere", cause)
