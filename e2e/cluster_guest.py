@@ -8,6 +8,7 @@ image. Every guest has a user network, in which this machine is the gateway; not
 
 import compileall
 import hashlib
+import inspect
 import io
 import json
 import os
@@ -17,21 +18,20 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from e2e import containerd, control_plane, disk, guest
+from e2e.api import SECONDS, until
 from e2e.control_plane import ControlPlane
 from e2e.guest import Node, Shape
 from e2e.guest_kubelet import ARCHIVE, IMAGES, KUBELET, KUBELET_ACCESS, NODE, PORT, RUNTIME
 
 Document = dict[str, Any]
-Found = TypeVar("Found")
 
 CACHE = "ALIGNUP_GUEST_CACHE"  #: the directory of images
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet")
@@ -42,7 +42,6 @@ MODULES = (
     *("failover", "net_failover", "virtio_net", "overlay"),
 )
 SIZE = 1000  #: MiB of the image
-SECONDS = 300.0  #: until something counts as hung; it takes a tenth on an idle machine
 
 #: CPU 0 and 128 MiB of NUMA node 0 are reserved.
 NARROW = Shape(2, 2, 2, tuple(Node(384, f"{2 * one}-{2 * one + 1}") for one in range(4)))
@@ -82,16 +81,6 @@ def kubelet_config(**fields: object) -> Document:
         "nodeStatusUpdateFrequency": "2s",
         **fields,
     }
-
-
-def until(what: str, happened: Callable[[], Found | None], *, detail: Callable[[], object] = lambda: "") -> Found:
-    """Wait for a true result of *happened* and return it; *detail* is added to the timeout error."""
-    end = time.monotonic() + SECONDS
-    while not (found := happened()):
-        if time.monotonic() > end:
-            raise TimeoutError(f"timed out after {SECONDS:.0f} s: {what}\n{detail()}")
-        time.sleep(0.1)
-    return found
 
 
 @dataclass
@@ -226,7 +215,9 @@ def _add_kubernetes(root: Path) -> None:
 
 def _image_key() -> str:
     """A text that changes with the content of the image."""
-    found = hashlib.sha256(_INIT.encode())
+    code = [inspect.getsource(one) for one in (image, _add_kubernetes)]
+    code += [inspect.getsource(one) for one in (disk, containerd)]
+    found = hashlib.sha256(f"{_INIT}{IMAGES}{MODULES}{PROGRAMS}{SIZE}{code}{platform.python_version()}".encode())
     for path in (
         *(control_plane.program(name) for name in ("kubelet", *PROGRAMS)),
         *_modules().values(),
@@ -234,9 +225,7 @@ def _image_key() -> str:
     ):
         status = path.stat()
         found.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
-    for path in (_REPOSITORY / "lock" / "dev.txt", Path(disk.__file__), Path(__file__), Path(containerd.__file__)):
-        found.update(path.read_bytes())
-    found.update(platform.python_version().encode())
+    found.update((_REPOSITORY / "lock" / "dev.txt").read_bytes())
     return found.hexdigest()[:16]
 
 

@@ -99,6 +99,14 @@ class KubernetesNode(PeerMethods):
             found[path.name] = json.loads(path.read_bytes()) if path.exists() else None
         return found
 
+    async def snapshot(self) -> Document:
+        """The state files and the PodResources responses of one moment."""
+        while True:
+            files = await self.files()
+            found = await self.resources()
+            if files == await self.files():
+                return {"files": files, **found}
+
     async def remove(self, names: list[str]) -> None:
         """Remove state files, which must exist."""
         for name in names:

@@ -1,0 +1,127 @@
+"""A plain client of an API server for tests: JSON in, JSON out, nothing of this project."""
+
+import http
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from e2e.control_plane import ADMIN, ControlPlane
+
+Document = dict[str, Any]
+Found = TypeVar("Found")
+
+PODS = "/api/v1/namespaces/default/pods"
+NODES = "/api/v1/nodes"
+SECONDS = 300.0  #: until something counts as hung; it takes a tenth on an idle machine
+_ENDED = ("Succeeded", "Failed")
+
+
+class RefusedError(Exception):
+    """The API server answered with an error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+
+
+def until(what: str, happened: Callable[[], Found | None], *, detail: Callable[[], object] = lambda: "") -> Found:
+    """Wait for a true result of *happened* and return it; *detail* is added to the timeout error."""
+    end = time.monotonic() + SECONDS
+    while not (found := happened()):
+        if time.monotonic() > end:
+            raise TimeoutError(f"timed out after {SECONDS:.0f} s: {what}\n{detail()}")
+        time.sleep(0.1)
+    return found
+
+
+@dataclass
+class Api:
+    """The API server of *plane*, as its administrator."""
+
+    plane: ControlPlane
+    _context: ssl.SSLContext = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._context = ssl.create_default_context(cafile=str(self.plane.certificate))
+        self._context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+
+    def request(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: str = "application/json"
+    ) -> Document:
+        """Send a request; :class:`RefusedError` if it does not succeed."""
+        headers = {"Authorization": f"Bearer {ADMIN}", "Content-Type": content}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(  # noqa: S310 - https
+            f"{self.plane.url}{path}", data=data, headers=headers, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, context=self._context, timeout=SECONDS) as answer:  # noqa: S310
+                found: Document = json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise RefusedError(error.code, error.read().decode(errors="replace")[:2000]) from error
+        return found
+
+    def get(self, path: str) -> Document | None:
+        """Return an object; ``None`` if it does not exist."""
+        try:
+            return self.request("GET", path)
+        except RefusedError as error:
+            if error.status == http.HTTPStatus.NOT_FOUND:
+                return None
+            raise
+
+    def items(self, path: str) -> list[Document]:
+        found: list[Document] = self.request("GET", path)["items"]
+        return found
+
+    def define(self, definition: Document) -> None:
+        """Create a CustomResourceDefinition, and wait until its resource is served."""
+        self.request("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        spec = definition["spec"]
+        path = f"/apis/{spec['group']}/{spec['versions'][-1]['name']}/{spec['names']['plural']}"
+        until(f"{path} is served", lambda: self.get(path) is not None)
+
+    def wait_schedulable(self, node: str, detail: Callable[[], object]) -> Document:
+        """Wait until a node is ready and has no taints."""
+
+        def ready() -> Document | None:
+            found = self.get(f"{NODES}/{node}")
+            if found is None or found["spec"].get("taints"):
+                return None
+            conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", ())}
+            return found if conditions.get("Ready") == "True" else None
+
+        return until(f"node {node} is ready", ready, detail=detail)
+
+    def pod(self, name: str) -> Document | None:
+        return self.get(f"{PODS}/{name}")
+
+    def bind(self, name: str, node: str) -> None:
+        """Send a pod to a node, as a scheduler does."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+        self.request("POST", f"{PODS}/{name}/binding", body)
+
+    def wait_phase(self, name: str, *phases: str, detail: Callable[[], object] = lambda: "") -> Document:
+        """Wait until a pod is in one of *phases*."""
+
+        def reached() -> Document | None:
+            found = self.pod(name)
+            return found if found is not None and found["status"].get("phase") in phases else None
+
+        shown = lambda: f"{json.dumps((self.pod(name) or {}).get('status'))}\n{detail()}"  # noqa: E731
+        return until(f"pod {name} is {' or '.join(phases)}", reached, detail=shown)
+
+    def wait_admitted(self, name: str, detail: Callable[[], object]) -> Document:
+        """Wait until the kubelet runs a pod, or has rejected it."""
+        return self.wait_phase(name, "Running", *_ENDED, detail=detail)
+
+    def delete(self, name: str, detail: Callable[[], object] = lambda: "") -> None:
+        """Delete a pod, and wait until it is gone."""
+        self.request("DELETE", f"{PODS}/{name}")
+        until(f"pod {name} is gone", lambda: self.pod(name) is None, detail=detail)

@@ -1,0 +1,297 @@
+"""What a kubelet says that its pods hold, and how a HostState and a NodeResourceTopology differ from that.
+
+Everything is counted here from the JSON of the kubelet's files and of PodResources, independently of the observer.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from xxhash import xxh64_intdigest
+
+from alignup.align import bits
+from alignup.align.host import Host
+from alignup.cluster.host_states import HostStateReader
+from alignup.schema.codec import convert
+from alignup.schema.host_state import HostStateDocument
+from e2e.guest import Shape
+
+Document = dict[str, Any]
+Nodes = tuple[int, ...]
+Holdings = dict[str, dict[str, Any]]  #: container → ``cpus``, ``memory``, ``devices``, as far as it has them
+
+EXCLUSIVE = "with-exclusive-resources"
+NATIVE = ("cpu", "memory")
+_QUANTITY = re.compile(r"(\d+)(Ki|Mi|Gi|)")
+_UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+@dataclass(frozen=True)
+class KubeletView:
+    """The files and answers of a kubelet at one moment, as ``KubernetesNode.snapshot`` returns them."""
+
+    snapshot: Document
+
+    @property
+    def listed(self) -> dict[str, Holdings]:
+        """What PodResources lists: ``namespace/name`` → containers that hold something."""
+        return {
+            f"{pod['namespace']}/{pod['name']}": {
+                one["name"]: own for one in pod["containers"] if (own := _listed_container(one))
+            }
+            for pod in self.snapshot["podresources_list"]["pod_resources"]
+        }
+
+    @property
+    def stored(self) -> dict[str, Holdings]:
+        """What the state files have, also of dead pods: uid → containers."""
+        files = self.snapshot["files"]
+        found: dict[str, Holdings] = {}
+        for uid, containers in ((files["cpu_manager_state"] or {}).get("entries") or {}).items():
+            for name, cpus in containers.items():
+                _own(found, uid, name)["cpus"] = tuple(bits.members(bits.parse(cpus)))
+        for uid, containers in ((files["memory_manager_state"] or {}).get("entries") or {}).items():
+            for name, blocks in containers.items():
+                _own(found, uid, name)["memory"] = sorted(
+                    (tuple(sorted(one["numaAffinity"])), one["type"], one["size"]) for one in blocks if one["size"]
+                )
+        devices = (files["kubelet_internal_checkpoint"] or {}).get("Data", {})
+        for entry in devices.get("PodDeviceEntries") or ():
+            ids = {id_ for own in entry["DeviceIDs"].values() for id_ in own}
+            held = _own(found, entry["PodUID"], entry["ContainerName"]).setdefault("devices", {})
+            held[entry["ResourceName"]] = sorted(ids)
+        return found
+
+    @property
+    def cpus(self) -> set[int]:
+        """All CPUs that can be allocated, free or not."""
+        return {int(cpu) for cpu in self._allocatable["cpu_ids"]}
+
+    @property
+    def memory(self) -> dict[tuple[Nodes, str], int]:
+        """All memory that can be allocated, free or not."""
+        found: dict[tuple[Nodes, str], int] = {}
+        for one in self._allocatable["memory"]:
+            if size := int(one["size"]):
+                found[_topology(one), one["memory_type"]] = size
+        return found
+
+    @property
+    def devices(self) -> dict[tuple[str, str], Nodes]:
+        """The NUMA nodes of every healthy device, by resource and id."""
+        return {key: tuple(sorted(nodes)) for key, nodes in _devices(self._allocatable["devices"]).items()}
+
+    def free_memory(self, node: int, type_: str, ended: Collection[str]) -> int | None:
+        """What the memory manager has free on a NUMA node, with what *ended* pods have left; ``None``: unknown."""
+        states: Mapping[str, Any] = (self.snapshot["files"]["memory_manager_state"] or {}).get("machineState") or {}
+        table = states.get(str(node), {}).get("memoryMap", {}).get(type_)
+        if table is None:
+            return None
+        freed = 0
+        for uid in ended:
+            for container in self.stored[uid].values():
+                for nodes, held, size in container.get("memory", ()):
+                    if held == type_ and node in nodes:
+                        if len(nodes) > 1:
+                            return None
+                        freed += size
+        return int(table["free"]) + freed
+
+    @property
+    def _allocatable(self) -> Document:
+        found: Document = self.snapshot["podresources_allocatable"]
+        return found
+
+
+def host_state_differences(state: Document, kubelet: KubeletView) -> list[str]:
+    """How a HostState differs from what its kubelet says."""
+    if state.get("ledger") is None:
+        return [f"the ledger is unknown: {state.get('problems')}"]
+    found = [f"problem: {one}" for one in state.get("problems", ())]
+    pods = {one["uid"]: one for one in state["ledger"].get("pods", ())}
+    names = {uid: f"{one['namespace']}/{one['name']}" for uid, one in pods.items()}
+    listed, stored = kubelet.listed, kubelet.stored
+    if sorted(names.values()) != sorted(listed):
+        found.append(f"pods {sorted(names.values())} are published, but the kubelet lists {sorted(listed)}")
+    for uid, pod in pods.items():
+        published = _published_containers(pod)
+        if published != stored.get(uid, {}):
+            found.append(f"{names[uid]} holds {published}, but {stored.get(uid)} in the files")
+        shown = {name: own for name, own in published.items() if name in listed.get(names[uid], {})}
+        if shown != listed.get(names[uid]):
+            found.append(f"{names[uid]} holds {published}, but PodResources lists {listed.get(names[uid])}")
+    found += _allocatable_differences(state, kubelet)
+    return found
+
+
+def _allocatable_differences(state: Document, kubelet: KubeletView) -> Iterator[str]:
+    report = HostStateReader().read(convert(state, HostStateDocument))
+    host = Host(report.machine, report.settings, ledger=report.ledger)
+    devices = {
+        (group["resource"], id_): tuple(bits.members(bits.parse(group.get("nodes", ""))))
+        for group in state["ledger"].get("devices", ())
+        for id_ in group["ids"]
+        if group.get("healthy", True)
+    }
+    if devices != kubelet.devices:
+        yield f"devices {devices} are published, but the kubelet has {kubelet.devices}"
+    if kubelet.cpus:
+        cpus = set(bits.members(host.view.all_cpus & ~report.ledger.cpus.reserved))
+        if cpus != kubelet.cpus:
+            yield f"CPUs {cpus} are published, but the kubelet allocates {kubelet.cpus}"
+        taken = {cpu for own in kubelet.listed.values() for one in own.values() for cpu in one.get("cpus", ())}
+        free = set(bits.members(report.ledger.cpus.shared & ~report.ledger.cpus.reserved))
+        init = {cpu for pod in _init_cpus(state, kubelet) for cpu in pod}
+        if free != kubelet.cpus - taken - init:
+            yield f"CPUs {free} are free in the HostState, but {kubelet.cpus - taken - init} by PodResources"
+    if kubelet.memory:
+        memory = {
+            (tuple(bits.members(block.nodes)), block.type): block.size
+            for block in report.ledger.memory.allocatable()
+            if block.size
+        }
+        if memory != kubelet.memory:
+            yield f"memory {memory} is published, but the kubelet allocates {kubelet.memory}"
+    ended = kubelet.stored.keys() - {one["uid"] for one in state["ledger"].get("pods", ())}
+    for node, table in report.ledger.memory.nodes.items():
+        for type_, own in table.tables.items():
+            expected = kubelet.free_memory(node, type_, ended)
+            if expected is not None and expected != own.free:
+                yield f"{own.free} bytes of {type_} are free on NUMA node {node}, but {expected} in the file"
+
+
+def _init_cpus(state: Document, kubelet: KubeletView) -> Iterator[tuple[int, ...]]:
+    """CPUs of init containers, which PodResources does not list."""
+    for pod in state["ledger"].get("pods", ()):
+        listed = kubelet.listed.get(f"{pod['namespace']}/{pod['name']}", {})
+        for name, own in kubelet.stored.get(pod["uid"], {}).items():
+            if name not in listed and "cpus" in own:
+                yield own["cpus"]
+
+
+def topology_differences(
+    topology: Document, kubelet: KubeletView, shape: Shape, pods: Iterable[Document], state: Document
+) -> list[str]:
+    """How a NodeResourceTopology differs from a recount as its consumers read it; *pods* are all of the node."""
+    attributes = {one["name"]: one["value"] for one in topology["attributes"]}
+    zones = {one["name"]: one for one in topology["zones"]}
+    found = []
+    if zones.keys() != {f"node-{node}" for node in range(len(shape.nodes))}:
+        return [f"the zones are {sorted(zones)}"]
+    named = {one["name"] for zone in zones.values() for one in zone["resources"]}
+    expected = scheduler_fingerprint(pods, named)
+    if attributes["nodeTopologyPodsFingerprintMethod"] != EXCLUSIVE:
+        found.append(f"the method is {attributes['nodeTopologyPodsFingerprintMethod']}")
+    if attributes["nodeTopologyPodsFingerprint"] != expected:
+        found.append(f"the fingerprint is {attributes['nodeTopologyPodsFingerprint']}, of a scheduler {expected}")
+    ended = kubelet.stored.keys() - {one["uid"] for one in state["ledger"].get("pods", ())}
+    for node, hardware in enumerate(shape.nodes):
+        amounts = {one["name"]: one for one in zones[f"node-{node}"]["resources"]}
+        cpus = set(bits.members(bits.parse(hardware.cpus)))
+        for name, counted in _recount(kubelet, node, cpus, ended).items():
+            shown = {key: int(amounts.get(name, {}).get(key, -1)) for key in counted}
+            if shown != counted:
+                found.append(f"{name} of zone node-{node} is {shown}, counted {counted}")
+        if unknown := amounts.keys() - {*NATIVE} - {name for name, _ in kubelet.devices}:
+            found += [f"zone node-{node} has {name}" for name in unknown if not name.startswith("hugepages-")]
+    return found
+
+
+def _recount(kubelet: KubeletView, node: int, cpus: set[int], ended: Collection[str]) -> dict[str, dict[str, int]]:
+    """Resource → amounts of one zone."""
+    held = [one for own in kubelet.listed.values() for one in own.values()]
+    counted: dict[str, dict[str, int]] = {}
+    if kubelet.cpus:
+        taken = {cpu for one in held for cpu in one.get("cpus", ())}
+        own = kubelet.cpus & cpus
+        counted["cpu"] = {"capacity": len(cpus), "allocatable": len(own), "available": len(own - taken)}
+    for (nodes, type_), size in kubelet.memory.items():
+        free = kubelet.free_memory(node, type_, ended)
+        if nodes == (node,) and free is not None:
+            counted[type_] = {"allocatable": size, "available": free}
+    used = {(resource, id_) for one in held for resource, ids in one.get("devices", {}).items() for id_ in ids}
+    for resource in {name for name, _ in kubelet.devices}:
+        here = {key for key, nodes in kubelet.devices.items() if key[0] == resource and node in nodes}
+        if here:
+            counted[resource] = {"allocatable": len(here), "available": len(here - used)}
+    return counted
+
+
+def scheduler_fingerprint(pods: Iterable[Document], named: Collection[str]) -> str:
+    """The fingerprint that a scheduler plugin computes for a node: of its running pods with exclusive resources."""
+    names = sorted(
+        xxh64_intdigest(pod["metadata"]["name"], xxh64_intdigest(pod["metadata"]["namespace"]))
+        for pod in pods
+        if pod["status"]["phase"] == "Running" and _is_exclusive(pod, named)
+    )
+    return f"pfp0v001{xxh64_intdigest(b''.join(one.to_bytes(8, 'little') for one in names)):016x}"
+
+
+def _is_exclusive(pod: Document, named: Collection[str]) -> bool:
+    spec = pod["spec"]
+    sidecars = [one for one in spec.get("initContainers", ()) if one.get("restartPolicy") == "Always"]
+    guaranteed = pod["status"]["qosClass"] == "Guaranteed"
+    for container in (*spec["containers"], *sidecars):
+        for name, amount in container.get("resources", {}).get("requests", {}).items():
+            if name == "cpu":
+                if guaranteed and amount.isdecimal() and int(amount):
+                    return True
+            elif name == "memory" or name.startswith("hugepages-"):
+                if guaranteed and quantity(amount):
+                    return True
+            elif name in named and int(amount):
+                return True
+    return False
+
+
+def quantity(text: str) -> int:
+    """A whole quantity, such as ``64Mi``."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text} is not expected here")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _published_containers(pod: Document) -> Holdings:
+    found: dict[str, Holdings] = {}
+    for name, cpus in pod.get("cpus", {}).get("containers", {}).items():
+        _own(found, "", name)["cpus"] = tuple(bits.members(bits.parse(cpus)))
+    for name, blocks in (pod.get("memory", {}).get("containers") or {}).items():
+        _own(found, "", name)["memory"] = sorted(
+            (tuple(bits.members(bits.parse(one["nodes"]))), one["type"], one["bytes"]) for one in blocks
+        )
+    for name, devices in pod.get("devices", {}).items():
+        _own(found, "", name)["devices"] = {resource: sorted(ids) for resource, ids in devices.items()}
+    return found.get("", {})
+
+
+def _listed_container(one: Document) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if one["cpu_ids"]:
+        found["cpus"] = tuple(sorted(map(int, one["cpu_ids"])))
+    if memory := sorted((_topology(own), own["memory_type"], int(own["size"])) for own in one["memory"]):
+        found["memory"] = memory
+    if devices := _devices(one["devices"]):
+        by_resource: dict[str, list[str]] = {}
+        for resource, id_ in sorted(devices):
+            by_resource.setdefault(resource, []).append(id_)
+        found["devices"] = by_resource
+    return found
+
+
+def _devices(listed: Iterable[Document]) -> dict[tuple[str, str], set[int]]:
+    """PodResources lists a device near two NUMA nodes twice."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for one in listed:
+        for id_ in one["device_ids"]:
+            found.setdefault((one["resource_name"], id_), set()).update(_topology(one))
+    return found
+
+
+def _topology(one: Document) -> Nodes:
+    return tuple(sorted(int(node["ID"]) for node in one.get("topology", {}).get("nodes", ())))
+
+
+def _own(found: dict[str, Holdings], uid: str, container: str) -> dict[str, Any]:
+    return found.setdefault(uid, {}).setdefault(container, {})

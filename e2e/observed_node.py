@@ -1,0 +1,299 @@
+"""A node of a real cluster with an observer: pods are predicted, sent and checked, one after the other."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from e2e.api import NODES, PODS, Api, until
+from e2e.cluster_guest import ClusterGuest
+from e2e.guest_kubelet import IMAGE
+from e2e.kubelet_view import KubeletView, host_state_differences, topology_differences
+
+Document = dict[str, Any]
+
+HOST_STATES = "/apis/alignup.dev/v1alpha1/hoststates"
+TOPOLOGIES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
+ACCESS = "/etc/observer.kubeconfig"  #: in the guest
+OBSERVER = "observer"  #: the process, and the service account
+PORT = 9184  #: of the observer's metrics
+_DEFINITION = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
+_RULES = (
+    ("", "nodes", ("get",)),
+    ("", "nodes/configz", ("get",)),
+    ("", "pods", ("list", "watch")),
+    ("alignup.dev", "hoststates", ("get", "create", "patch")),
+    ("topology.node.k8s.io", "noderesourcetopologies", ("get", "create", "patch")),
+)
+
+
+def topology_definition() -> Document:
+    """The CustomResourceDefinition of NodeResourceTopology, as strict as its consumers'."""
+    text: Document = {"type": "string"}
+    quantity: Document = {"x-kubernetes-int-or-string": True}
+    attributes = _list(_object({"name": text, "value": text}, ["name", "value"]))
+    amounts = ("capacity", "allocatable", "available")
+    zone = _object(
+        {
+            "name": text,
+            "type": text,
+            "parent": text,
+            "attributes": attributes,
+            "costs": _list(_object({"name": text, "value": {"type": "integer"}}, ["name", "value"])),
+            "resources": _list(_object({"name": text, **dict.fromkeys(amounts, quantity)}, ["name", *amounts])),
+        },
+        ["name", "type"],
+    )
+    schema = _object({"topologyPolicies": _list(text), "attributes": attributes, "zones": _list(zone)}, ["zones"])
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": "noderesourcetopologies.topology.node.k8s.io",
+            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870"},
+        },
+        "spec": {
+            "group": "topology.node.k8s.io",
+            "scope": "Cluster",
+            "names": {"kind": "NodeResourceTopology", "plural": "noderesourcetopologies"},
+            "versions": [
+                {"name": "v1alpha2", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
+            ],
+        },
+    }
+
+
+def _object(properties: Document, required: list[str]) -> Document:
+    return {"type": "object", "properties": properties, "required": required}
+
+
+def _list(items: Document) -> Document:
+    return {"type": "array", "items": items}
+
+
+def install_observer(api: Api) -> None:
+    """Create what the observers need: resources, and a service account with exactly their permissions."""
+    api.define(yaml.safe_load(_DEFINITION.read_text("utf-8")))
+    api.define(topology_definition())
+    account = {"kind": "ServiceAccount", "name": OBSERVER, "namespace": "kube-system"}
+    rules = [{"apiGroups": [group], "resources": [name], "verbs": list(verbs)} for group, name, verbs in _RULES]
+    api.request("POST", "/api/v1/namespaces/kube-system/serviceaccounts", {"metadata": {"name": OBSERVER}})
+    roles = "/apis/rbac.authorization.k8s.io/v1"
+    api.request("POST", f"{roles}/clusterroles", {"metadata": {"name": OBSERVER}, "rules": rules})
+    binding = {
+        "metadata": {"name": OBSERVER},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": OBSERVER},
+        "subjects": [account],
+    }
+    api.request("POST", f"{roles}/clusterrolebindings", binding)
+
+
+def pod(name: str, *containers: Mapping[str, Any], init: Iterable[Mapping[str, Any]] = (), **spec: object) -> Document:
+    """A pod that only :meth:`ObservedNode.send` schedules."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {
+            "containers": list(containers),
+            "initContainers": list(init),
+            "hostNetwork": True,  # the nodes have no other
+            "restartPolicy": "Never",
+            "schedulerName": "none",
+            "terminationGracePeriodSeconds": 1,
+            "automountServiceAccountToken": False,
+            **spec,
+        },
+    }
+
+
+def container(name: str = "app", *, requests: Mapping[str, object] | None = None, **limits: object) -> Document:
+    """A container that sleeps; ``gpu=1`` is a limit of ``example.com/gpu``."""
+    named = {_resource(key): str(value) for key, value in limits.items()}
+    resources: Document = {"limits": named}
+    if requests is not None:
+        resources["requests"] = {_resource(key): str(value) for key, value in requests.items()}
+    return {"name": name, "image": IMAGE, "imagePullPolicy": "Never", "resources": resources}
+
+
+def _resource(key: str) -> str:
+    return {"gpu": "example.com/gpu", "nic": "example.com/nic", "pages": "hugepages-2Mi"}.get(key, key)
+
+
+@dataclass
+class ObservedNode:
+    """A guest with its kubelet and its observer."""
+
+    api: Api
+    guest: ClusterGuest
+    kubeconfig: Path  #: of the administrator
+    timings: dict[str, float] = field(default_factory=dict)  #: step → seconds
+
+    @property
+    def name(self) -> str:
+        return self.guest.name
+
+    def start(self, config: Document) -> None:
+        """Start the kubelet, wait until pods can run, and start the observer."""
+        self.guest.wait_booted()
+        self.guest.ask("start_kubelet", config=config)
+        self.api.wait_schedulable(self.name, self.logs)
+        until("the service account of pods exists", self._service_account_exists)
+        path = f"/api/v1/namespaces/kube-system/serviceaccounts/{OBSERVER}/token"
+        token = self.api.request("POST", path, {"spec": {"expirationSeconds": 86400}})["status"]["token"]
+        self.guest.ask("write", path=ACCESS, text=self.guest.kubeconfig(token))
+        self.start_observer()
+
+    def start_observer(self) -> None:
+        words = ["observe", "--node", self.name, "--kubeconfig", ACCESS, "--listen", f"127.0.0.1:{PORT}"]
+        self.guest.ask("start_alignup", name=OBSERVER, words=words)
+
+    def _service_account_exists(self) -> bool:
+        return self.api.get("/api/v1/namespaces/default/serviceaccounts/default") is not None
+
+    def logs(self) -> str:
+        """The ends of all logs, for errors."""
+        return "\n".join(f"--- {name}\n{self.guest.ask('log', name=name)[-3000:]}" for name in ("kubelet", OBSERVER))
+
+    def view(self) -> KubeletView:
+        return KubeletView(self.guest.ask("snapshot"))
+
+    def state(self) -> Document:
+        return self.api.get(f"{HOST_STATES}/{self.name}") or {}
+
+    def pods(self) -> list[Document]:
+        return self.api.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.name}")
+
+    def differences(self) -> list[str]:
+        """How the published objects differ from what the kubelet says."""
+        state = self.state()
+        topology = self.api.get(f"{TOPOLOGIES}/{self.name}")
+        if not state or topology is None:
+            return ["nothing is published"]
+        kubelet = self.view()
+        return [
+            *host_state_differences(state, kubelet),
+            *topology_differences(topology, kubelet, self.guest.shape, self.pods(), state),
+        ]
+
+    def check(self, step: str) -> None:
+        """Wait until the published objects equal what the kubelet says."""
+        begun = time.monotonic()
+        differences = ["not compared"]
+
+        def same() -> bool:
+            if not self.guest.ask("is_running", name=OBSERVER):
+                raise RuntimeError(f"the observer exited:\n{self.logs()}")
+            differences[:] = self.differences()
+            return not differences
+
+        until(f"{step}: published", same, detail=lambda: "\n".join([*differences, self.logs()]))
+        self.timings[step] = time.monotonic() - begun
+
+    def predict(self, name: str) -> Document:
+        """What ``alignup cluster why`` says about this node and a pod of the cluster."""
+        answer = self.alignup("why", name, "--search", "0")["answers"][0]
+        return next(one for group in answer["groups"] for one in group["nodes"] if one["node"] == self.name)
+
+    def alignup(self, *words: str) -> Document:
+        """The JSON that a subcommand of ``alignup cluster`` prints."""
+        command = [
+            sys.executable,
+            "-m",
+            "alignup",
+            "cluster",
+            *words,
+            "--kubeconfig",
+            str(self.kubeconfig),
+            "-o",
+            "json",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if not done.stdout:
+            raise RuntimeError(f"{command}: {done.stderr}")
+        found: Document = json.loads(done.stdout)
+        return found
+
+    def send(self, document: Document) -> Document:
+        """Create a pod, predict, bind it, wait for the verdict of the kubelet, compare, and check; return the pod."""
+        name = document["metadata"]["name"]
+        self.api.request("POST", PODS, document)
+        predicted = self.predict(name)
+        self.api.bind(name, self.name)
+        found = self.api.wait_admitted(name, self.logs)
+        self.check(f"pod {name}")
+        wrong = _misprediction(predicted, found, self.view())
+        if wrong:
+            raise AssertionError(f"pod {name}: {wrong}; predicted {predicted}, status {found['status']}")
+        return found
+
+    def end(self, name: str) -> None:
+        """Delete a pod, and check."""
+        self.api.delete(name, self.logs)
+        self.check(f"end of pod {name}")
+
+    def restart_kubelet(self, config: Document, *, remove: Iterable[str] = (), number: int = 15) -> None:
+        """Restart the kubelet with *config*, without some of its state files, and check."""
+        self.guest.ask("stop_process", name="kubelet", number=number)
+        self.guest.ask("remove", names=list(remove))
+        times = self.guest.ask("registrations")
+        self.guest.ask("start_kubelet", config=config)
+        self.guest.ask("again", times=times)
+        heartbeat = self._heartbeat()
+        until("the kubelet reports", lambda: self._heartbeat() != heartbeat, detail=self.logs)
+
+    def _heartbeat(self) -> object:
+        conditions = (self.api.get(f"{NODES}/{self.name}") or {"status": {}})["status"].get("conditions", ())
+        return [one.get("lastHeartbeatTime") for one in conditions]
+
+
+def _misprediction(predicted: Document, found: Document, kubelet: KubeletView) -> str:
+    """What the kubelet did differently; empty if nothing."""
+    status = found["status"]
+    rejected = status["phase"] == "Failed" and "rejected" in status.get("message", "")
+    if (predicted["kubelet"] == "rejects") is not rejected:
+        return f"predicted {predicted['kubelet']}, but the pod is {status['phase']}"
+    if rejected or status["phase"] != "Running":
+        return ""
+    held = kubelet.stored.get(found["metadata"]["uid"], {})
+    for placement in predicted["placements"]:
+        own = held.get(placement["container"], {})
+        given = placement["given"]
+        actual: Document = {}
+        if "cpus" in own:
+            actual["cpu"] = {"cpu": sorted(own["cpus"])}
+        wanted: Document = {}
+        if "cpu" in given:
+            wanted["cpu"] = {"cpu": _members(given["cpu"]["cpu"])}
+        if "memory" in own:
+            actual["memory"] = {type_: [list(nodes), size] for nodes, type_, size in own["memory"]}
+        if "memory" in given:
+            texts = {type_: text.partition("=") for type_, text in given["memory"].items()}
+            wanted["memory"] = {type_: [_members(nodes), int(size)] for type_, (nodes, _, size) in texts.items()}
+        # Which of several equal devices a kubelet takes is random.
+        actual["device"] = {
+            resource: sorted(kubelet.devices.get((resource, id_), ()) for id_ in ids)
+            for resource, ids in own.get("devices", {}).items()
+        }
+        wanted["device"] = {
+            resource: sorted(kubelet.devices.get((resource, id_), ()) for id_ in ids.split(","))
+            for resource, ids in given.get("device", {}).items()
+        }
+        if wanted != actual:
+            return f"container {placement['container']} holds {actual}, predicted {wanted}"
+    return ""
+
+
+def _members(text: str) -> list[int]:
+    """The numbers of a list such as ``1,4-5``."""
+    found: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
