@@ -221,7 +221,7 @@ def _recount(kubelet: KubeletView, node: int, cpus: set[int], ended: Collection[
 def scheduler_fingerprint(pods: Iterable[Document], named: Collection[str]) -> str:
     """The fingerprint that a scheduler plugin computes for a node: of its running pods with exclusive resources."""
     names = sorted(
-        xxh64_intdigest(pod["metadata"]["name"], xxh64_intdigest(pod["metadata"]["namespace"]))
+        xxh64_intdigest(pod["metadata"]["name"].encode(), xxh64_intdigest(pod["metadata"]["namespace"].encode()))
         for pod in pods
         if pod["status"]["phase"] == "Running" and _is_exclusive(pod, named)
     )

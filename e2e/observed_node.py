@@ -21,77 +21,30 @@ Document = dict[str, Any]
 HOST_STATES = "/apis/alignup.dev/v1alpha1/hoststates"
 TOPOLOGIES = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
 ACCESS = "/etc/observer.kubeconfig"  #: in the guest
-OBSERVER = "observer"  #: the process, and the service account
+NAMESPACE, ACCOUNT = "alignup", "alignup-observer"
+OBSERVER = "observer"  #: the name of the process in the guest
 PORT = 9184  #: of the observer's metrics
-_DEFINITION = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
-_RULES = (
-    ("", "nodes", ("get",)),
-    ("", "nodes/configz", ("get",)),
-    ("", "pods", ("list", "watch")),
-    ("alignup.dev", "hoststates", ("get", "create", "patch")),
-    ("topology.node.k8s.io", "noderesourcetopologies", ("get", "create", "patch")),
-)
-
-
-def topology_definition() -> Document:
-    """The CustomResourceDefinition of NodeResourceTopology, as strict as its consumers'."""
-    text: Document = {"type": "string"}
-    quantity: Document = {"x-kubernetes-int-or-string": True}
-    attributes = _list(_object({"name": text, "value": text}, ["name", "value"]))
-    amounts = ("capacity", "allocatable", "available")
-    zone = _object(
-        {
-            "name": text,
-            "type": text,
-            "parent": text,
-            "attributes": attributes,
-            "costs": _list(_object({"name": text, "value": {"type": "integer"}}, ["name", "value"])),
-            "resources": _list(_object({"name": text, **dict.fromkeys(amounts, quantity)}, ["name", *amounts])),
-        },
-        ["name", "type"],
-    )
-    schema = _object({"topologyPolicies": _list(text), "attributes": attributes, "zones": _list(zone)}, ["zones"])
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {
-            "name": "noderesourcetopologies.topology.node.k8s.io",
-            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1870"},
-        },
-        "spec": {
-            "group": "topology.node.k8s.io",
-            "scope": "Cluster",
-            "names": {"kind": "NodeResourceTopology", "plural": "noderesourcetopologies"},
-            "versions": [
-                {"name": "v1alpha2", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}},
-            ],
-        },
-    }
-
-
-def _object(properties: Document, required: list[str]) -> Document:
-    return {"type": "object", "properties": properties, "required": required}
-
-
-def _list(items: Document) -> Document:
-    return {"type": "array", "items": items}
+_DEPLOY = Path(__file__).parents[1] / "deploy" / "kubernetes"
+_DEFINITIONS = ("crds/hoststates.yaml", "crds/noderesourcetopologies.yaml")
+_ACCESS = ("namespace.yaml", "observe/access.yaml", "observe/own-node-only.yaml")
+_RBAC, _ADMISSION = "/apis/rbac.authorization.k8s.io/v1", "/apis/admissionregistration.k8s.io/v1"
+_COLLECTIONS = {
+    "Namespace": "/api/v1/namespaces",
+    "ServiceAccount": f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts",
+    "ClusterRole": f"{_RBAC}/clusterroles",
+    "ClusterRoleBinding": f"{_RBAC}/clusterrolebindings",
+    "ValidatingAdmissionPolicy": f"{_ADMISSION}/validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": f"{_ADMISSION}/validatingadmissionpolicybindings",
+}
 
 
 def install_observer(api: Api) -> None:
-    """Create what the observers need: resources, and a service account with exactly their permissions."""
-    api.define(yaml.safe_load(_DEFINITION.read_text("utf-8")))
-    api.define(topology_definition())
-    account = {"kind": "ServiceAccount", "name": OBSERVER, "namespace": "kube-system"}
-    rules = [{"apiGroups": [group], "resources": [name], "verbs": list(verbs)} for group, name, verbs in _RULES]
-    api.request("POST", "/api/v1/namespaces/kube-system/serviceaccounts", {"metadata": {"name": OBSERVER}})
-    roles = "/apis/rbac.authorization.k8s.io/v1"
-    api.request("POST", f"{roles}/clusterroles", {"metadata": {"name": OBSERVER}, "rules": rules})
-    binding = {
-        "metadata": {"name": OBSERVER},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": OBSERVER},
-        "subjects": [account],
-    }
-    api.request("POST", f"{roles}/clusterrolebindings", binding)
+    """Create what observers need as it is deployed: definitions, and a service account with exactly its permissions."""
+    for name in _DEFINITIONS:
+        api.define(yaml.safe_load((_DEPLOY / name).read_text("utf-8")))
+    for name in _ACCESS:
+        for document in yaml.safe_load_all((_DEPLOY / name).read_text("utf-8")):
+            api.request("POST", _COLLECTIONS[document["kind"]], document)
 
 
 def pod(name: str, *containers: Mapping[str, Any], init: Iterable[Mapping[str, Any]] = (), **spec: object) -> Document:
@@ -145,7 +98,7 @@ class ObservedNode:
         self.guest.ask("start_kubelet", config=config)
         self.api.wait_schedulable(self.name, self.logs)
         until("the service account of pods exists", self._service_account_exists)
-        path = f"/api/v1/namespaces/kube-system/serviceaccounts/{OBSERVER}/token"
+        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
         token = self.api.request("POST", path, {"spec": {"expirationSeconds": 86400}})["status"]["token"]
         self.guest.ask("write", path=ACCESS, text=self.guest.kubeconfig(token))
         self.start_observer()
@@ -170,27 +123,31 @@ class ObservedNode:
     def pods(self) -> list[Document]:
         return self.api.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.name}")
 
-    def differences(self) -> list[str]:
-        """How the published objects differ from what the kubelet says."""
+    def differences(self, problem: str = "") -> list[str]:
+        """How the published objects differ from what the kubelet says; *problem* is expected in a HostState."""
         state = self.state()
         topology = self.api.get(f"{TOPOLOGIES}/{self.name}")
         if not state or topology is None:
             return ["nothing is published"]
         kubelet = self.view()
+        expected = [one for one in state.get("problems", ()) if problem and problem in one]
+        if problem and not expected:
+            return [f"{problem} is not a problem"]
+        known = {**state, "problems": [one for one in state.get("problems", ()) if one not in expected]}
         return [
-            *host_state_differences(state, kubelet),
+            *host_state_differences(known, kubelet),
             *topology_differences(topology, kubelet, self.guest.shape, self.pods(), state),
         ]
 
-    def check(self, step: str) -> None:
-        """Wait until the published objects equal what the kubelet says."""
+    def check(self, step: str, *, problem: str = "") -> None:
+        """Wait until the published objects equal what the kubelet says, and tell of a *problem*."""
         begun = time.monotonic()
         differences = ["not compared"]
 
         def same() -> bool:
             if not self.guest.ask("is_running", name=OBSERVER):
                 raise RuntimeError(f"the observer exited:\n{self.logs()}")
-            differences[:] = self.differences()
+            differences[:] = self.differences(problem)
             return not differences
 
         until(f"{step}: published", same, detail=lambda: "\n".join([*differences, self.logs()]))
@@ -220,14 +177,14 @@ class ObservedNode:
         found: Document = json.loads(done.stdout)
         return found
 
-    def send(self, document: Document) -> Document:
+    def send(self, document: Document, *, problem: str = "") -> Document:
         """Create a pod, predict, bind it, wait for the verdict of the kubelet, compare, and check; return the pod."""
         name = document["metadata"]["name"]
         self.api.request("POST", PODS, document)
         predicted = self.predict(name)
         self.api.bind(name, self.name)
         found = self.api.wait_admitted(name, self.logs)
-        self.check(f"pod {name}")
+        self.check(f"pod {name}", problem=problem)
         wrong = _misprediction(predicted, found, self.view())
         if wrong:
             raise AssertionError(f"pod {name}: {wrong}; predicted {predicted}, status {found['status']}")
@@ -263,31 +220,38 @@ def _misprediction(predicted: Document, found: Document, kubelet: KubeletView) -
         return ""
     held = kubelet.stored.get(found["metadata"]["uid"], {})
     for placement in predicted["placements"]:
-        own = held.get(placement["container"], {})
-        given = placement["given"]
-        actual: Document = {}
-        if "cpus" in own:
-            actual["cpu"] = {"cpu": sorted(own["cpus"])}
-        wanted: Document = {}
-        if "cpu" in given:
-            wanted["cpu"] = {"cpu": _members(given["cpu"]["cpu"])}
-        if "memory" in own:
-            actual["memory"] = {type_: [list(nodes), size] for nodes, type_, size in own["memory"]}
-        if "memory" in given:
-            texts = {type_: text.partition("=") for type_, text in given["memory"].items()}
-            wanted["memory"] = {type_: [_members(nodes), int(size)] for type_, (nodes, _, size) in texts.items()}
-        # Which of several equal devices a kubelet takes is random.
-        actual["device"] = {
+        name = placement["container"]
+        actual, wanted = _held(held.get(name, {}), kubelet), _given(placement["given"], kubelet)
+        if wanted != actual:
+            return f"container {name} holds {actual}, predicted {wanted}"
+    return ""
+
+
+def _held(own: Document, kubelet: KubeletView) -> Document:
+    """What a container holds; of devices their NUMA nodes, because the kubelet takes any of several equal ones."""
+    return {
+        "cpus": list(own.get("cpus", ())),
+        "memory": {type_: (list(nodes), size) for nodes, type_, size in own.get("memory", ())},
+        "devices": {
             resource: sorted(kubelet.devices.get((resource, id_), ()) for id_ in ids)
             for resource, ids in own.get("devices", {}).items()
-        }
-        wanted["device"] = {
-            resource: sorted(kubelet.devices.get((resource, id_), ()) for id_ in ids.split(","))
-            for resource, ids in given.get("device", {}).items()
-        }
-        if wanted != actual:
-            return f"container {placement['container']} holds {actual}, predicted {wanted}"
-    return ""
+        },
+    }
+
+
+def _given(given: Document, kubelet: KubeletView) -> Document:
+    """What a container was predicted to get, as :func:`_held` has it."""
+    memory = {type_: text.partition("=") for type_, text in given.get("memory", {}).items()}
+    devices = {resource: ids.split(",") for resource, ids in given.get("device", {}).items()}
+    return _held(
+        {
+            "cpus": _members(given["cpu"]["cpu"]) if "cpu" in given else [],
+            # An init container whose memory others reuse has a block of 0 bytes.
+            "memory": [(_members(nodes), type_, int(size)) for type_, (nodes, _, size) in memory.items() if int(size)],
+            "devices": devices,
+        },
+        kubelet,
+    )
 
 
 def _members(text: str) -> list[int]:

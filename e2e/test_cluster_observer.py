@@ -2,7 +2,7 @@
 # ruff: noqa: S101
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
@@ -22,6 +22,7 @@ SHAPE = replace(NARROW, hugepages={1: 16, 2: 8})
 #: Plugins: devices on one NUMA node each; one near two NUMA nodes, and one without topology.
 GPUS = {"gpu-0": [0], "gpu-1": [1], "gpu-2": [1], "gpu-3": [3]}
 NICS = {"nic-0": [2, 3], "nic-1": None}
+STOPPED = "the device plugin of example.com/nic has stopped"
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +60,19 @@ def live(node: ObservedNode) -> None:
 
 def start_plugins(node: ObservedNode) -> None:
     for name, devices in (("gpu", GPUS), ("nic", NICS)):
-        offer = {
-            "resource": f"example.com/{name}",
-            "devices": [{"id": id_, "nodes": nodes} for id_, nodes in devices.items()],
-            "preferred": False,
-            "pre_start_required": False,
-            "endpoint": f"{name}.sock",
-        }
-        node.guest.ask("start", offer=offer)
-        node.check(f"plugin {name}")
+        start_plugin(node, name, devices)
+
+
+def start_plugin(node: ObservedNode, name: str, devices: Mapping[str, list[int] | None]) -> None:
+    offer = {
+        "resource": f"example.com/{name}",
+        "devices": [{"id": id_, "nodes": nodes} for id_, nodes in devices.items()],
+        "preferred": False,
+        "pre_start_required": False,
+        "endpoint": f"{name}.sock",
+    }
+    node.guest.ask("start", offer=offer)
+    node.check(f"plugin {name}")
 
 
 def send_pods(node: ObservedNode) -> None:
@@ -117,13 +122,16 @@ def restart_programs(node: ObservedNode) -> None:
     guest = node.guest
     guest.ask("health", resource="example.com/gpu", id_="gpu-3", health="Unhealthy")
     node.check("an unhealthy device")
-    guest.ask("set_devices", resource="example.com/gpu", devices="1@0,2@1,2@2")
+    guest.ask("set_devices", resource="example.com/gpu", devices="1@0,2@1,1@3,1@2")
     node.check("other devices")
     guest.ask("stop", resource="example.com/nic")
-    node.check("a plugin has stopped")
+    node.check("a plugin has stopped", problem=STOPPED)
+    node.send(pod("no-nic", container(nic=1)), problem=STOPPED)
     node.restart_kubelet(kubelet_config())
     node.check("kubelet restarted")
-    node.send(pod("fifth", container(cpu=1, memory="32Mi", gpu=1)))
+    node.send(pod("still-no-nic", container(nic=1)))
+    start_plugin(node, "nic", NICS)
+    node.send(pod("fifth", container(cpu=1, memory="32Mi", gpu=1, nic=1)))
     node.restart_kubelet(kubelet_config(), number=9)
     node.check("kubelet killed")
     assert guest.ask("stop_process", name=OBSERVER) == 0

@@ -164,7 +164,9 @@ def test_devices_of_a_late_plugin_cannot_be_allocated_but_stay_held(kubelet):
     assert devices.held == kubelet.host.ledger.devices.held
     assert devices.free[GPU] == 0
     assert GPU in devices.handled
-    assert found.contradictions == (f"the device plugin of {GPU} has not registered with this kubelet yet",)
+    assert found.contradictions == (
+        f"the device plugin of {GPU} has stopped, or has not registered with this kubelet yet",
+    )
     assert not found.host.decide(pod("d", gpu="1", cpu="1")).admitted
 
 

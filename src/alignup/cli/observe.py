@@ -2,7 +2,6 @@
 # ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import asyncio
-import logging
 import os
 import socket
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 FAILED = 1
 _KUBELET_DIR = Path("/var/lib/kubelet")
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +88,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         asyncio.run(_print_objects(given, options.machine))
         return
     drop_capabilities()
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    terminal.log_to_stderr()
     access = find_access(options.kubeconfig, context=options.context)
     problems = asyncio.run(observe.observe(access, given))
     for problem in problems:

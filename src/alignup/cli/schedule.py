@@ -3,7 +3,6 @@
 
 import asyncio
 import ipaddress
-import logging
 import os
 import socket
 import uuid
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.gate_options import GateCommandOptions, gate_service_options
 from alignup.cli.options import choice_option, count_option, flag_option, option, path_option, with_options
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from alignup.cluster.scheduling.service import LeaseOptions, ScheduleOptions
 
 _LISTEN = "127.0.0.1:8890"
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -88,7 +87,7 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
         raise InputError(f"{error.name} is not installed", advice=advice) from error
     session.advice = "See 'alignup schedule --help'."
     given = _schedule_options(options, gate)
-    logging.basicConfig(level=logging.INFO, format=_LOG_FORMAT)
+    terminal.log_to_stderr()
     try:
         access = find_access(options.kubeconfig, context=options.context)
     except AccessError as error:

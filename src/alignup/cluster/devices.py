@@ -56,5 +56,5 @@ def _held_devices(state: DeviceState) -> Iterator[Device]:
 
 def _missing_device_note(resource: str, missing: list[str], ready: list[str]) -> str:
     if not ready:
-        return f"the device plugin of {resource} has not registered with this kubelet yet"
+        return f"the device plugin of {resource} has stopped, or has not registered with this kubelet yet"
     return f"devices {', '.join(missing)} of {resource} are registered, but PodResources does not list them"
