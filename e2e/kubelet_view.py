@@ -110,7 +110,7 @@ def host_state_differences(state: Document, kubelet: KubeletView) -> list[str]:
         return [f"the ledger is unknown: {state.get('problems')}"]
     found = [f"problem: {one}" for one in state.get("problems", ())]
     pods = {one["uid"]: one for one in state["ledger"].get("pods", ())}
-    names = {uid: f"{one['namespace']}/{one['name']}" for uid, one in pods.items()}
+    names = {uid: _name(one) for uid, one in pods.items()}
     listed, stored = kubelet.listed, kubelet.stored
     if sorted(names.values()) != sorted(listed):
         found.append(f"pods {sorted(names.values())} are published, but the kubelet lists {sorted(listed)}")
@@ -164,7 +164,7 @@ def _allocatable_differences(state: Document, kubelet: KubeletView) -> Iterator[
 def _init_cpus(state: Document, kubelet: KubeletView) -> Iterator[tuple[int, ...]]:
     """CPUs of init containers, which PodResources does not list."""
     for pod in state["ledger"].get("pods", ()):
-        listed = kubelet.listed.get(f"{pod['namespace']}/{pod['name']}", {})
+        listed = kubelet.listed.get(_name(pod), {})
         for name, own in kubelet.stored.get(pod["uid"], {}).items():
             if name not in listed and "cpus" in own:
                 yield own["cpus"]
@@ -251,6 +251,11 @@ def quantity(text: str) -> int:
     if match is None:
         raise ValueError(f"{text} is not expected here")
     return int(match[1]) * _UNITS[match[2]]
+
+
+def _name(pod: Document) -> str:
+    """The name of a pod of a HostState; while it is unknown, its uid."""
+    return f"{pod['namespace']}/{pod['name']}" if "namespace" in pod else str(pod["uid"])
 
 
 def _published_containers(pod: Document) -> Holdings:

@@ -155,7 +155,7 @@ def change_configuration(node: ObservedNode) -> None:
     node.send(pod("two", container("one", cpu=2, memory="64Mi"), container("two", cpu="500m", memory="64Mi")))
     for name in ("wide", "two"):
         node.end(name)
-    node.send(pod("again", container(cpu=2, memory="64Mi")))
+    node.send(pod("again", container(cpu=2, memory="64Mi", gpu=2)))
     node.end("again")
     node.restart_kubelet(
         kubelet_config(cpuManagerPolicy="none", topologyManagerPolicy="restricted"), remove=["cpu_manager_state"]
