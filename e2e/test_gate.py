@@ -43,6 +43,7 @@ pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark
 SECONDS = 120.0  #: for what takes milliseconds
 NODE_COUNT = int(os.environ.get("ALIGNUP_E2E_NODES", "100"))
 DEFINITION = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
+WEBHOOK = DEFINITION.parents[1] / "gate" / "webhook.yaml"
 DEFINITIONS = Resource(
     type=PartialObject,
     kind="CustomResourceDefinition",
@@ -263,22 +264,12 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
 
 
 def configuration(service: dict[str, Any]) -> dict[str, Any]:
-    common = {
-        "clientConfig": service,
-        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        "failurePolicy": "Fail",  # so that the test fails if the API server does not trust the certificate
-        "reinvocationPolicy": "IfNeeded",
-    }
-    enabled = {"matchExpressions": [{"key": LABEL, "operator": "In", "values": ["enabled"]}]}
-    return {
-        "metadata": {"name": CONFIGURATION.name},
-        "webhooks": [
-            {"name": "namespace.gate.alignup.dev", "namespaceSelector": enabled, **common},
-            {"name": "pod.gate.alignup.dev", "objectSelector": enabled, **common},
-        ],
-    }
+    """The configuration that is deployed, for a webhook on this machine."""
+    found = next(one for one in yaml.safe_load_all(WEBHOOK.read_text()) if one["kind"] == CONFIGURATION.resource.kind)
+    for one in found["webhooks"]:
+        one["clientConfig"] = service
+        one["failurePolicy"] = "Fail"  # so that the test fails if the API server does not trust the certificate
+    return {"metadata": found["metadata"], "webhooks": found["webhooks"]}
 
 
 async def gates(client: ApiClient, document: dict[str, Any], namespace: str) -> list[str]:
