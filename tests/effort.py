@@ -14,7 +14,7 @@ SOAK = "ALIGNUP_SOAK" in os.environ
 SEED = int(os.environ.get("ALIGNUP_SEED", "1"))
 
 #: Examples per property test.
-EXAMPLES = int(os.environ.get("ALIGNUP_EXAMPLES", "1500" if SOAK else "30"))
+EXAMPLES = int(os.environ.get("ALIGNUP_EXAMPLES", "1500" if SOAK else "20"))
 
 #: What this process did, for the summary: kills, examples, requests.
 DONE: Counter[str] = Counter()
@@ -22,7 +22,7 @@ DONE: Counter[str] = Counter()
 
 def examples(percent: int) -> int:
     """Return the given share of :data:`EXAMPLES`, for a property whose examples take longer than most."""
-    return max(1, EXAMPLES * percent // 100)
+    return max(4, EXAMPLES * percent // 100)
 
 
 def rounds(short: int, *, soak: int) -> int:
