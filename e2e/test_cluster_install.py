@@ -11,15 +11,20 @@ from pathlib import Path
 import pytest
 import yaml
 
+from alignup.cluster.gate.service import GateServiceOptions, WebhookOptions, gate_service
 from alignup.cluster.host_states import HOST_STATES
 from alignup.cluster.observe import observe
+from alignup.cluster.scheduling.service import LeaseOptions, ScheduleService
 from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiClient, find_access
+from alignup.kubeapi.admission import WEBHOOK_CONFIGURATIONS
 from alignup.kubeapi.errors import ForbiddenError
+from alignup.serve.gate_metrics import PrometheusGateMetrics
+from alignup.serve.schedule_app import PrometheusScheduleMetrics
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
 from tests.cluster.observed_machine import observe_once
 from tests.deploy.chart import render_chart
-from tests.deploy.manifests import KUBERNETES, find_program
+from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, find_program
 
 KUBECTL = find_program("kubectl")
 WHY = control_plane.missing() or (None if KUBECTL else "not installed: kubectl")
@@ -35,10 +40,11 @@ def anyio_backend() -> str:
 
 @pytest.fixture(scope="module")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An API server on which the base was installed."""
+    """An API server on which everything was installed."""
     with ControlPlane(tmp_path_factory.mktemp("plane")) as plane:
         path = plane.kubeconfig(tmp_path_factory.mktemp("access") / "config")
-        _kubectl(path, "apply", "--validate=strict", "-k", KUBERNETES)
+        for directory in (BASE, SCHEDULE, SCHEDULER):
+            _kubectl(path, "apply", "--validate=strict", "-k", directory)
         yield path
 
 
@@ -51,23 +57,28 @@ def _kubectl(kubeconfig: Path, *words: str | Path, stdin: str = "") -> str:
     return done.stdout
 
 
-def _observer(kubeconfig: Path, node: str) -> Access:
-    """The access of an observer pod on *node*."""
+def _account(kubeconfig: Path, name: str) -> Access:
+    """The access of a pod with this service account."""
     headers = (
-        ("Impersonate-User", "system:serviceaccount:alignup:alignup-observer"),
+        ("Impersonate-User", f"system:serviceaccount:alignup:{name}"),
         ("Impersonate-Group", "system:serviceaccounts"),
         ("Impersonate-Group", "system:authenticated"),
-        ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node),
     )
     return replace(find_access(kubeconfig), headers=headers)
 
 
-def test_the_chart_makes_the_objects_that_kustomize_has_made(kubeconfig: Path) -> None:
-    text = yaml.safe_dump_all(render_chart())
-    done = _kubectl(kubeconfig, "apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
+def _observer(kubeconfig: Path, node: str) -> Access:
+    """The access of an observer pod on *node*."""
+    access = _account(kubeconfig, "alignup-observer")
+    where = ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node)
+    return replace(access, headers=(*access.headers, where))
 
-    assert done.splitlines()
-    assert [line for line in done.splitlines() if not line.endswith("unchanged (server dry run)")] == []
+
+def test_the_chart_makes_the_objects_that_kustomize_has_made(kubeconfig: Path) -> None:
+    text = yaml.safe_dump_all(render_chart({name: {"enabled": True} for name in ("schedule", "scheduler")}))
+
+    assert _kubectl(kubeconfig, "apply", "--dry-run=server", "--validate=strict", "-f", "-", stdin=text)
+    assert _kubectl(kubeconfig, "diff", "-f", "-", stdin=text) == ""
 
 
 async def test_the_permissions_suffice_for_an_observer(kubeconfig: Path, tmp_path: Path) -> None:
@@ -108,3 +119,23 @@ async def test_an_observer_can_do_nothing_else(kubeconfig: Path) -> None:
         *("nodes", "nodes/configz", "pods", "hoststates.alignup.dev"),
         "noderesourcetopologies.topology.node.k8s.io",
     }
+
+
+async def test_the_permissions_suffice_for_the_gate_controller(kubeconfig: Path) -> None:
+    """It elects a leader, and API servers get the authority of its certificate."""
+    lease = LeaseOptions(namespace="alignup", identity="one")
+    options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
+    reference = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
+    async with ApiClient(_account(kubeconfig, "alignup-schedule")) as client, asyncio.timeout(SECONDS):
+        metrics = PrometheusScheduleMetrics()
+        service = ScheduleService(client, metrics, lease=lease)
+        with gate_service(client, service.live, PrometheusGateMetrics(metrics.registry), options) as service.gate:
+            running = asyncio.ensure_future(service.run())
+            async with ApiClient(find_access(kubeconfig)) as admin:
+                while not service.leading or not all(
+                    one.client_config.ca_bundle for one in (await admin.get(reference)).webhooks
+                ):
+                    assert not running.done(), running.exception()
+                    await asyncio.sleep(0.1)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)

@@ -12,6 +12,8 @@ from tests.console_runner import ROOT
 
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 BASE = KUBERNETES  #: the kustomization of the observer
+SCHEDULE = KUBERNETES / "schedule"  #: of the gate controller
+SCHEDULER = KUBERNETES / "scheduler"  #: of a second scheduler
 
 Manifest = dict[str, Any]
 

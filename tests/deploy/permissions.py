@@ -9,10 +9,11 @@ from tests.deploy.manifests import Manifest
 Permission = tuple[str, str, str]  #: verb, API group, and resource or resource/subresource
 
 
-def granted(role: Manifest) -> set[Permission]:
-    """The permissions of a role; each may be granted once only."""
+def granted(*roles: Manifest) -> set[Permission]:
+    """The permissions of roles; each may be granted once only."""
     found = [
         (verb, group, resource)
+        for role in roles
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
@@ -22,8 +23,8 @@ def granted(role: Manifest) -> set[Permission]:
     return set(found)
 
 
-def used(servers: Iterable[ApiServer]) -> set[Permission]:
-    """The permissions that Kubernetes checks for the requests that *servers* received.
+def used(servers: Iterable[ApiServer], agent: str = "") -> set[Permission]:
+    """The permissions that Kubernetes checks for the requests that *servers* received, from user *agent* if given.
 
     To apply an object that does not exist needs the permission to create it, too.
     """
@@ -31,6 +32,8 @@ def used(servers: Iterable[ApiServer]) -> set[Permission]:
     for server in servers:
         for request in server.requests:
             call = server.resources.parse(request)
+            if agent and request.headers.get("user-agent") != agent:
+                continue
             if call is None:  # such as /version, which all users may read
                 continue
             group = call.resource.api_version.rpartition("/")[0]

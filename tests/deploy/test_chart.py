@@ -10,7 +10,16 @@ import yaml
 
 import alignup
 from tests.deploy.chart import CHART, default_values, render, render_chart, render_templates
-from tests.deploy.manifests import BASE, by_name, find_program, of_kind, read_documents, read_kustomization
+from tests.deploy.manifests import (
+    BASE,
+    SCHEDULE,
+    SCHEDULER,
+    by_name,
+    find_program,
+    of_kind,
+    read_documents,
+    read_kustomization,
+)
 
 HELM = find_program("helm")
 SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
@@ -19,18 +28,33 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text("utf-8"))
 CHANGED: dict[str, Any] = {
     "image": {"repository": "registry.example.com/alignup", "tag": "1", "pullPolicy": "Always"},
     "imagePullSecrets": [{"name": "key"}],
+    "priorityClassName": "system-node-critical",
     "observe": {
         "kubeletDir": "/data/kubelet",
         "extraArgs": ["--fingerprint=all", 'a"b'],
         "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
         "nodeSelector": {"numa": "true"},
         "tolerations": [{"key": "dedicated", "operator": "Exists", "effect": "NoSchedule"}],
-        "priorityClassName": "system-node-critical",
         "seLinuxOptions": {"type": "spc_t"},
         "ownNodeOnly": False,
     },
+    "schedule": {
+        "enabled": True,
+        "replicas": 3,
+        "extraArgs": ["--gate-patience=10"],
+        "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+    },
+    "scheduler": {
+        "enabled": True,
+        "name": "numa",
+        "replicas": 1,
+        "kubeSchedulerImage": "registry.example.com/kube-scheduler:v1.35.0",
+        "extraArgs": ["--offered=4"],
+        "resources": {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+    },
     "networkPolicy": {"enabled": True, "apiServerPorts": [8443]},
 }
+ALL = {"schedule": {"enabled": True}, "scheduler": {"enabled": True}}
 
 
 def test_the_defaults_render_the_kustomization_but_for_the_namespace_that_helm_creates():
@@ -40,11 +64,26 @@ def test_the_defaults_render_the_kustomization_but_for_the_namespace_that_helm_c
     assert by_name(render_chart()) == base
 
 
-def test_the_namespace_is_that_of_the_release():
-    objects = render_chart(namespace="numa")
+def test_all_programs_render_all_kustomizations():
+    directories = (BASE, SCHEDULE, SCHEDULER)
+    expected = by_name(one for directory in directories for one in read_kustomization(directory))
+    del expected["Namespace /alignup"]
 
-    assert {one["metadata"]["namespace"] for one in objects if "namespace" in one["metadata"]} == {"numa"}
-    assert [one["subjects"][0]["namespace"] for one in of_kind(objects, "ClusterRoleBinding")] == ["numa"]
+    assert by_name(render_chart(ALL)) == expected
+
+
+def test_the_namespace_is_that_of_the_release():
+    objects = render_chart(ALL, namespace="numa")
+
+    def namespaces(value):
+        if isinstance(value, dict):
+            found = [own for name, own in value.items() if name in {"namespace", "resourceNamespace"}]
+            return {*found, *(one for own in value.values() for one in namespaces(own))}
+        return {one for own in value for one in namespaces(own)} if isinstance(value, list) else set()
+
+    (configuration,) = of_kind(objects, "ConfigMap")
+    used = {name for one in objects if one["kind"] != "CustomResourceDefinition" for name in namespaces(one)}
+    assert used | namespaces(yaml.safe_load(configuration["data"]["scheduler.yaml"])) == {"numa", "kube-system"}
 
 
 def test_the_chart_has_the_version_of_its_programs():
@@ -75,9 +114,24 @@ def test_values_change_the_observer():
     assert (pod["priorityClassName"], pod["imagePullSecrets"]) == ("system-node-critical", [{"name": "key"}])
     kinds = {one["kind"] for one in objects}
     assert not kinds & {"PriorityClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    (policy,) = of_kind(objects, "NetworkPolicy")
-    assert [one["port"] for one in policy["spec"]["egress"][0]["ports"]] == [8443, 10250]
-    assert not of_kind(render_chart({"networkPolicy": {"enabled": False}}), "NetworkPolicy")
+    ports = [[one["port"] for one in own["spec"]["egress"][0]["ports"]] for own in of_kind(objects, "NetworkPolicy")]
+    assert ports == [[8443, 10250], [8443], [8443]]
+    assert not of_kind(render_chart({**ALL, "networkPolicy": {"enabled": False}}), "NetworkPolicy")
+
+
+def test_values_change_the_other_programs():
+    objects = by_name(render_chart(CHANGED))
+    schedule = objects["Deployment alignup/alignup-schedule"]["spec"]
+    scheduler = objects["Deployment alignup/alignup-scheduler"]["spec"]
+    (gate,) = schedule["template"]["spec"]["containers"]
+    kube_scheduler, extender = scheduler["template"]["spec"]["containers"]
+
+    assert (schedule["replicas"], scheduler["replicas"]) == (3, 1)
+    assert (gate["args"][-1], extender["args"][-1]) == ("--gate-patience=10", "--offered=4")
+    assert gate["resources"] == CHANGED["schedule"]["resources"]
+    assert extender["resources"] == CHANGED["scheduler"]["resources"]
+    assert kube_scheduler["image"] == "registry.example.com/kube-scheduler:v1.35.0"
+    assert "- schedulerName: numa\n" in objects["ConfigMap alignup/alignup-scheduler"]["data"]["scheduler.yaml"]
 
 
 def test_the_schema_accepts_the_defaults_and_every_other_value():
@@ -116,7 +170,7 @@ def test_constructs_that_are_not_known_are_errors():
 
 
 @pytest.mark.skipif(HELM is None, reason="not installed: helm")
-@pytest.mark.parametrize("values", [{}, CHANGED], ids=["defaults", "changed"])
+@pytest.mark.parametrize("values", [{}, ALL, CHANGED], ids=["defaults", "all programs", "changed"])
 def test_helm_renders_the_same(values, tmp_path):
     (tmp_path / "values.yaml").write_text(json.dumps(values))
     words = ["template", "alignup", CHART, "--namespace", "numa", "--include-crds", "-f", tmp_path / "values.yaml"]

@@ -7,14 +7,26 @@ from starlette.routing import Route
 
 import alignup
 from alignup.cli import observe as observe_command
+from alignup.cli import schedule as schedule_command
 from alignup.cluster.join import join
 from alignup.cluster.node_topology import node_topology
 from alignup.serve.observer_app import PrometheusObserverMetrics, observer_app
 from tests.cluster.kubelets import SimulatedKubelet
-from tests.deploy.manifests import BASE, KUBERNETES, by_name, find_program, of_kind, read_documents, read_kustomization
+from tests.deploy.manifests import (
+    BASE,
+    KUBERNETES,
+    SCHEDULE,
+    SCHEDULER,
+    by_name,
+    find_program,
+    of_kind,
+    read_documents,
+    read_kustomization,
+)
 
 KUBECTL = find_program("kubectl")
-OBJECTS = read_kustomization(BASE)
+DIRECTORIES = (BASE, SCHEDULE, SCHEDULER)
+OBJECTS = [one for directory in DIRECTORIES for one in read_kustomization(directory)]
 (OBSERVER,) = of_kind(OBJECTS, "DaemonSet")
 WORKLOADS = of_kind(OBJECTS, "DaemonSet", "Deployment")
 CLUSTER_SCOPED = {
@@ -23,15 +35,21 @@ CLUSTER_SCOPED = {
 }
 
 
+BUILT_IN_ROLES = {"system:kube-scheduler", "system:volume-scheduler", "extension-apiserver-authentication-reader"}
+
+
 def containers(workload):
     return workload["spec"]["template"]["spec"]["containers"]
 
 
 @pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
 def test_kubectl_builds_the_objects_that_the_tests_read():
-    done = subprocess.run([KUBECTL or "", "kustomize", BASE], check=True, capture_output=True, text=True)  # noqa: S603
+    built = [
+        subprocess.run([KUBECTL or "", "kustomize", one], check=True, capture_output=True, text=True).stdout  # noqa: S603
+        for one in DIRECTORIES
+    ]
 
-    assert by_name(read_documents(done.stdout)) == by_name(OBJECTS)
+    assert by_name(one for text in built for one in read_documents(text)) == by_name(OBJECTS)
 
 
 def test_every_file_belongs_to_a_kustomization():
@@ -47,26 +65,28 @@ def test_every_file_belongs_to_a_kustomization():
 
 
 def test_objects_that_need_a_namespace_have_that_of_the_base():
-    namespaces = {one["kind"]: one["metadata"].get("namespace") for one in OBJECTS}
+    namespaces = {(one["kind"], one["metadata"].get("namespace")) for one in OBJECTS}
 
-    assert {kind for kind, namespace in namespaces.items() if namespace is None} <= CLUSTER_SCOPED
-    assert {namespace for kind, namespace in namespaces.items() if kind not in CLUSTER_SCOPED} == {"alignup"}
+    assert {kind for kind, namespace in namespaces if namespace is None} <= CLUSTER_SCOPED
+    assert {namespace for kind, namespace in namespaces if kind not in CLUSTER_SCOPED} == {"alignup", "kube-system"}
+    assert [one["metadata"]["name"] for one in OBJECTS if one["metadata"].get("namespace") == "kube-system"] == [
+        "alignup-scheduler-authentication"  # as for every scheduler
+    ]
     assert "Namespace /alignup" in by_name(OBJECTS)
 
 
 def test_the_image_is_that_of_this_version():
-    images = {container["image"] for workload in WORKLOADS for container in containers(workload)}
+    images = {one["image"] for workload in WORKLOADS for one in containers(workload) if "args" in one}
 
     assert images == {f"alignup:{alignup.__version__}"}
 
 
-def test_the_observer_takes_its_options():
-    (container,) = containers(OBSERVER)
-    name, *words = container["args"]
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+def test_the_programs_take_their_options(workload):
+    commands = {"observe": observe_command.command, "schedule": schedule_command.command}
+    ((name, *words),) = [container["args"] for container in containers(workload) if "args" in container]
 
-    context = observe_command.command.make_context(name, words)
-
-    assert (name, context.params["listen"]) == ("observe", ":9184")
+    assert commands[name].make_context(name, words).params["kubeconfig"] is None
 
 
 def test_probes_ask_paths_that_exist():
@@ -125,6 +145,10 @@ def test_selectors_and_references_match(workload):
     assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     assert f"ServiceAccount alignup/{account}" in objects
     assert f"PriorityClass /{template['spec']['priorityClassName']}" in objects
+    if workload["kind"] == "Deployment":
+        budget = objects[f"PodDisruptionBudget alignup/{workload['metadata']['name']}"]
+        assert budget["spec"]["selector"] == spec["selector"]
+        assert budget["spec"]["minAvailable"] < spec["replicas"]
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
     allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
     assert allowed == {port["containerPort"] for one in containers(workload) for port in one["ports"]}
@@ -135,7 +159,8 @@ def test_bindings_refer_to_roles_and_accounts():
 
     for binding in of_kind(OBJECTS, "ClusterRoleBinding", "RoleBinding"):
         role, namespace = binding["roleRef"], binding["metadata"].get("namespace", "")
-        assert f"{role['kind']} {namespace if role['kind'] == 'Role' else ''}/{role['name']}" in objects
+        if role["name"] not in BUILT_IN_ROLES:
+            assert f"{role['kind']} {namespace if role['kind'] == 'Role' else ''}/{role['name']}" in objects
         for subject in binding["subjects"]:
             assert f"{subject['kind']} {subject['namespace']}/{subject['name']}" in objects
 

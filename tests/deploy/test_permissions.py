@@ -5,22 +5,50 @@ import ssl
 import pytest
 import trustme
 
+from alignup.cluster.gate.service import GateServiceOptions, WebhookOptions, gate_service
 from alignup.cluster.observe import observe
-from alignup.kubeapi import Access
+from alignup.cluster.scheduling.service import LeaseOptions, ScheduleService
+from alignup.kubeapi import Access, ApiClient
+from alignup.serve.gate_metrics import PrometheusGateMetrics
+from alignup.serve.schedule_app import PrometheusScheduleMetrics
 from alignup.testing.api_server import ApiServer
-from tests.cluster.api_objects import SERVED, node
+from tests.align.hosts import pod
+from tests.cluster.api_objects import SERVED, api_pod, node
+from tests.cluster.gate.conftest import cluster
+from tests.cluster.gate.test_certificate_keeper import configuration
 from tests.cluster.observed_machine import observe_once
-from tests.deploy.manifests import BASE, by_name, read_kustomization
+from tests.cluster.scheduling.conftest import http, metrics, service
+from tests.cluster.scheduling.nodes import SimulatedNodes
+from tests.cluster.scheduling.test_extender import WIDE, bound, filtered, occupy, post
+from tests.deadlines import until
+from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, by_name, read_kustomization
 from tests.deploy.permissions import granted, used
+from tests.kubeapi.conftest import anyio_backend, client, follow, server, timing
+
+__all__ = ["anyio_backend", "client", "cluster", "follow", "http", "metrics", "server", "service", "timing"]
 
 pytestmark = pytest.mark.anyio
 
-OBJECTS = by_name(read_kustomization(BASE))
+OBJECTS = by_name(one for directory in (BASE, SCHEDULE, SCHEDULER) for one in read_kustomization(directory))
+AGENT = "alignup-schedule"
+
+#: What the gate controller does only in cases that the test below does not bring about.
+SELDOM = {
+    ("create", "", "pods/eviction"),  # --gate-replace-stuck
+    ("get", "", "pods"),  # after a lost response
+    ("patch", "", "events"),  # a reason that comes again
+    ("patch", "", "secrets"),  # a renewed certificate
+}
 
 
 @pytest.fixture
-def anyio_backend():
-    return "asyncio"
+def nodes(server):
+    """Two nodes of a server without lists in watches."""
+    server.streamed_lists = False
+    made = SimulatedNodes(server)
+    for name in "ab":
+        made.add(name)
+    return made
 
 
 async def test_the_observer_has_the_permissions_that_it_uses(tmp_path):
@@ -43,3 +71,42 @@ async def test_the_observer_has_the_permissions_that_it_uses(tmp_path):
     assert {request.path for request in kubelet.requests} == {"/configz"}  # which the kubelet authorizes like this:
     needed.add(("get", "", "nodes/configz"))
     assert granted(OBJECTS["ClusterRole /alignup-observer"]) == needed
+
+
+async def test_the_gate_controller_has_the_permissions_that_it_uses(server, cluster, timing, follow):
+    server.put(configuration())
+    server.streamed_lists = False
+    lease = LeaseOptions(namespace="alignup", identity="one")
+    options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
+    async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as own:
+        counted = PrometheusScheduleMetrics()
+        made = ScheduleService(own, counted, lease=lease)
+        with gate_service(own, made.live, PrometheusGateMetrics(counted.registry), options) as made.gate:
+            running = follow(made.run())
+            cluster.gate(pod("wide", cpu="4"))
+            await until(lambda: cluster.bound().get("wide") == "a")
+            cluster.gate(pod("huge", cpu="5"))
+            await until(cluster.events)
+            running.cancel()
+            await server.wait_requests("PATCH", "leases/alignup-schedule")  # it is given up
+
+    names = ("ClusterRole /alignup-schedule", "Role alignup/alignup-schedule", "ClusterRole /alignup-gate")
+    roles = [OBJECTS[name] for name in (*names, "Role alignup/alignup-gate")]
+    needed = used([server], AGENT)
+    assert not needed & SELDOM
+    assert granted(*roles) == needed | SELDOM
+
+
+async def test_the_extender_has_the_permissions_that_it_uses(server, nodes, http, service):
+    for host in "ab":
+        occupy(nodes, host, pod(f"on-{host}", cpu="4", memory="1Gi"))
+    await until(lambda: not service.live.choose(WIDE))
+    nodes.create(WIDE)
+    assert (await filtered(http))["NodeNames"] == []
+    victims = {"a": {"Pods": [{"UID": "on-a"}], "NumPDBViolations": 0}}
+    await post(http, "preempt", {"Pod": api_pod(WIDE, phase="Pending"), "NodeNameToMetaVictims": victims})
+    server.remove("pods", "on-b")
+    await until(lambda: any(one.path.endswith("/pods/wide/status") for one in server.requests))
+    assert await bound(http, node="b") == ""
+
+    assert granted(OBJECTS["ClusterRole /alignup-scheduler"]) == used([server])
