@@ -4,11 +4,18 @@ from typing import Any
 
 import pytest
 
-from alignup.align.decision import MAX_SHOWN_HINTS, Placement, ResourceHints, Shortfall, shown_hints
+from alignup.align.decision import (
+    MAX_SHOWN_HINTS,
+    CollectedResources,
+    Placement,
+    ResourceHints,
+    Shortfall,
+    shown_hints,
+)
 from alignup.align.errors import ParseError
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, Hints
 from alignup.align.memory.ledger import Block
-from tests.align.hosts import GPU
+from tests.align.hosts import GPU, host, pod
 
 
 class TestShownHints:
@@ -52,6 +59,51 @@ class TestShownHints:
 
         assert not shown_hints(self.resource(hints)).more
         assert shown_hints(self.resource(hints, truncated=True)).more
+
+
+class TestCollectedResources:
+    RESOURCES = (
+        ResourceHints("cpu", "cpu", 2, {0: 4}, DONT_CARE),
+        ResourceHints("memory", None, None, None, DONT_CARE),
+    )
+
+    def test_are_a_sequence_collected_once_and_only_if_read(self):
+        calls: list[None] = []
+
+        def collect() -> tuple[ResourceHints, ...]:
+            calls.append(None)
+            return self.RESOURCES
+
+        collected = CollectedResources(collect)
+        assert not calls
+
+        assert (collected[0], collected[1:], len(collected)) == (self.RESOURCES[0], self.RESOURCES[1:], 2)
+        assert tuple(collected) == self.RESOURCES
+        assert repr(collected) == repr(self.RESOURCES)
+        assert len(calls) == 1
+
+    def test_are_equal_to_the_same_resources(self):
+        assert CollectedResources(lambda: self.RESOURCES) == self.RESOURCES
+        assert CollectedResources(lambda: self.RESOURCES) == CollectedResources(lambda: self.RESOURCES)
+        assert CollectedResources(lambda: self.RESOURCES) != self.RESOURCES[:1]
+        assert CollectedResources(lambda: self.RESOURCES) != 0
+
+    def test_show_the_amounts_at_the_time_of_the_merge(self):
+        """They are read after the allocation, from the ledgers before it."""
+        one = host()
+        decision = one.admit(pod("a", cpu="1"))
+        one.admit(pod("b", cpu="1"))
+
+        cpus = next(resource for resource in decision.steps[0].resources if resource.resource == "cpu")
+        assert cpus.free == one.initial_ledger().cpus.free
+
+    def test_a_decision_without_ledgers_refers_to_none(self):
+        decision = host().decide(pod("a", cpu="1"))
+        kept = decision.without_ledgers()
+
+        assert kept == decision
+        assert (kept.before, kept.after) == (None, None)
+        assert all(isinstance(step.resources, tuple) for step in kept.steps)
 
 
 NODE_1 = Hint(0b10, preferred=True)

@@ -1,6 +1,7 @@
 """Whole admissions: pods coming and going on one host, devices changing, the kubelet starting again."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -297,7 +298,7 @@ def compare_hints(decision: Decision, expected: list[Case] | None, where: str) -
     assert said == wanted, f"{where}: hints {said}, expected {wanted}"
 
 
-def provider_hints(resources: tuple[ResourceHints, ...], provider: str) -> dict[str, Any] | None:
+def provider_hints(resources: Sequence[ResourceHints], provider: str) -> dict[str, Any] | None:
     """One provider's hints, resource by resource; nothing fits and no opinion both count as no preference."""
     own = [resource for resource in resources if resource.provider == provider]
     if provider != "device" and all(resource.has_no_preference for resource in own):

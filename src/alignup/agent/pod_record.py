@@ -40,7 +40,7 @@ class PodRecord:
     run: PodRunStatus | None = None  #: the final status of a finished pod
 
     def with_decision(self, decision: Decision) -> Self:
-        return replace(self, decision=replace(decision, before=None, after=None))
+        return replace(self, decision=decision.without_ledgers())
 
     @cached_property
     def finished_document(self) -> bytes:

@@ -259,5 +259,5 @@ def _with_ledger(host: Host, ledger: Ledger) -> Host:
 
 def _record(pod: Pod, host: Host, *, since: float, source: str) -> PodRecord:
     """Return the record of a restored pod; the latest decision about an admitted pod is that it keeps its resources."""
-    decision = replace(host.decide(pod), before=None, after=None)
+    decision = host.decide(pod).without_ledgers()
     return PodRecord(pod=pod, since=since, source=source, decision=decision)

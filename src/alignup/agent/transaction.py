@@ -371,7 +371,7 @@ class Transaction:
     ) -> AdmissionResult:
         """Record a pod that waits, or one that is admitted and whose resources the ledger holds."""
         now, position = self._clock.now(), None
-        decision = replace(decided.decision, before=None, after=None)  # ledgers would stay in memory
+        decision = decided.decision.without_ledgers()
         record = PodRecord(pod=decided.pod, since=now, source=decided.source, decision=decision, grants=grants or {})
         if status is AdmissionStatus.WAITING:
             self._waiting = self._waiting.added(record)

@@ -8,17 +8,28 @@ Then comes the fit check of the whole host. The first failure ends the admission
 return new ledgers, which take effect only if the pod is admitted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from alignup.align import fit
 from alignup.align.bits import NodeSet
-from alignup.align.decision import Decision, MergeStep, Outcome, Placement, Rejection, ResourceHints, Shortfall
+from alignup.align.decision import (
+    CollectedResources,
+    Decision,
+    MergeStep,
+    Outcome,
+    Placement,
+    Rejection,
+    ResourceHints,
+    Shortfall,
+)
 from alignup.align.devices.provider import PreferenceRequest, PreferencesNeededError
 from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import DONT_CARE, Hint, MergeInput, provider_inputs
+from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, provider_inputs
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.policy import apply_policy
 from alignup.align.provider import Provider
@@ -34,6 +45,7 @@ _POD_NOT_ALIGNED = {
     Scope.CONTAINER: "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
     Scope.POD: "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
 }
+_POD = attrgetter("pod")
 NO_AFFINITY = Hint(None, preferred=False)  #: the affinity without a merge
 
 
@@ -71,7 +83,7 @@ def check_fit(
         request=None if pod.statuses else usage,
         used=ledger.used,
         allocatable=allocatable,
-        others=(admitted.pod for admitted in ledger.pods.values()),
+        others=map(_POD, ledger.pods.values()),
     )
     if failure is None:
         return None
@@ -132,31 +144,20 @@ class _Admission:
                     self.allocate(container, affinity)
 
     def choose(self, container: Container | None) -> Hint:
+        considered: list[_ProviderHints] = []
         inputs: list[MergeInput] = []
-        resources: list[ResourceHints] = []
         for provider in self.providers:
-            name = provider.name
-            ledger = self.ledgers[name]
+            ledger = self.ledgers[provider.name]
             hints = provider.hints(ledger, self.pod, container)
-            own = provider_inputs(name, hints)
+            own = provider_inputs(provider.name, hints)
             inputs += own
-            needs = {} if hints is None else provider.needs(ledger, self.pod, container)
-            if hints:
-                for resource, usable in own:
-                    need = needs.get(resource)
-                    request, free = (need.request, need.free) if need else (None, None)
-                    resources.append(ResourceHints(name, resource, request, free, usable))
-            elif needs:
-                # Nothing fits, which counts as "anywhere" in the merge. The request is recorded nevertheless.
-                for resource, need in needs.items():
-                    resources.append(ResourceHints(name, resource, need.request, need.free, DONT_CARE))
-            else:
-                resources.append(ResourceHints(name, None, None, None, DONT_CARE))
+            considered.append((provider, ledger, hints, own))
         hint, accepted, (_, _, width, rule, runners_up) = apply_policy(
             self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances
         )
         container_name = None if container is None else container.name
-        step = MergeStep(container_name, tuple(resources), width, rule, hint, runners_up, accepted)
+        resources = CollectedResources(partial(_collect_resources, self.pod, container, considered))
+        step = MergeStep(container_name, resources, width, rule, hint, runners_up, accepted)
         self.steps.append(step)
         if not accepted:
             raise _RejectedError(self._not_aligned(step))
@@ -178,7 +179,8 @@ class _Admission:
             return
         capacity: dict[str, int] = {}
         for provider in self.providers:
-            capacity.update(provider.capacity(self.ledgers[provider.name], self.pod.uid))
+            if own := provider.capacity(self.ledgers[provider.name], self.pod.uid):
+                capacity.update(own)
         allocatable = self.rules.allocatable.with_devices(capacity)
         rejection = check_fit(self.pod, self.ledger, allocatable=allocatable, usage=self.usage)
         if rejection:
@@ -234,11 +236,37 @@ class _Admission:
         return Rejection(error.reason, error.message, container=name, provider=provider.name, shortfalls=shortfalls)
 
 
+#: A provider, its ledger, and what it answered; the hints also as inputs of the merge.
+_ProviderHints = tuple[Provider[Any], Any, HintsByResource, list[MergeInput]]
+
+
+def _collect_resources(
+    pod: Pod, container: Container | None, considered: Iterable[_ProviderHints]
+) -> tuple[ResourceHints, ...]:
+    """The hints of every resource, with the requested and free amounts at the time of the merge."""
+    resources: list[ResourceHints] = []
+    for provider, ledger, hints, inputs in considered:
+        name = provider.name
+        needs = {} if hints is None else provider.needs(ledger, pod, container)
+        if hints:
+            for resource, usable in inputs:
+                need = needs.get(resource)
+                request, free = (need.request, need.free) if need else (None, None)
+                resources.append(ResourceHints(name, resource, request, free, usable))
+        elif needs:
+            # Nothing fits, which counts as "anywhere" in the merge. The request is recorded nevertheless.
+            for resource, need in needs.items():
+                resources.append(ResourceHints(name, resource, need.request, need.free, DONT_CARE))
+        else:
+            resources.append(ResourceHints(name, None, None, None, DONT_CARE))
+    return tuple(resources)
+
+
 def build_placements(
     pod: Pod, hints: Mapping[str, Hint], ledger: Ledger, providers: Sequence[Provider[Any]]
 ) -> tuple[Placement, ...]:
     uid = pod.uid
-    outside = [provider for provider in providers if provider.name in ledger.others]
+    outside = [provider for provider in providers if provider.name in ledger.others] if ledger.others else ()
     return tuple(
         [
             Placement(
@@ -247,7 +275,9 @@ def build_placements(
                 ledger.cpus.holds(uid, name),
                 ledger.memory.blocks(uid, name) or (),
                 ledger.devices.holds(uid, name),
-                {one.name: own for one in outside if (own := one.describe(ledger.others[one.name], uid, name))},
+                {one.name: own for one in outside if (own := one.describe(ledger.others[one.name], uid, name))}
+                if outside
+                else {},
             )
             for container in pod.all_containers
         ]

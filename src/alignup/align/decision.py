@@ -4,10 +4,10 @@ Logs, metrics, HTTP responses, explanations and history are all made from a :cla
 converts it to a document and back. A decision changes nothing; ``Host.apply`` applies it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import NamedTuple, Self, overload
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
@@ -71,9 +71,47 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
     return ShownHints(tuple(found), more=resource.truncated)
 
 
+class CollectedResources(Sequence[ResourceHints]):
+    """What a merge considered, collected when it is first read: not every admission keeps a record."""
+
+    __slots__ = ("_collect", "_resources")
+
+    def __init__(self, collect: Callable[[], tuple[ResourceHints, ...]]) -> None:
+        self._collect: Callable[[], tuple[ResourceHints, ...]] | None = collect
+        self._resources: tuple[ResourceHints, ...] = ()
+
+    def collect(self) -> tuple[ResourceHints, ...]:
+        collect = self._collect
+        if collect is not None:
+            self._resources = collect()
+            self._collect = None  # it refers to ledgers
+        return self._resources
+
+    @overload
+    def __getitem__(self, index: int) -> ResourceHints: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ResourceHints, ...]: ...
+    def __getitem__(self, index: int | slice) -> ResourceHints | tuple[ResourceHints, ...]:
+        return self.collect()[index]
+
+    def __len__(self) -> int:
+        return len(self.collect())
+
+    def __iter__(self) -> Iterator[ResourceHints]:
+        return iter(self.collect())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self.collect() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment] # amounts by node cannot be hashed either
+
+    def __repr__(self) -> str:
+        return repr(self.collect())
+
+
 class MergeStep(NamedTuple):
     container: str | None  #: ``None``: the pod as a whole
-    resources: tuple[ResourceHints, ...]  #: in the order of the providers
+    resources: Sequence[ResourceHints]  #: in the order of the providers
     width: int  #: the target width
     rule: MergeRule
     hint: Hint  #: the affinity for the providers
@@ -166,3 +204,8 @@ class Decision:
     @property
     def admitted(self) -> bool:
         return self.outcome is Outcome.ADMITTED
+
+    def without_ledgers(self) -> Self:
+        """The decision to keep for later: ledgers, which it no longer refers to, would stay in memory."""
+        steps = tuple([step._replace(resources=tuple(step.resources)) for step in self.steps])
+        return replace(self, steps=steps, before=None, after=None)

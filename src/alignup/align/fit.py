@@ -125,9 +125,9 @@ def check_fit(
 def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitRequest | None = None) -> FitRequest:
     """The request of *pod* on this host; of extended resources unknown to the host, only overhead counts."""
     request = request or demand.fit_request(pod)
-    unknown = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
-    if not unknown:
+    if request.scalars.keys() <= allocatable.scalars.keys():
         return request
+    unknown = [name for name in request.scalars if name not in allocatable.scalars and names.is_extended(name)]
     scalars = dict(request.scalars)
     for name in unknown:
         del scalars[name]
@@ -151,13 +151,11 @@ def insufficient_resources(
     ]
     for name, requested in sorted(request.scalars.items()):
         compared.append((name, requested, used.scalars.get(name, 0), allocatable.scalars.get(name, 0)))
-    return tuple(
-        [
-            InsufficientResource(name, requested, in_use, capacity)
-            for name, requested, in_use, capacity in compared
-            if requested > 0 and requested > capacity - in_use
-        ]
-    )
+    insufficient = []
+    for name, requested, in_use, capacity in compared:
+        if requested > capacity - in_use and requested > 0:
+            insufficient.append(InsufficientResource(name, requested, in_use, capacity))
+    return tuple(insufficient)
 
 
 def is_critical(pod: Pod) -> bool:

@@ -106,9 +106,15 @@ class HintList:
     preferred: frozenset[NodeSet]  #: the preferred ones of ``masks``
     anywhere: Hint | None = None  #: the best hint without nodes, if any
     min_width: int | None = field(init=False, compare=False)  #: ``None`` if no hint has nodes
+    preferred_singles: NodeSet = field(init=False, compare=False)  #: the nodes of preferred hints with one node
 
     def __post_init__(self) -> None:
         self.min_width = min(map(int.bit_count, self.masks), default=None)
+        singles = 0
+        for mask in self.preferred:
+            if mask & mask - 1 == 0:
+                singles |= mask
+        self.preferred_singles = singles
 
     @classmethod
     def of(cls, hints: Iterable[Hint]) -> Self:
@@ -173,21 +179,21 @@ class AmountFamily:
     sockets: tuple[NodeSet, ...] = ()
     preferred_sockets: int = 0
     nodes: NodeSet = field(init=False, compare=False)
+    enough_alone: NodeSet = field(init=False, compare=False)  #: the nodes that hold the need alone
     preferred_widths: Bits = field(init=False, compare=False)
     min_width: int = field(init=False, compare=False)
     _tables: _SearchTables | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        amounts = self.amounts
-        self._tables = None
-        self.preferred_widths = (1 << len(amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
-        if amounts and not self.required and max(amounts.values()) >= self.need:
-            self.nodes = bits.of(amounts)
-            self.min_width = 1
-        else:  # the tables are needed anyway, and their first step is all nodes
-            at_least = self._search_tables().at_least
-            self.nodes = at_least[0] if at_least else 0
-            self.min_width = self._min_width()
+        need = self.need
+        nodes = enough_alone = 0
+        for node, amount in self.amounts.items():
+            nodes |= 1 << node
+            if amount >= need:
+                enough_alone |= 1 << node
+        self.nodes, self.enough_alone, self._tables = nodes, enough_alone, None
+        self.preferred_widths = (1 << len(self.amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
+        self.min_width = 1 if enough_alone and not self.required else self._min_width()
 
     def _search_tables(self) -> _SearchTables:
         if self._tables is None:
@@ -237,12 +243,8 @@ class AmountFamily:
         return bool(self.sockets) and self.preferred_sockets == sum(1 for socket in self.sockets if socket & nodes)
 
     def completing_nodes(self, nodes: NodeSet) -> NodeSet:
-        if self._tables is None and not nodes and not self.required:
-            enough = 0
-            for node, amount in self.amounts.items():
-                if amount >= self.need:
-                    enough |= 1 << node
-            return enough
+        if not nodes and not self.required:
+            return self.enough_alone
         if nodes & ~self.nodes:
             return 0
         _, steps, at_least = self._search_tables()
@@ -300,7 +302,10 @@ class MergeInput(NamedTuple):
 def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
     if not hints:
         return [MergeInput(provider, DONT_CARE)]
-    return [MergeInput(resource, _normalize(own)) for resource, own in hints.items()]
+    inputs = []
+    for resource, own in hints.items():
+        inputs.append(MergeInput(resource, _normalize(own)))
+    return inputs
 
 
 def _normalize(hints: AnyHints) -> Hints:
@@ -308,20 +313,15 @@ def _normalize(hints: AnyHints) -> Hints:
         return DONT_CARE
     if isinstance(hints, HintList):
         return hints if hints.masks or hints.anywhere else IMPOSSIBLE
-    width: int | None = getattr(hints, "min_width", None)  # of a family; isinstance() is slow for protocols
-    if width is not None:
-        return cast("HintFamily", hints) if width else IMPOSSIBLE
-    return HintList.of(cast("Sequence[Hint]", hints)) if hints else IMPOSSIBLE
+    if hasattr(hints, "min_width"):  # isinstance() is slow for protocols
+        return hints if hints.min_width else IMPOSSIBLE  # type: ignore[return-value] # a family
+    return HintList.of(hints) if hints else IMPOSSIBLE
 
 
 def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:
     """The nodes of all preferred hints with one node, and whether "anywhere" is preferred too."""
     if isinstance(hints, HintList):
-        singles = 0
-        for mask in hints.preferred:
-            if mask & mask - 1 == 0:
-                singles |= mask
-        return singles, hints.anywhere is not None and hints.anywhere.preferred
+        return hints.preferred_singles, hints.anywhere is not None and hints.anywhere.preferred
     if not hints.preferred_widths & 2:
         return 0, False
     left = hints.completing_nodes(0)

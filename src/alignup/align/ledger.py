@@ -56,27 +56,23 @@ class Ledger:
         }
 
     def with_providers(self, ledgers: Mapping[str, Any]) -> "Ledger":
-        return _build(ledgers, self.pods, self.used)
+        return self._with(ledgers, self.pods, self.used)
 
     def with_pod(self, admitted: AdmittedPod, ledgers: Mapping[str, Any] | None = None) -> "Ledger":
         """This ledger with one more pod and, if given, the provider ledgers after its allocation."""
         pods = with_item(self.pods, admitted.pod.uid, admitted)
-        return _build(self.by_provider() if ledgers is None else ledgers, pods, self.used.plus(admitted.usage))
+        return self._with(self.by_provider() if ledgers is None else ledgers, pods, self.used.plus(admitted.usage))
 
     def without_pod(self, uid: str, ledgers: Mapping[str, Any]) -> "Ledger":
         used = self.used.plus(self.pods[uid].usage, by=-1)
-        return _build(ledgers, without_item(self.pods, uid), used)
+        return self._with(ledgers, without_item(self.pods, uid), used)
 
-
-def _build(ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], used: UsedResources) -> Ledger:
-    return Ledger(
-        devices=ledgers[DeviceLedger.PROVIDER],
-        cpus=ledgers[CpuLedger.PROVIDER],
-        memory=ledgers[MemoryLedger.PROVIDER],
-        others={name: own for name, own in ledgers.items() if name not in _BUILT_IN},
-        pods=pods,
-        used=used,
-    )
-
-
-_BUILT_IN = frozenset({DeviceLedger.PROVIDER, CpuLedger.PROVIDER, MemoryLedger.PROVIDER})
+    def _with(self, ledgers: Mapping[str, Any], pods: Mapping[str, AdmittedPod], used: UsedResources) -> "Ledger":
+        return Ledger(
+            devices=ledgers[DeviceLedger.PROVIDER],
+            cpus=ledgers[CpuLedger.PROVIDER],
+            memory=ledgers[MemoryLedger.PROVIDER],
+            others={name: ledgers[name] for name in self.others} if self.others else self.others,
+            pods=pods,
+            used=used,
+        )

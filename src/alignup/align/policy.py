@@ -53,17 +53,18 @@ def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> Merg
     found = nodes & (shared if restricted else named)
     width = 1 if named else 0
     if found:
-        best, *runners_up = _lowest_nodes(found)
-        return MergeResult(best, True, width, MergeRule.PREFERRED, tuple(runners_up))  # noqa: FBT003 - keywords are slow
+        best = found & -found
+        runners_up = _lowest_nodes(found ^ best, MAX_RESULTS - 1) if found != best else ()
+        return MergeResult(best, True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
     rule = MergeRule.NOTHING if restricted else MergeRule.PREFERRED
     return MergeResult(nodes, preferred=not restricted, width=width, rule=rule, runners_up=())
 
 
-def _lowest_nodes(nodes: NodeSet) -> list[NodeSet]:
-    """The lowest ``MAX_RESULTS`` of *nodes*, each as a set."""
+def _lowest_nodes(nodes: NodeSet, count: int) -> tuple[NodeSet, ...]:
+    """The lowest *count* of *nodes*, or all if there are fewer, each as a set."""
     found: list[NodeSet] = []
-    while nodes and len(found) < MAX_RESULTS:
+    while nodes and len(found) < count:
         lowest = nodes & -nodes
         found.append(lowest)
         nodes ^= lowest
-    return found
+    return tuple(found)

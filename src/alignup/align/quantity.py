@@ -92,6 +92,8 @@ class Quantity:
 
     def milli(self) -> int:
         """The amount in thousandths, with Kubernetes' rounding and 64-bit overflow."""
+        if not self.power and not self.dec and (thousandths := self.unscaled * 1000) in _INT64:
+            return thousandths
         return self._in_units_of(_MILLI)
 
     def as_int64(self) -> int | None:

@@ -30,7 +30,7 @@ class CpuLedger:
     free: Mapping[int, int] = field(init=False)  #: the number of ``available`` CPUs by NUMA node
 
     def __post_init__(self) -> None:
-        cpus = self.available
+        cpus = self.shared & ~self.reserved
         object.__setattr__(self, "free", {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()})
 
     @property

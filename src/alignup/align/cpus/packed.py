@@ -16,7 +16,8 @@ from alignup.align.bits import CpuSet
 from alignup.align.errors import ProviderError
 from alignup.align.machine import KubeletView
 
-TakeStep = Callable[[CpuSet, int], CpuSet]  #: takes at most this many of the free CPUs
+#: Takes at most this many of the free CPUs; not called for fewer than the number before it.
+TakeStep = tuple[int, Callable[[CpuSet, int], CpuSet]]
 
 
 class PackedSelection:
@@ -41,8 +42,9 @@ class PackedSelection:
         }
         self._cache_size = view.cpus_per_cache
         self._all = view.all_cpus
-        last: tuple[TakeStep, ...] = (self._single_spread,) if spread else (self._whole_cores, self._single)
-        cached: tuple[TakeStep, ...] = (self._caches,) if by_cache else ()
+        whole_cores: TakeStep = (self._core_size, self._whole_cores)
+        last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (whole_cores, (1, self._single))
+        cached: tuple[TakeStep, ...] = ((1, self._caches),) if by_cache else ()
         self._steps: tuple[TakeStep, ...] = (
             self._whole_groups(whole_outer, self._outer_order),
             self._whole_groups(whole_inner, self._inner_order),
@@ -58,12 +60,12 @@ class PackedSelection:
         if count > left.bit_count():
             raise not_enough_error(free, count)
         taken = 0
-        steps = iter(self._steps)
-        while count:  # the last step takes any CPU
-            more = next(steps)(left, count)
-            taken |= more
-            left ^= more
-            count -= more.bit_count()
+        for at_least, step in self._steps:  # the last one takes any CPU
+            if count >= at_least > 0:  # 0: there are no such groups
+                more = step(left, count)
+                taken |= more
+                left ^= more
+                count -= more.bit_count()
         return taken
 
     def nodes(self, free: CpuSet) -> list[CpuSet]:
@@ -73,28 +75,32 @@ class PackedSelection:
         return _most_used_first(self._outer, within=free, free=free)
 
     def _inner_order(self, free: CpuSet) -> list[CpuSet]:
-        return [
-            inner
-            for outer in self._outer_order(free)
-            for inner in _most_used_first(self._inner_of[outer], within=outer & free, free=free)
-        ]
+        order: list[CpuSet] = []
+        for outer in self._outer_order(free):
+            own = self._inner_of[outer]
+            order += own if own == (outer,) else _most_used_first(own, within=outer & free, free=free)
+        return order
 
     @staticmethod
     def _whole_groups(whole: frozenset[CpuSet], order: Callable[[CpuSet], list[CpuSet]]) -> TakeStep:
-        smallest = min(map(int.bit_count, whole), default=0)
-
         def step(free: CpuSet, need: int) -> CpuSet:
-            return _take_whole(filter(whole.__contains__, order(free)), free=free, need=need) if need >= smallest else 0
+            return _take_whole(filter(whole.__contains__, order(free)), free=free, need=need)
 
-        return step
+        return min(map(int.bit_count, whole - {0}), default=0), step
 
     def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:
         # Whole cores have the same number of CPUs, so inside their parent they are in ascending order.
         size = self._core_size
-        if need < size:
-            return 0
-        cores = (core for inner in self._inner_order(free) for core in self._whole_cores_of[inner])
-        return _take_whole(cores, free=free, need=need)
+        taken, used = 0, ~free
+        for inner in self._inner_order(free):
+            for core in self._whole_cores_of[inner]:
+                if not core & used:
+                    taken |= core
+                    used |= core
+                    need -= size
+                    if need < size:
+                        return taken
+        return taken
 
     def _single(self, free: CpuSet, need: int) -> CpuSet:
         cores = (

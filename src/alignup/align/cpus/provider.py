@@ -79,10 +79,10 @@ class CpuNodes:
 
     def near(self, nodes: NodeSet) -> CpuSet:
         """The CPUs of *nodes*; with sockets, of every socket they touch."""
-        cpus = 0
-        for node, own in self._cpus.items():
-            if nodes >> node & 1:
-                cpus |= own
+        if nodes and nodes & nodes - 1 == 0:  # one node, the usual case
+            cpus = self._cpus.get(nodes.bit_length() - 1, 0)
+        else:
+            cpus = bits.union(own for node, own in self._cpus.items() if nodes >> node & 1)
         return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
 
     def count(self, cpus: CpuSet) -> dict[int, int]:
@@ -235,7 +235,8 @@ class CpuProvider(Provider[CpuLedger]):
         ends = container.name in pod.ordinary_init
         if cpus is not None:
             return ledger.with_reusable(pod.uid, reusable | cpus if ends else reusable & ~cpus)
-        self._check_smt(ledger, count)
+        if self.options.full_pcpus_only:
+            self._check_smt(ledger, count)
         # Released CPUs can belong to another pod by now; the kubelet does not check.
         again = reusable & ledger.owned(pod.uid) if reusable else 0
         cpus = self._select(ledger.available | again, count, affinity=affinity.nodes)
@@ -252,7 +253,8 @@ class CpuProvider(Provider[CpuLedger]):
         problem = self._empty_shared_pool(pod)
         if problem:
             raise ProviderError(problem, reason="EmptyPodSharedPoolError")
-        self._check_smt(ledger, count)
+        if self.options.full_pcpus_only:
+            self._check_smt(ledger, count)
         cpus = self._select(ledger.available, count, affinity=affinity)
         return ledger.give_pod(pod.uid, cpus, containers=self._divide(pod, cpus))
 
@@ -308,9 +310,7 @@ class CpuProvider(Provider[CpuLedger]):
         return self._nodes.hints(count, free=self._nodes.count(owned)) if owned.bit_count() == count else NO_HINTS
 
     def _check_smt(self, ledger: CpuLedger, count: int) -> None:
-        """With full-pcpus-only, raise if *count* CPUs are not whole cores, or too few whole cores are free."""
-        if not self.options.full_pcpus_only:
-            return
+        """Raise if *count* CPUs are not whole cores, or too few whole cores are free."""
         size = max(self.view.cpus_per_core, 1)
         if count % size:
             raise ProviderError(
@@ -330,8 +330,9 @@ class CpuProvider(Provider[CpuLedger]):
         if affinity is None:
             return self._selection.take(pool, count)
         aligned = pool & self._nodes.near(affinity)
-        first = self._selection.take(aligned, min(count, aligned.bit_count()))
-        return first | self._selection.take(pool & ~first, count - first.bit_count())
+        near = min(count, aligned.bit_count())
+        first = self._selection.take(aligned, near)
+        return first if near == count else first | self._selection.take(pool & ~first, count - near)
 
     def _empty_shared_pool(self, pod: Pod) -> str:
         """The kubelet's message if the exclusive containers leave no CPUs for the shared ones; empty if they do."""

@@ -79,10 +79,13 @@ def device_family(
     inventory: DeviceInventory, available: DeviceSet, *, resource: str, need: int, reusable: DeviceSet = 0
 ) -> AmountFamily | CoverageFamily | None:
     """The sets of nodes near which *need* of the *available* and *reusable* devices are; ``None``: there is none."""
-    nodes = inventory.nodes
+    required = reusable & inventory.with_topology
+    if inventory.on_single_nodes and not required:
+        amounts = {node: (devices & available).bit_count() for node, devices in inventory.on.items()}
+        alone = AmountFamily(amounts, need, preferred_width=inventory.min_width(need, resource=resource))
+        return alone if alone.min_width else None
     wanted = need
     weights = inventory.count(available)
-    required = reusable & inventory.with_topology
     if required:
         groups = inventory.count(required)
         if sum(groups.values()) < required.bit_count():
@@ -91,12 +94,11 @@ def device_family(
         wanted = max(0, need - required.bit_count()) + heavy * len(groups)
         for mask in groups:
             weights[mask] = weights.get(mask, 0) + heavy
-    # The fewest nodes that touch enough devices in any state; all nodes if too few exist.
-    width = cover.fewest_nodes(inventory.weights, need, source=resource) or nodes.bit_count()
+    width = inventory.min_width(need, resource=resource)
     found: AmountFamily | CoverageFamily
     if cover.are_single_nodes(weights):
         amounts = {node: weights.get(1 << node, 0) for node in inventory.on}
         found = AmountFamily(amounts, wanted, preferred_width=width)
     else:
-        found = CoverageFamily(weights, wanted, nodes=nodes, preferred_width=width, source=resource)
+        found = CoverageFamily(weights, wanted, nodes=inventory.nodes, preferred_width=width, source=resource)
     return found if found.min_width else None

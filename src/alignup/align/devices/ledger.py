@@ -13,6 +13,7 @@ from typing import ClassVar, Self
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
 from alignup.align.caching import lock_free_cached_property
+from alignup.align.devices import cover
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
@@ -40,6 +41,8 @@ class DeviceInventory:
     weights: Mapping[NodeSet, int] = field(init=False, compare=False)  #: nodes of the machine → the number on these
     nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints: nodes with devices, else all nodes
     on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of ``nodes`` → the devices that touch it
+    on_single_nodes: bool = field(init=False, compare=False)  #: whether no device is on several nodes of the machine
+    min_widths: dict[int, int] = field(init=False, compare=False, repr=False)  #: known results of ``min_width``
     layout: Hashable = field(init=False, compare=False)  #: everything but the ids
 
     def __post_init__(self) -> None:
@@ -60,6 +63,7 @@ class DeviceInventory:
             "placed": bits.union(groups.values()),
             "groups": groups,
             "nodes": nodes or self.machine,
+            "min_widths": {},
             "on": {
                 node: bits.union(devices for mask, devices in groups.items() if mask >> node & 1)
                 for node in bits.members(nodes or self.machine)
@@ -68,6 +72,7 @@ class DeviceInventory:
         for name, fact in facts.items():
             object.__setattr__(self, name, fact)
         object.__setattr__(self, "weights", self.count(-1))
+        object.__setattr__(self, "on_single_nodes", cover.are_single_nodes(self.weights))
         places = tuple([(device.nodes, device.healthy) for device in self.devices])
         object.__setattr__(self, "layout", (places, self.preferred_allocation, self.registered, self.remembered))
 
@@ -78,6 +83,17 @@ class DeviceInventory:
         ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
         return cls(ordered, machine, preferred_allocation=preferred_allocation)
 
+    def min_width(self, count: int, *, resource: str) -> int:
+        """The fewest nodes near *count* devices, if all are healthy and free; all nodes if there are too few devices.
+
+        Pods request the same few numbers again and again, so results are kept.
+        """
+        width = self.min_widths.get(count)
+        if width is None:
+            width = cover.fewest_nodes(self.weights, count, source=resource) or self.nodes.bit_count()
+            self.min_widths[count] = width
+        return width
+
     def find(self, ids: Iterable[str]) -> DeviceSet:
         indexes = self.indexes
         found = 0
@@ -87,9 +103,13 @@ class DeviceInventory:
         return found
 
     def names(self, devices: DeviceSet) -> tuple[str, ...]:
+        if devices and devices & devices - 1 == 0:  # one device, the usual case
+            return (self.devices[devices.bit_length() - 1].id,)
         return tuple([self.devices[index].id for index in bits.members(devices)])
 
     def near(self, nodes: NodeSet) -> DeviceSet:
+        if nodes and nodes & nodes - 1 == 0 and (node := nodes.bit_length() - 1) in self.on:  # the usual case
+            return self.on[node]
         found = 0
         for mask, devices in self.groups.items():
             if mask & nodes:
@@ -168,7 +188,8 @@ class DeviceLedger:
         counts = {name: own.healthy.bit_count() for name, own in self.inventories.items() if own.registered}
         if uid in self.held:  # a device that failed while the pod ran must not reject it
             for resource, ids in self.in_use.items():
-                counts[resource] = max(counts.get(resource, 0), len(ids))
+                if len(ids) > counts.get(resource, 0):
+                    counts[resource] = len(ids)
         return counts
 
     def announce(self, resource: str, devices: Iterable[Device], *, preferred_allocation: bool = False) -> Self:
@@ -190,12 +211,14 @@ class DeviceLedger:
 
     def give(self, uid: str, container: str, *, devices: Mapping[str, Collection[str]]) -> Self:
         """Give *devices* to a container without any of their resources; ``StateError`` if another pod holds one."""
-        devices = {resource: ids for resource, ids in devices.items() if ids}
-        if not devices:
+        if not any(devices.values()):
             return self
         before = self.holds(uid, container)
+        own = dict(before)
         in_use, free = dict(self.in_use), dict(self.free)
         for resource, ids in devices.items():
+            if not ids:
+                continue
             known = in_use.get(resource, frozenset())
             foreign = known.intersection(ids)
             if foreign and (foreign := foreign - self.owned(uid, resource)):
@@ -205,8 +228,8 @@ class DeviceLedger:
             in_use[resource] = known.union(ids)
             if resource in free:
                 free[resource] &= ~self.inventories[resource].find(ids)
-        own = {resource: _in_natural_order(ids) for resource, ids in devices.items()}
-        containers = {**self.held.get(uid, {}), container: {**before, **own}}
+            own[resource] = tuple(sorted(ids, key=natural_sort_key) if len(ids) > 1 else ids)
+        containers = {**self.held.get(uid, {}), container: own}
         return type(self)(  # replace() would take as long as everything else here
             nodes=self.nodes,
             inventories=self.inventories,
@@ -248,10 +271,6 @@ class DeviceLedger:
     def _with_inventory(self, resource: str, inventory: DeviceInventory) -> Self:
         free = inventory.healthy & ~inventory.find(self.in_use.get(resource, ()))
         return replace(self, inventories={**self.inventories, resource: inventory}, free={**self.free, resource: free})
-
-
-def _in_natural_order(ids: Collection[str]) -> tuple[str, ...]:
-    return tuple(sorted(ids, key=natural_sort_key) if len(ids) > 1 else ids)
 
 
 @lru_cache(maxsize=4096)

@@ -91,15 +91,18 @@ class DeviceProvider(Provider[DeviceLedger]):
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
         requested = _requested(ledger, pod, container)
+        if not requested:
+            return {}
         if container is None:
             held: Mapping[str, Collection[str]] = {name: ledger.owned(pod.uid, name) for name in requested}
             reusable: Mapping[str, Collection[str]] = {}
         else:
             held, reusable = ledger.holds(pod.uid, container.name), ledger.reusable_by(pod.uid)
-        return {
-            resource: _hints(ledger, resource, count, held=held.get(resource, ()), reusable=reusable.get(resource, ()))
-            for resource, count in requested.items()
-        }
+        found: dict[str, AnyHints] = {}
+        for resource, count in requested.items():
+            own, again = held.get(resource, ()), reusable.get(resource, ())
+            found[resource] = _hints(ledger, resource, count, held=own, reusable=again)
+        return found
 
     def allocate(self, ledger: DeviceLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> DeviceLedger:
         """Allocate near the nodes of *affinity* first; like the kubelet, nothing to a pod as a whole."""
@@ -108,6 +111,8 @@ class DeviceProvider(Provider[DeviceLedger]):
         chosen: dict[str, tuple[str, ...]] = {}
         needed: list[PreferenceRequest] = []
         requested = demand.container_devices(container, ledger.handled)
+        if not requested and not pod.init and ledger.reusable is None:
+            return ledger
         for resource, count in sorted(requested.items()):
             request = DeviceRequest(pod.uid, container.name, resource, count)
             picked = devices_to_allocate(ledger, request, affinity=affinity.nodes, answers=self.answers)
@@ -118,6 +123,8 @@ class DeviceProvider(Provider[DeviceLedger]):
         if needed:
             raise PreferencesNeededError(tuple(needed))
         given = ledger.give(pod.uid, container.name, devices=chosen)
+        if not pod.init and given.reusable is None:
+            return given
         return given.with_reusable(pod.uid, _reusable_after(given, pod, container, requested))
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
@@ -158,7 +165,7 @@ def _hints(
         gone = count - known.bit_count()
         return device_family(inventory, known, resource=resource, need=count - gone) or ()
     available = ledger.free[resource]
-    again = inventory.find(reusable)
+    again = inventory.find(reusable) if reusable else 0
     if (available | again).bit_count() < count:
         return ()
     return device_family(inventory, available, resource=resource, need=count, reusable=again) or ()
@@ -192,30 +199,33 @@ def _pick(
 ) -> DeviceSet | PreferenceRequest:
     """The devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
     inventory = ledger.inventories[request.resource]
-    reusable = inventory.find(ledger.reusable_by(request.uid).get(request.resource, ()))
-    taken = _fill(0, request.count, by_affinity(inventory, reusable, affinity)) if reusable else 0
-    missing = request.count - taken.bit_count()
-    if not missing:
-        return taken
+    taken, missing = 0, request.count
+    if again := ledger.reusable_by(request.uid).get(request.resource):
+        taken = _fill(0, request.count, by_affinity(inventory, inventory.find(again), affinity))
+        missing -= taken.bit_count()
+        if not missing:
+            return taken
     free = ledger.free[request.resource] & ~taken
     if free.bit_count() < missing:
         raise ProviderError(
             f"requested number of devices unavailable for {request.resource}. "
             f"Requested: {missing}, Available: {free.bit_count()}"
         )
-    aligned, unaligned, without_topology = by_affinity(inventory, free, affinity)
+    aligned = free & inventory.near(affinity) if affinity is not None else 0
     stages: tuple[DeviceSet, ...] = (aligned,)
     candidates = aligned
     if missing >= aligned.bit_count():
         taken |= aligned
         if missing == aligned.bit_count():
             return taken
-        stages = (unaligned, without_topology)
+        stages = by_affinity(inventory, free, affinity)[1:]
         candidates = free
-    preferred = _preferred(inventory, request, available=candidates | taken, taken=taken, answers=answers)
-    if isinstance(preferred, PreferenceRequest):
-        return preferred
-    return _fill(taken, request.count, (preferred & candidates, *stages))
+    if inventory.preferred_allocation:
+        preferred = _preferred(inventory, request, available=candidates | taken, taken=taken, answers=answers)
+        if isinstance(preferred, PreferenceRequest):
+            return preferred
+        stages = (preferred & candidates, *stages)
+    return _fill(taken, request.count, stages)
 
 
 def _preferred(
@@ -226,9 +236,7 @@ def _preferred(
     taken: DeviceSet,
     answers: PreferenceAnswers,
 ) -> DeviceSet | PreferenceRequest:
-    """The known devices that the plugin prefers; none if it does not support preferred allocation."""
-    if not inventory.preferred_allocation:
-        return 0
+    """The known devices that the plugin prefers, or the request to send first."""
     question = PreferenceRequest(
         uid=request.uid,
         container=request.container,

@@ -41,15 +41,20 @@ class MemoryHintFamily:
     _growing_width: int | None = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.nodes = bits.of(self.amounts)
-        growing: int | None = 1
-        if not self.enough_alone:
+        nodes = 0
+        for node in self.amounts:
+            nodes |= 1 << node
+        self.nodes = nodes
+        if self.enough_alone:
+            growing: int | None = 1
+            self.min_width = 1
+        else:
             growing = cover.fewest_nodes(list(self.amounts.values()), self.need, work_limit=self.work_limit)
+            widths = [mask.bit_count() for mask in self.fixed_sets]
+            self.min_width = min(widths if growing is None else [*widths, growing], default=0)
         self._growing_width = growing
         self.preferred_width = self.preferred_width or growing or 0
         self.preferred_widths = 1 << self.preferred_width
-        widths = [mask.bit_count() for mask in self.fixed_sets]
-        self.min_width = min(widths if growing is None else [*widths, growing], default=0)
 
     def fits(self, nodes: NodeSet) -> bool:
         if nodes and not nodes & ~self.nodes and max(self._missing(nodes)) <= 0:
@@ -128,6 +133,7 @@ class MemoryHintFamily:
 def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintFamily | None:
     """The sets of nodes that can serve *need* for a container of *pod*; ``None`` if there is none."""
     wanted = tuple(need.values())
+    only = next(iter(need)) if len(need) == 1 else None  # one type, the usual case, needs no comprehensions
     idle: dict[int, NodeAmounts] = {}
     fixed_sets: list[NodeSet] = []
     groups = dict.fromkeys(ledger.reusable_by(pod))
@@ -135,8 +141,12 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
     enough_alone: NodeSet = 0
     for id_, (cells, assignments, tables) in ledger.nodes.items():
         # A node that does not list a type has none of it; the kubelet crashes there.
-        free = tuple([tables[type_].free if type_ in tables else 0 for type_ in need])
-        enough = free >= wanted if len(wanted) == 1 else all(map(ge, free, wanted))
+        if only is not None:
+            free: NodeAmounts = (tables[only].free if only in tables else 0,)
+            enough = free >= wanted
+        else:
+            free = tuple([tables[type_].free if type_ in tables else 0 for type_ in need])
+            enough = all(map(ge, free, wanted))
         one_is_enough = one_is_enough or enough
         if not assignments:
             idle[id_] = free
@@ -151,7 +161,8 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
         idle_tables = [node.tables for node in ledger.nodes.values()]
         all_idle = [tuple([own.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for own in idle_tables]
         preferred_width = cover.fewest_nodes(all_idle, wanted) or 0
-    fixed_sets += [mask for mask in groups if mask not in fixed_sets and _group_fits(ledger, mask, need, pod=pod)]
+    if groups:
+        fixed_sets += [mask for mask in groups if mask not in fixed_sets and _group_fits(ledger, mask, need, pod=pod)]
     found = MemoryHintFamily(
         idle, wanted, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets), enough_alone=enough_alone
     )

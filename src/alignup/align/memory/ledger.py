@@ -137,7 +137,7 @@ class MemoryLedger:
         if earlier:
             for block in blocks:
                 _hand_over(containers, block, earlier)
-        reusable = self._reusable_after(pod, blocks, init=init)
+        reusable = self._reusable_after(pod, blocks, init=init) if init or again else self.reusable_by(pod)
         return MemoryLedger(nodes, with_item(self.held, pod, containers), self.pod_held, pod, reusable)
 
     def give_again(self, pod: str, container: str, *, init: bool = False) -> "MemoryLedger":
@@ -241,7 +241,8 @@ def _table(total: int, system_reserved: int, hugepages: int = 0) -> MemoryTable:
 def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[int]) -> None:
     """Count *blocks*, all on the same nodes, and reserve *sizes* there, the lowest node first."""
     group = blocks[0].nodes
-    for id_ in bits.members(group):
+    single = group and group & group - 1 == 0
+    for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         _, assignments, tables = nodes[id_]
         changed = dict(tables)
         for place, (_, type_, _) in enumerate(blocks):

@@ -64,7 +64,10 @@ class MemoryProvider(Provider[MemoryLedger]):
         return MemoryLedger.of_machine(self.nodes, self.reserved)
 
     def need(self, pod: Pod, container: Container | None) -> Mapping[str, int]:
-        """The bytes of each type to allocate to a container or a whole pod; empty if they are not managed."""
+        """The bytes of each type to allocate to a container or a whole pod; empty if they are not managed.
+
+        ``ProviderError`` for an amount that cannot be read. It rejects the pod, but only at the allocation.
+        """
         managers = self.settings.pod_level_managers
         if self.settings.policy is MemoryPolicy.NONE or pod.qos is not QoS.GUARANTEED:
             return {}
@@ -72,19 +75,19 @@ class MemoryProvider(Provider[MemoryLedger]):
             return {}
         return demand.memory(pod, container, pod_level_managers=managers)
 
-    def _request(self, pod: Pod, container: Container | None) -> Mapping[str, int]:
-        """What to allocate; empty also for an amount that cannot be read, which is rejected at allocation."""
+    def needs(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
         try:
-            return self.need(pod, container)
+            need = self.need(pod, container)
         except ProviderError:
             return {}
-
-    def needs(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
-        return {type_: Need(size, ledger.free_by_node(type_)) for type_, size in self._request(pod, container).items()}
+        return {type_: Need(size, ledger.free_by_node(type_)) for type_, size in need.items()}
 
     def hints(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Hints by type; ``None``: no preference, an empty mapping: impossible."""
-        need = self._request(pod, container)
+        try:
+            need = self.need(pod, container)
+        except ProviderError:
+            return None
         if not need:
             return None
         if container is not None:

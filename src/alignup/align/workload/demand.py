@@ -79,6 +79,8 @@ def pod_level_amounts(amounts: Amounts) -> Amounts:
 
 def fit_request(pod: Pod) -> FitRequest:
     """What a host must have free for *pod*; resources unknown to the fit check are omitted."""
+    if len(pod.containers) == 1 and not pod.init and not pod.overhead and not pod.has_pod_level_resources:
+        return _fit_request(pod.containers[0].resources.requests)  # nothing to add up
     return _fit_request(requests(pod))
 
 
@@ -110,12 +112,18 @@ def fit_used(pod: Pod) -> FitRequest:
 
 
 def _fit_request(total: Amounts) -> FitRequest:
-    return FitRequest(
-        milli_cpu=max(0, total[CPU].milli()) if CPU in total else 0,
-        memory=_value(total, MEMORY),
-        ephemeral_storage=_value(total, EPHEMERAL_STORAGE),
-        scalars={name: _value(total, name) for name in total if names.is_scalar(name)},
-    )
+    milli_cpu = memory = ephemeral_storage = 0
+    scalars: dict[str, int] = {}
+    for name, amount in total.items():
+        if name == CPU:
+            milli_cpu = max(0, amount.milli())
+        elif name == MEMORY:
+            memory = max(0, amount.value())
+        elif name == EPHEMERAL_STORAGE:
+            ephemeral_storage = max(0, amount.value())
+        elif names.is_scalar(name):
+            scalars[name] = max(0, amount.value())
+    return FitRequest(milli_cpu, memory, ephemeral_storage, scalars)
 
 
 def exclusive_cpus(pod: Pod, container: Container | None, *, pod_level_managers: bool = False) -> int:
@@ -137,8 +145,8 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
 
     Like in the kubelet, those of a pod are without types that only init containers request.
     """
-    if container is not None and not pod.has_pod_level_resources:
-        return _bytes(container.resources)
+    if container is not None and not pod.has_pod_level_resources and (sizes := container.resources.memory) is not None:
+        return sizes
     whole = pod_level_managers and pod.has_pod_level_resources
     if container is not None:
         return {} if whole and container.resources.qos is not QoS.GUARANTEED else _bytes(container.resources)
@@ -150,7 +158,7 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
 
 
 def container_devices(container: Container, resources: Collection[str]) -> dict[str, int]:
-    return {name: count for name, count in container.resources.limit_values.items() if name in resources}
+    return {name: amount.value() for name, amount in container.resources.limits.items() if name in resources}
 
 
 def pod_devices(pod: Pod, resources: Collection[str]) -> dict[str, int]:
@@ -165,10 +173,6 @@ def _bytes(resources: Resources) -> Mapping[str, int]:
     if sizes is None:
         raise ProviderError("[memorymanager] failed to represent quantity as int64")
     return sizes
-
-
-def _value(amounts: Amounts, name: str) -> int:
-    return max(0, amounts[name].value()) if name in amounts else 0
 
 
 def _add(total: dict[str, Amount], more: Mapping[str, Amount]) -> None:

@@ -11,7 +11,7 @@ from typing import Protocol
 from alignup.align.caching import lock_free_cached_property
 from alignup.align.quantity import Quantity
 from alignup.align.workload import names
-from alignup.align.workload.names import CPU, MEMORY
+from alignup.align.workload.names import CPU, HUGEPAGES, MEMORY
 
 Amounts = Mapping[str, Quantity]  #: by resource
 
@@ -40,11 +40,9 @@ class Resources:
 
     def _class_of(self, name: str) -> QoS:
         request, limit = self.requests.get(name), self.limits.get(name)
-        requested = request is not None and not request.is_zero
-        limited = limit is not None and not limit.is_zero
-        if not requested and not limited:
-            return QoS.BEST_EFFORT
-        return QoS.GUARANTEED if requested and request == limit else QoS.BURSTABLE
+        if request is not None and request.unscaled:  # is_zero without a call
+            return QoS.GUARANTEED if request is limit or request == limit else QoS.BURSTABLE
+        return QoS.BEST_EFFORT if limit is None or not limit.unscaled else QoS.BURSTABLE
 
     @lock_free_cached_property
     def whole_cpus(self) -> int:
@@ -56,16 +54,11 @@ class Resources:
         return 0 if (value * 1000 - request.milli()) % _WRAP else value
 
     @lock_free_cached_property
-    def limit_values(self) -> Mapping[str, int]:
-        """The limits in whole units, in which devices are counted."""
-        return {name: amount.value() for name, amount in self.limits.items()}
-
-    @lock_free_cached_property
     def memory(self) -> Mapping[str, int] | None:
         """The requested bytes of memory and of each huge page size; ``None`` if one is not a whole number."""
         sizes = {}
         for name, amount in self.requests.items():
-            if name == MEMORY or names.is_hugepages(name):
+            if name == MEMORY or name.startswith(HUGEPAGES):
                 size = amount.as_int64()
                 if size is None:
                     return None
@@ -128,7 +121,7 @@ class Pod:
     @lock_free_cached_property
     def ordinary_init(self) -> tuple[str, ...]:
         """The names of the init containers that are no sidecars: each ends before the next container starts."""
-        return tuple(container.name for container in self.init if not container.restartable)
+        return tuple([container.name for container in self.init if not container.restartable]) if self.init else ()
 
     @lock_free_cached_property
     def request_key(self) -> str:
@@ -147,10 +140,15 @@ class Pod:
         """The class from the status, else the computed one."""
         return self.recorded_qos or self.computed_qos
 
-    @lock_free_cached_property
+    @property
     def computed_qos(self) -> QoS:
         """The class of the pod-level resources if there are any, else that of all containers, or Burstable if mixed."""
         if self.has_pod_level_resources:
             return self.resources.qos
-        classes = {container.resources.qos for container in self.all_containers} or {QoS.BEST_EFFORT}
-        return classes.pop() if len(classes) == 1 else QoS.BURSTABLE
+        common: QoS | None = None
+        for container in self.all_containers:
+            own = container.resources.qos
+            if common is not None and own is not common:
+                return QoS.BURSTABLE
+            common = own
+        return common or QoS.BEST_EFFORT
