@@ -5,9 +5,10 @@ them. Meanwhile the pod holds its resources, but nothing is written: a crash lea
 resources are released.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from alignup.agent.devices import device_state
 from alignup.agent.devices.device_state import RequestedDevices
 from alignup.align.decision import Decision, Outcome, Rejection, Shortfall
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers, PreferenceRequest
@@ -33,6 +34,33 @@ class PendingAdmission:
     device_requests: tuple[RequestedDevices, ...] = ()  #: to allocate then
     seconds: float = 0.0  #: spent on the decision
     ticket: object = None  #: the same object while the pod holds its resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRules:
+    """How the agent decides where device plugins come and go."""
+
+    plugins: frozenset[str]  #: resources that device plugins serve or have served
+    rejects_unknown: bool  #: whether a pod is rejected that requests devices which no plugin has registered
+
+
+def decide(  # noqa: PLR0913
+    host: Host, pod: Pod, *, source: str, answers: PreferenceAnswers, rules: DeviceRules, clock: Callable[[], float]
+) -> PendingAdmission:
+    """Decide on a pod; *clock* measures how long that takes."""
+    start = clock()
+    decision = host.decide(pod, answers)
+    requests = decision.preference_requests
+    if requests:
+        decision = assume_no_preferences(host, pod, decision, answers)
+    if decision.admitted and rules.rejects_unknown:
+        missing = tuple(device_state.unknown_resources(host, pod))
+        if missing:
+            decision = rejected_for_missing_devices(decision, missing)
+    requests = tuple(one for one in requests if one.resource in rules.plugins) if decision.admitted else ()
+    return PendingAdmission(
+        pod=pod, source=source, decision=decision, preference_requests=requests, seconds=clock() - start
+    )
 
 
 class PluginRejectedError(ProviderError):

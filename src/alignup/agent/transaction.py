@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from alignup.agent import pending_admission
 from alignup.agent.devices import device_state
-from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
+from alignup.agent.pending_admission import DeviceRules, PendingAdmission
 from alignup.agent.pod_record import API_SOURCE, PodRecord, TrackedRecords, check_pod, same_workload
 from alignup.agent.state import AgentEvent, AgentState, Clock, EventKind, event_about, pod_view
 from alignup.agent.wait_queue import MAX_TRIES
@@ -61,20 +61,10 @@ class Transaction:
 
     def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
         check_pod(pod)
-        start = self._clock.monotonic()
-        decision = self._host.decide(pod, answers)
-        requests = decision.preference_requests
-        if requests:
-            decision = assume_no_preferences(self._host, pod, decision, answers)
-        if decision.admitted and (self._before.wait_enabled or source != API_SOURCE):
-            missing = tuple(device_state.unknown_resources(self._host, pod))
-            if missing:
-                decision = pending_admission.rejected_for_missing_devices(decision, missing)
-        plugins = self._before.plugins
-        requests = tuple(one for one in requests if one.resource in plugins) if decision.admitted else ()
-        seconds = self._clock.monotonic() - start
-        return PendingAdmission(
-            pod=pod, source=source, decision=decision, preference_requests=requests, seconds=seconds
+        before = self._before
+        rules = DeviceRules(plugins=before.plugins, rejects_unknown=before.wait_enabled or source != API_SOURCE)
+        return pending_admission.decide(
+            self._host, pod, source=source, answers=answers, rules=rules, clock=self._clock.monotonic
         )
 
     def admit(self, pod: Pod, *, source: str = API_SOURCE) -> AdmissionResult | PendingAdmission:
@@ -257,12 +247,13 @@ class Transaction:
             return
         misfits: set[str] = set()  # request keys that do not fit the current ledger
         passed: list[str] = []
+        updated: list[PodRecord] = []  # those that keep waiting; a new queue for each of them would take long
         blocked, tries = False, MAX_TRIES
         for uid, record in self._waiting.pods.items():
             if uid in self._pending or uid in self._backing_off:
                 continue
             new = record.pod.request_key not in misfits
-            if new and self._retry(record, passed if blocked else ()):
+            if new and self._retry(record, passed if blocked else (), updated):
                 misfits.clear()
                 blocked = blocked or any(map(self._blocks, passed))
             else:
@@ -270,10 +261,16 @@ class Transaction:
                 passed.append(uid)
                 blocked = blocked or self._blocks(uid)
             if blocked and new and not (tries := tries - 1):
-                return
+                break
+        if updated:
+            self._waiting = self._waiting.updated(*updated)
+            self._changed = True
 
-    def _retry(self, record: PodRecord, ahead: Iterable[str]) -> bool:
-        """Return whether a waiting pod fits now and may overtake those *ahead*; it is then admitted or pending."""
+    def _retry(self, record: PodRecord, ahead: Iterable[str], updated: list[PodRecord]) -> bool:
+        """Return whether a waiting pod fits now and may overtake those *ahead*; it is then admitted or pending.
+
+        If it keeps waiting, its record with the new decision is added to *updated*.
+        """
         try:
             decided = self.decide(record.pod, source=record.source)
         except (AlignError, NotReadyError):  # must not keep other pods waiting
@@ -282,12 +279,10 @@ class Transaction:
         if blocking := self._blocking_pod(decided, ahead):
             decision = pending_admission.waiting_behind(decision, blocking)
         if not decision.admitted:
-            self._waiting = self._waiting.updated(record.with_decision(decision))
-            self._changed = True
+            updated.append(record.with_decision(decision))
             return False
         if pending := self._reserve(decided):
-            decision = pending_admission.waiting_for_devices(pending)
-            self._waiting = self._waiting.updated(record.with_decision(decision))
+            updated.append(record.with_decision(pending_admission.waiting_for_devices(pending)))
             self.started.append(pending)
             return True
         self._host.apply(decided.decision)

@@ -36,8 +36,8 @@ class WaitQueue:
             raise BusyError(f"{len(self.pods)} pods are waiting, which is the limit")
         return self.updated(record)
 
-    def updated(self, record: PodRecord) -> Self:
-        return replace(self, pods={**self.pods, record.pod.uid: record})
+    def updated(self, *records: PodRecord) -> Self:
+        return replace(self, pods={**self.pods, **{record.pod.uid: record for record in records}})
 
     def without(self, uid: str) -> Self:
         pods = {other: record for other, record in self.pods.items() if other != uid}
