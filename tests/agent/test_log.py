@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -51,3 +53,11 @@ def test_a_name_cannot_break_a_line(readable):
 
     assert len(out.getvalue().splitlines()) == 1
     assert "\x1b[2J" not in out.getvalue()
+
+
+def test_the_agent_does_not_load_rich_but_others_can():
+    program = (
+        "import sys, alignup.agent.log; assert 'rich' not in sys.modules; import rich.console, alignup.agent.daemon"
+    )
+
+    subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603 - our own
