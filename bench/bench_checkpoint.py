@@ -24,15 +24,16 @@ from alignup.state.checkpoint_format import Checkpoint
 from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
 from alignup.state.history import History
 from bench.bench_admit import host, pod
-from bench.harness import Figure, best
+from bench.harness import Figure, best, best_cpu
 
-MANY = 5_000
+MANY, WAITING = 5_000, 1_000
 MEMORY = Path("/dev/shm")  # noqa: S108 - shows the cost without a disk
 
 
 def figures() -> Iterator[Figure]:
     """Budgets: 4 ms for a checkpoint of 200 pods, 2 s for a start with 500; 5,000 pods cost at most 1.3 times none."""
     yield from appending()
+    yield from releasing()
     yield from saving()
     yield from starting()
     yield from history()
@@ -78,15 +79,34 @@ def crowded(pods: int) -> Host:
 
 def appending() -> Iterator[Figure]:
     """Admit a pod in the agent, without its HTTP server: decide, append to the journal, sync. Then release it."""
-    with TemporaryDirectory() as directory:
-        few, many = (Resident(pods, Path(directory) / f"{pods}") for pods in (0, MANY))
-        rounds = [(usual(few.admit_and_release), usual(many.admit_and_release)) for _ in range(5)]
-        alone = min(one for one, _ in rounds) / 2
-        crowded = min(other for _, other in rounds) / 2
-        note = f"one fdatasync of 4 KiB here: {fdatasync_seconds(Path(directory)) * 1e3:.2f} ms"
-        yield Figure("change with 0 pods held, in the journal, median", alone, None, note)
-        ratio = f"{crowded / alone:.2f} times that of 0 pods"
-        yield Figure(f"change with {MANY:,} pods held, in the journal, median", crowded, 1.3 * alone, ratio)
+    places = {"on disk": None, "without a disk": MEMORY}  # a slow disk would hide what grows with the pods
+    for where, place in places.items():
+        if place is not None and not place.is_dir():
+            continue
+        with TemporaryDirectory(dir=place) as directory:
+            few, many = (Resident(pods, Path(directory) / f"{pods}") for pods in (0, MANY))
+            rounds = [(usual(few.admit_and_release), usual(many.admit_and_release)) for _ in range(5)]
+            alone = min(one for one, _ in rounds) / 2
+            crowded = min(other for _, other in rounds) / 2
+            note = "" if place else f"one fdatasync of 4 KiB here: {fdatasync_seconds(Path(directory)) * 1e3:.2f} ms"
+            yield Figure(f"change with 0 pods held, in the journal, {where}, median", alone, None, note)
+            ratio = f"{crowded / alone:.2f} times that of 0 pods"
+            yield Figure(f"change with {MANY:,} pods held, {where}, median", crowded, 1.3 * alone, ratio)
+
+
+def releasing() -> Iterator[Figure]:
+    """Release a pod while 1,000 pods wait that all request something else, and none fits."""
+    clock = Clock(now=time, monotonic=perf_counter)
+    one = host(2, Policy.SINGLE_NUMA_NODE, cpus=256)
+    transaction = Transaction(AgentState(host=one, idle_ledger=one.ledger, wait_enabled=True), clock)
+    for uid, cpus in {"most": 120, "other": 118, "last": 4}.items():
+        transaction.admit(pod(uid, cpus=cpus, memory="1Gi", gpus=0))
+    for number in range(WAITING):
+        transaction.admit(pod(f"waiting-{number}", cpus=12, memory=f"{1024 + number}Mi", gpus=0))
+    state = transaction.state()
+    assert (len(state.admitted), len(state.waiting.pods)) == (3, WAITING)
+    seconds = best_cpu(lambda: Transaction(state, clock).release("last"))
+    yield Figure(f"release with {WAITING:,} pods waiting", seconds, 50e-3, "all of them are decided on again")
 
 
 class Resident:

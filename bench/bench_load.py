@@ -15,7 +15,7 @@ from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
 from threading import Thread
 
-from bench.bench_agent import ADMISSIONS, CONFIG, GPU, GPUS, ROUNDS, UnixConnection, admissions, agent, pod
+from bench.bench_agent import ADMISSIONS, CONFIG, GPU, GPUS, MANY, ROUNDS, UnixConnection, admissions, agent, fill, pod
 from bench.harness import Figure
 
 CLIENTS, PROCESSES, ADMISSIONS_PER_CLIENT, STREAMS = 16, 4, 50, 500
@@ -38,6 +38,38 @@ def figures() -> Iterator[Figure]:
                     _listen(stack, root / "agent" / "agent.sock")
                 listened, _, _ = _beside_the_disk(root, connection)
             yield Figure("admission: 500 event streams in none", listened / p50 / 1e3, 0.002, "ms stand for times")
+        yield from _with_long_lists(root)
+
+
+def _with_long_lists(root: Path) -> Iterator[Figure]:
+    """Time small requests while another client reads everything that is long, with many pods."""
+    (root / "kubelet.json").write_text(json.dumps({**CONFIG, "maxPods": 2 * MANY}))
+    with agent(root, name="lists") as (_, connection):
+        fill(connection, MANY, cpu="1m", memory="1Mi")
+        for path in ("/v1/pods", "/v1/decisions?limit=1000", "/metrics", "/v1/machine", "/v1/picture.svg"):
+            worst = min(_longest_delay(root / "lists" / "agent.sock", connection, path) for _ in range(ROUNDS))
+            yield Figure(f"longest delay by {path.partition('?')[0]}, {MANY:,} pods", worst, 0.020)
+
+
+def _longest_delay(path: Path, connection: UnixConnection, url: str) -> float:
+    """Return the longest time of a small request while *url* is read by another client; lists are read to their end."""
+
+    def read() -> None:
+        other = UnixConnection(path)
+        token: str | None = ""
+        while token is not None:
+            other.request("GET", f"{url}?continue={token}" if token else url)
+            content = other.getresponse().read()
+            token = json.loads(content)["metadata"].get("continue") if url == "/v1/pods" else None
+
+    reader = Thread(target=read)
+    reader.start()
+    longest = 0.0
+    while reader.is_alive():
+        start = time.perf_counter()
+        assert connection.send_json("GET", "/healthz") == 200
+        longest = max(longest, time.perf_counter() - start)
+    return longest
 
 
 def _beside_the_disk(root: Path, connection: UnixConnection) -> tuple[float, float, float]:
