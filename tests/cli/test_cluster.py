@@ -211,7 +211,7 @@ def test_a_cluster_without_the_resource_says_how_to_install_it(tmp_path):
     assert run.returncode == 1
     assert run.stderr.splitlines() == [
         "alignup: the cluster has no resource hoststates.alignup.dev",
-        "  Install it with kubectl apply -f deploy/kubernetes/crds, and run 'alignup observe' on the nodes",
+        "  Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md",
     ]
 
 

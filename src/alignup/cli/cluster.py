@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 NOT_ADMITTED = 1
 ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
-_INSTALL = "Install it with kubectl apply -f deploy/kubernetes/crds, and run 'alignup observe' on the nodes"
+_INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
 _PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
 
 
