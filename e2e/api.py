@@ -44,11 +44,7 @@ class Api:
     """The API server of *plane*, as its administrator."""
 
     plane: ControlPlane
-    _context: ssl.SSLContext = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._context = ssl.create_default_context(cafile=str(self.plane.certificate))
-        self._context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    _context: ssl.SSLContext | None = field(default=None, init=False)
 
     def request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content: str = "application/json"
@@ -60,11 +56,18 @@ class Api:
             f"{self.plane.url}{path}", data=data, headers=headers, method=method
         )
         try:
-            with urllib.request.urlopen(request, context=self._context, timeout=SECONDS) as answer:  # noqa: S310
+            with urllib.request.urlopen(request, context=self._trust(), timeout=SECONDS) as answer:  # noqa: S310
                 found: Document = json.load(answer)
         except urllib.error.HTTPError as error:
             raise RefusedError(error.code, error.read().decode(errors="replace")[:2000]) from error
         return found
+
+    def _trust(self) -> ssl.SSLContext:
+        """The authority of the control plane, which exists once that has been started."""
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=str(self.plane.certificate))
+            self._context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        return self._context
 
     def get(self, path: str) -> Document | None:
         """Return an object; ``None`` if it does not exist."""

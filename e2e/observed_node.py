@@ -92,10 +92,8 @@ class ObservedNode:
     def name(self) -> str:
         return self.guest.name
 
-    def start(self, config: Document) -> None:
-        """Start the kubelet, wait until pods can run, and start the observer."""
-        self.guest.wait_booted()
-        self.guest.ask("start_kubelet", config=config)
+    def install(self) -> None:
+        """Wait until the kubelet can run pods, and start the observer."""
         self.api.wait_schedulable(self.name, self.logs)
         until("the service account of pods exists", self._service_account_exists)
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"

@@ -1,18 +1,16 @@
 """The observer and ``alignup cluster`` beside a real kubelet, through a scripted life of one node."""
 # ruff: noqa: S101
 
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from e2e import cluster_guest
-from e2e.api import PODS, Api
-from e2e.cluster_guest import NARROW, ClusterGuest, kubelet_config
-from e2e.control_plane import ControlPlane
-from e2e.observed_node import OBSERVER, ObservedNode, container, install_observer, pod
+from e2e.api import PODS
+from e2e.cluster_bed import ClusterBed
+from e2e.cluster_guest import NARROW, kubelet_config
+from e2e.observed_node import OBSERVER, ObservedNode, container, pod
 
 WHY = cluster_guest.missing()
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
@@ -27,18 +25,9 @@ STOPPED = "the device plugin of example.com/nic has stopped"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ObservedNode]:
-    place = tmp_path_factory.mktemp("cluster")
-    begun = time.monotonic()
-    with ExitStack() as stack:
-        image = cluster_guest.image()
-        plane = stack.enter_context(ControlPlane(place, nodes=(NODE,)))
-        guest = stack.enter_context(ClusterGuest(plane, NODE, SHAPE, image))
-        plane.start_controllers()
-        api = Api(plane)
-        install_observer(api)
-        made = ObservedNode(api, guest, plane.kubeconfig(place / "admin"))
-        made.start(kubelet_config())
-        made.timings["start"] = time.monotonic() - begun
+    with ClusterBed(tmp_path_factory.mktemp("cluster"), {NODE: SHAPE}) as bed:
+        made = bed.nodes[NODE]
+        made.timings["start"] = bed.seconds
         yield made
     for step, seconds in made.timings.items():
         print(f"{seconds:6.1f} s  {step}")  # noqa: T201

@@ -1,0 +1,110 @@
+"""A whole cluster for tests: control plane, guests with kubelets, observers, and a scheduler with or without ours."""
+# ruff: noqa: S603
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.request import urlopen
+
+from e2e import cluster_guest
+from e2e.api import NODES, Api, until
+from e2e.cluster_guest import ClusterGuest, kubelet_config
+from e2e.control_plane import ControlPlane, free_ports
+from e2e.guest import Shape
+from e2e.observed_node import ObservedNode, install_observer
+
+Document = dict[str, Any]
+
+
+class ClusterBed:
+    """A cluster whose nodes have the names and shapes of *nodes*; everything of it is in *place*."""
+
+    def __init__(self, place: Path, nodes: Mapping[str, Shape]) -> None:
+        self.plane = ControlPlane(place, nodes=tuple(nodes))
+        self.api = Api(self.plane)
+        self.nodes: dict[str, ObservedNode] = {}
+        self.seconds = 0.0  #: that the start took
+        self._shapes = nodes
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Start everything but the scheduler, and wait until pods can run and observers have published."""
+        begun = time.monotonic()
+        with ExitStack() as stack:
+            image = cluster_guest.image()
+            stack.enter_context(self.plane)
+            for number, (name, shape) in enumerate(self._shapes.items(), start=2):
+                guest = stack.enter_context(ClusterGuest(self.plane, name, shape, image, number=number))
+                self.nodes[name] = ObservedNode(self.api, guest, self.plane.directory / "admin.kubeconfig")
+            self.plane.kubeconfig(self.plane.directory / "admin.kubeconfig")
+            self.plane.start_controllers()
+            install_observer(self.api)
+            for node in self.nodes.values():
+                node.guest.wait_booted()
+                node.guest.ask("start_kubelet", config=kubelet_config())
+            for node in self.nodes.values():
+                node.install()
+            self._stack = stack.pop_all()
+        self.seconds = time.monotonic() - begun
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def check(self, step: str) -> None:
+        """Wait until all observers have published what their kubelets say."""
+        for name, node in self.nodes.items():
+            node.check(f"{step} on {name}")
+
+    def use_nodes(self, *names: str) -> None:
+        """Let schedulers use only these nodes."""
+        for name in self.nodes:
+            patch = {"spec": {"unschedulable": name not in names}}
+            self.api.request("PATCH", f"{NODES}/{name}", patch, content="application/merge-patch+json")
+
+    @contextmanager
+    def extender(self) -> Iterator[None]:
+        """Run ``alignup schedule``, and a kube-scheduler that asks it."""
+        port = free_ports(1)[0]
+        access = self.plane.directory / "admin.kubeconfig"
+        options = ("--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--no-leader-elect")
+        with (self.plane.directory / "alignup-schedule.log").open("ab") as log:
+            process = subprocess.Popen([sys.executable, "-m", "alignup", "schedule", *options], stdout=log, stderr=log)
+        try:
+            until(
+                "alignup schedule is ready", lambda: _is_ready(port), detail=lambda: self.plane.log("alignup-schedule")
+            )
+            self.plane.start_scheduler(_extenders(port))
+            yield
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _extenders(port: int) -> Document:
+    """The part of a scheduler configuration in docs/scheduling.md."""
+    extender = {
+        "urlPrefix": f"http://127.0.0.1:{port}/v1/extender",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "weight": 5,
+        "nodeCacheCapable": True,
+        "httpTimeout": "30s",
+    }
+    return {"percentageOfNodesToScore": 100, "extenders": [extender]}
+
+
+def _is_ready(port: int) -> bool:
+    with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10):
+        return True
+    return False

@@ -1,0 +1,174 @@
+"""Workloads that a scheduler without knowledge of NUMA nodes gets wrong, and counts of what became of their pods.
+
+The narrow node has four NUMA nodes with 1, 2, 2 and 2 free CPUs and 384 MiB each, a wide one has two with 3 and 4 free
+CPUs and 768 MiB each. Every workload fits somewhere.
+"""
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from e2e.api import PODS, Api, until
+from e2e.observed_node import container, pod
+
+Document = dict[str, Any]
+
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+REASON = "TopologyAffinityError"
+WINDOW = 60.0  #: seconds in which the pods of a Deployment are counted
+SEED = 4
+_SCHEDULER = "default-scheduler"
+
+
+@dataclass(frozen=True)
+class PodCounts:
+    """What became of the pods of a workload."""
+
+    running: int = 0
+    succeeded: int = 0
+    rejected: int = 0  #: with TopologyAffinityError
+    failed: int = 0  #: for other reasons
+    pending: int = 0
+    reasons: tuple[str, ...] = field(default=(), compare=False)  #: of the pods that failed otherwise
+
+    def __str__(self) -> str:
+        names = ("running", "succeeded", "rejected", "failed", "pending")
+        shown = ", ".join(f"{getattr(self, name)} {name}" for name in names if getattr(self, name))
+        return " ".join((shown or "no pods", *self.reasons))
+
+
+@dataclass(frozen=True)
+class Workload:
+    name: str
+    nodes: tuple[str, ...]  #: where it may run
+    run: Callable[[Api], PodCounts]
+
+
+def workloads(narrow: str, wide: str, other_wide: str, *, pods: int = 40) -> Iterator[Workload]:
+    """S1 to S5b; S4 has *pods* pods."""
+    mixed, both_wide = (narrow, wide), (wide, other_wide)
+    yield Workload("S1", mixed, lambda api: run_deployment(api, 2, cpu=3, memory="32Mi"))
+    yield Workload("S2", mixed, lambda api: run_together(api, (2, 1, 4, 2, 3, 2)))
+    yield Workload("S3", mixed, lambda api: run_deployment(api, 2, cpu=1, memory="500Mi"))
+    yield Workload("S4", mixed, lambda api: run_stream(api, pods))
+    yield Workload("S5", both_wide, lambda api: run_in_turn(api, deployment=False))
+    yield Workload("S5b", both_wide, lambda api: run_in_turn(api, deployment=True))
+
+
+def run_deployment(api: Api, replicas: int, *, cpu: int, memory: str) -> PodCounts:
+    """Count the pods of a Deployment over the window."""
+    api.request("POST", DEPLOYMENTS, _deployment(replicas, container(cpu=cpu, memory=memory)))
+    return _watch(api)
+
+
+def run_together(api: Api, cpus: Iterable[int]) -> PodCounts:
+    """Create pods at once, and count them when nothing changes any more."""
+    for number, count in enumerate(cpus):
+        _create(api, f"together-{number}", container(cpu=count, memory="32Mi"))
+    return _settle(api)
+
+
+def run_stream(api: Api, count: int) -> PodCounts:
+    """Create a pod every 2 seconds that ends after 8 to 20 seconds, and wait until all have ended."""
+    chance = random.Random(SEED)  # noqa: S311
+    begun = time.monotonic()
+    for number in range(count):
+        while time.monotonic() < begun + 2 * number:
+            time.sleep(0.05)
+        own = container(cpu=chance.randint(1, 4), memory="32Mi")
+        _create(api, f"stream-{number}", {**own, "args": [str(chance.randint(8, 20))]})
+    ended = lambda: not (found := count_pods(api)).running + found.pending  # noqa: E731
+    until("all pods of the stream have ended", ended, detail=lambda: count_pods(api))
+    return count_pods(api)
+
+
+def run_in_turn(api: Api, *, deployment: bool) -> PodCounts:
+    """Pods one after the other; the last one as a pod, or as a Deployment."""
+    for number, (cpus, memory) in enumerate(((2, "48Mi"), (4, "48Mi"), (3, "48Mi"), (1, "128Mi"))):
+        _create(api, f"turn-{number}", container(cpu=cpus, memory=memory))
+        _settle(api)
+    if deployment:
+        return run_deployment(api, 1, cpu=2, memory="48Mi")
+    _create(api, "turn-last", container(cpu=2, memory="48Mi"))
+    return _settle(api)
+
+
+def count_pods(api: Api) -> PodCounts:
+    phases: dict[str, int] = {}
+    rejected = 0
+    reasons = []
+    for one in api.items(PODS):
+        status = one["status"]
+        if status.get("reason") == REASON:
+            rejected += 1
+            continue
+        phases[status["phase"]] = phases.get(status["phase"], 0) + 1
+        if status["phase"] == "Failed":
+            reasons.append(f"{one['metadata']['name']}: {status.get('reason')} {status.get('message')}")
+    return PodCounts(
+        running=phases.get("Running", 0),
+        succeeded=phases.get("Succeeded", 0),
+        rejected=rejected,
+        failed=phases.get("Failed", 0),
+        pending=phases.get("Pending", 0),
+        reasons=tuple(reasons),
+    )
+
+
+def clear(api: Api) -> None:
+    """Delete all workloads, and wait until their pods are gone."""
+    for one in api.items(DEPLOYMENTS):
+        api.request("DELETE", f"{DEPLOYMENTS}/{one['metadata']['name']}")
+    until("the Deployments are gone", lambda: not api.items(DEPLOYMENTS))
+
+    def gone() -> bool:
+        left = api.items(PODS)
+        if any("deletionTimestamp" not in one["metadata"] for one in left):
+            api.request("DELETE", PODS)
+        return not left
+
+    until("the pods are gone", gone, detail=lambda: count_pods(api))
+
+
+def _create(api: Api, name: str, own: Document) -> None:
+    api.request("POST", PODS, pod(name, own, schedulerName=_SCHEDULER))
+
+
+def _deployment(replicas: int, own: Document) -> Document:
+    labels = {"app": "workload"}
+    spec = pod("workload", own, schedulerName=_SCHEDULER, restartPolicy="Always")["spec"]
+    return {
+        "metadata": {"name": "workload"},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def _watch(api: Api) -> PodCounts:
+    """Count until the window is over."""
+    end = time.monotonic() + WINDOW
+    while time.monotonic() < end:
+        time.sleep(0.5)
+    return count_pods(api)
+
+
+def _settle(api: Api) -> PodCounts:
+    """Wait until every pod runs, has ended, or was found unschedulable."""
+
+    def settled() -> bool:
+        return all(map(_is_decided, api.items(PODS)))
+
+    until("the kubelets have decided", settled, detail=lambda: count_pods(api))
+    return count_pods(api)
+
+
+def _is_decided(one: Document) -> bool:
+    if one["status"]["phase"] != "Pending":
+        return True
+    conditions = {each["type"]: each for each in one["status"].get("conditions", ())}
+    return bool(conditions.get("PodScheduled", {}).get("reason") == "Unschedulable")
