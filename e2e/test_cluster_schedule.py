@@ -15,15 +15,18 @@ from e2e.cluster_workloads import PodCounts, Workload, clear, workloads
 WHY = cluster_guest.missing()
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
-NODES = {"narrow": NARROW, "wide": WIDE, "wide-2": WIDE}
+SHAPES = {"narrow": NARROW, "wide": WIDE, "wide-2": WIDE}
 #: The number of pods of S4, and the names of the workloads to run.
 PODS = int(os.environ.get("ALIGNUP_CLUSTER_PODS", "40"))
-CHOSEN = os.environ.get("ALIGNUP_CLUSTER_WORKLOADS", "S1 S2 S3 S4 S5 S5b").split()
+NAMES = os.environ.get("ALIGNUP_CLUSTER_WORKLOADS", "S1 S2 S3 S4 S5 S5b").split()
+CHOSEN = [one for one in workloads(*SHAPES, pods=PODS) if one.name in NAMES]
 
 
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
-    with ClusterBed(tmp_path_factory.mktemp("cluster"), NODES) as made:
+    needed = {name for one in CHOSEN for name in one.nodes}
+    shapes = {name: shape for name, shape in SHAPES.items() if name in needed}
+    with ClusterBed(tmp_path_factory.mktemp("cluster"), shapes) as made:
         print(f"\nnodes ready after {made.seconds:.0f} s")
         made.check("start")
         yield made
@@ -41,11 +44,10 @@ def run_workload(bed: ClusterBed, workload: Workload, scheduler: str) -> PodCoun
 
 
 def test_no_pod_is_rejected_with_the_extender(bed: ClusterBed) -> None:
-    chosen = [one for one in workloads(*NODES, pods=PODS) if one.name in CHOSEN]
     bed.plane.start_scheduler()
-    baseline = {one.name: run_workload(bed, one, "kube-scheduler") for one in chosen}
+    baseline = {one.name: run_workload(bed, one, "kube-scheduler") for one in CHOSEN}
     with bed.extender():
-        ours = {one.name: run_workload(bed, one, "with alignup") for one in chosen}
+        ours = {one.name: run_workload(bed, one, "with alignup") for one in CHOSEN}
     assert sum(found.rejected for found in baseline.values()), "the workloads are no trouble on this cluster"
     assert {name: found.rejected + found.failed for name, found in ours.items()} == dict.fromkeys(ours, 0)
     for name, found in ours.items():
