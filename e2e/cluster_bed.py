@@ -1,11 +1,12 @@
 """A whole cluster for tests: control plane, guests with kubelets, observers, and a scheduler with or without ours."""
 # ruff: noqa: S603
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,9 +18,11 @@ from e2e.api import NODES, Api, until
 from e2e.cluster_guest import ClusterGuest, kubelet_config
 from e2e.control_plane import ControlPlane, free_ports
 from e2e.guest import Shape
-from e2e.observed_node import ObservedNode, install_observer
+from e2e.observed_node import ObservedNode, install_observer, is_admitted, placement_difference
 
 Document = dict[str, Any]
+
+PLACEMENT = "alignup.dev/predicted-placement"  #: the annotation of a pod that ``alignup schedule`` has bound
 
 
 class ClusterBed:
@@ -70,9 +73,21 @@ class ClusterBed:
             patch = {"spec": {"unschedulable": name not in names}}
             self.api.request("PATCH", f"{NODES}/{name}", patch, content="application/merge-patch+json")
 
+    def mispredictions(self) -> list[str]:
+        """Pods that hold something else than ``alignup schedule`` predicted when it bound them."""
+        found = []
+        for node in self.nodes.values():
+            kubelet = node.view()
+            for one in node.pods():
+                text = one["metadata"].get("annotations", {}).get(PLACEMENT)
+                compared = text is not None and one["metadata"]["uid"] in kubelet.stored and is_admitted(one)
+                difference = placement_difference(json.loads(text), one, kubelet) if compared else ""
+                found += [f"{one['metadata']['name']} on {node.name}: {difference}"] if difference else []
+        return found
+
     @contextmanager
-    def extender(self) -> Iterator[None]:
-        """Run ``alignup schedule``, and a kube-scheduler that asks it."""
+    def extender(self) -> Iterator[Callable[[], list[str]]]:
+        """Run ``alignup schedule``, and a kube-scheduler that asks it; yield a function that reads its predictions."""
         port = free_ports(1)[0]
         access = self.plane.directory / "admin.kubeconfig"
         options = ("--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--no-leader-elect")
@@ -83,7 +98,7 @@ class ClusterBed:
                 "alignup schedule is ready", lambda: _is_ready(port), detail=lambda: self.plane.log("alignup-schedule")
             )
             self.plane.start_scheduler(_extenders(port))
-            yield
+            yield lambda: _metrics(port, "alignup_prediction_total")
         finally:
             process.terminate()
             process.wait()
@@ -102,6 +117,13 @@ def _extenders(port: int) -> Document:
         "httpTimeout": "30s",
     }
     return {"percentageOfNodesToScore": 100, "extenders": [extender]}
+
+
+def _metrics(port: int, name: str) -> list[str]:
+    """The lines of one metric."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return [line for line in lines if line.startswith(f"{name}{{") and not line.endswith(" 0.0")]
 
 
 def _is_ready(port: int) -> bool:

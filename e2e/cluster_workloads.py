@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from e2e.api import PODS, Api, until
-from e2e.observed_node import container, pod
+from e2e.observed_node import container, is_admitted, pod
 
 Document = dict[str, Any]
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 REASON = "TopologyAffinityError"
 WINDOW = 60.0  #: seconds in which the pods of a Deployment are counted
+QUIET = 15.0  #: seconds without a change after which nothing changes any more
 SEED = 4
 _SCHEDULER = "default-scheduler"
 
@@ -26,7 +27,7 @@ _SCHEDULER = "default-scheduler"
 class PodCounts:
     """What became of the pods of a workload."""
 
-    running: int = 0
+    running: int = 0  #: or starting, after the kubelet has admitted them
     succeeded: int = 0
     rejected: int = 0  #: with TopologyAffinityError
     failed: int = 0  #: for other reasons
@@ -104,7 +105,8 @@ def count_pods(api: Api) -> PodCounts:
         if status.get("reason") == REASON:
             rejected += 1
             continue
-        phases[status["phase"]] = phases.get(status["phase"], 0) + 1
+        phase = "Running" if is_admitted(one) else status["phase"]
+        phases[phase] = phases.get(phase, 0) + 1
         if status["phase"] == "Failed":
             reasons.append(f"{one['metadata']['name']}: {status.get('reason')} {status.get('message')}")
     return PodCounts(
@@ -158,17 +160,25 @@ def _watch(api: Api) -> PodCounts:
 
 
 def _settle(api: Api) -> PodCounts:
-    """Wait until every pod runs, has ended, or was found unschedulable."""
+    """Wait until every pod is admitted, has ended, or was found unschedulable, and no pod has changed for a while.
+
+    A pod that a scheduler has found unschedulable may be tried again a moment later.
+    """
+    seen: dict[str, Any] = {"versions": None, "since": 0.0}
 
     def settled() -> bool:
-        return all(map(_is_decided, api.items(PODS)))
+        found = api.items(PODS)
+        versions = [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in found]
+        if versions != seen["versions"]:
+            seen.update(versions=versions, since=time.monotonic())
+        return all(map(_is_decided, found)) and time.monotonic() - seen["since"] > QUIET
 
     until("the kubelets have decided", settled, detail=lambda: count_pods(api))
     return count_pods(api)
 
 
 def _is_decided(one: Document) -> bool:
-    if one["status"]["phase"] != "Pending":
+    if one["status"]["phase"] != "Pending" or is_admitted(one):
         return True
     conditions = {each["type"]: each for each in one["status"].get("conditions", ())}
     return bool(conditions.get("PodScheduled", {}).get("reason") == "Unschedulable")

@@ -208,6 +208,12 @@ class ObservedNode:
         return [one.get("lastHeartbeatTime") for one in conditions]
 
 
+def is_admitted(found: Document) -> bool:
+    """Whether the kubelet of a pod has admitted it; it may not run yet."""
+    status = found["status"]
+    return status["phase"] == "Running" or (status["phase"] == "Pending" and bool(status.get("containerStatuses")))
+
+
 def _misprediction(predicted: Document, found: Document, kubelet: KubeletView) -> str:
     """What the kubelet did differently; empty if nothing."""
     status = found["status"]
@@ -216,8 +222,13 @@ def _misprediction(predicted: Document, found: Document, kubelet: KubeletView) -
         return f"predicted {predicted['kubelet']}, but the pod is {status['phase']}"
     if rejected or status["phase"] != "Running":
         return ""
+    return placement_difference(predicted["placements"], found, kubelet)
+
+
+def placement_difference(placements: Iterable[Document], found: Document, kubelet: KubeletView) -> str:
+    """How what a pod holds differs from its predicted *placements*; empty if it does not."""
     held = kubelet.stored.get(found["metadata"]["uid"], {})
-    for placement in predicted["placements"]:
+    for placement in placements:
         name = placement["container"]
         actual, wanted = _held(held.get(name, {}), kubelet), _given(placement["given"], kubelet)
         if wanted != actual:

@@ -33,11 +33,12 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
 
 
 def run_workload(bed: ClusterBed, workload: Workload, scheduler: str) -> PodCounts:
-    """Run a workload alone, print what became of its pods, and leave nothing of it."""
+    """Run a workload alone, print what became of its pods, compare them with predictions, and leave nothing of it."""
     bed.use_nodes(*workload.nodes)
     begun = time.monotonic()
     found = workload.run(bed.api)
     print(f"{workload.name} {scheduler}: {found} after {time.monotonic() - begun:.0f} s", flush=True)
+    assert bed.mispredictions() == []
     clear(bed.api)
     bed.check(f"end of {workload.name}")
     return found
@@ -46,8 +47,11 @@ def run_workload(bed: ClusterBed, workload: Workload, scheduler: str) -> PodCoun
 def test_no_pod_is_rejected_with_the_extender(bed: ClusterBed) -> None:
     bed.plane.start_scheduler()
     baseline = {one.name: run_workload(bed, one, "kube-scheduler") for one in CHOSEN}
-    with bed.extender():
+    with bed.extender() as predictions:
         ours = {one.name: run_workload(bed, one, "with alignup") for one in CHOSEN}
+        lines = predictions()
+    print(*lines, sep="\n")
+    assert all('outcome="as_predicted"' in line for line in lines)
     assert sum(found.rejected for found in baseline.values()), "the workloads are no trouble on this cluster"
     assert {name: found.rejected + found.failed for name, found in ours.items()} == dict.fromkeys(ours, 0)
     for name, found in ours.items():
