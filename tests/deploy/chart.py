@@ -62,7 +62,7 @@ def render_templates(values: Mapping[str, Any] | None = None, *, namespace: str 
 
 
 def default_values() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))
+    (found,) = read_documents((CHART / "values.yaml").read_text("utf-8"))
     return found
 
 
