@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import socket
 import ssl
 from contextlib import asynccontextmanager, suppress
 
@@ -9,8 +10,8 @@ import httpx2
 import pytest
 
 from alignup.align.errors import ListenError
-from alignup.serve import sockets
-from alignup.serve.connections import ConnectionLimits
+from alignup.serve import server, sockets
+from alignup.serve.connections import ConnectionLimits, has_hung_up
 from alignup.serve.server import ServerLimits, serve_app
 from alignup.serve.tls import ServerCertificate
 from tests.certificates import ca_file, install
@@ -119,6 +120,42 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
 
         writer.transport.abort()
         del reader
+
+
+async def test_a_client_that_hangs_up_while_a_request_waits_is_noticed(tmp_path):
+    agent = FakeBackend()
+    certificate = ServerCertificate(*install("first", tmp_path))
+    request = b"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
+    async with serve(certificate, agent, gone=0.01) as address:
+        reader, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=ca_file()))
+        writer.write(request * 100)  # more than is parsed at once
+        await until(lambda: agent.event_bus.subscribers)
+
+        writer.get_extra_info("socket").shutdown(socket.SHUT_WR)  # without TLS's own end
+
+        async with asyncio.timeout(SECONDS):
+            with suppress(ConnectionError):
+                await reader.read()
+        writer.transport.abort()
+
+
+async def test_a_client_that_stays_while_a_request_waits_is_served(tmp_path, monkeypatch):
+    checks = []
+    monkeypatch.setattr(server, "has_hung_up", lambda descriptor: checks.append(has_hung_up(descriptor)) or checks[-1])
+    agent = FakeBackend()
+    certificate = ServerCertificate(*install("first", tmp_path))
+    request = b"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
+    async with serve(certificate, agent, gone=0.01) as address:
+        reader, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=ca_file()))
+        writer.write(request * 100)  # more than is parsed at once
+        await until(lambda: agent.event_bus.subscribers)
+
+        await until(lambda: len(checks) > 2)
+        agent.event_bus.publish("small", {})
+
+        async with asyncio.timeout(SECONDS):
+            await reader.readuntil(b"event: small")
+        writer.transport.abort()
 
 
 def damaged(kind, certificate, key):

@@ -7,6 +7,7 @@ client with the token sends it at once, and moves to the slots that are reserved
 
 import ipaddress
 import resource
+import select
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -109,3 +110,10 @@ def peer_of(address: object) -> str | None:
             return str(found.ipv4_mapped)
         return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
     return str(found)
+
+
+def has_hung_up(descriptor: int) -> bool:
+    """Whether the peer of a socket sends nothing more, even if something it sent was not read."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLRDHUP)
+    return bool(poll.poll(0))

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from alignup.serve.connections import ConnectionLimits, ConnectionTable, peer_of
+from alignup.serve.connections import ConnectionLimits, ConnectionTable, has_hung_up, peer_of
 
 #: The key of the :class:`ServedConnection` in the ASGI scope of a request.
 CONNECTION = "alignup.connection"
@@ -44,6 +44,7 @@ class ServerLimits:
     idle: int = 30  #: seconds before an idle connection is closed
     read: float = 60.0  #: seconds for a client to read a response, or a chunk of a stream
     unauthenticated: float = 30.0  #: seconds before a connection without an authorized request is closed
+    gone: float = 5.0  #: seconds between checks whether a TLS client is still there while nothing is read from it
     end: float = 10.0  #: seconds to finish running requests at shutdown
     connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits().within_descriptors())
 
@@ -161,7 +162,11 @@ class _Acceptor:
         timeout = None if context is None else self._limits.head
         with suppress(OSError):  # no valid TLS handshake, or not in time
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection, accepted, ssl=context, ssl_handshake_timeout=timeout
+                lambda: connection,
+                accepted,
+                ssl=context,
+                ssl_handshake_timeout=timeout,
+                ssl_shutdown_timeout=timeout,
             )
 
 
@@ -169,6 +174,14 @@ class _FlowControl(FlowControl):
     """Reads nothing while reading is held, whatever uvicorn resumes."""
 
     _held = False
+
+    def __init__(self, transport: asyncio.Transport, *, on_pause: Callable[[], None]) -> None:
+        super().__init__(transport)
+        self._on_pause = on_pause
+
+    def pause_reading(self) -> None:
+        super().pause_reading()
+        self._on_pause()
 
     def hold_reading(self, held: bool) -> None:  # noqa: FBT001 - the only parameter
         if held:
@@ -216,6 +229,7 @@ class ServedConnection(HttpToolsProtocol):
         super().__init__(config, server_state, app_state)
         self.handshake: asyncio.Task[None] | None = None
         self.established = False  #: whether there is a transport
+        self._over_tls = False
         self._table = table
         self._limits = limits
         self._reading_body = False  #: whether the next byte belongs to the body of a request, or its trailers
@@ -238,7 +252,8 @@ class ServedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn itself
         super().connection_made(transport)
         self.established = True
-        self.flow = self._flow = _FlowControl(transport)
+        self._over_tls = transport.get_extra_info("sslcontext") is not None
+        self.flow = self._flow = _FlowControl(transport, on_pause=self._watch_client)
         transport.set_write_buffer_limits(high=1, low=0)  # pause_writing while anything is unread
         self._start_timer("head", self._limits.head, self._time_out)
         self._start_timer("unauthenticated", self._limits.unauthenticated, transport.close)
@@ -323,6 +338,18 @@ class ServedConnection(HttpToolsProtocol):
         # These refer to the connection. Without them, its headers are freed now, not when garbage is collected.
         self.pipeline.clear()
         self.scope = self.cycle = None  # type: ignore[assignment] # as uvicorn does with the parser
+
+    def _watch_client(self) -> None:
+        """While nothing is read over TLS, asyncio reports no end of the connection, and then never closes it."""
+        if self._over_tls and not self.transport.is_closing():
+            self._start_timer("gone", self._limits.gone, self._check_client)
+
+    def _check_client(self) -> None:
+        if self._flow.read_paused and not self.transport.is_closing():
+            if has_hung_up(self.transport.get_extra_info("socket").fileno()):
+                self.transport.abort()
+            else:
+                self._watch_client()
 
     def _between_requests(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
