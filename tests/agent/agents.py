@@ -146,7 +146,7 @@ def start_with(
     log_start = log.stat().st_size if log.exists() else 0
     process = forked(serve, command, log, dict(env or {}), largest)
     http = httpx2.Client(
-        transport=httpx2.HTTPTransport(uds=str(root / "agent.sock")), base_url="http://agent", timeout=30
+        transport=httpx2.HTTPTransport(uds=str(root / "agent.sock"), verify=False), base_url="http://agent", timeout=30
     )
     agent = Agent(process, root, log, http)
     wait_for(lambda: _listens(agent, log_start), what=lambda: f"the agent to listen: {log.read_text()[-2000:]}")

@@ -163,7 +163,9 @@ def test_a_log_that_nobody_reads_stops_no_decision(tmp_path):
     reader = os.open(fifo, os.O_RDWR)
     fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
     process = forked(serve_command, arguments(root), fifo, {}, None)
-    http = httpx2.Client(transport=httpx2.HTTPTransport(uds=str(root / "agent.sock")), base_url="http://agent")
+    http = httpx2.Client(
+        transport=httpx2.HTTPTransport(uds=str(root / "agent.sock"), verify=False), base_url="http://agent"
+    )
     agent = Agent(process, root, fifo, http)
     wait_for((root / "agent.sock").exists)
 

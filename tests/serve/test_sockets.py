@@ -310,7 +310,7 @@ async def test_a_tcp_address_requires_the_token(tmp_path):
         host, port = listener.getsockname()
         async with (
             serve_app(app, listener, stopping=stopping, limits=ServerLimits(end=1)),
-            httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client,
+            httpx2.AsyncClient(base_url=f"http://{host}:{port}", verify=False) as client,
         ):
             rejected = await client.get("/v1/pods")
             taken = await client.get("/v1/pods", headers={"Authorization": "Bearer secret"})

@@ -280,12 +280,12 @@ def test_pods_survive_an_unavailable_runtime(place):
         await harness.wait_until(lambda: ("later", EventKind.TROUBLE) in kinds_of_events(harness))
         await harness.runtime.serve()
         await harness.wait_running("later")
-        return harness.run("web"), harness.runner.status()
+        await harness.wait_until(lambda: harness.runner.status().runtime.ready)
+        return harness.run("web")
 
-    run, status = run_scenario(place, scenario)
+    run = run_scenario(place, scenario)
 
     assert run.containers[0].restarts == 0
-    assert status.runtime.ready
 
 
 def test_a_restarted_agent_adopts_running_containers(place):
