@@ -162,6 +162,10 @@ class ControlPlane:
         file.write_text(json.dumps(document))
         self._start(_SCHEDULER, f"--config={file}", "--secure-port=0")
 
+    def process(self, name: str) -> int:
+        """The process id of a program."""
+        return self._processes[name].pid
+
     def log(self, name: str, characters: int = 2000) -> str:
         """The end of the log of a program."""
         return (self.directory / f"{name}.log").read_text(errors="replace")[-characters:]

@@ -52,13 +52,22 @@ class Informer(Generic[Object]):
 
     Changes are applied to ``objects`` one by one, and listeners are called after each. No other task runs while the
     differences of a new list are applied, so other tasks see the objects of one resource version.
+
+    *trim* makes the objects smaller that are kept; listeners get changed objects as they came.
     """
 
-    def __init__(self, client: ApiClient, resource: Resource[Object], query: Query = ALL) -> None:
+    def __init__(
+        self,
+        client: ApiClient,
+        resource: Resource[Object],
+        query: Query = ALL,
+        *,
+        trim: Callable[[Object], Object] | None = None,
+    ) -> None:
         self.resource, self.query = resource, query
         self.objects: Mapping[ObjectKey, Object]
         self.error: ApiError | None = None  #: why the cache does not follow the API server now; ``None``: it does
-        self._client = client
+        self._client, self._trim = client, trim
         self._objects: dict[ObjectKey, Object] = {}
         self.objects = MappingProxyType(self._objects)
         self._version = ""  #: the resource version to resume at; empty: list first
@@ -208,7 +217,7 @@ class Informer(Generic[Object]):
             old = None
         if old is not None and old.metadata.resource_version == obj.metadata.resource_version:
             return
-        self._objects[key] = obj
+        self._objects[key] = obj if self._trim is None else self._trim(obj)
         self._notify(Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old, self._replacing))
 
     def _remove(self, key: ObjectKey, last: Object | None = None) -> None:

@@ -3,8 +3,14 @@
 import pytest
 
 from alignup.cluster.scheduling.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.cluster.sources import binding_time, known_pod
+from alignup.kubeapi import PODS
+from alignup.kubeapi.pod_trimming import PodTrimmer
+from alignup.schema.codec import convert
 from alignup.testing.api_server import ApiFault
+from bench.pods_of_a_cluster import pod as big_pod
 from tests.align.hosts import pod
+from tests.cluster.api_objects import node
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
@@ -207,3 +213,31 @@ async def test_a_server_that_is_away_is_a_problem(live, nodes):
 
     await until(lambda: len(live.problems) == 3)
     assert live.problems[0].startswith("nodes are not followed: ")
+
+
+async def test_a_host_state_can_be_there_before_its_node(live, nodes):
+    nodes.kubelets["late"] = nodes.kubelets["a"]
+    nodes.report("late")
+    nodes.create(WIDE, "a")
+    await until(lambda: live.host_states.get("late") and kinds(live)["a"] == "rejects")
+    assert live.verdict(OTHER, "late").reason == "no such node"
+
+    nodes.server.put(node("late"))
+
+    await until(lambda: live.verdict(OTHER, "late").admits)
+
+
+def test_trimmed_pods_count_as_whole_ones():
+    documents = [big_pod(number) for number in range(50)]
+    documents[1]["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "y"}
+    documents[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    documents[3]["status"]["phase"] = "Failed"
+    trimmer = PodTrimmer()
+    for document in documents:
+        whole = convert(document, PODS.type)
+        trimmed = trimmer.trim(whole)
+        assert known_pod(trimmed) == known_pod(whole)
+        assert binding_time(trimmed) == binding_time(whole)
+        assert trimmed.metadata.labels == whole.metadata.labels
+    pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
+    assert trimmer.trim(pending) is pending

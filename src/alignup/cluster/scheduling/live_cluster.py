@@ -15,7 +15,7 @@ import gc
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
@@ -25,11 +25,15 @@ from alignup.cluster.sources import api_pod_stage, binding_time, bound_pod, kube
 from alignup.kube.pod import read_pod
 from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer, Resource
 from alignup.kubeapi.errors import NotFoundError
-from alignup.kubeapi.objects import ApiPod
+from alignup.kubeapi.objects import ApiNode, ApiPod
+from alignup.kubeapi.pod_trimming import PodTrimmer
 from alignup.kubeapi.resource import Object
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
+
+if TYPE_CHECKING:
+    from alignup.schema.host_state import HostStateDocument
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
@@ -68,10 +72,9 @@ class LiveCluster:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)
         self.nodes = Informer(client, NODES)
-        self.host_states = Informer(client, HOST_STATES)
-        self.pods = Informer(
-            client, PODS
-        )  #: pending and finished ones, too: a watch of unfinished ones hides why they end
+        self.host_states = Informer(client, HOST_STATES, trim=_without_content)
+        # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
+        self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
         self._fallback = TopologyFallback()
         self._client, self._metrics = client, metrics
@@ -79,7 +82,8 @@ class LiveCluster:
         self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
         self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
         self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}  #: node → uid → pod, as observed last
-        self._waiting: dict[str, None] = {}  #: nodes whose new HostState waits until all pods are listed
+        #: HostStates that wait until all pods are listed, or until there is a Node
+        self._waiting: dict[str, HostStateDocument] = {}
         self._assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
         self._changed: set[str] = set()  #: nodes that listeners have not been told about
         self._listeners: list[ChangeListener] = []
@@ -90,8 +94,8 @@ class LiveCluster:
 
     async def run(self) -> None:
         """Follow the API server until cancelled."""
-        self.nodes.subscribe(lambda change: self._host_changed(change.object.metadata.name))
-        self.host_states.subscribe(lambda change: self._host_changed(change.object.metadata.name))
+        self.nodes.subscribe(self._node_changed)
+        self.host_states.subscribe(self._state_changed)
         self.topologies.subscribe(lambda change: self._topology_changed(change.object.metadata.name))
         self.pods.subscribe(self._pod_changed)
         self.pods.subscribe_lists(self._pods_listed)
@@ -214,13 +218,37 @@ class LiveCluster:
             return False
         return True
 
-    def _host_changed(self, name: str) -> None:
-        """A node or its HostState was added, modified or deleted."""
-        if self._pods_wanted and self.pods.listing:
-            # It may contain a pod that was bound after the list was made, and that must not seem to have ended.
-            self._waiting[name] = None
+    def _state_changed(self, change: Change["HostStateDocument"]) -> None:
+        state = change.object
+        name = state.metadata.name
+        self._waiting.pop(name, None)
+        if change.type is EventType.DELETED:
+            self._forget_host(name)
+        elif self._must_wait or self.nodes.get(name) is None:
+            self._waiting[name] = state
         else:
-            self._read_host(name)
+            self._read_host(state)
+
+    def _node_changed(self, change: Change[ApiNode]) -> None:
+        name = change.object.metadata.name
+        if change.type is EventType.DELETED:
+            self._forget_host(name)
+        elif change.type is EventType.ADDED and not self._must_wait:
+            if name in self._waiting:
+                self._read_host(self._waiting.pop(name))
+            elif self.options.approximate:
+                self._topology_changed(name)
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether a list of pods is on its way: it may lack a pod of a new HostState, which has not ended."""
+        return self._pods_wanted and self.pods.listing
+
+    def _forget_host(self, name: str) -> None:
+        self._unknown.pop(name, None)
+        self._drop_host(name)
+        if self.options.approximate:
+            self._topology_changed(name)
 
     def _topology_changed(self, name: str) -> None:
         """A NodeResourceTopology was written, or counts from now on, or no longer."""
@@ -232,14 +260,10 @@ class LiveCluster:
     def _topology_counts(self, name: str) -> bool:
         return self.host_states.get(name) is None and self.nodes.get(name) is not None
 
-    def _read_host(self, name: str) -> None:
-        state = self.host_states.get(name)
-        if self.options.approximate and self._topology_counts(name) is not (name in self._fallback.nodes):
+    def _read_host(self, state: "HostStateDocument") -> None:
+        name = state.metadata.name
+        if name in self._fallback.nodes:
             self._topology_changed(name)
-        if state is None or self.nodes.get(name) is None:
-            self._unknown.pop(name, None)
-            self._drop_host(name)
-            return
         if self._state_uids.get(name) not in {None, state.metadata.uid}:
             self._drop_host(name)  # generations start again
         record = self.cluster.record(name)
@@ -281,9 +305,12 @@ class LiveCluster:
             listed.append((plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod), host, stage))
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
-        for name in waiting:
-            self._read_host(name)
-        for name in tuple(self._fallback.nodes):
+        for name, state in waiting.items():
+            if self.nodes.get(name) is None:
+                self._waiting[name] = state
+            else:
+                self._read_host(state)
+        for name in [name for _, name in self.nodes.objects] if self.options.approximate else ():
             self._topology_changed(name)
         self._touch(*self.cluster.hosts)
 
@@ -302,7 +329,7 @@ class LiveCluster:
             stage = self._last_stage(pod)
         else:
             stage = api_pod_stage(pod)
-            own[uid] = (pod, stage)
+            own[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
         if known is not None and known[1] is stage:
             return
         if pod.status.phase == "Failed" and pod.status.message.startswith(_REJECTED):
@@ -350,3 +377,8 @@ class LiveCluster:
         changed, self._changed = self._changed, set()
         for listener in tuple(self._listeners):
             listener(changed)
+
+
+def _without_content(state: "HostStateDocument") -> "HostStateDocument":
+    """What remains of a HostState that was read."""
+    return state.replace(machine={}, configuration={}, ledger=None)

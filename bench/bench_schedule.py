@@ -1,0 +1,100 @@
+"""The cluster service on 5,000 nodes: requests of a scheduler from JSON to JSON, the time until it is ready, memory."""
+
+import asyncio
+import json
+import resource
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from math import inf
+from multiprocessing import get_context
+from time import process_time
+from typing import Any
+
+from alignup.cluster.host_states import HOST_STATES, host_state, to_object
+from alignup.cluster.join import join
+from alignup.cluster.scheduling.service import ScheduleService
+from alignup.kube.pod import pod_to_dict
+from alignup.kubeapi import Access, ApiClient
+from alignup.serve.schedule_app import PrometheusScheduleMetrics
+from alignup.testing.api_server import ApiServer, ServedResource
+from bench.harness import Figure
+from tests.align.hosts import pod
+from tests.cluster.kubelets import SimulatedKubelet
+
+NODES = 5000
+STATES = 7  #: of the simulated nodes
+REQUESTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    ready: float
+    first: float
+    known: float
+    megabytes: float
+
+
+def figures() -> Iterator[Figure]:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+        found = fresh.submit(measure).result()
+    yield Figure(f"CPU time until {NODES} nodes are known, of which their server needs a part", found.ready)
+    yield Figure(f"filter request, a new shape, {NODES} names", found.first, 120e-3)
+    yield Figure(f"filter request, a known shape, {NODES} names, one node changed", found.known, 10e-3)
+    yield Figure(f"memory, {NODES} nodes, with their server", found.megabytes / 1e3, None, "ms stand for MB")
+
+
+def measure() -> Measured:
+    return asyncio.run(_measure())
+
+
+async def _measure() -> Measured:
+    server = ApiServer()
+    fill(server)
+    async with server, ApiClient(Access(server=server.url)) as client:
+        start = process_time()
+        service = ScheduleService(client, PrometheusScheduleMetrics())
+        running = asyncio.ensure_future(service.run())
+        while not service.leading:  # noqa: ASYNC110 - a condition without an event
+            await asyncio.sleep(0.05)
+        ready = process_time() - start
+        names = [f"host-{number:04}" for number in range(NODES)]
+        first = await _least(service, names, shapes=3)
+        known = await _least(service, names, shapes=1)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    return Measured(ready, first, known, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
+
+
+async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> float:
+    """The least CPU time of a request; each of the known shape comes after a pod was assumed."""
+    least = inf
+    for number in range(shapes if shapes > 1 else REQUESTS):
+        asked = pod(f"asked-{number}", cpu=str(1 + number if shapes > 1 else 1), memory="1Gi")
+        message = {"Pod": pod_to_dict(asked), "Nodes": None, "NodeNames": names}
+        body = json.dumps(message).encode()
+        start = process_time()
+        answer = await service.respond("filter", body)
+        least = min(least, process_time() - start)
+        chosen = json.loads(answer)["NodeNames"]
+        assert len(chosen) == 16
+        if shapes == 1:
+            assert service.live.assume(asked, chosen[0]).admits
+    return least
+
+
+def fill(server: ApiServer) -> None:
+    """Add nodes in a few different states, with their HostStates and pods."""
+    kind, group, version = HOST_STATES.kind, HOST_STATES.group, HOST_STATES.version
+    server.serve(ServedResource(kind=kind, plural=HOST_STATES.plural, group=group, version=version, namespaced=False))
+    states: list[dict[str, Any]] = []
+    for number in range(STATES):
+        kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:16 pu:2")
+        for other in range(number):
+            kubelet.admit(pod(f"held-{other}", cpu="2", memory="1Gi"))
+        states.append(to_object(host_state(join(kubelet.sources())).replace(generation=1)))
+    for number in range(NODES):
+        metadata = {"name": f"host-{number:04}"}
+        server.put({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+        head = {"apiVersion": HOST_STATES.api_version, "kind": kind, "metadata": metadata}
+        server.put({**head, **states[number % STATES]})
