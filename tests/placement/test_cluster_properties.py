@@ -110,6 +110,17 @@ class Follow(RuleBasedStateMachine):
                 if found.kind is not VerdictKind.UNKNOWN:
                     assert found.kind is expected(self.cluster, name, wanted), (name, wanted)
 
+    @invariant()
+    def the_best_hosts_are_those_of_the_ranking(self) -> None:
+        if not hasattr(self, "cluster"):
+            return
+        for wanted in CHOICES:
+            ranked = {one.host: one.score.total for one in self.cluster.rank(wanted)}
+            best = self.cluster.best(wanted, 2, among=NAMES)
+            assert [ranked[name] for name in best] == list(ranked.values())[:2]
+            assert set(self.cluster.best(wanted, 9, among="ab", last="a")) == ranked.keys() & {"a", "b"}
+            assert self.cluster.verdicts(wanted, ["b", "d"]) == {"b": self.cluster.feasible(wanted)["b"]}
+
     def teardown(self) -> None:
         """Assumed, bound, admitted and reported, a pod counts as the report says."""
         if not hasattr(self, "cluster"):

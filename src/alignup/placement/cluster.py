@@ -13,7 +13,7 @@ number of hosts that changed, not on the number of hosts.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -227,6 +227,21 @@ class Cluster:
         if own:
             found[own] = self._verdicts.of_one(pod, self._records[own])
         return Feasibility(found)
+
+    def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
+        """The verdicts of those of *hosts* that have a report; faster than ``feasible`` for some of many."""
+        found = self._verdicts.of_some(pod, hosts)
+        own = self._hosts.get(pod.uid)
+        if own in found:
+            found[own] = self._verdicts.of_one(pod, self._records[own])
+        return found
+
+    def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
+        """At most *limit* of the best hosts *among* these, those in *last* after the others.
+
+        The work does not grow with the number of hosts. A pod that is assumed or bound is not treated specially.
+        """
+        return self._verdicts.best(pod, limit, among=among, last=last)
 
     def rank(self, pod: Pod, hosts: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """The hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""

@@ -5,7 +5,7 @@ changed since are renewed; hosts in the same state share them.
 """
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from alignup.align.workload import Pod
@@ -32,12 +32,50 @@ class _Condition:
     unsettled: frozenset[str]
 
 
-@dataclass(slots=True)
 class _ShapeTable:
-    """The verdicts of all hosts about one shape, as of ``version``."""
+    """The verdicts of all hosts about one shape, as of ``version``, and the admitting hosts by their scores."""
 
-    found: dict[str, Verdict]
-    version: int
+    __slots__ = ("_ranks", "found", "version")
+
+    def __init__(self) -> None:
+        self.found: dict[str, Verdict] = {}
+        self.version = -1
+        self._ranks: dict[_Rank, dict[str, None]] = {}
+
+    def put(self, host: str, verdict: Verdict) -> None:
+        self.remove(host)
+        self.found[host] = verdict
+        rank = _rank(verdict)
+        if rank is not None:
+            self._ranks.setdefault(rank, {})[host] = None
+
+    def remove(self, host: str) -> None:
+        old = self.found.pop(host, None)
+        rank = None if old is None else _rank(old)
+        if rank is not None:
+            del self._ranks[rank][host]
+            if not self._ranks[rank]:
+                del self._ranks[rank]
+
+    def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
+        """The best hosts; those in *last* come after the others. Equal ones come in the order of their changes."""
+        chosen: list[str] = []
+        for late in (False, True):
+            for rank in sorted(self._ranks):
+                for host in self._ranks[rank]:
+                    if (host in last) is late and host in among:
+                        chosen.append(host)
+                        if len(chosen) >= limit:
+                            return chosen
+        return chosen
+
+
+_Rank = tuple[bool, float]  #: whether it is approximate, and minus the score
+
+
+def _rank(verdict: Verdict) -> _Rank | None:
+    """A sort key of an admission, the best first."""
+    return (verdict.approximate, -verdict.score.total) if verdict.admits and verdict.score is not None else None
 
 
 class HostVerdicts:
@@ -64,13 +102,26 @@ class HostVerdicts:
 
     def of_all(self, pod: Pod) -> dict[str, Verdict]:
         """The verdicts of all hosts; those of unchanged hosts are kept."""
+        return dict(self._table(pod).found)
+
+    def of_some(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
+        """The verdicts of those of *hosts* that have a report."""
+        found = self._table(pod).found
+        return {host: found[host] for host in hosts if host in found}
+
+    def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
+        """At most *limit* of the best hosts *among* these; those in *last* come after the others."""
+        return self._table(pod).best(limit, among=among, last=last)
+
+    def _table(self, pod: Pod) -> _ShapeTable:
         shape = self._shape(pod)
         table = self._tables.get(shape)
         if table is None:
-            table = self._tables[shape] = _ShapeTable({}, -1)
+            table = self._tables[shape] = _ShapeTable()
         before = self.renewed
         if table.version < 0:
-            table.found = {name: self._verdict(record, shape) for name, record in self._records.items()}
+            for name, own in self._records.items():
+                table.put(name, self._verdict(own, shape))
             self.renewed += len(table.found)
         else:
             for name, version in reversed(self._changed.items()):
@@ -78,13 +129,13 @@ class HostVerdicts:
                     break
                 record = self._records.get(name)
                 if record is None:
-                    table.found.pop(name, None)
+                    table.remove(name)
                 else:
-                    table.found[name] = self._verdict(record, shape)
+                    table.put(name, self._verdict(record, shape))
                     self.renewed += 1
         self.kept += len(table.found) - (self.renewed - before)
         table.version = self._version
-        return dict(table.found)
+        return table
 
     def _shape(self, pod: Pod) -> PodShape:
         shape = self._cache.shape(pod)

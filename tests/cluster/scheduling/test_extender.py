@@ -6,13 +6,13 @@ import json
 import httpx2
 import pytest
 
-from alignup.cluster.host_states import read_host_state
 from alignup.cluster.scheduling.binder import PLACEMENT_ANNOTATION
 from alignup.cluster.scheduling.demand import needs_alignment
 from alignup.cluster.scheduling.extender import ExtenderOptions
+from alignup.cluster.scheduling.live_cluster import LiveClusterOptions
 from alignup.cluster.scheduling.offers import SECONDS, Offers
+from alignup.cluster.scheduling.service import ScheduleService
 from alignup.kube.pod import read_pod
-from alignup.placement.cluster import Cluster
 from alignup.serve.schedule_app import schedule_app
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -220,16 +220,18 @@ async def test_a_pod_that_is_unknown_or_another_one_is_not_bound(http, nodes, se
     assert nodes.bound() == {"wide": ""}
 
 
-async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(http, nodes, service):
+async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(nodes, client, follow, metrics):
     small = [pod(f"small-{number}", cpu="500m", memory="1Mi") for number in range(4)]
     for one in small:
         nodes.create(one)
-    await until(lambda: len(service.live.pods.objects) == 4)
-    service.live.cluster = Cluster(max_unconfirmed=None)
-    service.live.cluster.confirm(read_host_state(service.live.host_states.get("a")))
+    service = ScheduleService(client, metrics, live=LiveClusterOptions(max_unconfirmed=None))
+    follow(service.run())
+    await until(lambda: service.leading)
     nodes.server.inject(ApiFault(delay=0.05), verb="create", resource="pods")  # the first one is slow
 
-    await asyncio.gather(*(bound(http, one) for one in small))
+    app = schedule_app(service, metrics)
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
+        await asyncio.gather(*(bound(http, one) for one in small))
 
     by_version = sorted(nodes.server.objects("pods"), key=lambda one: int(one["metadata"]["resourceVersion"]))
     assert [one["metadata"]["name"] for one in by_version] == [one.name for one in small]

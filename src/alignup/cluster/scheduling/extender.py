@@ -4,7 +4,6 @@ Filter offers the best nodes only, since the scheduler's own work grows with the
 which of them it chose before it binds the pod, so the binding checks again.
 """
 
-import heapq
 import logging
 import time
 from collections import Counter, OrderedDict
@@ -27,7 +26,7 @@ from alignup.kubeapi.extender import (
     HostPriority,
 )
 from alignup.kubeapi.objects import ApiPod
-from alignup.placement.verdict import Verdict, VerdictKind
+from alignup.placement.verdict import Verdict
 
 MAX_SCORE = 10  #: of the protocol
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
@@ -52,8 +51,7 @@ class FilterRecord:
     at: float  #: seconds since 1970
     asked: int  #: nodes
     offered: tuple[str, ...]
-    counts: Mapping[str, int] = field(default_factory=dict)  #: nodes by kind of verdict
-    reasons: Mapping[str, int] = field(default_factory=dict)  #: nodes that did not pass, by reason
+    reasons: Mapping[str, int] = field(default_factory=dict)  #: if none was offered: nodes by reason
 
 
 class RejectionListener(Protocol):
@@ -92,10 +90,10 @@ class Extender:
             pod = self._live.read(args.pod)
             if not needs_alignment(pod):
                 return self._passing(args, list(names))
-            found = self._live.feasible(pod, names)
+            chosen = self._best(pod, names)
+            found = {} if chosen else self._live.feasible(pod, names)
         except PodError as error:
             return FilterResult(error=f"alignup cannot read the pod: {error}")
-        chosen = self._best(pod.uid, found)
         self._remember(args, found, chosen)
         if chosen:
             self._offers.offered(pod.uid, chosen)
@@ -155,17 +153,18 @@ class Extender:
         record = self._records.get(args.pod_uid)
         return None if record is None else record.pod
 
-    def _best(self, uid: str, found: Mapping[str, Verdict]) -> list[str]:
-        """The best nodes that admit the pod; those that were not offered to other pods first."""
-        taken = self._offers.taken(uid)
-        ranked = [
-            (name in taken, one.approximate, -one.score.total, name)
-            for name, one in found.items()
-            if one.kind is VerdictKind.ADMITS and one.score is not None
-        ]
-        if self.options.allow_unknown:
-            ranked += [(name in taken, True, 0.0, name) for name in found if self._live.cluster.record(name) is None]
-        return [one[3] for one in heapq.nsmallest(self.options.offered, ranked)]
+    def _best(self, pod: Pod, names: Sequence[str]) -> list[str]:
+        """The best nodes; those that were not offered to other pods first, those without HostState last."""
+        limit, taken = self.options.offered, self._offers.taken(pod.uid)
+        chosen = self._live.best(pod, limit, among=frozenset(names), last=taken)
+        if len(chosen) < limit and (self.options.allow_unknown or self._live.options.approximate):
+            unknown = [name for name in names if self._live.cluster.record(name) is None]
+            verdicts = self._live.feasible(pod, unknown)
+            judged = [(-one.score.total, name) for name, one in verdicts.items() if one.admits and one.score]
+            chosen += [name for _, name in sorted(judged)]
+            if self.options.allow_unknown:
+                chosen += [name for name in unknown if not verdicts[name].admits]
+        return chosen[:limit]
 
     def _passing(self, args: ExtenderArgs, names: list[str]) -> FilterResult:
         if args.node_names is not None:
@@ -180,26 +179,21 @@ class Extender:
         return FilterResult(empty.nodes, empty.node_names, failed, unresolvable)
 
     def _remember(self, args: ExtenderArgs, found: Mapping[str, Verdict], chosen: list[str]) -> None:
-        counts = Counter([str(one.kind) for one in found.values()])
-        reasons = Counter([one.reason for one in found.values() if not one.admits])
-        record = FilterRecord(
-            pod=args.pod, at=time.time(), asked=len(found), offered=tuple(chosen), counts=counts, reasons=reasons
+        uid, reasons = args.pod.metadata.uid, Counter([one.reason for one in found.values()])
+        asked = len(args.names)
+        self._records[uid] = FilterRecord(
+            pod=args.pod, at=time.time(), asked=asked, offered=tuple(chosen), reasons=reasons
         )
-        uid = args.pod.metadata.uid
-        self._records[uid] = record
         self._records.move_to_end(uid)
         while len(self._records) > MAX_PODS:
             self._records.popitem(last=False)
         _log.info(
-            "verb=filter pod=%s uid=%s nodes=%d admits=%d rejects=%d unknown=%d offered=%d%s",
+            "verb=filter pod=%s uid=%s nodes=%d offered=%d%s",
             _name(args.pod),
             uid,
-            record.asked,
-            counts["admits"],
-            counts["rejects"],
-            counts["unknown"],
+            asked,
             len(chosen),
-            "" if chosen else f" reason={reasons.most_common(1)[0][0] if reasons else 'no nodes'!r}",
+            "" if chosen else f" reasons={dict(reasons.most_common(5))}",
         )
 
 

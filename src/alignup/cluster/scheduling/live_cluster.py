@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
-STALE_SECONDS = 10.0  #: without following the API server, after which answers could be wrong
+MAX_READ = 4096  #: pods that are kept as they were read
 
 _REJECTED = "Pod was rejected"  #: how the kubelet's message about a pod that it did not admit begins
 
@@ -88,6 +88,7 @@ class LiveCluster:
         self._changed: set[str] = set()  #: nodes that listeners have not been told about
         self._listeners: list[ChangeListener] = []
         self._ready = asyncio.Event()
+        self._read: dict[tuple[str, str], Pod] = {}  #: by uid and resource version: a scheduler asks repeatedly
         self._pods_wanted = False  #: whether pods are followed, or about to be
 
     # Following the API server
@@ -153,7 +154,15 @@ class LiveCluster:
 
     def read(self, pod: ApiPod) -> Pod:
         """The pod as decisions need it; ``PodError`` if it is invalid."""
-        return read_pod(PODS.document(pod))
+        key = (pod.metadata.uid, pod.metadata.resource_version)
+        found = self._read.get(key)
+        if found is None:
+            found = read_pod(PODS.document(pod))
+            if len(self._read) >= MAX_READ:
+                self._read.clear()
+            if all(key):
+                self._read[key] = found
+        return found
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """What the kubelet of *node* will decide about *pod*."""
@@ -161,9 +170,19 @@ class LiveCluster:
 
     def feasible(self, pod: Pod, nodes: Iterable[str] | None = None) -> dict[str, Verdict]:
         """The verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""
-        found = self.cluster.feasible(pod)
-        names = [name for _, name in self.nodes.objects] if nodes is None else nodes
-        return {name: found[name] if name in found else self._without_report(pod, name) for name in names}
+        names = [name for _, name in self.nodes.objects] if nodes is None else list(nodes)
+        found = self.cluster.verdicts(pod, names)
+        return {name: found.get(name) or self._without_report(pod, name) for name in names}
+
+    def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
+        """At most *limit* of the best nodes that admit *pod*, of these; those in *last* come after the others.
+
+        Nodes without HostState are left out. The work does not grow with the number of nodes.
+        """
+        if pod.uid in self._assumed:  # the scheduler tries again, and the node that was assumed still admits the pod
+            ranked = [one.host for one in self.cluster.rank(pod, among)]
+            return sorted(ranked, key=lambda name: name in last)[:limit]
+        return self.cluster.best(pod, limit, among=among, last=last)
 
     def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """The nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
