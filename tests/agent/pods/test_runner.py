@@ -434,8 +434,10 @@ def test_a_sandbox_that_appears_after_its_pod_was_released_is_removed(place):
 
 
 def test_old_containers_are_removed_with_their_logs(place):
+    five_failures = "echo again | tee -a runs; test $(wc -l < runs) -gt 5 || exit 1; exec sleep 1000"
+
     async def scenario(harness):
-        await harness.admit(manifest("web", container("app", "sh", "-c", "echo again; exit 1")))
+        await harness.admit(manifest("web", container("app", "sh", "-c", five_failures)))
         await harness.wait_until(lambda: any(one.restarts > 4 for one in harness.run("web").containers))
         await harness.wait_until(lambda: len(harness.runtime.containers) <= 3)
         logs = {path.name for path in (place / "logs").glob("*/app/*")}
