@@ -177,11 +177,12 @@ class _FlowControl(FlowControl):
 
     def __init__(self, transport: asyncio.Transport, *, on_pause: Callable[[], None]) -> None:
         super().__init__(transport)
-        self._on_pause = on_pause
+        self.on_pause: Callable[[], None] | None = on_pause
 
     def pause_reading(self) -> None:
         super().pause_reading()
-        self._on_pause()
+        if self.on_pause is not None:
+            self.on_pause()
 
     def hold_reading(self, held: bool) -> None:  # noqa: FBT001 - the only parameter
         if held:
@@ -337,6 +338,7 @@ class ServedConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()  # uvicorn does so only without an error
         # These refer to the connection. Without them, its headers are freed now, not when garbage is collected.
         self.pipeline.clear()
+        self._flow.on_pause = None
         self.scope = self.cycle = None  # type: ignore[assignment] # as uvicorn does with the parser
 
     def _watch_client(self) -> None:
