@@ -141,7 +141,12 @@ async def test_a_client_that_hangs_up_while_a_request_waits_is_noticed(tmp_path)
 
 async def test_a_client_that_stays_while_a_request_waits_is_served(tmp_path, monkeypatch):
     checks = []
-    monkeypatch.setattr(server, "has_hung_up", lambda descriptor: checks.append(has_hung_up(descriptor)) or checks[-1])
+
+    def check(descriptor):
+        checks.append(has_hung_up(descriptor))
+        return checks[-1]
+
+    monkeypatch.setattr(server, "has_hung_up", check)
     agent = FakeBackend()
     certificate = ServerCertificate(*install("first", tmp_path))
     request = b"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
