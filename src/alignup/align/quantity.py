@@ -9,6 +9,7 @@ digits, and for sums of amounts more than ``MAX_DIGITS`` digits apart.
 import re
 from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import ClassVar
 
 from alignup.align.errors import OWN_LIMIT, QuantityError
@@ -21,6 +22,7 @@ _NUMBER = "unable to parse numeric part of quantity"
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _MAX = (1 << 63) - 1
+_SHORT = 24  # characters; the pods of a cluster have few different amounts
 _NANO = -9  # the finest power of ten
 _MILLI = -3
 
@@ -51,6 +53,10 @@ class Quantity:
     @classmethod
     def parse(cls, text: str) -> "Quantity":
         """Parse *text*; a :class:`QuantityError` with Kubernetes' own message if it is malformed."""
+        return _parse_often(text) if len(text) <= _SHORT else cls._parse(text)
+
+    @classmethod
+    def _parse(cls, text: str) -> "Quantity":
         match = _TEXT.fullmatch(text)
         if match is None or not text:
             raise QuantityError(_FORMAT)
@@ -311,3 +317,4 @@ def _spell(number: int) -> str:
 
 
 Quantity.ZERO = Quantity(0)
+_parse_often = lru_cache(maxsize=4096)(Quantity._parse)  # noqa: SLF001 - of this module
