@@ -5,15 +5,17 @@ it knows nothing of NUMA nodes. Kubelets then admit or reject.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
-from alignup.align.workload import Pod, demand
+from alignup.align.workload import Pod
 from alignup.cluster.gate.names import GATE
 from alignup.cluster.gate.node_room import NodeRoom
 from alignup.cluster.node_selection import exclusions
 from alignup.kube.pod import read_pod
 from alignup.kubeapi import NODES, PODS, ApiClient
-from alignup.kubeapi.objects import ApiNode, ApiPod
+from alignup.kubeapi.errors import ConflictError, NotFoundError
+from alignup.kubeapi.objects import ApiPod
 from alignup.schema.codec import convert
 from alignup.testing.api_server import ApiServer
 from tests.cluster.api_objects import api_pod, node
@@ -24,12 +26,13 @@ ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "
 
 
 class GatedCluster(SimulatedNodes):
-    """Nodes whose kubelets admit what is bound to them; with *reports*, their observers report it at once."""
+    """Nodes whose kubelets admit what is bound to them; their observers report it at once, unless they are late."""
 
     def __init__(self, server: ApiServer, client: ApiClient) -> None:
         super().__init__(server)
         self.client = client
-        self.reports = True
+        self.late = False  #: whether observers report nothing until :meth:`catch_up`
+        self._unreported: set[str] = set()
         self.paused: set[str] = set()  #: pods that the scheduler does not schedule
         self.rejected: list[str] = []  #: pods that kubelets rejected
         self._read: dict[str, Pod] = {}
@@ -38,6 +41,18 @@ class GatedCluster(SimulatedNodes):
         made = super().add(name, observed=observed)
         self.change(name, **changes)
         return made
+
+    def report(self, name: str, **changes: object) -> None:
+        if self.late:
+            self._unreported.add(name)
+        else:
+            super().report(name, **changes)
+
+    def catch_up(self) -> None:
+        self.late = False
+        unreported, self._unreported = self._unreported, set()
+        for name in unreported:
+            self.report(name)
 
     def change(self, name: str, *, allocatable: dict[str, str] | None = None, **spec: Any) -> None:
         """Change a Node object: its labels, its spec, or what is allocatable."""
@@ -99,17 +114,14 @@ class GatedCluster(SimulatedNodes):
             if host and other["status"].get("phase") not in {"Succeeded", "Failed"}:
                 room.put_pod(convert(other, ApiPod), host)
         nodes = [convert(one, NODES.type) for one in self.server.objects("nodes")]
-        fitting = [one for one in nodes if self._fits(one, pod, read, room)]
+        fitting = [one for one in nodes if not exclusions(one, pod.spec) and not room.insufficient(one, read)]
         if fitting:
             chosen = fitting[0].metadata.name
-            await self.client.bind(PODS.of(pod), chosen)
-            self._admit(read, chosen)
+            with suppress(ConflictError, NotFoundError):  # it was deleted
+                await self.client.bind(PODS.of(pod), chosen)
+                self._admit(read, chosen)
         else:
             self._unschedulable(document)
-
-    def _fits(self, one: ApiNode, pod: ApiPod, read: Pod, room: NodeRoom) -> bool:
-        assert demand.fit_request(read)
-        return not exclusions(one, pod.spec) and not room.insufficient(one, read)
 
     def _unschedulable(self, document: dict[str, Any]) -> None:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes fit."}
@@ -121,8 +133,7 @@ class GatedCluster(SimulatedNodes):
         kubelet = self.kubelets[host]
         if kubelet.host.decide_without_plugins(pod).admitted:
             kubelet.admit(pod)
-            if self.reports:
-                self.report(host)
+            self.report(host)
         else:
             self.rejected.append(pod.name)
             document = self.document(pod.name)

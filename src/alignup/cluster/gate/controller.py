@@ -168,7 +168,8 @@ class GateController:
         uid = pod.metadata.uid
         self._stop_waiting(uid)
         self._first_seen.pop(uid, None)
-        self._room.put_pod(pod, node)
+        kept = self._live.find_pod(pod.metadata.namespace, pod.metadata.name)
+        self._room.put_pod(kept or pod, node)  # which is smaller than the one that came
         outcome = self.releases.bound(uid, node)
         if outcome is not None:
             self._end(outcome)
