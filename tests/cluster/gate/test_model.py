@@ -88,7 +88,7 @@ class RandomEvents:
 
 @pytest.mark.soak
 async def test_no_kubelet_rejects_a_released_pod_and_none_waits_that_could_run(cluster, live, clocked, follow, clock):
-    leading = []
+    leading: list = []
 
     def lead():
         if leading:
