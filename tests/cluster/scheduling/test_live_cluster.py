@@ -2,9 +2,9 @@
 
 import pytest
 
-from alignup.cluster.scheduling.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.cluster.scheduling.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
 from alignup.cluster.sources import binding_time, known_pod
-from alignup.kubeapi import PODS
+from alignup.kubeapi import PODS, Access, ApiClient, Timing
 from alignup.kubeapi.pod_trimming import PodTrimmer
 from alignup.schema.codec import convert
 from alignup.testing.api_server import ApiFault
@@ -241,3 +241,18 @@ def test_trimmed_pods_count_as_whole_ones():
         assert trimmed.metadata.labels == whole.metadata.labels
     pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
     assert trimmer.trim(pending) is pending
+
+
+async def test_a_host_whose_observer_has_stopped_is_unknown(nodes, server, follow):
+    now = [0.0]
+    async with ApiClient(Access(server=server.url), timing=Timing(clock=lambda: now[0])) as client:
+        nodes.report("a", observed_at="2026-01-01T00:00:00Z")  # b is of an observer that does not renew it
+        live = LiveCluster(client)
+        follow(live.run())
+        await live.wait_ready()
+        now[0] = SILENT_SECONDS + 1
+        live.check_observers()
+        assert reasons(live) == {"a": "observer has stopped", "b": ""}
+
+        nodes.report("a", observed_at="2026-01-01T00:20:00Z")
+        await until(lambda: reasons(live) == {"a": "", "b": ""})

@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
 from alignup.cluster.host_states import HOST_STATES, HostStateReader
+from alignup.cluster.scheduling.pod_reader import PodReader
 from alignup.cluster.scheduling.topology_fallback import TopologyFallback
 from alignup.cluster.sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
-from alignup.kube.pod import read_pod
 from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer, Resource
 from alignup.kubeapi.errors import NotFoundError
 from alignup.kubeapi.objects import ApiNode, ApiPod
 from alignup.kubeapi.pod_trimming import PodTrimmer
 from alignup.kubeapi.resource import Object
 from alignup.placement.cluster import Cluster, RankedHost
-from alignup.placement.report import PodStage, pod_stage
+from alignup.placement.report import PodStage
 from alignup.placement.verdict import Verdict, unknown
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
-MAX_READ = 4096  #: pods that are kept as they were read
+SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState every few minutes counts as dead
+CHECK_SECONDS = 60.0  #: between looking for such observers
 
 _REJECTED = "Pod was rejected"  #: how the kubelet's message about a pod that it did not admit begins
 
@@ -85,10 +86,11 @@ class LiveCluster:
         #: HostStates that wait until all pods are listed, or until there is a Node
         self._waiting: dict[str, HostStateDocument] = {}
         self._assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
+        self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
         self._changed: set[str] = set()  #: nodes that listeners have not been told about
         self._listeners: list[ChangeListener] = []
         self._ready = asyncio.Event()
-        self._read: dict[tuple[str, str], Pod] = {}  #: by uid and resource version: a scheduler asks repeatedly
+        self._pod_reader = PodReader(force_deleted_may_run=self.options.force_deleted_may_run)
         self._pods_wanted = False  #: whether pods are followed, or about to be
 
     # Following the API server
@@ -113,6 +115,9 @@ class LiveCluster:
             gc.collect()
             gc.freeze()  # collecting garbage among so many objects takes a second
             self._ready.set()
+            while True:
+                await asyncio.sleep(CHECK_SECONDS)
+                self.check_observers()
 
     @property
     def _informers(self) -> tuple[Informer[Any], ...]:
@@ -154,15 +159,7 @@ class LiveCluster:
 
     def read(self, pod: ApiPod) -> Pod:
         """The pod as decisions need it; ``PodError`` if it is invalid."""
-        key = (pod.metadata.uid, pod.metadata.resource_version)
-        found = self._read.get(key)
-        if found is None:
-            found = read_pod(PODS.document(pod))
-            if len(self._read) >= MAX_READ:
-                self._read.clear()
-            if all(key):
-                self._read[key] = found
-        return found
+        return self._pod_reader.read(pod)
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
         """What the kubelet of *node* will decide about *pod*."""
@@ -240,13 +237,24 @@ class LiveCluster:
     def _state_changed(self, change: Change["HostStateDocument"]) -> None:
         state = change.object
         name = state.metadata.name
+        self._heard[name] = self._client.timing.clock()
         self._waiting.pop(name, None)
         if change.type is EventType.DELETED:
+            del self._heard[name]
             self._forget_host(name)
         elif self._must_wait or self.nodes.get(name) is None:
             self._waiting[name] = state
         else:
             self._read_host(state)
+
+    def check_observers(self) -> None:
+        """Do not count with hosts whose observers have ended; times of other machines are not compared."""
+        now = self._client.timing.clock()
+        for (_, name), state in self.host_states.objects.items():
+            if state.observed_at and now - self._heard[name] > SILENT_SECONDS and self.cluster.record(name) is not None:
+                _log.warning("node=%s problem=its observer has stopped", name)
+                self._unknown[name] = unknown("observer has stopped", f"its last report is of {state.observed_at}")
+                self._drop_host(name)
 
     def _node_changed(self, change: Change[ApiNode]) -> None:
         name = change.object.metadata.name
@@ -321,7 +329,7 @@ class LiveCluster:
             stage, host = api_pod_stage(pod), pod.spec.node_name
             self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
             self._assumed.pop(pod.metadata.uid, None)
-            listed.append((plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod), host, stage))
+            listed.append((self._pod_reader.read_bound(pod, self.cluster.record(host)), host, stage))
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
@@ -345,7 +353,7 @@ class LiveCluster:
         known = own.get(uid)
         if change.type is EventType.DELETED:
             own.pop(uid, None)
-            stage = self._last_stage(pod)
+            stage = self._pod_reader.last_stage(pod)
         else:
             stage = api_pod_stage(pod)
             own[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
@@ -355,27 +363,13 @@ class LiveCluster:
             self.cluster.observe_rejection(uid, host, pod.status.reason)
             self._count_rejections()
         else:
+            read = plain_pod(pod)
+            if stage is not PodStage.ENDED:
+                read = self._pod_reader.read_bound(pod, self.cluster.record(host))
             if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
-                self._fallback.bound(host, pod, self._read_bound(pod))
-            self.cluster.observe(plain_pod(pod) if stage is PodStage.ENDED else self._read_bound(pod), host, stage)
+                self._fallback.bound(host, pod, read)
+            self.cluster.observe(read, host, stage)
         self._touch(host)
-
-    def _last_stage(self, pod: ApiPod) -> PodStage:
-        """How a pod counts whose object is gone."""
-        stage = api_pod_stage(pod)
-        if stage is PodStage.ENDED or pod.metadata.deletion_grace_period_seconds != 0:
-            return PodStage.ENDED
-        return pod_stage(deleted=True, force_deleted_may_run=self.options.force_deleted_may_run)
-
-    def _read_bound(self, pod: ApiPod) -> Pod:
-        """Read a bound pod; without its requests if a report contains what it holds, which is much faster."""
-        record = self.cluster.record(pod.spec.node_name)
-        if record is not None and kubelet_uid(pod) in record.ledger.pods:
-            return plain_pod(pod)
-        found, problem = bound_pod(pod)
-        if problem:
-            _log.warning("pod=%s/%s problem=%s", pod.metadata.namespace, pod.metadata.name, problem)
-        return found.pod
 
     def _count(self, outcome: str, cause: str) -> None:
         if self._metrics is not None:
