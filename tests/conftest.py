@@ -118,6 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     scaling = [one for one in items if one.get_closest_marker("soak") or is_hypothesis_test(getattr(one, "obj", None))]
     config.hook.pytest_deselected(items=[one for one in items if one not in scaling])
+    scaling.sort(key=lambda one: one.get_closest_marker("soak") is None)  # the longest first: no worker waits for them
     items[:] = scaling
 
 
