@@ -17,7 +17,7 @@ Found = TypeVar("Found")
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
-SECONDS = 300.0  #: until something counts as hung; it takes a tenth on an idle machine
+SECONDS = 900.0  #: until something counts as hung; on an idle machine nothing takes a tenth of it
 _ENDED = ("Succeeded", "Failed")
 
 
