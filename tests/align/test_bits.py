@@ -30,6 +30,19 @@ def test_of(members, expected):
     assert bits.of(members) == expected
 
 
+@pytest.mark.parametrize(
+    ("members", "most", "expected"),
+    [
+        pytest.param(0, None, [], id="nothing"),
+        pytest.param(0b1101, None, [0b1, 0b100, 0b1000], id="each member"),
+        pytest.param(0b1101, 2, [0b1, 0b100], id="the lowest ones"),
+        pytest.param(0b1101, 5, [0b1, 0b100, 0b1000], id="not that many"),
+    ],
+)
+def test_split(members, most, expected):
+    assert bits.split(members, most=most) == expected
+
+
 def test_a_negative_member_is_rejected():
     with pytest.raises(ValueError, match="negative"):
         bits.of([-1])

@@ -34,6 +34,16 @@ class TestShownHints:
         assert len(shown.hints) == MAX_SHOWN_HINTS
         assert shown.more
 
+    def test_on_many_nodes_only_the_first_are_shown(self):
+        shown = shown_hints(self.resource(AmountFamily(dict.fromkeys(range(9), 4), 2, preferred_width=1)))
+
+        assert shown == (tuple(Hint(1 << node, preferred=True) for node in range(MAX_SHOWN_HINTS)), True)
+
+    def test_on_many_nodes_a_single_hint_is_shown_alone(self):
+        shown = shown_hints(self.resource(AmountFamily(dict.fromkeys(range(9), 1), 9, preferred_width=9)))
+
+        assert shown == ((Hint((1 << 9) - 1, preferred=True),), False)
+
     def test_many_nodes_are_not_all_searched(self):
         """On 64 nodes with free amounts on the last ones only, there are 2⁶⁴ sets to test."""
         amounts = dict.fromkeys(range(60), 0) | dict.fromkeys(range(60, 64), 1)

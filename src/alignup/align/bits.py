@@ -46,6 +46,16 @@ def members(bits: Bits) -> Iterator[int]:
         bits ^= lowest
 
 
+def split(bits: Bits, *, most: int | None = None) -> list[Bits]:
+    """Each member as a set of its own, ascending; only the lowest *most* of them."""
+    found: list[Bits] = []
+    while bits and len(found) != most:
+        lowest = bits & -bits
+        found.append(lowest)
+        bits ^= lowest
+    return found
+
+
 def union(sets: Iterable[Bits]) -> Bits:
     joined = 0
     for bits in sets:

@@ -60,8 +60,13 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
     if isinstance(hints, HintList):
         listed = () if hints == IMPOSSIBLE else tuple(hints)
         return ShownHints(listed[:MAX_SHOWN_HINTS], resource.truncated or len(listed) > MAX_SHOWN_HINTS)
+    nodes = hints.nodes | bits.union(hints.fixed_sets)
+    if 1 << nodes.bit_count() <= _MAX_TESTED_SETS:
+        masks = hints.fitting_sets()
+        first = tuple([Hint(mask, hints.prefers(mask)) for mask in masks[:MAX_SHOWN_HINTS]])
+        return ShownHints(first, more=resource.truncated or len(masks) > MAX_SHOWN_HINTS)
     found: list[Hint] = []
-    for tested, mask in enumerate(iter_subsets(hints.nodes | bits.union(hints.fixed_sets), at_least=hints.min_width)):
+    for tested, mask in enumerate(iter_subsets(nodes, at_least=hints.min_width)):
         if tested == _MAX_TESTED_SETS:
             return ShownHints(tuple(found), more=True)
         if hints.fits(mask):

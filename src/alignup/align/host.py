@@ -137,13 +137,12 @@ class Host:
         :meth:`decide`.
         """
         provided = self.ledger.devices.handled
-        missing = {
-            name
-            for container in pod.all_containers
-            for name, amount in container.resources.requests.items()
-            if name not in provided and is_extended(name) and amount.milli()
-        }
-        return tuple(sorted(missing))
+        missing: set[str] = set()
+        for container in pod.all_containers:
+            for name, amount in container.resources.requests.items():
+                if name not in provided and is_extended(name) and amount.milli():
+                    missing.add(name)
+        return tuple(sorted(missing)) if missing else ()
 
     def apply(self, decision: Decision) -> None:
         """Apply an admission; ``StateError`` if the ledger has changed since the decision."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
 from alignup.align.hint import Hint, MergeInput, preferred_single_nodes
@@ -54,17 +55,7 @@ def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> Merg
     width = 1 if named else 0
     if found:
         best = found & -found
-        runners_up = _lowest_nodes(found ^ best, MAX_RESULTS - 1) if found != best else ()
+        runners_up = tuple(bits.split(found ^ best, most=MAX_RESULTS - 1))
         return MergeResult(best, True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
     rule = MergeRule.NOTHING if restricted else MergeRule.PREFERRED
     return MergeResult(nodes, preferred=not restricted, width=width, rule=rule, runners_up=())
-
-
-def _lowest_nodes(nodes: NodeSet, count: int) -> tuple[NodeSet, ...]:
-    """The lowest *count* of *nodes*, or all if there are fewer, each as a set."""
-    found: list[NodeSet] = []
-    while nodes and len(found) < count:
-        lowest = nodes & -nodes
-        found.append(lowest)
-        nodes ^= lowest
-    return tuple(found)

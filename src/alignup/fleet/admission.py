@@ -47,11 +47,14 @@ def container_placements(host: Host, pod: Pod) -> tuple[ContainerPlacement, ...]
         blocks = tuple([block for block in memory.blocks(pod.uid, container.name) or () if block.size])
         held = devices.holds(pod.uid, container.name)
         sites = {1 << node for node, all_ in cpus.node_cpus.items() if own & all_} if own else set()
-        sites.update([1 << node for block in blocks for node in bits.members(block.nodes)])
+        for block in blocks:
+            sites.update(bits.split(block.nodes))
         for resource, ids in held.items():
             inventory = devices.inventories[resource]
-            nodes = [inventory.devices[inventory.indexes[id_]].nodes or 0 for id_ in ids]
-            sites.update([here & devices.nodes for here in nodes if here & devices.nodes])
+            for id_ in ids:
+                here = (inventory.devices[inventory.indexes[id_]].nodes or 0) & devices.nodes
+                if here:
+                    sites.add(here)
         found.append(ContainerPlacement(container.name, own, blocks, held, tuple(sorted(sites))))
     return tuple(found)
 

@@ -94,18 +94,27 @@ class UsageMeter:
         for resource, places in by_resource.items():
             self._gauges.append((None, resource, sum(self._gauges[place][2] for place in places)))
         self._ledger = host.ledger
-        self._start = self._since = self._now = time
-        self._values = self._peaks = self._read(host.ledger)
-        self._areas = [0.0] * len(self._values)
+        self._device_values = self._read_devices(host.ledger)
+        self._start = self._now = time
+        self._values = self._read(host.ledger)
+        self._peaks = list(self._values)
+        self._since = [time] * len(self._values)  #: when each value changed last
+        self._areas = [0.0] * len(self._values)  #: the integral of each value until then
 
     def record(self, time: float, ledger: Ledger) -> None:
         self._now = time
         if ledger is self._ledger:
             return
-        self._integrate()
+        if ledger.devices is not self._ledger.devices:  # many pods have none
+            self._device_values = self._read_devices(ledger)
         self._ledger = ledger
-        self._values = self._read(ledger)
-        self._peaks = list(map(max, self._peaks, self._values))
+        values = self._read(ledger)
+        for place, (before, value) in enumerate(zip(self._values, values, strict=True)):
+            if value != before:  # a pod is on few of the nodes
+                self._areas[place] += before * (time - self._since[place])
+                self._since[place] = time
+                self._peaks[place] = max(self._peaks[place], value)
+        self._values = values
 
     @property
     def duration(self) -> float:
@@ -113,31 +122,28 @@ class UsageMeter:
 
     def stats(self) -> dict[int | None, dict[str, UsageStats]]:
         """By NUMA node and resource; ``None`` is the total."""
-        self._integrate()
         duration = self.duration
         found: dict[int | None, dict[str, UsageStats]] = {None: {}}
-        figures = zip(self._gauges, self._values, self._peaks, self._areas, strict=True)
-        for (node, resource, total), end, peak, area in figures:
-            mean = area / duration if duration else float(end)
+        figures = zip(self._gauges, self._values, self._peaks, self._areas, self._since, strict=True)
+        for (node, resource, total), end, peak, area, since in figures:
+            mean = (area + end * (self._now - since)) / duration if duration else float(end)
             found.setdefault(node, {})[resource] = UsageStats(total, end, peak, mean)
         return found
 
     def _read(self, ledger: Ledger) -> list[int]:
-        cpus, memory, devices = ledger.cpus.free, ledger.memory.nodes, ledger.devices.free
+        cpus, memory = ledger.cpus.free, ledger.memory.nodes
         values = [
             *[total - cpus[node] for node, total in self._cpus],
             *[memory[node].tables[type_].reserved for node, type_ in self._memory],
-            *[(here & ~devices[resource]).bit_count() for resource, here in self._devices],
-            *[(healthy & ~devices[resource]).bit_count() for resource, healthy in self._pools],
+            *self._device_values,
             len(ledger.pods),
         ]
-        values += [sum([values[place] for place in places]) for places in self._sums]
+        values += [sum(map(values.__getitem__, places)) for places in self._sums]
         return values
 
-    def _integrate(self) -> None:
-        if passed := self._now - self._since:
-            self._areas = [area + value * passed for area, value in zip(self._areas, self._values, strict=True)]
-        self._since = self._now
+    def _read_devices(self, ledger: Ledger) -> list[int]:
+        free = ledger.devices.free
+        return [(own & ~free[resource]).bit_count() for resource, own in (*self._devices, *self._pools)]
 
 
 class PodOutcome(NamedTuple):

@@ -5,6 +5,7 @@ Version 2 is written. Version 1, in which pods were ``refused``, is upgraded whe
 
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -42,6 +43,7 @@ class HintDocument(Document, frozen=True):
     preferred: bool
 
     @classmethod
+    @lru_cache(maxsize=1024)  # decisions contain the same few hints again and again
     def of(cls, hint: Hint) -> "HintDocument":
         return cls(show_or_none(hint.nodes), hint.preferred)
 

@@ -58,6 +58,13 @@ def test_given_devices_are_not_free_until_released():
     assert given.take_back("pod") == IDLE
 
 
+def test_a_resource_without_ids_is_not_given():
+    given = IDLE.give("pod", "app", devices={GPU: ["gpu-0"], NIC: []})
+
+    assert given == IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
+    assert IDLE.give("pod", "app", devices={NIC: []}) is IDLE
+
+
 def test_containers_of_one_pod_may_share_a_device_until_the_pod_is_gone():
     shared = IDLE.give("pod", "init", devices={GPU: ["gpu-0", "gpu-1"]}).give("pod", "app", devices={GPU: ["gpu-0"]})
 

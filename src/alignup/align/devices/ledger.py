@@ -22,6 +22,7 @@ DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th de
 DeviceIds = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
 
 _NUMBER = re.compile(r"([0-9]+)")
+_NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,16 +245,16 @@ class DeviceLedger:
         if uid not in self.held:
             return self if not self.reusable_by(uid) else replace(self, reusable=None)
         in_use, free = dict(self.in_use), dict(self.free)
-        for resource in {name for own in self.held[uid].values() for name in own}:
-            ids = self.owned(uid, resource)
-            rest = in_use[resource] - ids
-            if rest:
-                in_use[resource] = rest
-            else:
-                del in_use[resource]
-            if resource in free:
-                inventory = self.inventories[resource]
-                free[resource] |= inventory.find(ids) & inventory.healthy
+        for own in self.held[uid].values():
+            for resource, ids in own.items():
+                rest = in_use.get(resource, _NOTHING).difference(ids)
+                if rest:
+                    in_use[resource] = rest
+                else:
+                    in_use.pop(resource, None)
+                if resource in free:
+                    inventory = self.inventories[resource]
+                    free[resource] |= inventory.find(ids) & inventory.healthy
         return type(self)(  # replace() would take as long as everything else here
             nodes=self.nodes,
             inventories=self.inventories,

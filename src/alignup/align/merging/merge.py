@@ -76,7 +76,7 @@ def merge(
         found = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
         if found:
             runners_up = tuple(found[1:MAX_RESULTS])
-            return MergeResult(found[0], preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up)
+            return MergeResult(found[0], True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
         every: list[Hints] = [*lists, *families]
         if nodes.bit_count() <= dense:
             return _best_on_few_nodes(every, width, nodes=nodes, distances=distances)
@@ -110,9 +110,12 @@ def _preferred(
         sets = {nodes}.union(*({mask & nodes for mask in hints.preferred} for hints in lists))
         return _narrowest(sets, distances)
     # One node, the usual case, needs no search.
-    single = reduce(int.__and__, (preferred_single_nodes(family)[0] for family in families), nodes)
+    single = nodes
+    for family in families:
+        single &= preferred_single_nodes(family)[0]
     if single:
-        return _in_order((1 << node for node in bits.members(single)), distances)
+        singles = bits.split(single)
+        return singles if distances is None else _in_order(singles, distances)
     return _preferred_by_families(families, nodes=nodes, distances=distances, budget=budget)
 
 
