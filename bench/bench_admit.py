@@ -29,15 +29,15 @@ GPU = "example.com/gpu"
 
 def figures() -> Iterator[Figure]:
     single, lenient = Policy.SINGLE_NUMA_NODE, Policy.BEST_EFFORT
-    yield one_admission("1 node, 8 CPUs, single-numa-node", 1, single, cpus=8, budget=0.12e-3, kubelet="75 µs")
-    yield one_admission("2 nodes, single-numa-node", 2, single, budget=0.13e-3, kubelet="1.3 ms, files written")
-    yield one_admission("2 nodes, single-numa-node, with the record", 2, single, budget=0.22e-3, record=True)
-    yield one_admission("4 nodes, single-numa-node", 4, single, budget=0.2e-3, kubelet="2.0 ms, files written")
-    yield one_admission("8 nodes, single-numa-node", 8, single, budget=0.2e-3, kubelet="6.8 ms, files written")
-    yield one_admission("8 nodes, best-effort", 8, lenient, budget=0.25e-3, kubelet="5.1 s, files written")
+    yield one_admission("1 node, 8 CPUs, single-numa-node", 1, single, cpus=8, budget=75e-6, kubelet="75 µs")
+    yield one_admission("2 nodes, single-numa-node", 2, single, budget=85e-6, kubelet="1.3 ms, files written")
+    yield one_admission("2 nodes, single-numa-node, with the record", 2, single, budget=120e-6, record=True)
+    yield one_admission("4 nodes, single-numa-node", 4, single, budget=0.1e-3, kubelet="2.0 ms, files written")
+    yield one_admission("8 nodes, single-numa-node", 8, single, budget=0.12e-3, kubelet="6.8 ms, files written")
+    yield one_admission("8 nodes, best-effort", 8, lenient, budget=0.12e-3, kubelet="5.1 s, files written")
     yield one_admission("8 nodes, best-effort, none preferred", 8, lenient, budget=None, crowded=True)
-    yield one_admission("36 nodes, best-effort", 36, lenient, budget=0.3e-3)
-    yield one_admission("64 nodes, best-effort", 64, lenient, budget=0.4e-3)
+    yield one_admission("36 nodes, best-effort", 36, lenient, budget=0.2e-3)
+    yield one_admission("64 nodes, best-effort", 64, lenient, budget=250e-6)
     yield one_admission("64 nodes, restricted, closest", 64, Policy.RESTRICTED, budget=2e-3, closest=True)
     yield from coming_and_going()
 

@@ -19,7 +19,7 @@ KUBELET = {(2, 3): "4.4 µs", (4, 4): "6.5 ms", (8, 3): "5.3 s", (8, 4): "some 2
 
 
 def figures() -> Iterator[Figure]:
-    yield lists(2, 3, preferred=True, budget=3.5e-6, policy=Policy.SINGLE_NUMA_NODE)
+    yield lists(2, 3, preferred=True, budget=2.3e-6, policy=Policy.SINGLE_NUMA_NODE)
     yield lists(2, 3, preferred=True, budget=8e-6)
     yield lists(2, 3, preferred=False, budget=8e-6)
     yield lists(4, 4, preferred=True, budget=20e-6)

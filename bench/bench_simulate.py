@@ -21,7 +21,7 @@ ROUNDS = 3
 def figures() -> Iterator[Figure]:
     events = arrivals_and_departures()
     for policy in (Policy.BEST_EFFORT, Policy.SINGLE_NUMA_NODE):
-        yield simulated(f"{policy}", events, policy, budget=1 / 3500)
+        yield simulated(f"{policy}", events, policy, budget=1 / 8000)
     machine = host(8, Policy.NONE, cpus=256).machine
     for profile in Profile:
         made = generate(profile, machine, seed=1, pods=PODS // 4)
