@@ -4,6 +4,7 @@
 import asyncio
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +25,10 @@ from e2e import control_plane
 from e2e.control_plane import ControlPlane
 from tests.cluster.observed_machine import observe_once
 from tests.deploy.chart import render_chart
-from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, find_program
+from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, find_program, of_kind, read_kustomization
 
 KUBECTL = find_program("kubectl")
+KUBE_SCHEDULER = find_program("kube-scheduler")
 WHY = control_plane.missing() or (None if KUBECTL else "not installed: kubectl")
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
 
@@ -139,3 +141,32 @@ async def test_the_permissions_suffice_for_the_gate_controller(kubeconfig: Path)
                     await asyncio.sleep(0.1)
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.skipif(KUBE_SCHEDULER is None, reason="not installed: kube-scheduler")
+def test_a_second_scheduler_leads_with_its_configuration_and_permissions(kubeconfig: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load(kubeconfig.read_text("utf-8"))
+    config["users"][0]["user"]["as"] = "system:serviceaccount:alignup:alignup-scheduler"
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config), "utf-8")
+    (configuration,) = of_kind(read_kustomization(SCHEDULER), "ConfigMap")
+    settings = yaml.safe_load(configuration["data"]["scheduler.yaml"])
+    settings["clientConnection"]["kubeconfig"] = str(tmp_path / "kubeconfig")
+    (tmp_path / "scheduler.yaml").write_text(yaml.safe_dump(settings), "utf-8")
+
+    log = tmp_path / "log"
+    command = [KUBE_SCHEDULER or "", f"--config={tmp_path / 'scheduler.yaml'}", "--secure-port=0"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    until = time.monotonic() + SECONDS
+    try:
+        while "Successfully acquired lease" not in log.read_text("utf-8"):
+            assert process.poll() is None, log.read_text("utf-8")[-2000:]
+            assert time.monotonic() < until, log.read_text("utf-8")[-2000:]
+            time.sleep(0.2)
+    finally:
+        process.kill()
+        process.wait()
+
+    lease = _kubectl(kubeconfig, "get", "lease", "-n", "alignup", "alignup-scheduler", "-o=jsonpath={.spec}")
+    assert "holderIdentity" in lease
+    assert "forbidden" not in log.read_text("utf-8")
