@@ -96,7 +96,8 @@ def _parse_parameters(operation: Operation, request: Request) -> ParameterValues
     problems: list[Problem] = []
     texts: dict[str, str] = {name: str(value) for name, value in request.path_params.items()}
     known = {one.name for one in operation.parameters if not one.in_path}
-    for name, text in parse_qsl(request.url.query, keep_blank_values=True):
+    query = request.url.query if request.scope.get("query_string") else ""  # request.url is slow to build
+    for name, text in parse_qsl(query, keep_blank_values=True):
         if name in known and name not in texts:
             texts[name] = text
         elif operation.strict:
@@ -142,12 +143,9 @@ async def receive_body(
     expected: str = f"{responses.JSON} or {responses.YAML}",
 ) -> bytes:
     """Return the body, of at most *limit* bytes; its type must be one of *types*, described as *expected*."""
-    header = Message()
-    header["content-type"] = request.headers.get("content-type", "")
-    if not header["content-type"] or header.get_content_type() not in types:
-        raise _unsupported("Content-Type", f"must be {expected}")
-    if str(header.get_param("charset", "utf-8")).lower() not in {"utf-8", "utf8", "us-ascii"}:
-        raise _unsupported("Content-Type", "must have the charset utf-8")
+    content_type = request.headers.get("content-type", "")
+    if content_type not in types:  # most clients send no parameters
+        _check_content_type(content_type, types, expected=expected)
     if request.headers.get("content-encoding", "identity").lower() != "identity":
         raise _unsupported("Content-Encoding", "is not supported")
     length = request.headers.get("content-length", "")
@@ -165,6 +163,15 @@ async def receive_body(
     except ClientDisconnect:
         raise ProblemError(400, "The connection closed before the end of the document.", headers=_CLOSE) from None
     return bytes(body)
+
+
+def _check_content_type(value: str, types: Collection[str], *, expected: str) -> None:
+    header = Message()
+    header["content-type"] = value
+    if not value or header.get_content_type() not in types:
+        raise _unsupported("Content-Type", f"must be {expected}")
+    if str(header.get_param("charset", "utf-8")).lower() not in {"utf-8", "utf8", "us-ascii"}:
+        raise _unsupported("Content-Type", "must have the charset utf-8")
 
 
 def _too_large(limit: int) -> ProblemError:
