@@ -90,7 +90,7 @@ def one_admission(  # noqa: PLR0913 - one figure
     start = one.ledger
 
     def new_pods() -> list[Pod]:
-        return [pod("new", cpus=8, memory="1Gi") if crowded else pod("new") for _ in range(50)]
+        return [pod("new", cpus=8, memory="1Gi") if crowded else pod("new") for _ in range(10)]
 
     def admit(new: Pod) -> object:
         one.ledger = start
