@@ -54,7 +54,7 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
     await until(lambda: second.live.ready)
     nodes.create(WIDE)
     await until(lambda: first.live.find_pod("default", "wide"))
-    nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
+    nodes.server.inject(ApiFault(delay=0.8), verb="create", resource="pods")
     app = schedule_app(first, PrometheusScheduleMetrics())
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
         binding = asyncio.create_task(bound(http))
@@ -145,3 +145,16 @@ async def test_probes_need_no_certificate(service, metrics):
     ) as http:
         assert (await http.get("/readyz")).text == "ok\n"
         assert (await http.post("/v1/extender/filter", content=b"{}", headers=JSON)).status_code == 404
+
+
+async def test_an_api_server_that_is_away_at_the_start_is_waited_for(nodes, client, follow, metrics):
+    nodes.server.inject(ApiFault(status=503, times=20))
+    nodes.server.inject(ApiFault(disconnect=True, times=None), verb="watch")
+    made = ScheduleService(client, metrics)
+    follow(made.run())
+    await until(lambda: made.live.nodes.error)
+    assert made.problems() == ("the cluster has not been read yet",)
+
+    nodes.server.inject(ApiFault(), verb="watch")
+    nodes.server.inject(ApiFault())
+    await until(lambda: made.leading)

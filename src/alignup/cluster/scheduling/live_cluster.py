@@ -23,11 +23,10 @@ from alignup.cluster.host_states import HOST_STATES, HostStateReader
 from alignup.cluster.scheduling.pod_reader import PodReader
 from alignup.cluster.scheduling.topology_fallback import TopologyFallback
 from alignup.cluster.sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
-from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer, Resource
+from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubeapi.errors import NotFoundError
 from alignup.kubeapi.objects import ApiNode, ApiPod
 from alignup.kubeapi.pod_trimming import PodTrimmer
-from alignup.kubeapi.resource import Object
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.report import PodStage
 from alignup.placement.verdict import Verdict, unknown
@@ -106,8 +105,7 @@ class LiveCluster:
             for informer in self._informers:
                 tasks.create_task(informer.run())
             for informer in self._informers:
-                if await self._is_served(informer.resource):
-                    await informer.wait_synced()
+                await self._wait_listed(informer)
             # After the HostState objects: a pod that they contain, and the later list of pods does not, has ended.
             self._pods_wanted = True
             tasks.create_task(self.pods.run())
@@ -225,14 +223,12 @@ class LiveCluster:
 
     # Events
 
-    async def _is_served(self, resource: Resource[Object]) -> bool:
-        """Whether the API server has a resource; without, its informer tries again in the background."""
-        try:
-            await self._client.get_raw(resource.path(), {"limit": "1"})
-        except NotFoundError:
-            _log.warning("resource=%s problem=the API server does not have it", resource.full_name)
-            return False
-        return True
+    async def _wait_listed(self, informer: Informer[Any]) -> None:
+        """Wait until the objects are listed, or the API server does not know them; then the informer tries again."""
+        while not informer.synced:
+            if isinstance(informer.error, NotFoundError):
+                return
+            await asyncio.sleep(0.02)
 
     def _state_changed(self, change: Change["HostStateDocument"]) -> None:
         state = change.object

@@ -105,7 +105,8 @@ class ScheduleService:
             tasks.create_task(self.live.run())
             await self.live.wait_ready()  # before it can lead: a leader has to answer at once
             if self.extender.options.chooses_victims is None:
-                self.preemption.chooses = (await self._client.version()).number >= CHOOSES_VICTIMS
+                with suppress(ApiError):  # it has listed everything, and is gone: no, then
+                    self.preemption.chooses = (await self._client.version()).number >= CHOOSES_VICTIMS
             _log.info("event=ready nodes=%d hosts=%d", len(self.live.nodes.objects), len(self.live.cluster.hosts))
             if self._election is None:
                 tasks.create_task(self._lead())
