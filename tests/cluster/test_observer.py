@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -107,6 +108,23 @@ async def test_the_host_is_published_and_again_after_every_change(served, client
     ]
     applied = [request for request in served.requests if request.method == "PATCH"]
     assert {request.parameters["fieldManager"] for request in applied} == {"alignup-observer"}
+
+
+async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, client, answers, make, tmp_path):
+    """The kubelet changes no file then."""
+    socket = tmp_path / "device-plugins" / "gpu.sock"
+    socket.touch()
+    async with running(make(settle=0.01)):
+        await served.wait_requests("PATCH", "hoststates/n")
+        before = await report(client)
+        without = replace(await answers.allocatable(), devices=())
+        answers.allocatable = AsyncMock(return_value=without)
+        socket.unlink()
+        await served.wait_requests("PATCH", "hoststates/n", 2)
+
+    after = await report(client)
+    assert all(device.healthy for device in before.machine.devices)
+    assert not any(device.healthy for device in after.machine.devices)
 
 
 async def test_nothing_is_written_if_nothing_has_changed(served, make):

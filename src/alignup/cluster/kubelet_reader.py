@@ -68,6 +68,11 @@ class KubeletPaths:
         config_dirs = (self.config_dir,) if self.config_dir else ()
         return tuple(dict.fromkeys((self.directory, plugins, resources, self.config.parent, *config_dirs)))
 
+    def is_plugin_socket(self, path: Path) -> bool:
+        """Whether *path* can be the socket of a device plugin; the kubelet keeps its own files there, too."""
+        own = path == self.plugin_socket or path in self.state_files or path.name.startswith(".")
+        return path.parent == self.plugin_socket.parent and not own
+
     def concerns_kubelet(self, path: Path) -> bool:
         """Whether a change of *path* means that the kubelet restarts, or has another configuration."""
         return path in {self.plugin_socket, self.pod_resources, self.config, *self.watched} or (

@@ -190,6 +190,10 @@ class Observer:
                     self.notify(refresh=True)
                 elif changed & state_files:
                     self.notify()
+                elif any(map(paths.is_plugin_socket, changed)):
+                    # The kubelet writes nothing when a plugin stops; it marks the devices unhealthy a moment later.
+                    self.notify()
+                    loop.call_later(self.timing.settle, self.notify)
 
             loop.add_reader(watch, read)
             try:
