@@ -1,0 +1,19 @@
+"""structlog, imported as if rich were not installed.
+
+structlog imports rich for tracebacks, which the log of the agent does not contain. That takes 8 MB.
+"""
+
+import sys
+
+
+def _import_structlog() -> None:
+    if "rich" in sys.modules:
+        return  # the memory is taken already
+    sys.modules["rich"] = None  # type: ignore[assignment] # import rich: ModuleNotFoundError
+    try:
+        import structlog  # noqa: F401, PLC0415
+    finally:
+        del sys.modules["rich"]
+
+
+_import_structlog()
