@@ -84,6 +84,15 @@ def test_two_wide_hints_can_intersect_in_a_set_that_fits_neither():
         assert (merged.nodes, merged.width, merged.preferred) == (bits.of([0, 1]), 2, False)
 
 
+def test_a_single_family_directs_the_search():
+    """The lower nodes have nothing, so sets of them are skipped."""
+    family = AmountFamily({node: int(node > 5) for node in range(12)}, 4, preferred_width=2)
+
+    found = merge([MergeInput("cpu", family)], nodes=(1 << 12) - 1)
+
+    assert (found.nodes, found.preferred, found.rule) == (0b1111 << 6, False, MergeRule.AT_TARGET)
+
+
 def test_closer_nodes_win_among_sets_of_one_width():
     far_first = Distances({0: {0: 10, 1: 30, 2: 30}, 1: {0: 30, 1: 10, 2: 12}, 2: {0: 30, 1: 12, 2: 10}})
     pairs = said(*(Hint(bits.of(pair), preferred=True) for pair in combinations(range(3), 2)))
