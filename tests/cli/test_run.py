@@ -21,6 +21,7 @@ from tests.cli.run_processes import children, workbench
 from tests.deadlines import wait_for
 from tests.effort import SOAK, did, rounds
 from tests.forked_processes import forked
+from tests.short_paths import short_directory
 
 PRINT_ENVIRONMENT = "env | grep ^ALIGNUP_ | grep -v RUN | sort"
 PERMITTED = process.permitted_cpus()
@@ -38,6 +39,13 @@ pytestmark = pytest.mark.skipif(PERMITTED.bit_count() < 2, reason="needs two CPU
 def groups():
     """The existing cgroups of runs."""
     return {group for folder in cgroup.candidate_parents() for group in folder.glob(f"{cgroup.PREFIX}*")}
+
+
+@pytest.fixture
+def tmp_path():
+    """A directory that other users can be let into: pytest closes its own whenever it starts."""
+    with short_directory() as directory:
+        yield directory
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """structlog, imported as if rich were not installed.
 
-structlog imports rich for tracebacks, which the log of the agent does not contain. That takes 8 MB.
+structlog imports rich for tracebacks, which the log of the agent does not contain. That takes memory and time.
 """
 
 import sys
