@@ -51,6 +51,11 @@ def test_small_maps_are_dicts():
         without_item(small, "c")
 
 
+def test_what_a_large_map_does_not_have_cannot_be_removed():
+    with pytest.raises(KeyError):
+        without_item(with_item(LARGE, "new", 1), "newer")
+
+
 def test_large_maps_share_their_entries_until_the_layer_is_full():
     mapping = LARGE
     for number in range(MAX_LAYER):

@@ -199,6 +199,19 @@ def test_restricted_also_lists_preferences():
     )
 
 
+def test_restricted_says_what_fits_only_on_more_nodes_than_on_an_empty_machine():
+    one = host(Policy.RESTRICTED)
+    one.admit(pod("b", cpu="2"))
+    one.admit(pod("c", cpu="2"))
+
+    assert sentences.describe_rejection(one.decide(pod("a", cpu="3"))) == (
+        "NUMA node 0: 2 CPUs short (3 requested, 1 free)",
+        "NUMA node 1: 1 CPU short (3 requested, 2 free)",
+        "cpu fits on {0-1}, but would need fewer nodes on an empty machine",
+        "memory prefers {0} or {1}",
+    )
+
+
 def two_shares(policy: Policy) -> Host:
     """Both nodes hold memory of a pod each, and have 7 GiB or less of 16 left."""
     one = host(policy)
