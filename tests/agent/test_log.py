@@ -57,7 +57,8 @@ def test_a_name_cannot_break_a_line(readable):
 
 def test_the_agent_does_not_load_rich_but_others_can():
     program = (
-        "import sys, alignup.agent.log; assert 'rich' not in sys.modules; import rich.console, alignup.agent.daemon"
+        "import sys, alignup.agent.structlog_without_rich as before; before.import_structlog(); "
+        "import alignup.agent.daemon; assert 'rich' not in sys.modules; import rich.console"
     )
 
     subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603 - our own

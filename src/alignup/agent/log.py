@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-import alignup.agent.structlog_without_rich  # noqa: F401 - before structlog
-
-# isort: split
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 

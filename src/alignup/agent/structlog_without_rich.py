@@ -6,7 +6,8 @@ structlog imports rich for tracebacks, which the log of the agent does not conta
 import sys
 
 
-def _import_structlog() -> None:
+def import_structlog() -> None:
+    """Import structlog without rich, before another module imports it."""
     if "rich" in sys.modules:
         return  # the memory is taken already
     sys.modules["rich"] = None  # type: ignore[assignment] # import rich: ModuleNotFoundError
@@ -14,6 +15,3 @@ def _import_structlog() -> None:
         import structlog  # noqa: F401, PLC0415
     finally:
         del sys.modules["rich"]
-
-
-_import_structlog()
