@@ -33,8 +33,9 @@ run: $(READY)
 # The workers and the processes that tests start share compiled modules, even where the environment says otherwise.
 test soak: export PYTHONDONTWRITEBYTECODE :=
 
+# One worker more than CPUs: tests of processes and sockets wait now and then.
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist worksteal
 
 soak: SEED := $(or $(SEED),$(shell od -An -N4 -tu4 /dev/urandom | tr -d ' '))
 soak: $(READY)
