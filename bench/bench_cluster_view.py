@@ -21,19 +21,9 @@ from alignup.kubeapi.objects import ApiNode, ApiPod
 from alignup.schema.codec import convert
 from alignup.schema.host_state import HostStateDocument
 from bench.harness import Figure
+from tests.cluster.kubelets import CONFIGURATION
 
 HOSTS, STATES, PODS_PER_HOST = 1000, 300, 30
-
-_CONFIGURATION = {
-    "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    "kind": "KubeletConfiguration",
-    "topologyManagerPolicy": "single-numa-node",
-    "cpuManagerPolicy": "static",
-    "memoryManagerPolicy": "Static",
-    "systemReserved": {"cpu": "1", "memory": "64Mi"},
-    "evictionHard": {"nodefs.available": "10%"},
-    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "64Mi"}}],
-}
 
 
 def figures() -> Iterator[Figure]:
@@ -52,7 +42,7 @@ def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[Ap
         parse("pack:2 numa:1 core:64 pu:2", memory=1 << 40),
         devices=tuple(Device("example.com/gpu", f"gpu-{number}", nodes=1 << number // 4) for number in range(8)),
     )
-    read = configuration.read(to_json(_CONFIGURATION).encode())
+    read = configuration.read(to_json(CONFIGURATION).encode())
     settings = configuration.host_settings(read, machine)
     shapes = [_objects_of_one(_host(machine, settings, random, f"s{number}"), read) for number in range(STATES)]
     nodes, states, pods = [], [], []

@@ -16,7 +16,7 @@ from urllib.request import urlopen
 from e2e import cluster_guest
 from e2e.api import NODES, Api, until
 from e2e.cluster_guest import ClusterGuest, kubelet_config
-from e2e.control_plane import ControlPlane, free_ports
+from e2e.control_plane import ControlPlane, extenders, free_ports
 from e2e.guest import Shape
 from e2e.observed_node import ObservedNode, install_observer, is_admitted, placement_difference
 
@@ -97,26 +97,11 @@ class ClusterBed:
             until(
                 "alignup schedule is ready", lambda: _is_ready(port), detail=lambda: self.plane.log("alignup-schedule")
             )
-            self.plane.start_scheduler(_extenders(port))
+            self.plane.start_scheduler({"percentageOfNodesToScore": 100, **extenders(port)})
             yield lambda: _metrics(port, "alignup_prediction_total")
         finally:
             process.terminate()
             process.wait()
-
-
-def _extenders(port: int) -> Document:
-    """The part of a scheduler configuration in docs/scheduling.md."""
-    extender = {
-        "urlPrefix": f"http://127.0.0.1:{port}/v1/extender",
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "bindVerb": "bind",
-        "preemptVerb": "preempt",
-        "weight": 5,
-        "nodeCacheCapable": True,
-        "httpTimeout": "30s",
-    }
-    return {"percentageOfNodesToScore": 100, "extenders": [extender]}
 
 
 def _metrics(port: int, name: str) -> list[str]:

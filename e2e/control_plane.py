@@ -32,6 +32,24 @@ _SCHEDULER, _CONTROLLER_MANAGER = "kube-scheduler", "kube-controller-manager"
 _TIMEOUT = 120.0  #: seconds until the server is ready
 
 
+def extenders(port: int) -> dict[str, Any]:
+    """The part of a scheduler's configuration in docs/scheduling.md, for ``alignup schedule`` on *port*."""
+    return {
+        "extenders": [
+            {
+                "urlPrefix": f"http://127.0.0.1:{port}/v1/extender",
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                "bindVerb": "bind",
+                "preemptVerb": "preempt",
+                "weight": 5,
+                "nodeCacheCapable": True,
+                "httpTimeout": "30s",
+            }
+        ]
+    }
+
+
 def missing(programs: Iterable[str] = ("kube-apiserver",)) -> str | None:
     """Why *programs* of Kubernetes cannot run here; ``None`` if they can."""
     directory = os.environ.get(VARIABLE)

@@ -2,39 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from contextlib import asynccontextmanager
 from typing import Any
-
-import yaml
 
 from alignup.cluster.host_states import HOST_STATES, host_state, to_object
 from alignup.cluster.join import join
 from alignup.cluster.sources import known_pod
-from alignup.kubeapi import NODES, PODS, ApiClient, Change, EventType, Informer, Resource
-from alignup.kubeapi.errors import ApiError
-from alignup.kubeapi.objects import ApiPod, PartialObject
+from alignup.kubeapi import NODES, PODS, ApiClient, Change, EventType, Informer
+from alignup.kubeapi.objects import ApiPod
 from tests.cluster.kubelets import SimulatedKubelet
 
-DEFINITION = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
-DEFINITIONS = Resource(
-    type=PartialObject,
-    kind="CustomResourceDefinition",
-    plural="customresourcedefinitions",
-    group="apiextensions.k8s.io",
-)
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "2"}
 REJECTED = "Pod was rejected: Resources cannot be allocated with Topology locality"
-
-
-async def define_host_states(client: ApiClient) -> None:
-    """Create the definition, and wait until the resource is served."""
-    await client.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text("utf-8")))
-    while True:
-        with suppress(ApiError):
-            await client.list(HOST_STATES)
-            return
-        await asyncio.sleep(0.1)
 
 
 async def create_node(client: ApiClient, name: str) -> None:

@@ -19,9 +19,10 @@ from alignup.cluster.host_states import HOST_STATES, host_state, to_object
 from alignup.cluster.join import join
 from alignup.kubeapi import NODES, PODS, ApiClient, EventType, Informer, find_access
 from alignup.kubeapi.objects import ApiPod
-from e2e.control_plane import ControlPlane, free_ports
-from e2e.fake_nodes import ALLOCATABLE, define_host_states
-from e2e.test_schedule import extenders, is_ready, pod, service
+from e2e.control_plane import ControlPlane, extenders, free_ports
+from e2e.definitions import define_host_states
+from e2e.fake_nodes import ALLOCATABLE
+from e2e.test_schedule import is_ready, pod, service
 from tests.cluster.kubelets import SimulatedKubelet
 
 FLAGS = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)

@@ -28,13 +28,14 @@ from alignup.cluster.scheduling.live_cluster import LiveCluster
 from alignup.cluster.sources import KnownPod, known_pod
 from alignup.kubeapi import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubeapi.admission import SECRETS, WEBHOOK_CONFIGURATIONS
-from alignup.kubeapi.errors import InvalidObjectError, NotFoundError
+from alignup.kubeapi.errors import InvalidObjectError
 from alignup.kubeapi.objects import ApiPod, PartialObject
 from alignup.serve.server import serve_app
 from alignup.serve.sockets import tcp_socket
 from alignup.serve.webhook_app import webhook_app
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
+from e2e.definitions import DEPLOYED, define_host_states
 from tests.cluster.kubelets import SimulatedKubelet
 
 WHY = control_plane.missing()
@@ -42,14 +43,7 @@ pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark
 
 SECONDS = 120.0  #: for what takes milliseconds
 NODE_COUNT = int(os.environ.get("ALIGNUP_E2E_NODES", "100"))
-DEFINITION = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
-WEBHOOK = DEFINITION.parents[1] / "gate" / "webhook.yaml"
-DEFINITIONS = Resource(
-    type=PartialObject,
-    kind="CustomResourceDefinition",
-    plural="customresourcedefinitions",
-    group="apiextensions.k8s.io",
-)
+WEBHOOK = DEPLOYED / "gate" / "webhook.yaml"
 NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 CONFIGURATION = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
@@ -71,9 +65,7 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 @pytest.fixture
 async def client(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[ApiClient]:
     async with ApiClient(find_access(plane.kubeconfig(tmp_path / "config"), environ={})) as made:
-        if await made.find(DEFINITIONS.at(HOST_STATES.full_name)) is None:
-            await made.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text()))
-        await until_served(made)
+        await define_host_states(made)
         yield made
         for ref in [PODS.of(one) for one in (await made.list(PODS)).items]:
             await made.delete(ref, grace_period=0)
@@ -81,17 +73,6 @@ async def client(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[ApiClient
             await made.delete(NODES.at(node.metadata.name))
         for state in (await made.list(HOST_STATES)).items:
             await made.delete(HOST_STATES.at(state.metadata.name))
-
-
-async def until_served(client: ApiClient) -> None:
-    async with asyncio.timeout(SECONDS):
-        while True:
-            try:
-                await client.list(HOST_STATES)
-            except NotFoundError:
-                await asyncio.sleep(0.05)
-            else:
-                return
 
 
 async def until(condition: Callable[[], object]) -> None:

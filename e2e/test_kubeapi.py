@@ -43,18 +43,13 @@ from alignup.kubeapi.objects import ApiPod, PartialObject
 from alignup.testing.api_server import ApiServer
 from e2e import control_plane
 from e2e.control_plane import ADMIN, STRANGER, ControlPlane
+from e2e.definitions import DEFINITIONS
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
 
 TIMING = Timing(retry=0.05, longest_retry=0.5)
 SECONDS = 60.0  #: for what takes milliseconds
-DEFINITIONS = Resource(
-    type=PartialObject,
-    kind="CustomResourceDefinition",
-    plural="customresourcedefinitions",
-    group="apiextensions.k8s.io",
-)
 BUDGETS = Resource(
     type=PartialObject, kind="PodDisruptionBudget", plural="poddisruptionbudgets", group="policy", namespaced=True
 )

@@ -4,34 +4,25 @@
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
 
 from alignup.cluster.host_states import HOST_STATES, read_host_state
 from alignup.cluster.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.cluster.observer import Observer, ObserverTiming
 from alignup.cluster.publisher import Publisher
-from alignup.kubeapi import NODES, ApiClient, EventType, Resource, find_access
-from alignup.kubeapi.objects import PartialObject
+from alignup.kubeapi import NODES, ApiClient, EventType, find_access
 from alignup.serve.observer_app import PrometheusObserverMetrics
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
+from e2e.definitions import define_host_states
 from tests.align.hosts import pod
 from tests.cluster.kubelets import SimulatedKubelet, SimulatedPodResources
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
 
-DEFINITION = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"
-DEFINITIONS = Resource(
-    type=PartialObject,
-    kind="CustomResourceDefinition",
-    plural="customresourcedefinitions",
-    group="apiextensions.k8s.io",
-)
 STEPS = 5
 SECONDS = 60.0  #: for what takes milliseconds
 
@@ -47,16 +38,6 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-async def defined(client: ApiClient) -> None:
-    """Create the definition, and wait until the resource is served."""
-    await client.create(DEFINITIONS, yaml.safe_load(DEFINITION.read_text("utf-8")))
-    while True:
-        with suppress(Exception):
-            await client.list(HOST_STATES)
-            return
-        await asyncio.sleep(0.1)
-
-
 async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane, tmp_path: Path) -> None:
     kubelet = SimulatedKubelet()
     (tmp_path / "device-plugins").mkdir()
@@ -69,7 +50,7 @@ async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane
         discover=lambda _root: kubelet.machine,
     )
     async with ApiClient(find_access(plane.kubeconfig(tmp_path / "kubeconfig"))) as client:
-        await defined(client)
+        await define_host_states(client)
         node = await client.create(NODES, {"metadata": {"name": "host-a"}})
         publisher = Publisher(client, "host-a", uid=node.metadata.uid)
         timing = ObserverTiming(interval=0.0)

@@ -18,8 +18,9 @@ from alignup.cluster.scheduling.binder import PLACEMENT_ANNOTATION
 from alignup.kubeapi import PODS, ApiClient, Resource, find_access
 from alignup.kubeapi.objects import PartialObject
 from e2e import control_plane
-from e2e.control_plane import ControlPlane, free_ports
-from e2e.fake_nodes import FakeNodes, define_host_states
+from e2e.control_plane import ControlPlane, extenders, free_ports
+from e2e.definitions import define_host_states
+from e2e.fake_nodes import FakeNodes
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
@@ -38,24 +39,6 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
     flags = ("--disable-admission-plugins=ServiceAccount",)
     with ControlPlane(tmp_path, nodes=("a", "b", "c"), flags=flags) as made:
         yield made
-
-
-def extenders(port: int) -> dict[str, Any]:
-    """The part of a scheduler configuration in docs/scheduling.md."""
-    return {
-        "extenders": [
-            {
-                "urlPrefix": f"http://127.0.0.1:{port}/v1/extender",
-                "filterVerb": "filter",
-                "prioritizeVerb": "prioritize",
-                "bindVerb": "bind",
-                "preemptVerb": "preempt",
-                "weight": 5,
-                "nodeCacheCapable": True,
-                "httpTimeout": "30s",
-            }
-        ]
-    }
 
 
 @contextmanager

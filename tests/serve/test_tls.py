@@ -122,21 +122,25 @@ async def test_a_client_that_reads_nothing_is_disconnected(tmp_path):
         del reader
 
 
-async def test_a_client_that_hangs_up_while_a_request_waits_is_noticed(tmp_path):
-    agent = FakeBackend()
+@asynccontextmanager
+async def waiting_requests(tmp_path, agent):
+    """Yield a client with an event stream, and more requests behind it than the server parses at once."""
     certificate = ServerCertificate(*install("first", tmp_path))
     request = b"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
-    async with serve(certificate, agent, gone=0.01) as address:
+    async with serve(certificate, agent, gone=0.01) as address, asyncio.timeout(SECONDS):
         reader, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=ca_file()))
-        writer.write(request * 100)  # more than is parsed at once
+        writer.write(request * 100)
         await until(lambda: agent.event_bus.subscribers)
+        yield reader, writer
+        writer.transport.abort()
 
+
+async def test_a_client_that_hangs_up_while_a_request_waits_is_noticed(tmp_path):
+    async with waiting_requests(tmp_path, FakeBackend()) as (reader, writer):
         writer.get_extra_info("socket").shutdown(socket.SHUT_WR)  # without TLS's own end
 
-        async with asyncio.timeout(SECONDS):
-            with suppress(ConnectionError):
-                await reader.read()
-        writer.transport.abort()
+        with suppress(ConnectionError):
+            await reader.read()
 
 
 async def test_a_client_that_stays_while_a_request_waits_is_served(tmp_path, monkeypatch):
@@ -148,19 +152,11 @@ async def test_a_client_that_stays_while_a_request_waits_is_served(tmp_path, mon
 
     monkeypatch.setattr(server, "has_hung_up", check)
     agent = FakeBackend()
-    certificate = ServerCertificate(*install("first", tmp_path))
-    request = b"GET /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n\r\n"
-    async with serve(certificate, agent, gone=0.01) as address:
-        reader, writer = await asyncio.open_connection(*address, ssl=ssl.create_default_context(cafile=ca_file()))
-        writer.write(request * 100)  # more than is parsed at once
-        await until(lambda: agent.event_bus.subscribers)
-
+    async with waiting_requests(tmp_path, agent) as (reader, _):
         await until(lambda: len(checks) > 2)
         agent.event_bus.publish("small", {})
 
-        async with asyncio.timeout(SECONDS):
-            await reader.readuntil(b"event: small")
-        writer.transport.abort()
+        await reader.readuntil(b"event: small")
 
 
 def damaged(kind, certificate, key):

@@ -35,6 +35,11 @@ class TcpAddress:
         except ValueError:
             return self.host == "localhost"
 
+    @property
+    def pair(self) -> tuple[str, int]:
+        """Host and port, as sockets take them."""
+        return self.host, self.port
+
     def __str__(self) -> str:
         scheme = {None: "", True: "https://", False: "http://"}[self.tls]
         return f"{scheme}{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"

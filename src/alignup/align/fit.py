@@ -12,13 +12,12 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod, demand, names
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.align.workload.validation import SOURCE_ANNOTATION
+from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION
 
 PODS = "pods"  #: the resource name of the limit on the number of pods
 
 _OS = "linux"
 _OS_LABEL = "kubernetes.io/os"
-_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  # on the API object that mirrors a static pod
 _SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 
 _NOTHING_TO_EVICT = (
@@ -162,7 +161,7 @@ def is_critical(pod: Pod) -> bool:
     """Whether the kubelet preempts other pods for this one: a static or mirror pod, or one of system priority."""
     static = pod.annotations.get(SOURCE_ANNOTATION, "api") != "api"
     critical = pod.priority is not None and pod.priority >= _SYSTEM_CRITICAL_PRIORITY
-    return static or critical or _MIRROR_ANNOTATION in pod.annotations
+    return static or critical or MIRROR_ANNOTATION in pod.annotations
 
 
 def may_preempt(pod: Pod, other: Pod) -> bool:

@@ -68,7 +68,7 @@ def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float)
 
 def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float) -> AskedPod:
     """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again."""
-    with inputs.input_errors(f"in pod {pod.metadata.namespace}/{pod.metadata.name}"):
+    with inputs.input_errors(f"in pod {pod.metadata.full_name}"):
         read = known_pod(pod).pod
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
         return AskedPod(ask_nodes(view, read, spec, seconds=seconds), view, (*_state_notes(pod), *_gate_notes(spec)))

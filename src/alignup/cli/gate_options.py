@@ -1,13 +1,13 @@
 """The options of ``alignup schedule`` for pods behind the scheduling gate."""
 # ruff: noqa: RUF009 - options are declared by calls, as fields are
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import count_option, flag_option, option, path_option
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ class GateCommandOptions:
     webhook_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
 
 
-def gate_service_options(
-    options: GateCommandOptions, *, namespace: str, parse_address: Callable[[str, str], tuple[str, int]]
-) -> "GateServiceOptions | None":
+def gate_service_options(options: GateCommandOptions, *, namespace: str) -> "GateServiceOptions | None":
     """Return what the gate is given, *namespace* being that of its Service; ``None``: there is no gate."""
     if (options.webhook_cert_file is None) != (options.webhook_private_key_file is None):
         raise click.UsageError("--webhook-cert-file and --webhook-private-key-file need each other.")
@@ -47,7 +45,7 @@ def gate_service_options(
     webhook = None
     if options.webhook_listen is not None:
         webhook = WebhookOptions(
-            listen=parse_address(options.webhook_listen, "--webhook-listen"),
+            listen=parse_listen_address(options.webhook_listen, "--webhook-listen").pair,
             namespace=namespace,
             service=options.webhook_service,
             certificate=options.webhook_cert_file,

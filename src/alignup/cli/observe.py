@@ -12,6 +12,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
+from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
@@ -119,18 +120,11 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
         ),
         configz=options.configz,
         kubelet_address=options.kubelet_address,
-        listen=None if options.listen is None else _parse_address(options.listen),
+        listen=None if options.listen is None else parse_listen_address(options.listen, "--listen").pair,
         method=FingerprintMethod.EXCLUSIVE if options.fingerprint == "exclusive" else FingerprintMethod.ALL,
         once=options.once,
         timing=ObserverTiming(period=options.period),
     )
-
-
-def _parse_address(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise InputError(f"{text} is not an address", where="in --listen", advice="Give HOST:PORT, or :PORT for all.")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - as asked for
 
 
 async def _print_objects(options: "ObserveOptions", machine: str | None) -> None:

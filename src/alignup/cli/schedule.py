@@ -2,7 +2,6 @@
 # ruff: noqa: RUF009 - options are declared by calls, as fields are
 
 import asyncio
-import ipaddress
 import os
 import socket
 import uuid
@@ -12,16 +11,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from alignup.agent.address import TcpAddress
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.gate_options import GateCommandOptions, gate_service_options
+from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import choice_option, count_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
     from alignup.cluster.scheduling.service import LeaseOptions, ScheduleOptions
 
 _LISTEN = "127.0.0.1:8890"
-_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,11 +100,14 @@ def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions)
     from alignup.cluster.scheduling.live_cluster import LiveClusterOptions  # noqa: PLC0415
     from alignup.cluster.scheduling.service import ScheduleOptions  # noqa: PLC0415
 
-    listen = _parse_address(options.listen, "--listen")
-    _check_security(options, listen[0])
+    listen = parse_listen_address(options.listen, "--listen")
+    _check_security(options, listen)
+    health = None
+    if options.health_listen is not None:
+        health = parse_listen_address(options.health_listen, "--health-listen").pair
     return ScheduleOptions(
-        listen=listen,
-        health=None if options.health_listen is None else _parse_address(options.health_listen, "--health-listen"),
+        listen=listen.pair,
+        health=health,
         certificate=options.tls_cert_file,
         private_key=options.tls_private_key_file,
         client_authority=options.client_ca_file,
@@ -119,7 +122,7 @@ def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions)
             force_deleted_may_run=options.force_deleted_may_run,
             approximate=options.approximate,
         ),
-        gate=gate_service_options(gate, namespace=_namespace(options), parse_address=_parse_address),
+        gate=gate_service_options(gate, namespace=_namespace(options)),
     )
 
 
@@ -130,17 +133,12 @@ def _lease(options: ScheduleCommandOptions) -> "LeaseOptions":
 
 
 def _namespace(options: ScheduleCommandOptions) -> str:
-    return options.lease_namespace or os.environ.get("POD_NAMESPACE") or _own_namespace() or "kube-system"
+    from alignup.kubeapi.access import pod_namespace  # noqa: PLC0415 - not needed for --help
+
+    return options.lease_namespace or os.environ.get("POD_NAMESPACE") or pod_namespace() or "kube-system"
 
 
-def _own_namespace() -> str:
-    try:
-        return _POD_NAMESPACE.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
-
-
-def _check_security(options: ScheduleCommandOptions, host: str) -> None:
+def _check_security(options: ScheduleCommandOptions, listen: TcpAddress) -> None:
     """Clients of the extender can bind pods, so strangers on the network must not be clients."""
     with_tls = options.tls_cert_file is not None
     if with_tls != (options.tls_private_key_file is not None):
@@ -149,7 +147,7 @@ def _check_security(options: ScheduleCommandOptions, host: str) -> None:
         raise click.UsageError("--client-ca-file needs --tls-cert-file and --tls-private-key-file.")
     if with_tls and options.insecure_http:
         raise click.UsageError("--insecure-http contradicts --tls-cert-file.")
-    if _is_loopback(host):
+    if listen.is_loopback:
         return
     if not with_tls and not options.insecure_http:
         raise click.UsageError("--listen on the network needs --tls-cert-file, or --insecure-http.")
@@ -157,17 +155,3 @@ def _check_security(options: ScheduleCommandOptions, host: str) -> None:
         raise click.UsageError(
             "--listen on the network needs --client-ca-file, because clients can bind pods, or --any-client."
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _parse_address(text: str, where: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise InputError(f"{text} is not an address", where=f"in {where}", advice="Give HOST:PORT, or :PORT for all.")
-    return host.strip("[]") or "0.0.0.0", int(port)  # noqa: S104 - as asked for

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ from alignup.cluster.node_topology import FingerprintMethod
 from alignup.cluster.observer import Observer, ObserverTiming
 from alignup.cluster.publisher import Publisher
 from alignup.cluster.sources import KnownPod, known_pod
+from alignup.cluster.until_signal import run_until_signal
 from alignup.kubeapi import NODES, PODS, Access, ApiClient, Informer, Query, Timing
 from alignup.kubeapi.objects import ApiNode, ApiPod
 from alignup.plugins.pod_resources_client import pod_resources_client
@@ -68,21 +68,8 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         _log.info("host=%s event=started", options.host)
         if options.once:
             return await observer.check_once()
-        await _until_stopped(observer)
+        await run_until_signal(observer.run())
     return ()
-
-
-async def _until_stopped(observer: Observer) -> None:
-    loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(observer.run())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.cancel)
-    try:
-        with suppress(asyncio.CancelledError):
-            await running
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
 
 
 def check_boot_id(node: ApiNode, boot_id: str) -> None:
@@ -113,7 +100,7 @@ class PodTable:
             try:
                 found[uid] = before if before and before[0] == version else (version, known_pod(pod))
             except PodError as error:
-                _log.warning("pod=%s/%s problem=%s", pod.metadata.namespace, pod.metadata.name, error)
+                _log.warning("pod=%s problem=%s", pod.metadata.full_name, error)
         self._read = found
         return {known.pod.uid: known for _, known in found.values()}
 

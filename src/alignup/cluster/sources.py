@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from alignup.align.errors import PodError
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod, Resources
+from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kube.configuration import Configuration
 from alignup.kube.pod import read_pod
 from alignup.kubeapi import PODS
@@ -23,7 +24,7 @@ from alignup.state.kubelet.state_dir import KubeletFiles
 if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
     from alignup.plugins.pod_resources_client import AllocatableResources, ListedPod
 
-_MIRROR, _HASH = "kubernetes.io/config.mirror", "kubernetes.io/config.hash"
+_HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +87,8 @@ def plain_pod(pod: ApiPod) -> Pod:
 def kubelet_uid(pod: ApiPod) -> str:
     """The uid that the kubelet uses: another one for a static pod, whose mirror pod the API server has."""
     annotations = pod.metadata.annotations
-    if _MIRROR in annotations and annotations.get(_HASH):
-        return annotations[_HASH]
+    if MIRROR_ANNOTATION in annotations and annotations.get(_HASH_ANNOTATION):
+        return annotations[_HASH_ANNOTATION]
     return pod.metadata.uid
 
 

@@ -86,19 +86,26 @@ def find_access(
     )
 
 
+def pod_namespace(directory: Path = SERVICE_ACCOUNT) -> str:
+    """The namespace of the pod that this process runs in; empty: it runs in no pod, or in one without a token."""
+    try:
+        return (directory / "namespace").read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def service_account_access(environ: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT) -> Access:
     """The access of a pod by its service account."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     token = CredentialFile(directory / "token", what="token of the service account")
     token.read()  # so that a pod without one fails here
-    namespace = directory / "namespace"
     return Access(
         server=server,
         credentials=UserCredentials(token=token),
         authority=CredentialFile(directory / "ca.crt", what="certificate authority of the cluster").read(),
         proxy=proxy_for(server, environ),
-        namespace=(namespace.read_text("utf-8").strip() if namespace.exists() else "") or "default",
+        namespace=pod_namespace(directory) or "default",
         source="the service account of this pod",
     )
 

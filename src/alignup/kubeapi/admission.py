@@ -5,53 +5,45 @@ A review has only what Alignup reads of a pod that is about to be created; such 
 
 import msgspec
 
-from alignup.kubeapi.objects import Labels, NamedItem, ObjectMeta, OwnerReference
+from alignup.kubeapi.objects import Labels, NamedItem, ObjectMeta, ObjectPart, OwnerReference
 from alignup.kubeapi.resource import Resource
 
 REVIEW_VERSION, REVIEW_KIND = "admission.k8s.io/v1", "AdmissionReview"
 
 
-class _Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    pass
-
-
-class NewPodMeta(_Part, frozen=True):
-    name: str = ""
-    generate_name: str = ""
+class NewPodMeta(ObjectPart, frozen=True):
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
     owner_references: tuple[OwnerReference, ...] | None = None
 
 
-class NewPodSpec(_Part, frozen=True):
+class NewPodSpec(ObjectPart, frozen=True):
     node_name: str = ""
     scheduling_gates: tuple[NamedItem, ...] | None = None
 
 
-class NewPod(_Part, frozen=True):
+class NewPod(ObjectPart, frozen=True):
     """A pod that is about to be created."""
 
     metadata: NewPodMeta = NewPodMeta()
     spec: NewPodSpec = NewPodSpec()
 
 
-class GroupVersionResource(_Part, frozen=True):
+class GroupVersionResource(ObjectPart, frozen=True):
     group: str = ""
     version: str = ""
     resource: str = ""
 
 
-class ReviewRequest(_Part, frozen=True):
+class ReviewRequest(ObjectPart, frozen=True):
     uid: str
     operation: str
     resource: GroupVersionResource
     object: NewPod | None = None  #: ``None`` for a deletion
     sub_resource: str = ""
-    namespace: str = ""
-    name: str = ""
 
 
-class ReviewResponse(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class ReviewResponse(ObjectPart, frozen=True):
     """The answer; ``patch`` is JSON, which is sent in base64."""
 
     uid: str
@@ -60,7 +52,7 @@ class ReviewResponse(msgspec.Struct, frozen=True, omit_defaults=True, rename="ca
     patch: bytes = b""
 
 
-class AdmissionReview(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
+class AdmissionReview(ObjectPart, frozen=True):
     api_version: str
     kind: str
     request: ReviewRequest | None = None
@@ -72,27 +64,27 @@ class AnsweredReview(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = REVIEW_KIND
 
 
-class WebhookClient(_Part, frozen=True):
+class WebhookClient(ObjectPart, frozen=True):
     """How the API server reaches a webhook."""
 
     ca_bundle: str = ""  #: PEM certificates in base64
 
 
-class Webhook(_Part, frozen=True):
+class Webhook(ObjectPart, frozen=True):
     name: str
     client_config: WebhookClient = WebhookClient()
 
 
-class WebhookConfiguration(_Part, frozen=True):
+class WebhookConfiguration(ObjectPart, frozen=True):
     """A ``MutatingWebhookConfiguration``."""
 
     metadata: ObjectMeta = ObjectMeta()
     webhooks: tuple[Webhook, ...] = ()
 
 
-class Secret(_Part, frozen=True):
+class Secret(ObjectPart, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
-    data: Labels = {}  #: each value in base64
+    data: Labels = msgspec.field(default_factory=dict)  #: each value in base64
 
 
 SECRETS = Resource(type=Secret, kind="Secret", plural="secrets", namespaced=True)

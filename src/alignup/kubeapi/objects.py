@@ -36,11 +36,11 @@ class ApiObject(Protocol):
     def metadata(self) -> Metadata: ...
 
 
-class _Part(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+class ObjectPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
     """The base of all parts of objects; they have no cycles, so the garbage collector need not track them."""
 
 
-class OwnerReference(_Part, frozen=True):
+class OwnerReference(ObjectPart, frozen=True):
     """An object that owns another."""
 
     api_version: str = ""
@@ -50,7 +50,7 @@ class OwnerReference(_Part, frozen=True):
     controller: bool = False
 
 
-class ObjectMeta(_Part, frozen=True):
+class ObjectMeta(ObjectPart, frozen=True):
     """The metadata of an object, without managed fields."""
 
     name: str = ""
@@ -70,14 +70,19 @@ class ObjectMeta(_Part, frozen=True):
         if self.annotations:
             self.annotations.pop(_LAST_APPLIED, None)
 
+    @property
+    def full_name(self) -> str:
+        """``NAMESPACE/NAME``, of an object in a namespace."""
+        return f"{self.namespace}/{self.name}"
 
-class PartialObject(_Part, frozen=True):
+
+class PartialObject(ObjectPart, frozen=True):
     """An object of any kind, with its metadata only."""
 
     metadata: ObjectMeta = ObjectMeta()
 
 
-class Condition(_Part, frozen=True):
+class Condition(ObjectPart, frozen=True):
     """A condition of a pod or node."""
 
     type: str
@@ -90,13 +95,13 @@ class Condition(_Part, frozen=True):
 # Pods
 
 
-class NamedItem(_Part, frozen=True):
+class NamedItem(ObjectPart, frozen=True):
     """An element of a list of which only the name matters."""
 
     name: str = ""
 
 
-class ResourceRequirements(_Part, frozen=True):
+class ResourceRequirements(ObjectPart, frozen=True):
     """Requests and limits."""
 
     requests: ResourceAmounts = {}
@@ -104,7 +109,7 @@ class ResourceRequirements(_Part, frozen=True):
     claims: tuple[NamedItem, ...] = ()
 
 
-class ApiContainer(_Part, frozen=True):
+class ApiContainer(ObjectPart, frozen=True):
     """A container of a pod."""
 
     name: str = ""
@@ -112,7 +117,7 @@ class ApiContainer(_Part, frozen=True):
     restart_policy: str = ""  #: Always: an init container that is a sidecar
 
 
-class NodeSelectorRequirement(_Part, frozen=True):
+class NodeSelectorRequirement(ObjectPart, frozen=True):
     """A condition on a label or field of nodes."""
 
     key: str
@@ -120,32 +125,32 @@ class NodeSelectorRequirement(_Part, frozen=True):
     values: tuple[str, ...] = ()
 
 
-class NodeSelectorTerm(_Part, frozen=True):
+class NodeSelectorTerm(ObjectPart, frozen=True):
     """Conditions that must all be true; a term without any selects no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-class NodeSelector(_Part, frozen=True):
+class NodeSelector(ObjectPart, frozen=True):
     """Terms of which one must be true."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
-class NodeAffinity(_Part, frozen=True):
+class NodeAffinity(ObjectPart, frozen=True):
     """Which nodes a pod may be scheduled to."""
 
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
 
 
-class PodAffinity(_Part, frozen=True):
+class PodAffinity(ObjectPart, frozen=True):
     """The affinity of a pod, with the required node affinity only."""
 
     node_affinity: NodeAffinity | None = None
 
 
-class Toleration(_Part, frozen=True):
+class Toleration(ObjectPart, frozen=True):
     """A taint of nodes that a pod tolerates."""
 
     key: str = ""
@@ -154,7 +159,7 @@ class Toleration(_Part, frozen=True):
     effect: str = ""
 
 
-class ApiPodSpec(_Part, frozen=True):
+class ApiPodSpec(ObjectPart, frozen=True):
     """What a pod requests, and where it may run."""
 
     node_name: str = ""
@@ -176,7 +181,7 @@ class ApiPodSpec(_Part, frozen=True):
     tolerations: tuple[Toleration, ...] = ()
 
 
-class TerminatedState(_Part, frozen=True):
+class TerminatedState(ObjectPart, frozen=True):
     """How a container ended."""
 
     exit_code: int = 0
@@ -184,13 +189,13 @@ class TerminatedState(_Part, frozen=True):
     finished_at: str | None = None
 
 
-class ApiContainerState(_Part, frozen=True):
+class ApiContainerState(ObjectPart, frozen=True):
     """The state of a container; ``terminated`` is ``None`` unless it has ended."""
 
     terminated: TerminatedState | None = None
 
 
-class ApiContainerStatus(_Part, frozen=True):
+class ApiContainerStatus(ObjectPart, frozen=True):
     """The status of a container, with the resources that the kubelet has allocated to it."""
 
     name: str = ""
@@ -199,7 +204,7 @@ class ApiContainerStatus(_Part, frozen=True):
     resources: ResourceRequirements | None = None
 
 
-class ApiPodStatus(_Part, frozen=True):
+class ApiPodStatus(ObjectPart, frozen=True):
     """What the kubelet and the scheduler report about a pod."""
 
     phase: str = ""
@@ -213,7 +218,7 @@ class ApiPodStatus(_Part, frozen=True):
     init_container_statuses: tuple[ApiContainerStatus, ...] = ()
 
 
-class ApiPod(_Part, frozen=True):
+class ApiPod(ObjectPart, frozen=True):
     """A pod."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -229,7 +234,7 @@ class ApiPod(_Part, frozen=True):
 # Nodes
 
 
-class Taint(_Part, frozen=True):
+class Taint(ObjectPart, frozen=True):
     """What keeps pods off a node."""
 
     key: str
@@ -237,14 +242,14 @@ class Taint(_Part, frozen=True):
     value: str = ""
 
 
-class NodeAddress(_Part, frozen=True):
+class NodeAddress(ObjectPart, frozen=True):
     """An address of a node."""
 
     type: str
     address: str
 
 
-class NodeInfo(_Part, frozen=True):
+class NodeInfo(ObjectPart, frozen=True):
     """Versions and identity of a node."""
 
     kubelet_version: str = ""
@@ -252,14 +257,14 @@ class NodeInfo(_Part, frozen=True):
     boot_id: str = msgspec.field(name="bootID", default="")
 
 
-class ApiNodeSpec(_Part, frozen=True):
+class ApiNodeSpec(ObjectPart, frozen=True):
     """Which pods a node accepts."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
-class ApiNodeStatus(_Part, frozen=True):
+class ApiNodeStatus(ObjectPart, frozen=True):
     """What the kubelet reports about its node."""
 
     allocatable: ResourceAmounts = {}
@@ -269,7 +274,7 @@ class ApiNodeStatus(_Part, frozen=True):
     node_info: NodeInfo = NodeInfo()
 
 
-class ApiNode(_Part, frozen=True):
+class ApiNode(ObjectPart, frozen=True):
     """A Kubernetes node."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -280,7 +285,7 @@ class ApiNode(_Part, frozen=True):
 # Leases
 
 
-class LeaseSpec(_Part, frozen=True):
+class LeaseSpec(ObjectPart, frozen=True):
     """Who holds a lease; ``renew_time`` is by the holder's clock."""
 
     holder_identity: str | None = None
@@ -290,7 +295,7 @@ class LeaseSpec(_Part, frozen=True):
     lease_transitions: int | None = None
 
 
-class Lease(_Part, frozen=True):
+class Lease(ObjectPart, frozen=True):
     """A lock that its holder must renew."""
 
     metadata: ObjectMeta = ObjectMeta()
@@ -300,21 +305,21 @@ class Lease(_Part, frozen=True):
 # NodeResourceTopology of version v1alpha2
 
 
-class TopologyAttribute(_Part, frozen=True):
+class TopologyAttribute(ObjectPart, frozen=True):
     """A named value, such as the Topology Manager's policy."""
 
     name: str
     value: str
 
 
-class ZoneCost(_Part, frozen=True):
+class ZoneCost(ObjectPart, frozen=True):
     """The NUMA distance to another zone."""
 
     name: str
     value: int
 
 
-class ZoneResource(_Part, frozen=True):
+class ZoneResource(ObjectPart, frozen=True):
     """How much of a resource a zone has."""
 
     name: str
@@ -323,7 +328,7 @@ class ZoneResource(_Part, frozen=True):
     available: Amount
 
 
-class TopologyZone(_Part, frozen=True):
+class TopologyZone(ObjectPart, frozen=True):
     """A NUMA node, called ``node-0`` and so on, if its type is ``Node``."""
 
     name: str
@@ -334,7 +339,7 @@ class TopologyZone(_Part, frozen=True):
     resources: tuple[ZoneResource, ...] = ()
 
 
-class NodeResourceTopology(_Part, frozen=True):
+class NodeResourceTopology(ObjectPart, frozen=True):
     """The NUMA nodes of a Kubernetes node, which has the same name."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -11,13 +11,13 @@ from alignup.align import fit
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.workload import Amounts, Pod, demand
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.validation import SOURCE_ANNOTATION
+from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION
 
 #: The uid of the pod that stands for all pods of a shape; the API server gives out no such uid.
 SHAPE_UID = "shape"
 
 _LABELS = ("kubernetes.io/os",)
-_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, SOURCE_ANNOTATION, "kubernetes.io/config.mirror")
+_ANNOTATIONS = (POLICY_ANNOTATION, SCOPE_ANNOTATION, SOURCE_ANNOTATION, MIRROR_ANNOTATION)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

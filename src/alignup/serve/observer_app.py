@@ -3,14 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
 
 from alignup.align.quantity import Quantity
-from alignup.serve.metrics import CONTENT_TYPE
+from alignup.serve.health import health_routes
 
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  #: seconds
 
@@ -82,20 +79,9 @@ def observer_app(
 ) -> Starlette:
     """Build the application; *problems* says why the observer is not ready."""
 
-    async def healthz(_request: Request) -> Response:
-        return _text("ok\n") if alive() else _text("the observer does not check the host any more\n", status=503)
+    def liveness() -> tuple[str, ...]:
+        return () if alive() else ("the observer does not check the host any more",)
 
-    async def readyz(_request: Request) -> Response:
-        found = problems()
-        return _text("".join(f"{problem}\n" for problem in found), status=503) if found else _text("ok\n")
-
-    async def get_metrics(_request: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE)
-
-    app = Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", get_metrics)])
+    app = Starlette(routes=health_routes(metrics.registry, readiness=problems, liveness=liveness))
     app.router.redirect_slashes = False
     return app
-
-
-def _text(text: str, status: int = 200) -> Response:
-    return PlainTextResponse(text, status_code=status)

@@ -5,18 +5,18 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from alignup.align.errors import ParseError, PodError
 from alignup.schema.api import NotReadyError
 from alignup.serve.endpoint import receive_body
-from alignup.serve.metrics import CONTENT_TYPE
+from alignup.serve.health import health_routes
 from alignup.serve.responses import HEADERS, JSON, RETRY_SOON, ProblemError, json_response
 from alignup.serve.server import CONNECTION, ServedConnection
 
@@ -111,28 +111,14 @@ def schedule_app(
     routes = [
         *(Route(f"{EXTENDER}/{verb}", extend(verb), methods=["POST"]) for verb in VERBS),
         Route("/v1/explain/{namespace}/{pod}", explain),
-        *_health_routes(backend, metrics),
+        *health_routes(metrics.registry, readiness=backend.problems),
     ]
     return _application(routes)
 
 
 def health_app(backend: ScheduleBackend, metrics: PrometheusScheduleMetrics) -> Starlette:
     """Build the application for probes and Prometheus, which need no certificates."""
-    return _application(_health_routes(backend, metrics))
-
-
-def _health_routes(backend: ScheduleBackend, metrics: PrometheusScheduleMetrics) -> list[Route]:
-    async def healthz(_request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def readyz(_request: Request) -> Response:
-        found = backend.problems()
-        return PlainTextResponse("".join(f"{one}\n" for one in found) or "ok\n", status_code=503 if found else 200)
-
-    async def get_metrics(_request: Request) -> Response:
-        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE)
-
-    return [Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", get_metrics)]
+    return _application(health_routes(metrics.registry, readiness=backend.problems))
 
 
 def _application(routes: list[Route]) -> Starlette:

@@ -24,6 +24,7 @@ RESTART_POLICIES = ("Always", "Never", "OnFailure")  #: of a container
 
 #: The annotation with the source of a pod, set by the kubelet.
 SOURCE_ANNOTATION = "kubernetes.io/config.source"
+MIRROR_ANNOTATION = "kubernetes.io/config.mirror"  #: on the API object that mirrors a static pod
 
 
 class PodSource(StrEnum):

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from alignup.align.errors import ParseError
+from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.cluster.gate.names import GATE, LABEL, OPT_OUT
 from alignup.kubeapi.admission import (
     REVIEW_KIND,
@@ -21,8 +22,6 @@ from alignup.kubeapi.admission import (
     ReviewResponse,
 )
 from alignup.schema.codec import decode, encode
-
-_MIRROR = "kubernetes.io/config.mirror"  #: an annotation of the API objects of static pods
 
 
 class ReviewOutcome(StrEnum):
@@ -63,7 +62,7 @@ def review_pod(request: ReviewRequest) -> ReviewOutcome:
     metadata = pod.metadata
     if (metadata.labels or {}).get(LABEL) == OPT_OUT:
         return ReviewOutcome.OPTED_OUT
-    if pod.spec.node_name or _MIRROR in (metadata.annotations or {}):
+    if pod.spec.node_name or MIRROR_ANNOTATION in (metadata.annotations or {}):
         return ReviewOutcome.NODE_GIVEN
     if any(one.controller and one.kind == "DaemonSet" for one in metadata.owner_references or ()):
         return ReviewOutcome.DAEMON_SET

@@ -27,7 +27,6 @@ class _Note:
     reason: str
     message: str
     same: object  #: equal for messages that count as the same
-    normal: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,9 @@ class PodEvents:
         self._written: OrderedDict[str, _Written] = OrderedDict()  #: uid → the last event
         self._wake = asyncio.Event()
 
-    def note(self, pod: ApiPod, reason: str, message: str, *, same: object = None, normal: bool = False) -> None:
+    def note(self, pod: ApiPod, reason: str, message: str, *, same: object = None) -> None:
         """Write an event soon, unless the last one about *pod* has the same reason and *same* and is not old."""
-        note = _Note(pod, reason, _shortened(message), message if same is None else same, normal)
+        note = _Note(pod, reason, _shortened(message), message if same is None else same)
         last = self._written.get(pod.metadata.uid)
         if last is None or not _alike(last.note, note) or self._client.timing.clock() - last.at >= REPEAT_SECONDS:
             self._waiting[pod.metadata.uid] = note
@@ -110,7 +109,7 @@ def _event(written: _Written, now: datetime) -> dict[str, object]:
             "namespace": metadata.namespace,
             "uid": metadata.uid,
         },
-        "type": "Normal" if note.normal else "Warning",
+        "type": "Warning",
         "reason": note.reason,
         "message": note.message,
         "source": {"component": COMPONENT},

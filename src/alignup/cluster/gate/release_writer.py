@@ -81,4 +81,4 @@ class ReleaseWriter:
         try:
             await self._client.evict(PODS.of(pod))
         except ApiError as error:
-            _log.warning("pod=%s/%s problem=cannot be replaced: %s", pod.metadata.namespace, pod.metadata.name, error)
+            _log.warning("pod=%s problem=cannot be replaced: %s", pod.metadata.full_name, error)

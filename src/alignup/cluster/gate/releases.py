@@ -43,7 +43,7 @@ class Release:
 
     @property
     def pod_name(self) -> str:
-        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+        return self.pod.metadata.full_name
 
 
 class Releases:

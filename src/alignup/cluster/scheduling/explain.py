@@ -23,7 +23,7 @@ def explain_pod(live: LiveCluster, pod: ApiPod, last: FilterRecord | None, *, no
     rows = sorted(found.items(), key=lambda item: _sort_key(*item))
     counts = {str(kind): sum(one.kind is kind for one in found.values()) for kind in VerdictKind}
     document: dict[str, Any] = {
-        "pod": f"{pod.metadata.namespace}/{pod.metadata.name}",
+        "pod": pod.metadata.full_name,
         "uid": pod.metadata.uid,
         "boundTo": pod.spec.node_name,
         "needsAlignment": needs_alignment(read),

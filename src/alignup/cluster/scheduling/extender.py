@@ -111,7 +111,7 @@ class Extender:
                 found = self._live.feasible(pod, args.names)
                 totals = {name: one.score.total for name, one in found.items() if one.admits and one.score is not None}
         except PodError as error:
-            _log.warning("verb=prioritize pod=%s problem=%s", _name(args.pod), error)
+            _log.warning("verb=prioritize pod=%s problem=%s", args.pod.metadata.full_name, error)
         lowest, highest = min(totals.values(), default=0.0), max(totals.values(), default=0.0)
         width = highest - lowest
         scores = {
@@ -189,13 +189,9 @@ class Extender:
             self._records.popitem(last=False)
         _log.info(
             "verb=filter pod=%s uid=%s nodes=%d offered=%d%s",
-            _name(args.pod),
+            args.pod.metadata.full_name,
             uid,
             asked,
             len(chosen),
             "" if chosen else f" reasons={dict(reasons.most_common(5))}",
         )
-
-
-def _name(pod: ApiPod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"

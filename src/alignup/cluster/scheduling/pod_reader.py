@@ -39,7 +39,7 @@ class PodReader:
             return plain_pod(pod)
         found, problem = bound_pod(pod)
         if problem:
-            _log.warning("pod=%s/%s problem=%s", pod.metadata.namespace, pod.metadata.name, problem)
+            _log.warning("pod=%s problem=%s", pod.metadata.full_name, problem)
         return found.pod
 
     def last_stage(self, pod: ApiPod) -> PodStage:

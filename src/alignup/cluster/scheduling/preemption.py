@@ -98,7 +98,7 @@ class Preemption:
         pods = tuple(self._live.pods.objects.values()) if budgets else ()
         return [
             DisruptionBudget(
-                f"{one.metadata.namespace}/{one.metadata.name}",
+                one.metadata.full_name,
                 one.status.disruptions_allowed,
                 frozenset(pod.metadata.uid for pod in pods if _covers(one, pod)),
             )

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import signal
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from alignup.cluster.scheduling.extender import Extender, ExtenderOptions
 from alignup.cluster.scheduling.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.cluster.scheduling.preemption import CHOOSES_VICTIMS, Preemption
 from alignup.cluster.scheduling.wake_up import WakeUp
+from alignup.cluster.until_signal import run_until_signal
 from alignup.kubeapi import Access, ApiClient, LeaderElection, Timing
 from alignup.kubeapi.disruption import POD_DISRUPTION_BUDGETS
 from alignup.kubeapi.errors import ApiError
@@ -152,7 +152,7 @@ class ScheduleService:
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """The pods to evict; none while it is unknown what nodes have, or what budgets allow."""
-        name = f"{args.pod.metadata.namespace}/{args.pod.metadata.name}"
+        name = args.pod.metadata.full_name
         found: dict[str, MetaVictims] = {}
         try:
             pod = self.live.read(args.pod)
@@ -210,20 +210,7 @@ async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing |
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
             await stack.enter_async_context(serve_app(health_app(service, metrics), probes, stopping=stopping))
         _log.info("event=started listen=%s:%d", *listener.getsockname()[:2])
-        await _until_stopped(service)
-
-
-async def _until_stopped(service: ScheduleService) -> None:
-    loop = asyncio.get_running_loop()
-    running = asyncio.ensure_future(service.run())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.cancel)
-    try:
-        with suppress(asyncio.CancelledError):
-            await running
-    finally:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
+        await run_until_signal(service.run())
 
 
 def _election(client: ApiClient, lease: LeaseOptions) -> LeaderElection:

@@ -1,0 +1,34 @@
+"""The definitions of custom resources that a real API server needs."""
+
+import asyncio
+from pathlib import Path
+
+import yaml
+
+from alignup.cluster.host_states import HOST_STATES
+from alignup.kubeapi import ApiClient, Resource
+from alignup.kubeapi.errors import ApiError
+from alignup.kubeapi.objects import PartialObject
+
+DEPLOYED = Path(__file__).parents[1] / "deploy" / "kubernetes"
+DEFINITIONS = Resource(
+    type=PartialObject,
+    kind="CustomResourceDefinition",
+    plural="customresourcedefinitions",
+    group="apiextensions.k8s.io",
+)
+_SECONDS = 60.0  #: until a new resource is served, which takes milliseconds
+
+
+async def define_host_states(client: ApiClient) -> None:
+    """Create the definition of HostState unless it exists, and wait until the resource is served."""
+    if await client.find(DEFINITIONS.at(HOST_STATES.full_name)) is None:
+        await client.create(DEFINITIONS, yaml.safe_load((DEPLOYED / "crds" / "hoststates.yaml").read_text("utf-8")))
+    async with asyncio.timeout(_SECONDS):
+        while True:
+            try:
+                await client.list(HOST_STATES)
+            except ApiError:
+                await asyncio.sleep(0.1)
+            else:
+                return
