@@ -81,3 +81,15 @@ async def test_a_pod_that_is_gone_is_forgotten(http, nodes, service):
     numbers = service.numbers
     await until(lambda: numbers()["alignup_schedule_waiting_pods"][1] == 0)
     assert numbers()["alignup_schedule_woken_pods_total"][1] == 0
+
+
+async def test_a_pod_that_is_deleted_while_no_node_has_room_is_forgotten(http, nodes, service):
+    await fill(nodes, service)
+    nodes.create(WIDE)
+    await filtered(http)
+    assert service.numbers()["alignup_schedule_waiting_pods"][1] == 1
+
+    nodes.server.remove("pods", "wide")
+
+    await until(lambda: service.numbers()["alignup_schedule_waiting_pods"][1] == 0)
+    assert woken(nodes) == []

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.cluster.scheduling.live_cluster import LiveCluster
-from alignup.kubeapi import PODS, ApiClient
+from alignup.kubeapi import PODS, ApiClient, Change, EventType
 from alignup.kubeapi.errors import ApiError
 from alignup.kubeapi.objects import ApiPod
 
@@ -47,6 +47,7 @@ class WakeUp:
         self._wanted = asyncio.Event()
         self.woken = 0
         live.on_change(self._note)
+        live.pods.subscribe(self._pod_changed)
 
     @property
     def waiting(self) -> int:
@@ -67,6 +68,12 @@ class WakeUp:
 
     def scheduled(self, uid: str) -> None:
         self._waiting.pop(uid, None)
+
+    def _pod_changed(self, change: Change[ApiPod]) -> None:
+        """Forget pods that wait no longer: bound by others, ended, or deleted before a node had room."""
+        pod = change.object
+        if change.type is EventType.DELETED or pod.spec.node_name or pod.finished:
+            self.scheduled(pod.metadata.uid)
 
     async def run(self) -> None:
         """Wake pods until cancelled."""
@@ -107,19 +114,16 @@ class WakeUp:
 
     async def _wake(self, waiting: RejectedPod, node: str) -> None:
         metadata = waiting.api_pod.metadata
-        current = self._live.find_pod(metadata.namespace, metadata.name)
-        if current is not None and (current.metadata.uid != metadata.uid or current.spec.node_name or current.finished):
-            self.scheduled(metadata.uid)
-            return
+        known = self._live.find_pod(metadata.namespace, metadata.name) is not None  # else the watch is late
         waiting.woken = self._clock()
         now = datetime.fromtimestamp(self._client.timing.time_of_day(), UTC).isoformat()
         ref = PODS.of(waiting.api_pod, subresource="status")  # annotations may be changed there, the spec may not
         try:
             await self._client.patch(ref, {"metadata": {"uid": metadata.uid, "annotations": {ANNOTATION: now}}})
         except ApiError as error:
-            _log.warning("pod=%s/%s problem=cannot wake it: %s", metadata.namespace, metadata.name, error)
-            if current is None:
+            _log.warning("pod=%s problem=cannot wake it: %s", metadata.full_name, error)
+            if not known:
                 self.scheduled(metadata.uid)
             return
         self.woken += 1
-        _log.info("event=woken pod=%s/%s uid=%s node=%s", metadata.namespace, metadata.name, metadata.uid, node)
+        _log.info("event=woken pod=%s uid=%s node=%s", metadata.full_name, metadata.uid, node)
