@@ -38,3 +38,11 @@ def test_it_has_every_field_of_the_objects():
     written = to_object(host_state(join(SimulatedKubelet().sources())))
     types = {"integer": int, "string": str, "object": dict, "array": list}
     assert all(isinstance(value, types[fields[name]["type"]]) for name, value in written.items())
+
+
+def test_maps_are_replaced_as_a_whole():
+    """Else an apply that removes the last field of a map leaves null, and the API server rejects the object."""
+    (version,) = yaml.safe_load(FILE.read_text("utf-8"))["spec"]["versions"]
+    fields = version["schema"]["openAPIV3Schema"]["properties"]
+    maps = {name: field.get("x-kubernetes-map-type") for name, field in fields.items() if field["type"] == "object"}
+    assert maps == {"machine": "atomic", "configuration": "atomic", "ledger": "atomic"}

@@ -270,6 +270,18 @@ async def test_a_failed_write_is_a_problem_until_it_succeeds(served, client, mak
     assert (await report(client)).sequence == 1
 
 
+async def test_a_write_that_keeps_failing_is_tried_at_one_rate_and_logged_once(served, make, caplog):
+    """Each of the changes during that time fails as well, and must not add a timer of its own."""
+    observer = make(retry=60.0)
+    served.inject(ApiFault(status=403, times=None), verb="patch")
+    for _ in range(3):
+        await observer.check_once()
+
+    timers = vars(asyncio.get_running_loop())["_scheduled"]
+    assert len([one for one in timers if "Observer.notify" in repr(one) and not one.cancelled()]) == 1
+    assert len([one for one in caplog.records if "problem=" in one.message]) == 1
+
+
 async def test_a_missing_custom_resource_definition_is_named(server, client, reader):
     publisher = Publisher(client, "n", uid="")
     observer = Observer(reader, publisher, PrometheusObserverMetrics("n"), timing=ObserverTiming(interval=0.0))

@@ -61,7 +61,8 @@ class Observer:
     _changed_at: float | None = None  #: when the first change was noticed that is not published yet
     _refresh: bool = True
     _written_at: float = float("-inf")
-    _last_problem: str = ""
+    _reported: dict[str, str] = field(default_factory=dict)  #: the last problem of reading, and of writing
+    _retry: asyncio.TimerHandle | None = None  #: of a failed write
 
     def notify(self, *, refresh: bool = False) -> None:
         """Have the host observed again; with *refresh* the machine and the configuration, too."""
@@ -122,6 +123,7 @@ class Observer:
         except ApiError as error:
             self._fail(str(error))
             return
+        self._report("writing", "")
         self.problems = tuple(
             f"the API server does not have {name}; apply the CustomResourceDefinition"
             for name in sorted(self.publisher.missing)
@@ -137,8 +139,10 @@ class Observer:
         """Try again later; what was to be written is read again then."""
         self.metrics.failed()
         self.problems = (error,)
-        self._report(error)
-        asyncio.get_running_loop().call_later(self.timing.retry, self.notify)
+        self._report("writing", error)
+        if self._retry is not None:  # a change came before it was time to try again
+            self._retry.cancel()
+        self._retry = asyncio.get_running_loop().call_later(self.timing.retry, self.notify)
 
     async def _observe(self, *, settled: bool) -> tuple[HostStateDocument | None, dict[str, Any] | None]:
         """Return the objects to publish; ``None`` for the first if the kubelet is in the middle of a change."""
@@ -157,23 +161,23 @@ class Observer:
                 self.metrics.observed("unsettled")
                 return None, None
             self.metrics.observed("error")
-            self._report(str(error))
+            self._report("reading", str(error))
             return _unknown_state(sources, str(error)), None
         self.metrics.observed("ok")
         return self._describe(observation)
 
     def _describe(self, observation: Observation) -> tuple[HostStateDocument, dict[str, Any]]:
-        self._report("; ".join(observation.contradictions))
+        self._report("reading", "; ".join(observation.contradictions))
         topology = node_topology(observation, method=self.method)
         contradictions, gaps = len(observation.contradictions), len(observation.gaps)
         self.metrics.state(gaps=gaps, contradictions=contradictions, topology=topology)
         return host_state(observation), topology
 
-    def _report(self, problem: str) -> None:
+    def _report(self, doing: str, problem: str) -> None:
         """Log a problem once."""
-        if problem and problem != self._last_problem:
+        if problem and problem != self._reported.get(doing):
             _log.warning("host=%s problem=%s", self.publisher.host, problem)
-        self._last_problem = problem
+        self._reported[doing] = problem
 
     @asynccontextmanager
     async def _watched(self) -> AsyncIterator[None]:
