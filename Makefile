@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test soak coverage lint bench e2e format lock clean again
+.PHONY: help setup run test soak coverage image lint bench e2e format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
@@ -13,6 +13,7 @@ help:
 	@echo "make lint      run ruff, mypy and the import rules"
 	@echo "make bench     run the benchmarks, each beside its budget and the last release"
 	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
+	@echo "make image     build the container image as an OCI archive in dist/, without a base image (needs apt-get and dpkg-deb)"
 	@echo "make format    format the code"
 
 setup: $(READY)
@@ -46,6 +47,9 @@ coverage: $(READY)
 	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/schema tests/state tests/doctor tests/agent/test_recovery.py
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
+
+image: $(READY)
+	$(BIN)/python -m tools.image
 
 lint: $(READY)
 	$(BIN)/ruff check

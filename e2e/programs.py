@@ -4,11 +4,13 @@ import shutil
 from collections.abc import Iterable
 
 PACKAGES = {
+    "apt-get": "apt",
     "busybox": "busybox-static",
     "containerd": "containerd",
     "containerd-shim-runc-v2": "containerd",
     "ctr": "containerd",
     "curl": "curl",
+    "dpkg-deb": "dpkg",
     "etcd": "etcd-server",
     "ip": "iproute2",
     "ldd": "libc-bin",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.console_runner import ROOT
-from tests.deploy.containerfile import read_containerfile
+from tools.containerfile import read_containerfile
 
 TIMEOUT = 900  #: seconds
 

@@ -1,12 +1,12 @@
 """Reads a Containerfile."""
 
+import json
 import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from tests.console_runner import ROOT
-
-CONTAINERFILE = ROOT / "Containerfile"
+CONTAINERFILE = Path(__file__).parents[1] / "Containerfile"
 
 Instruction = tuple[str, str]  #: in upper case, and its arguments
 
@@ -37,3 +37,24 @@ def read_containerfile(path: Path = CONTAINERFILE) -> tuple[dict[str, str], list
         elif instruction:
             stages[-1].instructions.append((instruction, rest))
     return arguments, stages
+
+
+def image_config(stage: Stage, *, path: str) -> dict[str, Any]:
+    """Return what a stage tells the container runtime, as the ``config`` of an image; *path* is the ``PATH`` before it.
+
+    It knows the instructions LABEL, ENV, USER and ENTRYPOINT.
+    """
+    environment = _pairs(stage.of("ENV"))
+    environment = {name: value.replace("$PATH", path) for name, value in environment.items()}
+    return {
+        "User": stage.of("USER")[-1],
+        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Entrypoint": json.loads(stage.of("ENTRYPOINT")[-1]),
+        "Labels": _pairs(stage.of("LABEL")),
+    }
+
+
+def _pairs(lines: list[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping."""
+    words = [word.partition("=") for line in lines for word in shlex.split(line)]
+    return {name: value for name, _, value in words}
