@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test soak coverage image lint bench e2e format lock clean again
+.PHONY: help setup run test soak coverage image lint bench e2e browser format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench     run the benchmarks, each beside its budget and the last release"
 	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
 	@echo "make image     build the container image as an OCI archive in dist/, without a base image (needs apt-get and dpkg-deb)"
+	@echo "make browser   install what tests of the web pages in Chromium need, for make e2e"
 	@echo "make format    format the code"
 
 setup: $(READY)
@@ -63,6 +64,10 @@ bench: $(READY)
 e2e: $(READY)
 	$(BIN)/python -m pytest e2e
 
+# Playwright drives the system's Chromium; it downloads no browser.
+browser: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/browser.txt
+
 format: $(READY)
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
@@ -73,6 +78,7 @@ COMPILE := uv pip compile pyproject.toml --extra agent --extra cluster --univers
 lock:
 	$(COMPILE) --extra dev -o lock/dev.txt
 	$(COMPILE) --constraints lock/dev.txt -o lock/runtime.txt
+	$(COMPILE) --extra browser --constraints lock/dev.txt -o lock/browser.txt
 
 clean:
 	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis src/alignup/wire

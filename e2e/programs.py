@@ -6,6 +6,7 @@ from collections.abc import Iterable
 PACKAGES = {
     "apt-get": "apt",
     "busybox": "busybox-static",
+    "chromium": "chromium",
     "containerd": "containerd",
     "containerd-shim-runc-v2": "containerd",
     "ctr": "containerd",

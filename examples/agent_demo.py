@@ -50,6 +50,8 @@ def main() -> None:
         shown = " ".join(f"{name}={value}" for name, value in sorted(variables))
         print(f"\nThe device plugins set these variables for ml/trainer-0: {shown}")
         print_next_steps(root)
+        print("\nThe web page of this node, with a link that is valid once (another: alignup web):")
+        print(f"  {client.post('/v1/sign-in-links')['url']}", flush=True)
         if not os.environ.get("ONCE"):
             wait_for_stop_signal()
 
@@ -94,7 +96,8 @@ def start_agent(root: Path) -> AgentClient:
     """Start an agent with its files in *root*, and return a client for it."""
     machine = root.with_name("machine.yaml")
     machine.write_text(Path(NODE, "machine.yaml").read_text().partition("devices:")[0])  # the plugins have the devices
-    options = ("--machine", str(machine), "--config", f"{NODE}/kubelet.yaml", "--on-misfit", "wait")
+    options = ["--machine", str(machine), "--config", f"{NODE}/kubelet.yaml", "--on-misfit", "wait"]
+    options += ["--web-listen", ":0"]  # a free port of the loopback interface
     log = root.with_name("agent.log")
     process = start("alignup", "agent", "--root-dir", str(root), *options, log=log)
     while not (root / "agent.sock").exists():
@@ -137,7 +140,7 @@ def print_next_steps(root: Path) -> None:
         f"""
 Next steps
   export ALIGNUP_AGENT={os.environ["ALIGNUP_AGENT"]}
-  alignup ps            alignup decisions 1     alignup watch
+  alignup ps            alignup decisions 1     alignup watch     alignup web
   {curl}/metrics
   {curl}/v1/picture.svg > node.svg
   {curl}/openapi.json

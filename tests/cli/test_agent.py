@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+import httpx2
 import pytest
 
 from alignup.cli.app import app
@@ -34,7 +35,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("agent") / "root", "--on-misfit", "wait") as one:
+    with running(tmp_path_factory.mktemp("agent") / "root", "--on-misfit", "wait", "--web-listen", ":0") as one:
         yield one
 
 
@@ -215,8 +216,36 @@ def test_watch_prints_events_until_the_agent_stops(tmp_path, watch):
     assert b"stopped" in err
 
 
+def test_a_link_signs_a_browser_in_once(call):
+    link = call("web")[1].strip()
+    again = json.loads(call("web", "-o", "json")[1])
+    page = f"{link.partition('/sign-in')[0]}/"
+
+    with httpx2.Client() as browser:
+        browser.get(link)
+        assert "<h1>Node</h1>" in browser.get(page).text
+    assert [httpx2.get(used).status_code for used in (link, page)] == [401, 401]
+    assert again["url"].startswith(f"{page}sign-in?code=")
+    assert again["seconds"] == 600
+
+
 @pytest.mark.parametrize(
-    "words", [("ps",), ("release", "x"), ("logs", "x"), ("decisions",), ("watch",), ("admit", "-f", str(TRAINER))]
+    ("options", "problem"),
+    [
+        (("--web-listen", "unix:web.sock"), "--web-listen is for browsers"),
+        (("--web-listen", "https://localhost:1"), "needs --tls-cert-file"),
+        (("--web-listen", "somewhere"), "is not an address"),
+    ],
+)
+def test_browsers_need_a_port(options, problem, tmp_path):
+    code, _, err = run_command("agent", "--root-dir", tmp_path / "root", *options)
+
+    assert (code, problem in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("ps",), ("release", "x"), ("logs", "x"), ("decisions",), ("watch",), ("web",), ("admit", "-f", str(TRAINER))],
 )
 def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
     code, _, err = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")

@@ -143,6 +143,7 @@ class FakeBackend:
         self.event_bus = EventBus(now=lambda: float(next(self.clock)), capacity=4)
         self.known: dict[str, PodView] = {}
         self.stored: list[StoredDecision] = []
+        self.rejected: dict[str, Pod] = {}
         self.container_logs: dict[
             tuple[str, str, bool], FakeLog
         ] = {}  #: uid, container, whether before the last restart
@@ -193,6 +194,7 @@ class FakeBackend:
         is_waiting = not decision.admitted and self.wait_enabled
         self.event_bus.publish("waiting" if is_waiting else str(decision.outcome), {"uid": pod.uid})
         if not decision.admitted and not is_waiting:
+            self.rejected[pod.uid] = pod
             return AdmissionResult(decision, None)
         return AdmissionResult(decision, self.remember(pod, decision, is_waiting=is_waiting))
 
@@ -251,6 +253,12 @@ class FakeBackend:
 
     def runtime(self) -> RuntimeStatus:
         return self.report
+
+    def plugins(self) -> dict[str, bool]:
+        return {GPU: True}
+
+    def pod(self, uid: str) -> Pod | None:
+        return self.known[uid].pod if uid in self.known else self.rejected.get(uid)
 
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
         if self.error:

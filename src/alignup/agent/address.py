@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,11 @@ class TcpAddress:
     def pair(self) -> tuple[str, int]:
         """Host and port, as sockets take them."""
         return self.host, self.port
+
+    def for_clients(self) -> "TcpAddress":
+        """Where clients find a server that listens here: a name if it listens on all addresses, and the scheme."""
+        host = socket.gethostname() if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104 - not to listen on
+        return TcpAddress(host, self.port, bool(self.tls))
 
     def __str__(self) -> str:
         scheme = {None: "", True: "https://", False: "http://"}[self.tls]

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,9 +40,11 @@ from alignup.kube.manifests import Accept
 from alignup.schema.api import BusyError, NotReadyError
 from alignup.schema.machines import machine_to_document
 from alignup.serve import app, server, sockets
+from alignup.serve.access import AccessRules
 from alignup.serve.app import Dependencies
 from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics
+from alignup.serve.sessions import Sessions
 from alignup.serve.tls import ServerCertificate
 from alignup.state.checkpoint import CheckpointStore
 from alignup.state.history import History
@@ -64,6 +66,7 @@ class DaemonOptions:
     host: Host  #: idle
     root: Path  #: directory of everything durable
     address: Address
+    web_address: TcpAddress | None = None  #: of the pages, for browsers; ``None``: only at ``address``
     token_file: Path | None = None
     certificate: Path | None = None  #: for TLS, with ``private_key``
     private_key: Path | None = None
@@ -220,7 +223,6 @@ async def _serve_api(
 ) -> AsyncIterator[Address]:
     """Yield the address, with the port that the system chose for port 0."""
     token = None if options.token_file is None else sockets.read_token(options.token_file)
-    stopping = asyncio.Event()
     dependencies = Dependencies(
         service=service,
         read_pod=partial(read_pod, accept=accept, keep=options.containers is not None),
@@ -229,18 +231,39 @@ async def _serve_api(
         metrics=metrics,
         version=__version__,
     )
-    api = app.build_app(dependencies, token=token, stopping=stopping)
+    sessions = Sessions()
+    access = AccessRules(everyone=token is None, token=token, sessions=sessions)
+    async with AsyncExitStack() as stack:
+        serve = partial(_listen, options, dependencies, stopping=asyncio.Event())
+        bound = await stack.enter_async_context(serve(options.address, access))
+        pages = bound
+        if options.web_address is not None:  # browsers sign in, even if others need no token
+            pages = await stack.enter_async_context(serve(options.web_address, replace(access, everyone=False)))
+        if isinstance(pages, TcpAddress):
+            sessions.base_url = str(pages.for_clients())
+        yield bound
+
+
+@asynccontextmanager
+async def _listen(
+    options: DaemonOptions,
+    dependencies: Dependencies,
+    address: Address,
+    access: AccessRules,
+    *,
+    stopping: asyncio.Event,
+) -> AsyncIterator[Address]:
+    api = app.build_app(dependencies, access=access, stopping=stopping)
     certificate = None
     if options.certificate is not None and options.private_key is not None:
         certificate = ServerCertificate(options.certificate, options.private_key)
     tls = None if certificate is None else certificate.context
-    address = options.address
     if not isinstance(address, TcpAddress):
         with sockets.unix_socket(address.path) as listener:
             async with server.serve_app(api, listener, stopping=stopping):
                 yield address
         return
-    if token is None:
+    if access.everyone:
         raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
     with sockets.tcp_socket(address.port, address.host) as listener:
         host, port = listener.getsockname()[:2]

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from alignup.agent.devices import device_state
@@ -43,6 +43,7 @@ SELF_RUN_ANNOTATION = "run.alignup.dev/itself"  #: marks pods that the client ru
 
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", re.ASCII)
 _FLUSH_SECONDS = 5.0
+_MAX_REJECTED = 64  #: pods that are kept
 
 _Result = TypeVar("_Result")
 
@@ -56,6 +57,8 @@ class AgentService:
     event_bus: EventBus
     runner: "PodRunner | None" = None  #: ``None``: the agent runs no containers
     watcher: ManifestWatcher | None = None  #: ``None``: no manifest directory
+    #: the last pods that the API rejected, by uid: pages decide on them again
+    rejected_pods: dict[str, Pod] = field(default_factory=dict)
 
     @property
     def host(self) -> Host:
@@ -78,9 +81,18 @@ class AgentService:
         if dry_run:
             return await self.allocator.dry_run(pod)
         result = await self.allocator.admit(pod)
+        if result.pod_view is None:
+            self._remember(pod)
         if self.runner is None or result.pod_view is None:
             return result
         return replace(result, pod_view=self._with_run(result.pod_view))
+
+    def pod(self, uid: str) -> Pod | None:
+        view = self.queue.state.pod_view(uid)
+        return self.rejected_pods.get(uid) if view is None else view.pod
+
+    def plugins(self) -> dict[str, bool]:
+        return {name: self.allocator.serves(name) for name in sorted(self.queue.state.plugins)}
 
     async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
         record = self.queue.state.admitted.get(uid)
@@ -111,6 +123,12 @@ class AgentService:
 
     def events(self) -> AbstractAsyncContextManager[Subscription]:
         return self.event_bus.subscribe()
+
+    def _remember(self, pod: Pod) -> None:
+        self.rejected_pods.pop(pod.uid, None)
+        self.rejected_pods[pod.uid] = pod
+        while len(self.rejected_pods) > _MAX_REJECTED:
+            del self.rejected_pods[next(iter(self.rejected_pods))]
 
     def _with_run(self, view: PodView) -> PodView:
         """Add the status of the containers, if the agent runs the pod."""

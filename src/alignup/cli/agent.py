@@ -22,7 +22,7 @@ from alignup.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from alignup.agent.address import Address
+    from alignup.agent.address import Address, TcpAddress
     from alignup.agent.daemon import DaemonOptions
     from alignup.agent.pods.wiring import PodRuntimeOptions
     from alignup.agent.recovery import ImportedState
@@ -42,6 +42,9 @@ class AgentCommandOptions:
     manifest_dir: Path | None = path_option("DIR", "Admit the pods whose manifests are in DIR")
     listen: str | None = option(
         "ADDRESS", "unix:PATH, HOST:PORT, or :PORT on the loopback interface", f"agent.sock {_IN_ROOT}"
+    )
+    web_listen: str | None = option(
+        "ADDRESS", "Serve the web pages to browsers at HOST:PORT, or :PORT on the loopback interface; see alignup web"
     )
     token_file: Path | None = path_option("FILE", "Require the token in FILE from clients; mandatory on the network")
     tls_cert_file: Path | None = path_option(
@@ -128,6 +131,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         default = address.UnixAddress(root / address.SOCKET_NAME)
         listen = address.parse_address(options.listen) if options.listen else default
     _check_listen(options, listen)
+    web = _web_address(options)
     node = inputs.read_host(replace(host, state=None, pods=()))
     containers = None
     notes = node.notes
@@ -139,6 +143,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         host=node.host,
         root=root,
         address=listen,
+        web_address=web,
         token_file=options.token_file,
         certificate=_absolute(options.tls_cert_file),
         private_key=_absolute(options.tls_private_key_file),
@@ -170,12 +175,29 @@ def _check_listen(options: AgentCommandOptions, listen: "Address") -> None:
     if with_tls and options.insecure_http:
         raise click.UsageError("--insecure-http contradicts --tls-cert-file.")
     tls = isinstance(listen, TcpAddress) and listen.tls is not False  # or left open
-    if with_tls and not tls:
+    if with_tls and not tls and options.web_listen is None:
         raise click.UsageError(f"--tls-cert-file is for TCP addresses with HTTPS, not for {listen}.")
     if isinstance(listen, TcpAddress) and listen.tls and not with_tls:
         raise click.UsageError(f"--listen {listen} needs --tls-cert-file and --tls-private-key-file.")
     if isinstance(listen, TcpAddress) and options.token_file is None:
         raise click.UsageError(f"Listening on {listen} requires a token: name its file with --token-file.")
+
+
+def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
+    from alignup.agent.address import TcpAddress, parse_address  # noqa: PLC0415 - not needed for --help
+    from alignup.cli import inputs  # noqa: PLC0415
+
+    if options.web_listen is None:
+        return None
+    with inputs.input_errors("in --web-listen"):
+        address = parse_address(options.web_listen)
+    if not isinstance(address, TcpAddress):
+        raise click.UsageError("--web-listen is for browsers, which need HOST:PORT or :PORT.")
+    with_tls = options.tls_cert_file is not None
+    if address.tls is not None and address.tls != with_tls:
+        what = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
+        raise click.UsageError(f"--web-listen {address} {what}.")
+    return address
 
 
 def _runtime_options(options: AgentCommandOptions, node: "HostInput", root: Path) -> "PodRuntimeOptions":

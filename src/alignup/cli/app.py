@@ -23,6 +23,7 @@ COMMANDS = {
     "logs": "Print the logs of a container",
     "decisions": "List the agent's decisions, or explain one of them",
     "watch": "Print the agent's events as they happen",
+    "web": "Print a link to the agent's web pages",
     "observe": "Publish what the kubelet of this node holds",
     "schedule": "Tell schedulers which nodes will admit a pod",
     "machine": "Show or record the topology of a machine",

@@ -85,6 +85,9 @@ class AgentClient:
     def get(self, path: str, **query: str | int | None) -> Document:
         return self._request("GET", _with_query(path, query))[1]
 
+    def post(self, path: str) -> Document:
+        return self._request("POST", path)[1]
+
     def find(self, path: str) -> Document | None:
         status, document = self._request("GET", path, accept=404)
         return None if status == 404 else document

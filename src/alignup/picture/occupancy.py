@@ -45,6 +45,7 @@ class Holder:
     cpus: CpuSet
     devices: tuple[tuple[str, tuple[str, ...]], ...]  #: resource and device ids
     memory: tuple[Block, ...]
+    uid: str = ""  #: of the pod
 
 
 class UseInfo(NamedTuple):
@@ -206,7 +207,7 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )
         if own or ids or blocks:
-            yield Holder(_key(index), index, ledger.pod_name(uid), cpus=own, devices=ids, memory=blocks)
+            yield Holder(_key(index), index, ledger.pod_name(uid), cpus=own, devices=ids, memory=blocks, uid=uid)
             index += 1
 
 

@@ -5,15 +5,27 @@ nodes have bars, and equal nodes share a box.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from html import escape
 from math import sqrt
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.picture.layout import CoreGroup, DeviceGroup, DistanceTable, MachineLayout, NodeBox, layout_machine
 from alignup.picture.occupancy import Holder, Occupancy, UseInfo, UseState, format_block
-from alignup.picture.svg_layout import Canvas, Drawable, bar, block, css, flow, framed, grid, label, row, stack
+from alignup.picture.svg_layout import (
+    Drawable,
+    bar,
+    block,
+    flow,
+    framed,
+    grid,
+    label,
+    row,
+    stack,
+    svg_document,
+    svg_inline,
+)
 from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten, width_in_em
 
 _MAX_NUMBERED, _MAX_SHOWN = 512, 4096  #: the most CPUs that are shown with numbers, or at all
@@ -21,41 +33,53 @@ _MAX_BOXES = 64  #: the most boxes that are drawn one by one
 _MAX_DESCRIBED = 16
 _MAX_GAPS = 8
 _PAGE_WIDTH = 1540.0
-_MARGIN = 16.0
 _MIN_WIDTH = 300.0
+
+
+class MachineParts(NamedTuple):
+    """A machine as several pictures for a page, which has the style sheet and lists the pods itself."""
+
+    layout: MachineLayout
+    pictures: tuple[str, ...]  #: SVG: a socket or a NUMA node each, then what is outside of them
 
 
 def draw(machine: Machine, ledger: Ledger | None = None) -> str:
     layout = layout_machine(machine, ledger)
-    page = stack(_page(layout), 12)
-    canvas = Canvas()
-    page.draw(canvas, _MARGIN, _MARGIN, page.width, page.height)
-    across, down = round(page.width + 2 * _MARGIN), round(page.height + 2 * _MARGIN)
-    room = f'width="{across}" height="{down}"'
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="alignup" role="img" {room} viewBox="0 0 {across} {down}">',
-            f"<title>{escape(layout.title)}</title>",
-            f"<desc>{escape(' '.join(_sentences(layout)))}</desc>",
-            f"<style>{css()}</style>",
-            f'<rect class="paper" {room}/>',
-            *canvas.parts,
-            "</svg>\n",
-        ]
-    )
+    return svg_document(stack(_page(layout), 12), title=layout.title, description=" ".join(_sentences(layout)))
+
+
+def draw_parts(machine: Machine, ledger: Ledger | None = None) -> MachineParts:
+    """The parts of the picture; a page can put them beside each other or below each other."""
+    layout = layout_machine(machine, ledger)
+    painter = _painter(layout)
+    names = [", ".join([frame.name, *(box.name for box in frame.boxes)]) for frame in layout.frames]
+    drawn = _with_cpus(layout, painter)
+    if len(drawn) != len(names):  # equal NUMA nodes share a box
+        names = [f"NUMA nodes, part {number + 1}" for number in range(len(drawn))]
+    around = list(_outside_sockets(layout, painter))
+    names += [f"Other parts of the machine, part {number + 1}" for number in range(len(around))]
+    return MachineParts(layout, tuple(map(svg_inline, [*drawn, *around], names)))
+
+
+def _painter(layout: MachineLayout) -> "_Painter":
+    total = sum(box.cpus.bit_count() for box in layout.boxes)
+    digits = len(str(max(layout.cpus.bit_length() - 1, 0)))
+    return _Painter(layout.occupancy, digits=digits if total <= _MAX_NUMBERED else 0)
+
+
+def _with_cpus(layout: MachineLayout, painter: "_Painter") -> list[Drawable]:
+    total = sum(box.cpus.bit_count() for box in layout.boxes)
+    if total > _MAX_SHOWN or len(layout.boxes) > _MAX_BOXES:
+        return list(map(painter.folded, layout.fold(layout.boxes)))
+    return painter.frames(layout)
 
 
 def _page(layout: MachineLayout) -> Iterator[Drawable]:
     yield label(layout.title, 18, style="strong")
     if layout.facts:
         yield flow((label(fact, 13, style="dim") for fact in layout.facts), _PAGE_WIDTH, gap=24)
-    total = sum(box.cpus.bit_count() for box in layout.boxes)
-    digits = len(str(max(layout.cpus.bit_length() - 1, 0)))
-    painter = _Painter(layout.occupancy, digits=digits if total <= _MAX_NUMBERED else 0)
-    if total > _MAX_SHOWN or len(layout.boxes) > _MAX_BOXES:
-        with_cpus = flow(map(painter.folded, layout.fold(layout.boxes)), _PAGE_WIDTH, gap=12)
-    else:
-        with_cpus = flow(painter.frames(layout), _PAGE_WIDTH, gap=12)
+    painter = _painter(layout)
+    with_cpus = flow(_with_cpus(layout, painter), _PAGE_WIDTH, gap=12)
     yield with_cpus
     yield flow(_outside_sockets(layout, painter), max(with_cpus.width, _PAGE_WIDTH * 0.6), gap=12)
     if layout.occupancy.known:
@@ -162,7 +186,8 @@ class _Painter:
                 name = shorten(clean(device.id), 28) + (f" · {use.mark}" if use.holder else "")
                 name += "" if device.healthy else " · unhealthy"
                 title = f"{clean(device.resource)} {clean(device.id)}, {clean(use.description)}"
-                pills.append(block([name], style=use.style, data={"device": clean(device.id), "title": title}))
+                data = {"device": clean(device.id), "title": title} | _holder_data(use)
+                pills.append(block([name], style=use.style, data=data))
             if rest:
                 style = UseInfo(UseState.FREE if self._occupancy.known else UseState.PLAIN).style
                 text = f"{rest} {'more' if shown else 'devices'}"
@@ -211,10 +236,10 @@ class _Painter:
         use = self._occupancy.of_cpu(cpu)
         title = f"CPU {cpu}, core {core}" + ("" if use.state is UseState.PLAIN else f", {clean(use.description)}")
         if not self._digits:
-            data = {"cpu": str(cpu)} | ({"title": title} if use.holder else {})
+            data = {"cpu": str(cpu)} | ({"title": title} if use.holder else {}) | _holder_data(use)
             return block([], style=use.style, corner=1, data=data)._replace(width=8, height=12)
         lines = [str(cpu), use.mark or " "] if self._occupancy.known else [str(cpu)]
-        element = block(lines, style=use.style, data={"cpu": str(cpu), "title": title})
+        element = block(lines, style=use.style, data={"cpu": str(cpu), "title": title} | _holder_data(use))
         return element._replace(width=max(element.width, width_in_em("0") * 11 * max(2, self._digits) + 10))
 
     def _memory(self, box: NodeBox, most: float) -> Iterator[Drawable]:
@@ -231,6 +256,10 @@ class _Painter:
             text = flow((label(word, 11) for word in words), most, gap=12, across=1)
             shares = [(styles[name], amount / each.total) for name, amount in each.parts]
             yield stack([text, bar(shares)] if shares else [text], 2)
+
+
+def _holder_data(use: UseInfo) -> dict[str, str]:
+    return {"holder": use.holder.key} if use.holder else {}
 
 
 def _columns(count: int, fit: int) -> int:

@@ -175,5 +175,36 @@ def bar(parts: Sequence[tuple[str, float]], *, height: float = 10) -> Drawable:
     return Drawable(120, height, draw)
 
 
+_MARGIN = 16.0
+
+
+def svg_document(page: Drawable, *, title: str, description: str) -> str:
+    """A file of its own, with its style sheet."""
+    canvas = Canvas()
+    page.draw(canvas, _MARGIN, _MARGIN, page.width, page.height)
+    across, down = round(page.width + 2 * _MARGIN), round(page.height + 2 * _MARGIN)
+    room = f'width="{across}" height="{down}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="alignup" role="img" {room} viewBox="0 0 {across} {down}">',
+            f"<title>{escape(title)}</title>",
+            f"<desc>{escape(description)}</desc>",
+            f"<style>{css()}</style>",
+            f'<rect class="paper" {room}/>',
+            *canvas.parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def svg_inline(drawn: Drawable, name: str) -> str:
+    """A picture inside a page that has the style sheet; *name* is for screen readers."""
+    canvas = Canvas()
+    drawn.draw(canvas, 1, 1, drawn.width, drawn.height)
+    across, down = round(drawn.width + 2), round(drawn.height + 2)
+    head = f'<svg class="alignup" role="img" aria-label="{escape(name)}"'
+    return f'{head} width="{across}" height="{down}" viewBox="0 0 {across} {down}">{"".join(canvas.parts)}</svg>'
+
+
 def _n(number: float) -> str:
     return f"{number:.1f}".removesuffix(".0")

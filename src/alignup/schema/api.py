@@ -258,6 +258,13 @@ class DecisionPageDocument(Document, frozen=True):
     next: Annotated[int, Meta(description="Pass as `before` to get the next page; null: last page.")] | None
 
 
+class SignInLinkDocument(Document, frozen=True, kw_only=True):
+    """A link to the web pages that is valid once."""
+
+    url: Annotated[str, Meta(extra_json_schema={"format": "uri"})]
+    seconds: Annotated[int, Meta(ge=1, description="How long it is valid.")]
+
+
 class ReadyDocument(Document, frozen=True):
     ready: Literal[True] = True
 

@@ -26,12 +26,15 @@ from alignup.align.workload import Pod
 from alignup.picture import draw_svg
 from alignup.schema import api
 from alignup.serve import endpoint, responses
+from alignup.serve.access import AccessRules
 from alignup.serve.connections import ConnectionLimits
 from alignup.serve.endpoint import Handler, ParameterValues, ReadJsonPod, ReadPod
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
+from alignup.serve.pages.agent_pages import agent_pages
 from alignup.serve.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items, gather_items
 from alignup.serve.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
 from alignup.serve.routes import OPERATIONS, Operation, openapi_document
+from alignup.serve.sessions import Sessions
 from alignup.serve.streaming import EVENT_STREAM, ByteStream, EventSource, EventStream, close_log, log_response
 
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
@@ -51,7 +54,8 @@ class AgentBackend(Protocol):
     pod, or ``None`` for an unknown uid. When they are cancelled, what has begun takes effect nevertheless. If the agent
     runs the pod, ``release`` starts its termination and returns it with ``run.ending`` set; the containers get *grace*
     seconds, or the pod's own grace period. A ``LookupError`` of
-    ``logs`` names a missing pod, container or log.
+    ``logs`` names a missing pod, container or log. ``plugins`` tells for each resource of a device plugin whether the
+    plugin is connected. ``pod`` is a pod that was decided on, if the agent still has it, also when it was rejected.
     """
 
     @property
@@ -68,6 +72,8 @@ class AgentBackend(Protocol):
     async def decision(self, id_: int) -> api.StoredDecision | None: ...
     async def logs(self, uid: str, query: api.LogQuery) -> AsyncIterator[bytes]: ...
     def runtime(self) -> api.RuntimeStatus: ...
+    def plugins(self) -> Mapping[str, bool]: ...
+    def pod(self, uid: str) -> Pod | None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +81,7 @@ class RequestLimits:
     body_bytes: int = 1 << 20
     body_seconds: float = 10.0  #: to receive a document
     answer_seconds: float = 60.0  #: to decide on a pod; a decision that has begun then takes effect nevertheless
+    search_seconds: float = 1.0  #: for changes that would admit a pod, for its page
     heartbeat_seconds: float = 15.0  #: of silence on an event stream
     #: concurrent event streams; a quarter of the connections is left for other requests
     streams: int = field(default_factory=lambda: ConnectionLimits().within_descriptors().authenticated // 4 * 3)
@@ -95,20 +102,24 @@ def build_app(
     dependencies: Dependencies,
     *,
     token: bytes | None = None,
+    access: AccessRules | None = None,
     limits: RequestLimits | None = None,
     stopping: asyncio.Event | None = None,
 ) -> Starlette:
-    """Build the application.
+    """Build the application: the API and the pages.
 
-    With a *token*, every request must present it. Event streams end when *stopping* is set.
+    With a *token*, every request must present it; *access* are other rules. Event streams end when *stopping* is set.
     """
-    description = openapi_document(version=dependencies.version, with_token=token is not None)
-    handlers = _Api(dependencies, limits or RequestLimits(), stopping or asyncio.Event(), description)
+    access = access or AccessRules(everyone=token is None, token=token)
+    description = openapi_document(version=dependencies.version, with_token=not access.everyone)
+    limits = limits or RequestLimits()
+    handlers = _Api(dependencies, limits, stopping or asyncio.Event(), description, access.sessions)
     by_path = defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
     for one in OPERATIONS:
         method = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", one.id)  # listPods: list_pods
         by_path[one.path][one.method] = one, getattr(handlers, method)
-    routes = [Route(path, endpoint.ApiEndpoint(methods, token=token)) for path, methods in by_path.items()]
+    routes = [Route(path, endpoint.ApiEndpoint(methods, access=access)) for path, methods in by_path.items()]
+    routes += agent_pages(dependencies.service, access, search_seconds=limits.search_seconds)
     app = Starlette(routes=routes, exception_handlers={404: endpoint.not_found, Exception: endpoint.internal_error})
     app.router.redirect_slashes = False
     return app
@@ -122,6 +133,7 @@ class _Api:
     limits: RequestLimits
     stopping: asyncio.Event
     description: Mapping[str, Any]
+    sessions: Sessions
     streams: Counter[str] = field(default_factory=Counter)  #: open streams by media type
     pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(responses.encode_pod_view))
 
@@ -189,6 +201,14 @@ class _Api:
 
     async def get_runtime(self, _request: Request, _parameters: ParameterValues) -> Response:
         return json_response(self.service.runtime())
+
+    async def create_sign_in_link(self, _request: Request, _parameters: ParameterValues) -> Response:
+        if not self.sessions.base_url:
+            detail = "The agent serves no pages to browsers; start it with --web-listen."
+            raise ProblemError(404, detail)
+        link = self.sessions.create_link()
+        document = api.SignInLinkDocument(url=self.sessions.base_url + link.path, seconds=int(link.seconds))
+        return json_response(document, status=201)
 
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
         query = api.DecisionQuery(**parameters)

@@ -4,7 +4,6 @@ A path answers ``HEAD`` like ``GET``; the server omits the body. It answers ``OP
 """
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from email.message import Message
@@ -18,9 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.workload import Pod
 from alignup.serve import responses
+from alignup.serve.access import AccessRules, count_authenticated
 from alignup.serve.responses import ProblemError
 from alignup.serve.routes import Operation
-from alignup.serve.server import CONNECTION, ServedConnection
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
 Handler = Callable[[Request, ParameterValues], Awaitable[ASGIApp]]
@@ -34,12 +33,12 @@ _log = logging.getLogger(__name__)
 
 
 class ApiEndpoint:
-    def __init__(self, operations: Mapping[str, tuple[Operation, Handler]], *, token: bytes | None = None) -> None:
+    def __init__(self, operations: Mapping[str, tuple[Operation, Handler]], *, access: AccessRules) -> None:
         self._operations = dict(operations)
         if "GET" in operations:
             self._operations["HEAD"] = operations["GET"]
         self._allow = {"Allow": ", ".join(sorted({*self._operations, "OPTIONS"}))}
-        self._token = token
+        self._access = access
         self._unauthenticated = any(one.unauthenticated for one, _ in operations.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,14 +61,10 @@ class ApiEndpoint:
         await response(scope, receive, send)
 
     def _authorize(self, request: Request) -> None:
-        """Check the token, if there is one, and count the connection as authenticated."""
-        if self._token is not None:
-            if self._unauthenticated:
-                return
-            _check_token(request, self._token)
-        connection: ServedConnection | None = request.scope.get(CONNECTION)  # None: not served on a socket
-        if connection is not None and not connection.authenticate():
-            raise ProblemError(503, "Too many connections.", headers=responses.RETRY_SOON | _CLOSE)
+        if not self._unauthenticated:
+            self._access.authorize(request)
+        elif self._access.everyone:
+            count_authenticated(request)
 
 
 async def not_found(request: Request, error: Exception) -> Response:
@@ -80,15 +75,6 @@ async def not_found(request: Request, error: Exception) -> Response:
 async def internal_error(request: Request, error: Exception) -> Response:
     _log.error("%s %s failed: %s", request.method, request.url.path, type(error).__name__)
     return ProblemError(500, "Internal error; see the log of the agent.").response()
-
-
-def _check_token(request: Request, token: bytes) -> None:
-    scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
-    # A comparison in constant time does not reveal how much of the token is right.
-    valid = hmac.compare_digest(credentials.strip().encode("utf-8", "replace"), token)
-    if scheme.lower() != "bearer" or not valid:
-        detail = "The request needs a valid token: Authorization: Bearer TOKEN"
-        raise ProblemError(401, detail, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _parse_parameters(operation: Operation, request: Request) -> ParameterValues:

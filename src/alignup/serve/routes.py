@@ -199,6 +199,14 @@ OPERATIONS = (
         responses={200: SuccessResponse("The runtime.", api.RuntimeStatus)},
     ),
     Operation(
+        id="createSignInLink",
+        method="POST",
+        path="/v1/sign-in-links",
+        summary="Create a link that signs a browser in to the web pages, once.",
+        responses={201: SuccessResponse("The link.", api.SignInLinkDocument)},
+        problems={404: "The agent serves no pages to browsers."},
+    ),
+    Operation(
         id="listDecisions",
         path="/v1/decisions",
         summary="List decisions from the history, newest first.",

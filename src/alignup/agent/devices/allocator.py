@@ -74,6 +74,10 @@ class DeviceAllocator:
             answers |= await self._preferences(decided.preference_requests)
         return AdmissionResult(decided.decision, None)
 
+    def serves(self, resource: str) -> bool:
+        """Whether the device plugin of *resource* is connected."""
+        return self.plugins.status(resource).state == "served"  # ResourceState; importing it would import gRPC
+
     async def pre_start(self, uid: str, container: str) -> None:
         """Call PreStartContainer of the plugins that want it; on ``PluginError`` the container must not start."""
         admitted = self.queue.host.ledger.pods.get(uid)

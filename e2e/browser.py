@@ -1,0 +1,74 @@
+"""A real Chromium for tests of the web pages, driven by playwright, and what every page must satisfy."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+from urllib.parse import urlsplit
+
+from e2e.programs import not_installed
+
+Browser: TypeAlias = Any  #: of playwright, which has to be installed only for these tests
+Page: TypeAlias = Any
+
+#: Where screenshots for the documentation are written; empty: they are not.
+PICTURES = os.environ.get("ALIGNUP_SCREENSHOTS", "")
+
+_CONTRAST = Path(__file__).with_name("contrast.js").read_text("utf-8")
+
+
+def missing() -> str | None:
+    if importlib.util.find_spec("playwright") is None:
+        return "playwright is not installed: run make browser"
+    return not_installed(["chromium"])
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A browser that runs until the end."""
+    sync_playwright = import_module("playwright.sync_api").sync_playwright
+    with sync_playwright() as playwright:
+        arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=arguments)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Watched:
+    """A page, and everything that went wrong on it: errors, violations of its policy, requests to other servers."""
+
+    def __init__(self, page: Page, origin: str) -> None:
+        self.page = page
+        self.problems: list[str] = []
+        page.on("console", lambda one: self._note("console", one.text, one.type in {"error", "warning"}))
+        page.on("pageerror", lambda error: self._note("error", str(error), is_problem=True))
+        page.on("dialog", lambda dialog: self._note("dialog", dialog.message, is_problem=True))
+        own = urlsplit(origin).netloc
+        page.on("request", lambda one: self._note("request", one.url, urlsplit(one.url).netloc != own))
+
+    def _note(self, kind: str, text: str, is_problem: bool) -> None:  # noqa: FBT001 - the only flag
+        if is_problem and "401 (Unauthorized)" not in text:
+            self.problems.append(f"{kind}: {text}")
+
+
+def low_contrast(page: Page) -> list[str]:
+    """Texts whose contrast with their background is below 4.5 : 1, the limit of WCAG AA."""
+    found: list[str] = page.evaluate(_CONTRAST)
+    return found
+
+
+def overflow(page: Page) -> int:
+    """By how many pixels the page is wider than its window."""
+    found: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return found
+
+
+def picture(page: Page, name: str, **options: Any) -> None:  # noqa: ANN401 - of playwright
+    if PICTURES:
+        page.screenshot(path=str(Path(PICTURES, f"page-{name}.png")), **options)
