@@ -46,6 +46,17 @@ def test_an_added_decision_is_read(history):
     assert history.latest() == (entry,)
 
 
+def test_several_decisions_are_added_at_once_without_those_that_cannot_be_stored(tmp_path):
+    with closing(History(tmp_path, size=10_000)) as history:
+        many = [decided("a"), decided("large", text="x" * 20_000), decided(text=object()), decided("b")]
+        added = history.add_all((decision, number) for number, decision in enumerate(many))
+
+        assert (added.id, added.note) == (2, "")
+        assert added.problem.startswith("cannot write the history")
+        assert [one.time for one in history.latest()] == [3, 0]
+        assert history.add_all([]) == HistoryWrite(None)
+
+
 def test_an_empty_history_has_no_decisions(history):
     assert history.latest() == ()
     assert history.get(1) is None

@@ -38,19 +38,21 @@ class EventDispatcher:
 
     def __call__(self, events: Sequence[AgentEvent]) -> None:
         self.listener()
-        documents = []
+        documents, decisions = [], []
         for event in events:
             log_event(self.log, event)
             decision = None if event.decision is None else recent_documents.document(event.decision)
             if decision is not None and event.kind is not EventKind.KEPT:
-                self._store(decision, event.time)
+                decisions.append((decision, event.time))
             documents.append((event, event_document(event, decision)))
+        if decisions:
+            self._store(decisions)
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._publish, documents)
 
-    def _store(self, decision: DecisionDocument, time: float) -> None:
-        """Add a decision to the history; log each problem once."""
-        added = self.history.add(decision, time=time)
+    def _store(self, decisions: Sequence[tuple[DecisionDocument, float]]) -> None:
+        """Add decisions with their times to the history; log each problem once."""
+        added = self.history.add_all(decisions)
         for what in filter(None, (added.note, added.problem)):
             if what != self._history_problem:
                 self.log.warning("history", detail=what)

@@ -1,5 +1,6 @@
 """The log on stderr: one line per event, for people on a terminal, as JSON elsewhere."""
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ def queued_stderr() -> Iterator[tuple[FilteringBoundLogger, LogQueue]]:
 def make_logger(out: LogStream, *, readable: bool | None = None) -> FilteringBoundLogger:
     """Return a logger; *readable*: for people (default: if *out* is a terminal)."""
     on_terminal = out.isatty()
-    renderer: Processor = structlog.processors.JSONRenderer(ensure_ascii=False)
+    renderer: Processor = structlog.processors.JSONRenderer(serializer=_to_json)
     if readable := on_terminal if readable is None else readable:
         renderer = structlog.dev.ConsoleRenderer(colors=on_terminal, pad_event_to=10, sort_keys=False)
     logger: FilteringBoundLogger = structlog.wrap_logger(
@@ -49,6 +50,14 @@ def make_logger(out: LogStream, *, readable: bool | None = None) -> FilteringBou
         wrapper_class=structlog.make_filtering_bound_logger("info"),
     )
     return logger
+
+
+#: ``json.dumps`` would create an encoder for every line.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=repr)
+
+
+def _to_json(fields: EventDict, **_options: object) -> str:
+    return _ENCODER.encode(fields)
 
 
 class _Writer:

@@ -7,7 +7,7 @@ is full, new lines are dropped and counted, and a line reports their number once
 import os
 import select
 import threading
-from collections import deque
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ MAX_BYTES = 4 << 20  #: of the lines in the queue
 CLOSE_SECONDS = 2.0  #: for the last lines to be read
 
 _POLL_SECONDS = 1.0
+_WRITE_BYTES = 64 << 10  #: of the lines that are written at once
 
 
 class LogQueue:
@@ -25,11 +26,11 @@ class LogQueue:
     def __init__(self, descriptor: int, *, max_bytes: int = MAX_BYTES) -> None:
         self._descriptor = descriptor
         self._max_bytes = max_bytes
-        self._lines: deque[bytes] = deque()
+        self._lines: SimpleQueue[bytes | None] = SimpleQueue()  #: ``None`` ends the thread
+        self._lock = threading.Lock()  #: for the counts
         self._bytes = 0  #: in the queue, and being written
         self._unreported = 0  #: dropped lines since the last report
         self._closed = False
-        self._changed = threading.Condition()
         self.dropped = 0  #: lines, in all
         self.report: Callable[[int], None] = lambda _: None  #: called with the number of dropped lines, by the thread
         self._thread = threading.Thread(target=self._work, name="log", daemon=True)
@@ -40,53 +41,64 @@ class LogQueue:
 
     def write(self, text: str) -> None:
         line = text.encode("utf-8", "backslashreplace")
-        with self._changed:
+        with self._lock:
             if self._closed or (self._bytes and self._bytes + len(line) > self._max_bytes):
-                self._drop()
+                self._drop(1)
             else:
-                self._lines.append(line)
                 self._bytes += len(line)
-                self._changed.notify()
+                self._lines.put(line)
 
     def flush(self) -> None:
         """Do nothing: the thread writes every line at once."""
 
     def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
         """Write the lines in the queue within *seconds*, and drop all others."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify()
+        self._lines.put(None)
         self._thread.join(seconds)
 
     def _work(self) -> None:
-        while (line := self._next()) is not None:
-            written = self._write(line)
-            with self._changed:
-                self._bytes -= len(line)
+        stop = False
+        while not stop:
+            lines, stop = self._next()
+            text = b"".join(lines)
+            written = self._write(text)
+            with self._lock:
+                self._bytes -= len(text)
                 if not written:
-                    self._drop()
-                dropped = self._unreported if written and not self._lines else 0
+                    self._drop(len(lines))
+                dropped = self._unreported if written and not self._bytes else 0
                 self._unreported -= dropped
             if dropped:
                 self.report(dropped)
 
-    def _next(self) -> bytes | None:
-        with self._changed:
-            while not self._lines and not self._closed:
-                self._changed.wait()
-            return self._lines.popleft() if self._lines else None
+    def _next(self) -> tuple[list[bytes], bool]:
+        """Wait for lines; return all that are there, up to a size, and whether they are the last ones."""
+        lines, size = list[bytes](), 0
+        line = self._lines.get()
+        try:
+            while line is not None:
+                lines.append(line)
+                size += len(line)
+                if size >= _WRITE_BYTES:
+                    break
+                line = self._lines.get_nowait()
+        except Empty:
+            return lines, False
+        return lines, line is None
 
-    def _write(self, line: bytes) -> bool:
-        """Return whether the line was written; a full disk or a closed pipe must not stop the agent."""
-        while line:
+    def _write(self, text: bytes) -> bool:
+        """Return whether the lines were written; a full disk or a closed pipe must not stop the agent."""
+        while text:
             try:
-                line = line[os.write(self._descriptor, line) :]
+                text = text[os.write(self._descriptor, text) :]
             except BlockingIOError:  # another process has made it non-blocking
                 select.select((), (self._descriptor,), (), _POLL_SECONDS)
             except (OSError, ValueError):
                 return False
         return True
 
-    def _drop(self) -> None:
-        self.dropped += 1
-        self._unreported += 1
+    def _drop(self, lines: int) -> None:
+        self.dropped += lines
+        self._unreported += lines

@@ -9,11 +9,10 @@ fail that do not fit. Reading never waits: the current state is an immutable val
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from queue import Empty, Full, Queue
+from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from alignup.agent.pending_admission import PendingAdmission
@@ -38,15 +37,17 @@ StartPending = Callable[[Sequence[PendingAdmission]], None]
 SaveState = Callable[[AgentState], None]  #: returns when the state is durable; raises ``OSError`` or ``AlignError``
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     action: Callable[..., Any]  #: a method of ``Transaction``
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    future: Future[Any]
+    loop: asyncio.AbstractEventLoop  #: of the caller
+    waiter: asyncio.Future[Any]  #: of the caller
+    cancelled: bool = False  #: set by the caller; a job that has started ignores it
 
 
-_Delivery = tuple[asyncio.Future[Any], Future[Any]]  #: of a caller, and of its job
+_Result = tuple[_Job, Any, Exception | None]  #: a job, and its result or error
 _Done = tuple[_Job, Transaction, Any]  #: a job that has run, and its result
 
 
@@ -82,8 +83,8 @@ class AdmissionQueue:
         self.start_pending: StartPending = lambda _: None  #: called with waiting pods that need their device plugins
         self._events: list[AgentEvent] = []  #: not dispatched yet
         self._save_error = "" if problems else "the checkpoint is not written yet"  #: empty: it is written
-        self._jobs: Queue[_Job | None] = Queue(MAX_JOBS)
-        self._delivered: dict[asyncio.AbstractEventLoop, deque[_Delivery]] = {}  #: results, not yet with their callers
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._results: dict[asyncio.AbstractEventLoop, deque[_Result]] = {}  #: not yet with their callers
         self._thread = threading.Thread(target=self._work, name="admission queue", daemon=True)
         self._thread.start()
 
@@ -129,43 +130,37 @@ class AdmissionQueue:
         """
         if self._problems or not self._thread.is_alive():
             raise NotReadyError("; ".join(self._problems) or _WORKER_DIED)
-        future: Future[JobResult] = Future()
+        if self._jobs.qsize() >= MAX_JOBS:
+            raise BusyError(f"{MAX_JOBS} requests are in the queue, which is the limit; try again later")
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[JobResult] = loop.create_future()
-        future.add_done_callback(lambda _: self._deliver(loop, waiter, future))
-        try:
-            self._jobs.put_nowait(_Job(action, args, kwargs, future))
-        except Full:
-            raise BusyError(f"{MAX_JOBS} requests are in the queue, which is the limit; try again later") from None
+        job = _Job(action, args, kwargs, loop, waiter)
+        self._jobs.put(job)
         try:
             return await waiter
         except asyncio.CancelledError:
-            future.cancel()
+            job.cancelled = True
             raise
 
     def close(self, *, seconds: float = 10.0) -> None:
         """Finish the jobs in the queue within *seconds*, and accept no more."""
         self._problems = (*self._problems, "the agent is stopping; start it again")
-        with suppress(Full):
-            self._jobs.put(None, timeout=seconds)
+        self._jobs.put(None)
         self._thread.join(seconds)
 
-    def _deliver(self, loop: asyncio.AbstractEventLoop, waiter: asyncio.Future[Any], future: Future[Any]) -> None:
-        """Have *loop* give the caller the result of a job; all jobs of a batch wake it up once."""
-        if future.cancelled():  # before it started: the caller is gone
-            return
-        delivered = self._delivered.setdefault(loop, deque())
-        delivered.append((waiter, future))
-        if len(delivered) == 1:
+    def _deliver(self, *results: _Result) -> None:
+        """Have the event loops of the callers give them their results; each loop is woken up once."""
+        for result in results:
+            self._results.setdefault(result[0].loop, deque()).append(result)
+        for loop in {result[0].loop for result in results}:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._resume_callers, loop)
+                loop.call_soon_threadsafe(self._resume_callers, self._results[loop])
 
-    def _resume_callers(self, loop: asyncio.AbstractEventLoop) -> None:
-        for waiter, future in _taken(self._delivered[loop]):
-            error = future.exception()
-            result = None if error is not None else future.result()
-            if not waiter.done():
-                waiter.set_result(result) if error is None else waiter.set_exception(error)
+    def _resume_callers(self, results: deque[_Result]) -> None:
+        while results:  # other threads may add some meanwhile
+            job, result, error = results.popleft()
+            if not job.waiter.done():
+                job.waiter.set_result(result) if error is None else job.waiter.set_exception(error)
             elif isinstance(result, PendingAdmission):  # the caller is gone, so another task must finish it
                 self.start_pending([result])
 
@@ -185,7 +180,7 @@ class AdmissionQueue:
             except Empty:  # no more jobs now
                 pass
             if jobs:
-                self._process([job for job in jobs if job.future.set_running_or_notify_cancel()])
+                self._process([job for job in jobs if not job.cancelled])
             elif self._events:
                 self._dispatch_events()
             elif self._save_error and not stop:
@@ -212,9 +207,8 @@ class AdmissionQueue:
             self._process_each([job for job, _, _ in batch], error, admits_waiting=admits_waiting)
             return
         if not written:
-            for job, transaction, _ in batch:
-                if not transaction.always:
-                    job.future.set_exception(NotReadyError(self._save_error))
+            failed = [job for job, transaction, _ in batch if not transaction.always]
+            self._deliver(*((job, None, NotReadyError(self._save_error)) for job in failed))
             state, batch = self._run_all(job for job, transaction, _ in batch if transaction.always)
         self._state = replace(state, unsaved=frozenset()) if durable and written else state
         self._answer(batch)
@@ -225,24 +219,20 @@ class AdmissionQueue:
             for job in jobs:
                 self._process([job], admits_waiting=len(jobs) > 1)
         else:
-            jobs[0].future.set_exception(LedgerFullError(str(error)))
+            self._deliver((jobs[0], None, LedgerFullError(str(error))))
 
     def _answer(self, batch: Sequence[_Done]) -> None:
-        flushed = []
-        for job, transaction, result in batch:
+        flushed = [job for job, transaction, _ in batch if transaction.after_events]
+        self._deliver(*((job, result, None) for job, transaction, result in batch if not transaction.after_events))
+        for _, transaction, _ in batch:
             self._events += transaction.events
-            if transaction.after_events:
-                flushed.append(job)
-            else:
-                job.future.set_result(result)
         if started := [one for _, transaction, _ in batch for one in transaction.started]:
             self.start_pending(started)
         if flushed:
             self._dispatch_events()
         elif len(self._events) >= DISPATCH_BATCH:  # a few after each batch of jobs, so that none waits for all of them
             self._dispatch_events(max(2, len(self._events) // 4))
-        for job in flushed:
-            job.future.set_result(None)
+        self._deliver(*((job, None, None) for job in flushed))
 
     def _run_all(self, jobs: Iterable[_Job], *, admits_waiting: bool = True) -> tuple[AgentState, list[_Done]]:
         """Run jobs, each on the state that the previous one left; a failed job changes nothing."""
@@ -252,7 +242,7 @@ class AdmissionQueue:
             try:
                 result = job.action(transaction, *job.args, **job.kwargs)
             except Exception as error:  # noqa: BLE001 - any error goes to the caller
-                job.future.set_exception(error)
+                self._deliver((job, None, error))
             else:
                 state = transaction.state()
                 batch.append((job, transaction, result))
@@ -280,9 +270,3 @@ class AdmissionQueue:
         else:
             self._save_error, self._saved = "", True
         return not self._save_error
-
-
-def _taken(queue: deque[_Delivery]) -> Iterator[_Delivery]:
-    """Remove and yield everything in *queue*, also what other threads add meanwhile."""
-    while queue:
-        yield queue.popleft()

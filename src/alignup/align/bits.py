@@ -7,6 +7,7 @@ any 64-bit number without making an int of that many bits.
 
 import re
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from alignup.align.errors import ParseError
 
@@ -92,6 +93,11 @@ def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
 
 def show(bits: Bits) -> str:
     """The set as a Linux list: ascending, runs of two or more as ``a-b``, the empty set as the empty text."""
+    return _show_often(bits) if bits.bit_length() <= _CHUNK else show_spans(to_spans(bits))
+
+
+@lru_cache(maxsize=4096)  # records and logs name the same sets again and again
+def _show_often(bits: Bits) -> str:
     return show_spans(to_spans(bits))
 
 

@@ -7,7 +7,7 @@ much space. Decisions are ordered by when they were added, not by their times: c
 
 import os
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -46,6 +46,9 @@ _TABLES = f"""
     COMMIT;
 """
 
+_INSERT = "INSERT INTO decisions (time, uid, pod, outcome, document) VALUES (?, ?, ?, ?, ?)"
+_Row = tuple[float, str, str, str, str]  #: in the order of the statement
+
 #: Conditions on decisions, by parameter. Release 0.1 stored the outcome "rejected" as "refused".
 _CONDITIONS = {
     "pod": "(uid = :pod OR pod = :pod OR substr(pod, instr(pod, '/') + 1) = :pod)",
@@ -77,15 +80,28 @@ class History:
 
     def add(self, decision: DecisionDocument, *, time: float) -> HistoryWrite:
         """Store a decision; never raises."""
-        note = ""
+        return self.add_all([(decision, time)])
+
+    def add_all(self, decisions: Iterable[tuple[DecisionDocument, float]]) -> HistoryWrite:
+        """Store decisions with their times in one transaction; return the last ID and problem. Never raises."""
+        rows, problem, note = list[_Row](), "", ""
+        for decision, time in decisions:
+            try:
+                row = _row(decision, time)
+            except (AttributeError, TypeError, ValueError) as error:
+                problem = f"cannot write the history: {error}"
+                continue
+            if len(row[-1]) > self._max_bytes:
+                problem = f"a decision of {len(row[-1])} bytes is too large for the history"
+            else:
+                rows.append(row)
+        if not rows:
+            return HistoryWrite(None, problem=problem)
         try:
-            document = codec.encode(decision).decode()
-            if len(document) > self._max_bytes:
-                return HistoryWrite(None, problem=f"a decision of {len(document)} bytes is too large for the history")
             database = self._database
             if database is None:
                 database, note = self._open()
-            return HistoryWrite(self._insert(database, decision, document, time=time), note=note)
+            return HistoryWrite(self._insert(database, rows), problem=problem, note=note)
         except (sqlite3.Error, OSError, AttributeError, TypeError, ValueError) as error:
             self._close_if_damaged(error)
             return HistoryWrite(None, problem=f"cannot write the history: {error}", note=note)
@@ -131,19 +147,17 @@ class History:
             self._database.close()
             self._database = None
 
-    def _insert(self, database: sqlite3.Connection, decision: DecisionDocument, document: str, *, time: float) -> int:
-        """Add one decision and delete the oldest ones beyond the limits, in one transaction."""
-        pod = decision.pod
-        row = (time, pod.uid, f"{pod.namespace}/{pod.name}", decision.outcome, document)
-        rows, size = self._rows + 1, self._bytes + len(document)
+    def _insert(self, database: sqlite3.Connection, new_rows: Sequence[_Row]) -> int:
+        """Add decisions and delete the oldest ones beyond the limits, in one transaction; return the last ID."""
+        rows, size = self._rows + len(new_rows), self._bytes + sum(len(row[-1]) for row in new_rows)
+        new = None
         with database:
             database.execute("BEGIN IMMEDIATE")
-            new = database.execute(
-                "INSERT INTO decisions (time, uid, pod, outcome, document) VALUES (?, ?, ?, ?, ?)", row
-            ).lastrowid
+            for row in new_rows:
+                new = database.execute(_INSERT, row).lastrowid
             while rows > self._max_rows or size > self._max_bytes:
                 oldest = database.execute("SELECT id, length(document) FROM decisions ORDER BY id LIMIT 1").fetchone()
-                if oldest[0] == new:  # another process deleted all the others
+                if oldest[0] == new:  # another process deleted others
                     rows, size = _count(database)
                     break
                 database.execute("DELETE FROM decisions WHERE id = ?", oldest[:1])
@@ -196,6 +210,11 @@ class History:
         """Close a damaged database, so that the next decision opens it, finds the damage and recreates it."""
         if isinstance(error, sqlite3.Error) and _is_damage(error):
             self.close()
+
+
+def _row(decision: DecisionDocument, time: float) -> _Row:
+    pod = decision.pod
+    return time, pod.uid, f"{pod.namespace}/{pod.name}", decision.outcome, codec.encode(decision).decode()
 
 
 def _check(database: sqlite3.Connection) -> None:

@@ -5,6 +5,7 @@ takes more than a decision: see ``align.explain.remedies``.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from alignup.align import bits
@@ -151,6 +152,7 @@ def _exclusive(placement: Placement) -> str:
     return " · ".join(filter(None, parts))
 
 
+@lru_cache(maxsize=1024)  # the answer and the log describe the same placements
 def _format_given(resource: str, text: str) -> str:
     if resource == CPU:
         return f"CPUs {text}" if set(text) & set(",-") else f"CPU {text}"
