@@ -32,8 +32,9 @@ def test_common_nodes(sites, one, nodes):
 
 
 def placement_of(one: Host, wanted: Pod):
-    assert admit(one, wanted).admitted
-    (placement,) = container_placements(one, wanted)
+    decision = admit(one, wanted)
+    assert decision.admitted
+    (placement,) = container_placements(one, decision.placements)
     return placement
 
 
@@ -91,7 +92,7 @@ def test_every_container_has_a_placement():
         containers=(guaranteed("app", {"cpu": "3", "memory": "1Mi"}),),
     )
     one = host()
-    admit(one, wanted)
+    placements = container_placements(one, admit(one, wanted).placements)
 
-    assert [place.container for place in container_placements(one, wanted)] == ["init", "app"]
-    assert [place.cpus.bit_count() for place in container_placements(one, wanted)] == [1, 3]
+    assert [placement.container for placement in placements] == ["init", "app"]
+    assert [placement.cpus.bit_count() for placement in placements] == [1, 3]

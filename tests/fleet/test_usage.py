@@ -5,7 +5,7 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.fleet.admission import admit
 from alignup.fleet.events import PodArrival
-from alignup.fleet.simulate import UsageMeter, UsageStats
+from alignup.fleet.usage import UsageMeter, UsageStats
 from tests.align.hosts import GIB, GPU, NIC, host, hosts, pod
 from tests.fleet.workloads import some, workloads
 
@@ -71,9 +71,11 @@ def test_nodes_add_up_and_usage_never_exceeds_the_total(one, events):
             one.release(event.uid)
         meter.record(event.time, one.ledger)
 
-    usage = meter.stats()
+    usage, now = meter.stats(), UsageMeter(one, 0.0).stats()
 
+    assert usage.keys() == now.keys()
     for node, own in usage.items():
+        assert {name: use.end for name, use in own.items()} == {name: use.end for name, use in now[node].items()}
         for resource, use in own.items():
             assert 0 <= use.end <= use.peak, (node, resource)
             assert use.peak <= use.total

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.decision import Decision
+from alignup.align.decision import Decision, Placement
 from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
@@ -39,23 +39,23 @@ def admit(host: Host, pod: Pod) -> Decision:
     return decision
 
 
-def container_placements(host: Host, pod: Pod) -> tuple[ContainerPlacement, ...]:
-    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
+def container_placements(host: Host, placements: Iterable[Placement]) -> tuple[ContainerPlacement, ...]:
+    """Where the resources in the *placements* of an admission on *host* are."""
+    node_cpus, devices = host.ledger.cpus.node_cpus, host.ledger.devices
     found = []
-    for container in pod.all_containers:
-        own = cpus.holds(pod.uid, container.name) or 0
-        blocks = tuple([block for block in memory.blocks(pod.uid, container.name) or () if block.size])
-        held = devices.holds(pod.uid, container.name)
-        sites = {1 << node for node, all_ in cpus.node_cpus.items() if own & all_} if own else set()
+    for placement in placements:
+        own = placement.cpus or 0
+        blocks = tuple([block for block in placement.memory if block.size])
+        sites = {1 << node for node, all_ in node_cpus.items() if own & all_} if own else set()
         for block in blocks:
             sites.update(bits.split(block.nodes))
-        for resource, ids in held.items():
+        for resource, ids in placement.devices.items():
             inventory = devices.inventories[resource]
             for id_ in ids:
                 here = (inventory.devices[inventory.indexes[id_]].nodes or 0) & devices.nodes
                 if here:
                     sites.add(here)
-        found.append(ContainerPlacement(container.name, own, blocks, held, tuple(sorted(sites))))
+        found.append(ContainerPlacement(placement.container, own, blocks, placement.devices, tuple(sorted(sites))))
     return tuple(found)
 
 

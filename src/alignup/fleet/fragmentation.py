@@ -5,11 +5,11 @@ and devices that remain free are stranded: this workload cannot use them under t
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from alignup.align.host import Host
-from alignup.align.workload import Pod, demand
+from alignup.align.workload import Amounts, Pod, demand
 from alignup.fleet.admission import admit
 
 MAX_FILL_SHAPES = 16  #: the most frequent shapes of pods that fill a host
@@ -31,15 +31,32 @@ class StrandedResources:
 def distinct_shapes(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """One pod of each shape, the most frequent shape first; pods with equal requests have the same shape."""
     known: dict[Hashable, Pod] = {}
-    counts: Counter[Hashable] = Counter()
+    numbers: Counter[Hashable] = Counter()
     for pod in pods:
-        owners = (pod.resources, *(container.resources for container in pod.all_containers))
-        sidecars = tuple([container.restartable for container in pod.init])
-        amounts = tuple([(frozenset(one.requests.items()), frozenset(one.limits.items())) for one in owners])
-        shape = (pod.qos, sidecars, amounts, frozenset(pod.annotations.items()))
-        known.setdefault(shape, pod)
-        counts[shape] += 1
-    return tuple(known[shape] for shape, _ in counts.most_common())
+        written = _shape(pod, _as_written)
+        known.setdefault(written, pod)
+        numbers[written] += 1
+    # Equal amounts can be written in several ways, but to compare every pod by its amounts would take longer.
+    shapes: dict[Hashable, Pod] = {}
+    counts: Counter[Hashable] = Counter()
+    for written, pod in known.items():
+        shape = _shape(pod, lambda amounts: frozenset(amounts.items()))
+        shapes.setdefault(shape, pod)
+        counts[shape] += numbers[written]
+    return tuple(shapes[shape] for shape, _ in counts.most_common())
+
+
+def _shape(pod: Pod, key: Callable[[Amounts], Hashable]) -> Hashable:
+    """The shape of *pod* in which *key* stands for amounts."""
+    amounts = [key(pod.resources.requests), key(pod.resources.limits)]
+    for container in pod.all_containers:
+        amounts += (key(container.resources.requests), key(container.resources.limits))
+    sidecars = tuple([container.restartable for container in pod.init])
+    return pod.qos, sidecars, tuple(amounts), frozenset(pod.annotations.items())
+
+
+def _as_written(amounts: Amounts) -> Hashable:
+    return tuple([(name, amount.unscaled, amount.power) for name, amount in amounts.items()])
 
 
 def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:

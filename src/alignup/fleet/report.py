@@ -12,7 +12,8 @@ from alignup.align import bits
 from alignup.align.decision import Rejection, Shortfall
 from alignup.align.explain import sentences
 from alignup.fleet.admission import ContainerPlacement
-from alignup.fleet.simulate import AlignmentCounts, HostSnapshot, PodOutcome, Score, SimulationResult, UsageStats
+from alignup.fleet.simulate import AlignmentCounts, HostSnapshot, PodOutcome, Score, SimulationResult
+from alignup.fleet.usage import UsageStats
 
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 

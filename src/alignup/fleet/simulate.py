@@ -13,12 +13,10 @@ from dataclasses import dataclass, fields, replace
 from time import monotonic
 from typing import NamedTuple
 
-from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Rejection
 from alignup.align.errors import PodError
 from alignup.align.explain import sentences
-from alignup.align.fit import PODS
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
@@ -27,6 +25,7 @@ from alignup.align.workload.names import CPU
 from alignup.fleet.admission import ContainerPlacement, admit, common_nodes, container_placements, on_one_node
 from alignup.fleet.events import PodArrival, WorkloadEvent, ordered
 from alignup.fleet.fragmentation import StrandedResources, distinct_shapes, measure_stranded
+from alignup.fleet.usage import UsageMeter, UsageStats
 from alignup.placement.room import largest_requests
 
 INVALID = "Invalid"  #: the reason of pods that the API server rejects
@@ -50,100 +49,6 @@ class ProgressReporter:
         self._reported = count
         self._progress(count, self._total)
         self._next = self._now() + MIN_INTERVAL
-
-
-class UsageStats(NamedTuple):
-    total: int  #: the allocatable amount: CPUs that are not reserved, bytes, healthy devices
-    end: int
-    peak: int
-    mean: float  #: over time, from the first event to the last
-
-
-class UsageMeter:
-    """Measures how much of each resource is allocated from *time* on, per NUMA node and in total.
-
-    Only exclusive resources count: CPUs, bytes of managed memory, devices. A memory block on several nodes is charged
-    to them from the lowest up, as in the ledger. A device on several nodes counts on each of them, and once in the
-    total.
-    """
-
-    def __init__(self, host: Host, time: float) -> None:
-        cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
-        allocatable = cpus.available | bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
-        self._cpus = [(node, (own & allocatable).bit_count()) for node, own in cpus.node_cpus.items() if allocatable]
-        self._memory = [(node, type_) for node, own in memory.nodes.items() for type_ in own.tables]
-        self._pools = [(resource, inventory.healthy) for resource, inventory in devices.inventories.items()]
-        on_nodes = [
-            (node, resource, own & inventory.healthy)
-            for resource, inventory in devices.inventories.items()
-            for node, own in inventory.on.items()
-        ]
-        self._devices = [(resource, own) for _, resource, own in on_nodes]
-        #: node (``None``: in total), resource and allocatable amount, in the order of ``_read``
-        self._gauges: list[tuple[int | None, str, int]] = [
-            *((node, CPU, total) for node, total in self._cpus),
-            *((node, type_, memory.nodes[node].tables[type_].allocatable) for node, type_ in self._memory),
-            *((node, resource, own.bit_count()) for node, resource, own in on_nodes),
-            *((None, resource, healthy.bit_count()) for resource, healthy in self._pools),
-            (None, PODS, host.settings.max_pods),
-        ]
-        by_resource: dict[str, list[int]] = {}  # CPUs and memory, whose total is the sum over the nodes
-        for place, (_, resource, _) in enumerate(self._gauges[: len(self._cpus) + len(self._memory)]):
-            by_resource.setdefault(resource, []).append(place)
-        self._sums = list(by_resource.values())
-        for resource, places in by_resource.items():
-            self._gauges.append((None, resource, sum(self._gauges[place][2] for place in places)))
-        self._ledger = host.ledger
-        self._device_values = self._read_devices(host.ledger)
-        self._start = self._now = time
-        self._values = self._read(host.ledger)
-        self._peaks = list(self._values)
-        self._since = [time] * len(self._values)  #: when each value changed last
-        self._areas = [0.0] * len(self._values)  #: the integral of each value until then
-
-    def record(self, time: float, ledger: Ledger) -> None:
-        self._now = time
-        if ledger is self._ledger:
-            return
-        if ledger.devices is not self._ledger.devices:  # many pods have none
-            self._device_values = self._read_devices(ledger)
-        self._ledger = ledger
-        values = self._read(ledger)
-        for place, (before, value) in enumerate(zip(self._values, values, strict=True)):
-            if value != before:  # a pod is on few of the nodes
-                self._areas[place] += before * (time - self._since[place])
-                self._since[place] = time
-                self._peaks[place] = max(self._peaks[place], value)
-        self._values = values
-
-    @property
-    def duration(self) -> float:
-        return self._now - self._start
-
-    def stats(self) -> dict[int | None, dict[str, UsageStats]]:
-        """By NUMA node and resource; ``None`` is the total."""
-        duration = self.duration
-        found: dict[int | None, dict[str, UsageStats]] = {None: {}}
-        figures = zip(self._gauges, self._values, self._peaks, self._areas, self._since, strict=True)
-        for (node, resource, total), end, peak, area, since in figures:
-            mean = (area + end * (self._now - since)) / duration if duration else float(end)
-            found.setdefault(node, {})[resource] = UsageStats(total, end, peak, mean)
-        return found
-
-    def _read(self, ledger: Ledger) -> list[int]:
-        cpus, memory = ledger.cpus.free, ledger.memory.nodes
-        values = [
-            *[total - cpus[node] for node, total in self._cpus],
-            *[memory[node].tables[type_].reserved for node, type_ in self._memory],
-            *self._device_values,
-            len(ledger.pods),
-        ]
-        values += [sum(map(values.__getitem__, places)) for places in self._sums]
-        return values
-
-    def _read_devices(self, ledger: Ledger) -> list[int]:
-        free = ledger.devices.free
-        return [(own & ~free[resource]).bit_count() for resource, own in (*self._devices, *self._pools)]
 
 
 class PodOutcome(NamedTuple):
@@ -272,7 +177,7 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
         decision = admit(host, pod)
     except PodError as error:
         return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
-    placements = () if decision.rejection else container_placements(host, pod)
+    placements = container_placements(host, decision.placements)
     return PodOutcome(event.time, pod, decision.rejection, placements, missing)
 
 
