@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from hypothesis import given, settings
 
+from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.synthetic import parse
 from alignup.picture import draw_svg
@@ -127,6 +128,24 @@ def test_the_picture_has_a_text_description():
     description = root.findtext(f"{SVG}desc") or ""
     assert "NUMA node 0 on socket 0: CPUs 0-31, 64 GiB, 2 of example.com/gpu, 1 of example.com/nic." in description
     assert "default/train-0 holds CPUs 2-9." in description
+
+
+def test_of_many_pods_those_that_hold_only_memory_are_counted():
+    host = gallery.busy()
+    settings_of_many = replace(host.settings, max_pods=1_000)
+    crowded = Host(host.machine, settings_of_many, ledger=host.ledger)
+    for number in range(140):
+        assert crowded.admit(gallery.pod(f"small-{number}", cpu="1m", memory="1Mi")).admitted
+    assert crowded.admit(gallery.pod("last", cpu="1", memory="1Mi")).admitted
+
+    picture = draw_svg(crowded.machine, crowded.ledger)
+
+    assert "default/train-0" in picture
+    assert "default/last" in picture
+    assert "default/small-90<" in picture
+    assert "default/small-139<" not in picture
+    assert re.search(r"and (4\d) pods more with \1 MiB of memory", picture)
+    assert overlapping(picture) == []
 
 
 def test_one_file_has_light_and_dark_mode():

@@ -9,6 +9,7 @@ import pytest
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
 from alignup.schema.api import BusyError, NotReadyError
+from alignup.serve import latest_picture
 from tests.deadlines import until
 from tests.serve.fake_backend import GPU, FakeBackend, as_json, as_yaml, client_of, host, manifest
 
@@ -302,6 +303,23 @@ async def test_the_machine_and_its_picture():
         assert "sandbox" in picture.headers["content-security-policy"]
         assert "artist" in picture.text
         assert GPU in picture.text
+
+
+async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
+    drawn = []
+
+    def draw(_, ledger):
+        drawn.append(len(ledger.pods))
+        return str(ledger.pods)
+
+    monkeypatch.setattr(latest_picture, "draw_svg", draw)
+    async with client_of(FakeBackend()) as client:
+        first = await asyncio.gather(*(client.get("/v1/picture.svg") for _ in range(3)))
+        await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi"))
+        later = [await client.get("/v1/picture.svg") for _ in range(2)]
+
+    assert drawn == [0, 1]
+    assert ["artist" in one.text for one in (*first, *later)] == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "TRACE", "BREW"])

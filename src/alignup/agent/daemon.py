@@ -1,7 +1,6 @@
 """The agent as a process: restore the state, then serve until a signal arrives."""
 
 import asyncio
-import gc
 import os
 import signal
 import sys
@@ -22,6 +21,7 @@ from alignup.agent.address import Address, TcpAddress
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.events import EventDispatcher
+from alignup.agent.garbage import GarbageCollection
 from alignup.agent.log_queue import LogQueue
 from alignup.agent.manifests.directory import ManifestDir
 from alignup.agent.manifests.watcher import ManifestWatcher
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
 
-_GARBAGE_THRESHOLD = 10_000  #: new objects before garbage is collected; Python's default takes a tenth of all CPU time
 _SWITCH_SECONDS = 0.001  #: that a thread computes while another one waits; Python's default adds 5 ms to a request
 
 
@@ -98,10 +97,6 @@ def run(options: DaemonOptions) -> None:
             log.warning("recovered", detail=detail)
         for problem in recovered.problems:
             log.error("not ready", detail=problem)
-        # Everything allocated so far stays; freezing it spares the garbage collector from scanning every pod.
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(_GARBAGE_THRESHOLD)
         sys.setswitchinterval(_SWITCH_SECONDS)
         asyncio.run(_main(options, store, recovered, log=log, log_queue=log_queue))
 
@@ -167,7 +162,13 @@ def _start_queue(
         waiting=lambda: len(queues[0].state.waiting.pods) if queues else 0,
     )
     events = EventDispatcher(asyncio.get_running_loop(), log, history, metrics, EventBus(now=options.clock.now))
-    checkpointer = Checkpointer(store, options.host)
+    checkpointer, garbage = Checkpointer(store, options.host), GarbageCollection()
+    garbage.start()
+
+    def when_idle() -> None:
+        checkpointer.fold()
+        garbage.collect_if_due()
+
     queues.append(
         AdmissionQueue(
             recovered.state,
@@ -175,7 +176,7 @@ def _start_queue(
             clock=options.clock,
             dispatch=events,
             problems=recovered.problems,
-            when_idle=checkpointer.fold,
+            when_idle=when_idle,
         )
     )
     return queues[0], events

@@ -32,6 +32,7 @@ _MAX_NUMBERED, _MAX_SHOWN = 512, 4096  #: the most CPUs that are shown with numb
 _MAX_BOXES = 64  #: the most boxes that are drawn one by one
 _MAX_DESCRIBED = 16
 _MAX_GAPS = 8
+_MAX_MEMORY_HOLDERS = 100  #: the most pods that are listed although they hold only memory
 _PAGE_WIDTH = 1540.0
 _MIN_WIDTH = 300.0
 
@@ -292,8 +293,21 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     yield flow(states, _PAGE_WIDTH - 30, gap=24)
     if occupancy.sharing:
         yield label(occupancy.sharing_text, style="dim")
+    listed, others = _listed_holders(occupancy)
+    yield from map(_holder, listed)
+    if others:
+        size = format_size(sum(one.size for holder in others for one in holder.memory))
+        yield label(f"and {pluralize(len(others), 'pod')} more with {size} of memory", style="dim")
+
+
+def _listed_holders(occupancy: Occupancy) -> tuple[list[Holder], list[Holder]]:
+    """The holders to list, and the others; those with CPUs or devices, which show their keys, are listed."""
+    listed, others, only_memory = list[Holder](), list[Holder](), 0
     for holder in occupancy.holders:
-        yield _holder(holder)
+        only_memory += not (holder.cpus or holder.devices)
+        is_listed = holder.cpus or holder.devices or only_memory <= _MAX_MEMORY_HOLDERS
+        (listed if is_listed else others).append(holder)
+    return listed, others
 
 
 def _holder(holder: Holder) -> Drawable:
@@ -317,6 +331,9 @@ def _sentences(layout: MachineLayout) -> Iterator[str]:
         yield f"{len(layout.boxes) - _MAX_DESCRIBED} more NUMA nodes."
     if layout.nodes_without_cpus:
         yield f"{pluralize(len(layout.nodes_without_cpus), 'NUMA node')} without CPUs."
-    for holder in layout.occupancy.holders:
+    listed, others = _listed_holders(layout.occupancy)
+    for holder in listed:
         cpus = f"CPUs {format_list(bits.members(holder.cpus))}" if holder.cpus else "no exclusive CPUs"
         yield f"{clean(holder.name)} holds {cpus}."
+    if others:
+        yield f"{pluralize(len(others), 'pod')} more without exclusive CPUs."

@@ -20,6 +20,8 @@ _LATIN = 0x250
 
 def clean(text: str) -> str:
     """*text* with every unprintable or combining character escaped, as in a Python string."""
+    if text.isascii() and text.isprintable():
+        return text
     return "".join(
         char
         if char.isprintable() and unicodedata.category(char) not in {"Mn", "Me", "Mc"}

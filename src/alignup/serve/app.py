@@ -23,12 +23,12 @@ from alignup.align.errors import Problem
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
-from alignup.picture import draw_svg
 from alignup.schema import api
 from alignup.serve import endpoint, responses
 from alignup.serve.access import AccessRules
 from alignup.serve.connections import ConnectionLimits
 from alignup.serve.endpoint import Handler, ParameterValues, ReadJsonPod, ReadPod
+from alignup.serve.latest_picture import LatestPicture
 from alignup.serve.metrics import CONTENT_TYPE, Metrics
 from alignup.serve.pages.agent_pages import agent_pages
 from alignup.serve.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items, gather_items
@@ -135,6 +135,7 @@ class _Api:
     description: Mapping[str, Any]
     sessions: Sessions
     streams: Counter[str] = field(default_factory=Counter)  #: open streams by media type
+    picture: LatestPicture = field(default_factory=LatestPicture)
     pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(responses.encode_pod_view))
 
     @property
@@ -228,9 +229,8 @@ class _Api:
         return json_response(await asyncio.to_thread(self.dependencies.machine_document, self.service.host.machine))
 
     async def get_picture(self, _request: Request, _parameters: ParameterValues) -> Response:
-        host = self.service.host
-        drawn = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
-        return Response(drawn.encode("utf-8", "replace"), media_type=SVG, headers=HEADERS | _SVG_POLICY)
+        drawn = await self.picture.svg(self.service.host)
+        return Response(drawn, media_type=SVG, headers=HEADERS | _SVG_POLICY)
 
     async def listen_to_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
         if request.method == "HEAD":

@@ -1,0 +1,30 @@
+"""The picture of the machine, drawn in a thread, and once for each state of the ledger however many clients ask."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from alignup.align.host import Host
+from alignup.picture import draw_svg
+
+if TYPE_CHECKING:
+    from alignup.align.ledger import Ledger
+
+
+class LatestPicture:
+    """Pictures of one machine; its devices are those in the ledger."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._ledger: Ledger | None = None  #: of the picture; ledgers are values, so it stays as it was drawn
+        self._svg = b""
+
+    async def svg(self, host: Host) -> bytes:
+        async with self._lock:
+            if host.ledger is not self._ledger:
+                self._svg = await asyncio.to_thread(_draw, host)
+                self._ledger = host.ledger
+            return self._svg
+
+
+def _draw(host: Host) -> bytes:
+    return draw_svg(host.machine, host.ledger).encode("utf-8", "replace")
