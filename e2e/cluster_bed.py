@@ -1,24 +1,20 @@
 """A whole cluster for tests: control plane, guests with kubelets, observers, and a scheduler with or without ours."""
-# ruff: noqa: S603
 
 import json
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.request import urlopen
 
 from e2e import cluster_guest
-from e2e.api import NODES, Api, until
+from e2e.api import NODES, Api
 from e2e.cluster_guest import ClusterGuest, kubelet_config
-from e2e.control_plane import ControlPlane, extenders, free_ports
+from e2e.control_plane import ControlPlane
 from e2e.guest import Shape
 from e2e.observed_node import ObservedNode, install_observer, is_admitted, placement_difference
+from e2e.schedule_replicas import ScheduleReplicas, extender_replicas, gate_replicas
 
 Document = dict[str, Any]
 
@@ -26,33 +22,44 @@ PLACEMENT = "alignup.dev/predicted-placement"  #: the annotation of a pod that `
 
 
 class ClusterBed:
-    """A cluster whose nodes have the names and shapes of *nodes*; everything of it is in *place*."""
+    """A cluster whose nodes have the names and shapes of *nodes*; everything of it is in *place*.
 
-    def __init__(self, place: Path, nodes: Mapping[str, Shape]) -> None:
+    Observers run as processes of the guests. With *images*, archives by the names of container images, the nodes have
+    these images, and no observers yet.
+    """
+
+    def __init__(self, place: Path, nodes: Mapping[str, Shape], *, images: Mapping[str, Path] | None = None) -> None:
         self.plane = ControlPlane(place, nodes=tuple(nodes))
         self.api = Api(self.plane)
         self.nodes: dict[str, ObservedNode] = {}
         self.seconds = 0.0  #: that the start took
         self._shapes = nodes
+        self._images = images
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         """Start everything but the scheduler, and wait until pods can run and observers have published."""
         begun = time.monotonic()
+        files = {f"/{path.name}": path for path in (self._images or {}).values()}
         with ExitStack() as stack:
             image = cluster_guest.image()
             stack.enter_context(self.plane)
             for number, (name, shape) in enumerate(self._shapes.items(), start=2):
-                guest = stack.enter_context(ClusterGuest(self.plane, name, shape, image, number=number))
+                guest = stack.enter_context(ClusterGuest(self.plane, name, shape, image, number=number, files=files))
                 self.nodes[name] = ObservedNode(self.api, guest, self.plane.directory / "admin.kubeconfig")
             self.plane.kubeconfig(self.plane.directory / "admin.kubeconfig")
             self.plane.start_controllers()
-            install_observer(self.api)
+            if self._images is None:
+                install_observer(self.api)
             for node in self.nodes.values():
                 node.guest.wait_booted()
+                for name, path in (self._images or {}).items():
+                    node.guest.ask("load_images", archive=f"/{path.name}", names=[name])
                 node.guest.ask("start_kubelet", config=kubelet_config())
             for node in self.nodes.values():
-                node.install()
+                node.wait_schedulable()
+                if self._images is None:
+                    node.install_observer()
             self._stack = stack.pop_all()
         self.seconds = time.monotonic() - begun
         return self
@@ -86,32 +93,13 @@ class ClusterBed:
         return found
 
     @contextmanager
-    def extender(self) -> Iterator[Callable[[], list[str]]]:
-        """Run ``alignup schedule``, and a kube-scheduler that asks it; yield a function that reads its predictions."""
-        port = free_ports(1)[0]
-        access = self.plane.directory / "admin.kubeconfig"
-        options = ("--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--no-leader-elect")
-        with (self.plane.directory / "alignup-schedule.log").open("ab") as log:
-            process = subprocess.Popen([sys.executable, "-m", "alignup", "schedule", *options], stdout=log, stderr=log)
-        try:
-            until(
-                "alignup schedule is ready", lambda: _is_ready(port), detail=lambda: self.plane.log("alignup-schedule")
-            )
-            self.plane.start_scheduler({"percentageOfNodesToScore": 100, **extenders(port)})
-            yield lambda: _metrics(port, "alignup_prediction_total")
-        finally:
-            process.terminate()
-            process.wait()
+    def extender(self, *, replicas: int = 1) -> Iterator[ScheduleReplicas]:
+        """Run ``alignup schedule``, and a kube-scheduler that asks it."""
+        with extender_replicas(self.plane, count=replicas) as running:
+            yield running
 
-
-def _metrics(port: int, name: str) -> list[str]:
-    """The lines of one metric."""
-    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return [line for line in lines if line.startswith(f"{name}{{") and not line.endswith(" 0.0")]
-
-
-def _is_ready(port: int) -> bool:
-    with suppress(OSError), urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10):
-        return True
-    return False
+    @contextmanager
+    def gate(self, *, replicas: int = 1) -> Iterator[ScheduleReplicas]:
+        """Run ``alignup schedule --gate`` and an unmodified kube-scheduler; new pods of the namespace get the gate."""
+        with gate_replicas(self.plane, self.api, count=replicas) as running:
+            yield running

@@ -29,7 +29,17 @@ from e2e import containerd, control_plane, disk, guest
 from e2e.api import SECONDS, until
 from e2e.control_plane import ControlPlane
 from e2e.guest import Node, Shape
-from e2e.guest_kubelet import ARCHIVE, IMAGES, KUBELET, KUBELET_ACCESS, NODE, PORT, RUNTIME
+from e2e.guest_kubelet import (
+    ARCHIVE,
+    IMAGES,
+    KUBELET,
+    KUBELET_ACCESS,
+    NODE,
+    PLUGIN_NAMES,
+    PLUGINS,
+    PORT,
+    RUNTIME,
+)
 
 Document = dict[str, Any]
 
@@ -39,9 +49,10 @@ PROGRAMS = ("containerd", "containerd-shim-runc-v2", "runc", "ctr", "mount", "um
 #: In the order in which they are loaded.
 MODULES = (
     *("virtio", "virtio_ring", "virtio_pci_modern_dev", "virtio_pci_legacy_dev", "virtio_pci"),
-    *("failover", "net_failover", "virtio_net", "overlay"),
+    *("failover", "net_failover", "virtio_net", "overlay", "llc", "stp", "bridge", "veth"),
 )
-SIZE = 1000  #: MiB of the image
+NETWORK_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  #: directories that may have them
+SIZE = 1500  #: MiB of the image
 
 #: CPU 0 and 128 MiB of NUMA node 0 are reserved.
 NARROW = Shape(2, 2, 2, tuple(Node(384, f"{2 * one}-{2 * one + 1}") for one in range(4)))
@@ -58,7 +69,7 @@ for module in {" ".join(MODULES)}; do /bin/busybox insmod /modules/$module.ko; d
 
 def missing() -> str | None:
     """Why a cluster of guests cannot run here; ``None`` if it can."""
-    return control_plane.missing(KUBERNETES) or guest.missing_node() or _missing_modules()
+    return control_plane.missing(KUBERNETES) or guest.missing_node() or _missing_modules() or _missing_plugins()
 
 
 def kubelet_config(**fields: object) -> Document:
@@ -92,7 +103,7 @@ class ClusterGuest:
     shape: Shape
     image: Path
     number: int = 2
-    files: Mapping[str, str] = field(default_factory=dict)  #: path → text, in the guest
+    files: Mapping[str, Path] = field(default_factory=dict)  #: path in the guest → file here
     _stack: ExitStack = field(default_factory=ExitStack, init=False)
     _port: int = field(default=0, init=False)
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -117,7 +128,7 @@ class ClusterGuest:
         if kernel is None:
             raise RuntimeError(guest.missing())
         second = self.plane.directory / f"{self.name}.tar"
-        _write_tar(second, {**self._own_files(), **self.files})
+        _write_tar(second, self._own_files(), self.files)
         self._port = control_plane.free_ports(1)[0]
         network = (
             f"net=10.0.{self.number}.0/24,host={self.gateway},dns=10.0.{self.number}.3,"
@@ -179,6 +190,8 @@ class ClusterGuest:
             "name": self.name,
             "address": self.address,
             "gateway": self.gateway,
+            "api_address": control_plane.SERVICE_ADDRESS,  # of the API server for pods, forwarded to its port here
+            "api_port": self.plane.port,
             "setup": guest.setup_script(self.shape),
         }
         return {
@@ -204,10 +217,13 @@ def image() -> Path:
 
 def _add_kubernetes(root: Path) -> None:
     containerd.archive(root / ARCHIVE.relative_to("/"), IMAGES)
-    kubelet = root / KUBELET.relative_to("/")
-    kubelet.parent.mkdir(parents=True, exist_ok=True)
-    kubelet.write_bytes(control_plane.program("kubelet").read_bytes())
-    kubelet.chmod(0o755)
+    programs = {KUBELET: control_plane.program("kubelet")}
+    programs |= {PLUGINS / path.name: path for path in _network_plugins()}
+    for place, source in programs.items():
+        target = root / place.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(source.read_bytes())
+        target.chmod(0o755)
     (root / "modules").mkdir()
     for name, path in _modules().items():
         (root / "modules" / f"{name}.ko").write_bytes(path.read_bytes())
@@ -221,6 +237,7 @@ def _image_key() -> str:
     for path in (
         *(control_plane.program(name) for name in ("kubelet", *PROGRAMS)),
         *_modules().values(),
+        *_network_plugins(),
         Path(sys.base_prefix),
     ):
         status = path.stat()
@@ -253,15 +270,29 @@ def _missing_modules() -> str | None:
     )
 
 
-def _write_tar(path: Path, files: Mapping[str, str]) -> None:
-    """Write the second disk of a guest: the project with its compiled modules, and *files*."""
+def _network_plugins() -> list[Path]:
+    """The CNI plugins that guests need, as far as they exist."""
+    found = ([place / name for place in NETWORK_PLUGINS if (place / name).is_file()] for name in PLUGIN_NAMES)
+    return [paths[0] for paths in found if paths]
+
+
+def _missing_plugins() -> str | None:
+    if len(_network_plugins()) == len(PLUGIN_NAMES):
+        return None
+    return "no CNI plugins in /usr/lib/cni (Debian: apt-get install containernetworking-plugins)"
+
+
+def _write_tar(path: Path, texts: Mapping[str, str], files: Mapping[str, Path]) -> None:
+    """Write the second disk of a guest: the project with its compiled modules, *texts* and *files*."""
     source, own = _REPOSITORY / "src" / "alignup", _REPOSITORY / "e2e"
     for directory in (source, own):
         compileall.compile_dir(directory, quiet=1)
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as packed:
         packed.add(source, "src/alignup")
         packed.add(own, "src/e2e")
-        for name, text in files.items():
+        for name, file in files.items():
+            packed.add(file, name.lstrip("/"))
+        for name, text in texts.items():
             member = tarfile.TarInfo(name.lstrip("/"))
             content = text.encode()
             member.size = len(content)

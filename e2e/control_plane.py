@@ -27,6 +27,7 @@ ADMIN = "admin-token"
 STRANGER = "stranger-token"  #: of a user without permissions
 
 GATEWAYS = tuple(f"10.0.{number}.2" for number in range(2, 10))  #: addresses of this machine in networks of guests
+SERVICE_ADDRESS = "10.96.0.1"  #: of the API server for pods
 
 _SCHEDULER, _CONTROLLER_MANAGER = "kube-scheduler", "kube-controller-manager"
 _TIMEOUT = 120.0  #: seconds until the server is ready
@@ -87,6 +88,11 @@ class ControlPlane:
         self._flags, self._nodes = flags, nodes
         self._port, self._etcd_port, self._peer_port = free_ports(3)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    @property
+    def port(self) -> int:
+        """The port of the API server."""
+        return self._port
 
     @property
     def url(self) -> str:
@@ -217,7 +223,7 @@ class ControlPlane:
         subject = ("-subj", "/CN=e2e", "-days", "2")
         key = self.directory / "ca.key"
         _openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, "-keyout", key, "-out", self.certificate)
-        addresses = ",".join(f"IP:{address}" for address in ("127.0.0.1", *GATEWAYS))
+        addresses = ",".join(f"IP:{address}" for address in ("127.0.0.1", SERVICE_ADDRESS, *GATEWAYS))
         self.sign("server", subject="/CN=kube-apiserver", extensions=f"subjectAltName={addresses}\n")
 
     def _start_etcd(self) -> None:

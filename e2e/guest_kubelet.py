@@ -11,16 +11,20 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from e2e.containerd import PAUSE, Containerd, configuration
 from e2e.guest_node import TIMEOUT, Document, PeerMethods, answer_calls, prepare_system
 
-NODE = Path("/node.json")  #: what the guest is told: ``name``, ``address``, ``gateway``, ``setup``
+NODE = Path(
+    "/node.json"
+)  #: what the guest is told: ``name``, ``address``, ``gateway``, ``api_address``, ``api_port``, ``setup``
 PORT = 7000  #: of the calls
 IMAGE = "localhost/busybox:1"  #: of pods; runs ``sleep`` by default
-IMAGES = {IMAGE: "", PAUSE: ""}
+EXAMPLE = "registry.k8s.io/pause:3.10"  #: of the pods in examples/
+IMAGES = {IMAGE: "", EXAMPLE: "", PAUSE: ""}
 ARCHIVE = Path("/images.tar")
 RUNTIME = Path("/c")  #: the directory of containerd
 KUBELET = Path("/usr/local/bin/kubelet")
@@ -35,8 +39,12 @@ STATE_FILES = (
     "device-plugins/kubelet_internal_checkpoint",
 )
 
-#: A node is Ready with any CNI configuration; pods on the host network need no more.
-_NETWORK = {"cniVersion": "1.0.0", "name": "none", "plugins": [{"type": "loopback"}]}
+PLUGINS = RUNTIME / "cni" / "bin"  #: of the network of pods
+PLUGIN_NAMES = ("bridge", "host-local", "loopback")
+
+_ADDRESSES = {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}
+_BRIDGE = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": _ADDRESSES}
+_NETWORK = {"cniVersion": "1.0.0", "name": "pods", "plugins": [_BRIDGE]}
 
 
 class KubernetesNode(PeerMethods):
@@ -124,6 +132,11 @@ class KubernetesNode(PeerMethods):
         )
         return {"code": done.returncode, "output": done.stdout, "errors": done.stderr}
 
+    async def load_images(self, archive: str, names: list[str]) -> None:
+        """Import an archive of container images."""
+        made = Containerd(RUNTIME)
+        await asyncio.to_thread(made.load, Path(archive), dict.fromkeys(names, ""))
+
     async def set_devices(self, resource: str, devices: str) -> None:
         """Have a plugin report other devices, such as ``2@0,1@1``."""
         self.plugins[resource].set_devices(devices)
@@ -132,7 +145,7 @@ class KubernetesNode(PeerMethods):
 def _start_runtime() -> None:
     networks = RUNTIME / "cni" / "net.d"
     networks.mkdir(parents=True)
-    (networks / "10-none.conflist").write_text(json.dumps(_NETWORK))
+    (networks / "10-pods.conflist").write_text(json.dumps(_NETWORK))
     (RUNTIME / "config.toml").write_text(configuration(RUNTIME))
     made = Containerd(RUNTIME)
     made.start()
@@ -145,6 +158,7 @@ def _connect(node: Document) -> None:
         ("link", "set", "eth0", "up"),
         ("addr", "add", f"{node['address']}/24", "dev", "eth0"),
         ("route", "add", "default", "via", node["gateway"]),
+        ("addr", "add", f"{node['api_address']}/32", "dev", "lo"),
     ):
         subprocess.run(("busybox", "ip", *words), check=True)
 
@@ -154,14 +168,36 @@ async def _serve(node: Document) -> None:
     server = await asyncio.start_server(
         lambda reader, writer: answer_calls(methods, reader, writer), node["address"], PORT, limit=1 << 24
     )
-    async with server:
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _forward(reader, writer, node["gateway"], node["api_port"])
+
+    async with server, await asyncio.start_server(forward, node["api_address"], 443):
         await server.serve_forever()
+
+
+async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    """Forward a connection of a pod to the API server."""
+    try:
+        other_reader, other_writer = await asyncio.open_connection(host, port)
+    except OSError:
+        writer.close()
+        return
+    await asyncio.gather(_copy(reader, other_writer), _copy(other_reader, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while chunk := await reader.read(1 << 16):
+            writer.write(chunk)
+            await writer.drain()
+    writer.close()
 
 
 def main() -> None:
     """Set up the guest, and answer calls until it is powered off."""
     node = json.loads(NODE.read_bytes())
-    for directory in (LOGS, Path("/var/lib"), Path("/dev/pts"), Path("/opt/cni/bin")):
+    for directory in (LOGS, Path("/var/lib"), Path("/dev/pts")):
         directory.mkdir(parents=True, exist_ok=True)
     prepare_system(node["name"])
     (Path("/etc") / "hosts").write_text(f"127.0.0.1 localhost\n{node['address']} {node['name']}\n")

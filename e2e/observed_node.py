@@ -92,10 +92,13 @@ class ObservedNode:
     def name(self) -> str:
         return self.guest.name
 
-    def install(self) -> None:
-        """Wait until the kubelet can run pods, and start the observer."""
+    def wait_schedulable(self) -> None:
+        """Wait until the kubelet can run pods."""
         self.api.wait_schedulable(self.name, self.logs)
         until("the service account of pods exists", self._service_account_exists)
+
+    def install_observer(self) -> None:
+        """Start the observer with a token of its service account."""
         path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{ACCOUNT}/token"
         token = self.api.request("POST", path, {"spec": {"expirationSeconds": 86400}})["status"]["token"]
         self.guest.ask("write", path=ACCESS, text=self.guest.kubeconfig(token))

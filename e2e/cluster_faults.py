@@ -1,0 +1,115 @@
+"""Faults of a cluster while pods come and end: a plugin, a kubelet, our service or an observer stops and comes again.
+
+Pods of 1 to 4 CPUs, every third with a device, come one after the other and end after a while.
+"""
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from e2e.api import PODS, until
+from e2e.cluster_bed import ClusterBed
+from e2e.cluster_guest import kubelet_config
+from e2e.cluster_workloads import SEED, PodCounts, count_pods, create_pod
+from e2e.observed_node import OBSERVER, container
+from e2e.schedule_replicas import ScheduleReplicas
+
+GPU, NIC = "example.com/gpu", "example.com/nic"
+DEVICES: dict[str, dict[str, list[int] | None]] = {
+    GPU: {"gpu-0": [0], "gpu-1": [0], "gpu-2": [1], "gpu-3": [1]},
+    NIC: {"nic-0": [0, 1], "nic-1": None},
+}
+PAUSE = 2.0  #: seconds between two pods, unless a fault takes longer
+
+Document = dict[str, Any]
+
+
+class FaultyCluster:
+    """The nodes *first* and *second* of *bed*, which have plugins, with *service*."""
+
+    def __init__(self, bed: ClusterBed, service: ScheduleReplicas, *, first: str, second: str) -> None:
+        self.bed, self.service = bed, service
+        self.first, self.second = bed.nodes[first], bed.nodes[second]
+
+    def start_plugins(self) -> None:
+        for node in (self.first, self.second):
+            for resource, devices in DEVICES.items():
+                node.guest.ask("start", offer=_offer(resource, devices))
+            node.check(f"plugins of {node.name}")
+
+    def stop_plugins(self) -> None:
+        for node in (self.first, self.second):
+            for resource in DEVICES:
+                node.guest.ask("stop", resource=resource)
+
+    def run(self, count: int) -> PodCounts:
+        """Send *count* pods with all faults among them, wait until all have ended, and count them."""
+        faults = self.faults()
+        steps = {(number + 1) * count // (len(faults) + 1): one for number, one in enumerate(faults)}
+        chance = random.Random(SEED)  # noqa: S311
+        for number in range(count):
+            if number in steps:
+                steps[number]()
+            cpus = chance.randint(1, 4)
+            own = container(cpu=cpus, memory="32Mi") if number % 3 else container(cpu=cpus, memory="32Mi", gpu=1)
+            create_pod(self.bed.api, f"fault-{number}", {**own, "args": [str(chance.randint(8, 20))]})
+            time.sleep(PAUSE)
+        ended = lambda: not (found := count_pods(self.bed.api)).running + found.pending  # noqa: E731
+        until("all pods have ended", ended, detail=self._detail)
+        return count_pods(self.bed.api)
+
+    def faults(self) -> list[Callable[[], None]]:
+        return [
+            self.restart_plugin,
+            self.restart_kubelet,
+            self.kill_kubelet,
+            self.kill_service,
+            self.kill_observer,
+            self.delete_running_pods,
+        ]
+
+    def restart_plugin(self) -> None:
+        guest = self.first.guest
+        guest.ask("stop", resource=GPU)
+        guest.ask("start", offer=_offer(GPU, DEVICES[GPU]))
+
+    def restart_kubelet(self) -> None:
+        self.first.restart_kubelet(kubelet_config())
+
+    def kill_kubelet(self) -> None:
+        self.second.restart_kubelet(kubelet_config(), number=signal.SIGKILL)
+
+    def kill_service(self) -> None:
+        """The standby leads, and another one is started."""
+        self.service.kill_leader()
+        self.service.start()
+        self.service.wait_leader()
+
+    def kill_observer(self) -> None:
+        self.second.guest.ask("stop_process", name=OBSERVER, number=signal.SIGKILL)
+        create_pod(self.bed.api, "unobserved", {**container(cpu=2, memory="32Mi"), "args": ["10"]})
+        time.sleep(PAUSE)
+        self.second.start_observer()
+
+    def delete_running_pods(self) -> None:
+        """Pods end before their time, and others take their place."""
+        running = [one for one in self.bed.api.items(PODS) if one["status"]["phase"] == "Running"]
+        for one in running:
+            self.bed.api.request("DELETE", f"{PODS}/{one['metadata']['name']}")
+
+    def _detail(self) -> str:
+        left = [one for one in self.bed.api.items(PODS) if one["status"]["phase"] in {"Pending", "Running"}]
+        shown = [f"{one['metadata']['name']} on {one['spec'].get('nodeName')}: {one['status']}" for one in left]
+        return "\n".join([str(count_pods(self.bed.api)), *shown, self.bed.plane.log("alignup-schedule")])
+
+
+def _offer(resource: str, devices: dict[str, list[int] | None]) -> Document:
+    return {
+        "resource": resource,
+        "devices": [{"id": id_, "nodes": nodes} for id_, nodes in devices.items()],
+        "preferred": False,
+        "pre_start_required": False,
+        "endpoint": f"{resource.rpartition('/')[2]}.sock",
+    }

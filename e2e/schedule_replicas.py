@@ -1,0 +1,209 @@
+"""Processes of ``alignup schedule`` beside a control plane on this machine, and a scheduler that uses them.
+
+Replicas elect a leader. An extender has one address, so a forwarder sends each connection to the replica that is ready,
+as a Service does.
+"""
+# ruff: noqa: S603
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.request import urlopen
+
+import yaml
+
+from e2e.api import Api, until
+from e2e.control_plane import ControlPlane, extenders, free_ports
+
+NAMESPACE = "alignup"  #: of the Lease, the webhook and its Secret
+LABEL = "alignup.dev/gate"
+METRIC = "alignup_prediction_total"
+_WEBHOOK = Path(__file__).parents[1] / "deploy" / "kubernetes" / "gate" / "webhook.yaml"
+_WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+_SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
+_DEFAULT = "/api/v1/namespaces/default"
+
+
+@dataclass
+class Replica:
+    """One process of ``alignup schedule``."""
+
+    port: int
+    webhook: int  #: its port, if it serves one
+    process: subprocess.Popen[bytes]
+
+    def is_ready(self) -> bool:
+        """Whether it leads, and knows the cluster."""
+        with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=10):
+            return True
+        return False
+
+    def predictions(self) -> Counter[str]:
+        """The metric of predictions: labels → count."""
+        with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            lines = answer.read().decode().splitlines()
+        shown = (line.removeprefix(METRIC).rpartition(" ") for line in lines if line.startswith(f"{METRIC}{{"))
+        return Counter({labels: round(float(count)) for labels, _, count in shown if float(count)})
+
+
+@dataclass
+class ScheduleReplicas:
+    """All processes of ``alignup schedule`` of a cluster."""
+
+    plane: ControlPlane
+    leader_election: bool
+    gate: bool = False
+    running: list[Replica] = field(default_factory=list)
+    _before: Counter[str] = field(default_factory=Counter)  #: predictions of those that were killed
+
+    def start(self) -> None:
+        """Start one more, without waiting."""
+        port, webhook = free_ports(2)
+        access = self.plane.kubeconfig(self.plane.directory / "alignup-schedule.kubeconfig")
+        words = ["--kubeconfig", os.fspath(access), "--listen", f"127.0.0.1:{port}", "--lease-namespace", NAMESPACE]
+        words += [] if self.leader_election else ["--no-leader-elect"]
+        words += ["--gate", "--webhook-listen", f"127.0.0.1:{webhook}"] if self.gate else []
+        with (self.plane.directory / "alignup-schedule.log").open("ab") as log:
+            command = [sys.executable, "-m", "alignup", "schedule", *words]
+            self.running.append(Replica(port, webhook, subprocess.Popen(command, stdout=log, stderr=log)))
+
+    def leader(self) -> Replica | None:
+        return next((one for one in self.running if one.is_ready()), None)
+
+    def wait_leader(self) -> Replica:
+        return until(
+            "a replica of alignup schedule is ready", self.leader, detail=lambda: self.plane.log("alignup-schedule")
+        )
+
+    def kill_leader(self) -> None:
+        """Kill the leader as a crash would; a standby has to take over."""
+        leader = self.wait_leader()
+        self._before += leader.predictions()
+        self.running.remove(leader)
+        _end(leader, signal.SIGKILL)
+
+    def predictions(self) -> Counter[str]:
+        """Predictions by verdict, outcome and cause, over all processes."""
+        return sum((one.predictions() for one in self.running), Counter(self._before))
+
+    def close(self) -> None:
+        for one in self.running:
+            _end(one, signal.SIGTERM)
+        self.running.clear()
+
+
+def _end(replica: Replica, number: signal.Signals) -> None:
+    replica.process.send_signal(number)
+    replica.process.wait()
+
+
+@contextmanager
+def extender_replicas(plane: ControlPlane, *, count: int) -> Iterator[ScheduleReplicas]:
+    """Run *count* processes, and a kube-scheduler that asks the one that leads."""
+    replicas = ScheduleReplicas(plane, leader_election=count > 1)
+    with ExitStack() as stack:
+        stack.callback(replicas.close)
+        for _ in range(count):
+            replicas.start()
+        port = replicas.wait_leader().port
+        if count > 1:
+            port = stack.enter_context(_forwarder(lambda: found.port if (found := replicas.leader()) else None))
+        plane.start_scheduler({"percentageOfNodesToScore": 100, **extenders(port)})
+        yield replicas
+
+
+@contextmanager
+def gate_replicas(plane: ControlPlane, api: Api, *, count: int) -> Iterator[ScheduleReplicas]:
+    """Run *count* gate controllers with their webhook; the scheduler is unmodified, and all new pods get the gate.
+
+    The API server calls the webhook by the name of its Service, which is this machine.
+    """
+    replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True)
+    with ExitStack() as stack:
+        stack.callback(replicas.close)
+        port = stack.enter_context(_forwarder(lambda: next((one.webhook for one in replicas.running), None)))
+        _install_webhook(api, port)
+        stack.callback(_remove_webhook, api)
+        for _ in range(count):
+            replicas.start()
+        replicas.wait_leader()
+        until("the API server knows the authority of the webhook", lambda: _has_authority(api))
+        _label_namespace(api, "enabled")
+        stack.callback(_label_namespace, api, None)
+        plane.start_scheduler()
+        yield replicas
+
+
+def _install_webhook(api: Api, port: int) -> None:
+    """Create the deployed configuration; its Service is a name of this machine."""
+    service, configuration = yaml.safe_load_all(_WEBHOOK.read_text("utf-8"))
+    service["spec"] = {"type": "ExternalName", "externalName": "localhost"}
+    for one in configuration["webhooks"]:
+        one["clientConfig"]["service"]["port"] = port
+        one["failurePolicy"] = "Fail"  # no pod may come without the gate
+    api.request("POST", _SERVICES, service)
+    api.request("POST", _WEBHOOKS, configuration)
+
+
+def _has_authority(api: Api) -> bool:
+    found = api.request("GET", f"{_WEBHOOKS}/alignup-gate")
+    return all(one["clientConfig"].get("caBundle") for one in found["webhooks"])
+
+
+def _remove_webhook(api: Api) -> None:
+    api.request("DELETE", f"{_WEBHOOKS}/alignup-gate")
+    api.request("DELETE", f"{_SERVICES}/alignup-webhook")
+
+
+def _label_namespace(api: Api, value: str | None) -> None:
+    """Let pods of the namespace opt in, or no longer."""
+    patch = {"metadata": {"labels": {LABEL: value}}}
+    api.request("PATCH", _DEFAULT, patch, content="application/merge-patch+json")
+
+
+@contextmanager
+def _forwarder(choose: Callable[[], int | None]) -> Iterator[int]:
+    """Forward each connection to the port that *choose* returns for it; yield the port of the forwarder."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+
+        def accept() -> None:
+            while True:
+                try:
+                    client, _ = listener.accept()
+                except OSError:
+                    return  # closed
+                threading.Thread(target=_forward, args=(client, choose), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        port: int = listener.getsockname()[1]
+        yield port
+
+
+def _forward(client: socket.socket, choose: Callable[[], int | None]) -> None:
+    with client:
+        port = choose()
+        if port is None:
+            return
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as server:
+            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+            back.start()
+            _copy(client, server)
+            back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    """Copy until the end, which is passed on."""
+    with suppress(OSError):
+        while chunk := source.recv(1 << 16):
+            target.sendall(chunk)
+    for one in (source, target):
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)

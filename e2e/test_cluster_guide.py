@@ -1,0 +1,86 @@
+"""docs/cluster.md, line by line, on a real cluster that runs our container image."""
+# ruff: noqa: S101, T201
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e import cluster_guest, cluster_images
+from e2e.api import until
+from e2e.cluster_bed import ClusterBed
+from e2e.cluster_guest import NARROW, WIDE
+from e2e.control_plane import program
+from e2e.programs import not_installed
+from tests.console_runner import ROOT, ConsoleCommand, difference, parse_commands
+
+WHY = cluster_guest.missing() or not_installed(["apt-get", "dpkg-deb"])
+pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
+
+PAGE = ROOT / "docs" / "cluster.md"
+BLOCK = "console cluster"  #: the language of blocks that need a cluster
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
+    images = cluster_images.archives(tmp_path_factory.mktemp("images"))
+    with ClusterBed(tmp_path_factory.mktemp("cluster"), {"narrow": NARROW, "wide": WIDE}, images=images) as made:
+        print(f"\nnodes ready after {made.seconds:.0f} s", flush=True)
+        made.plane.start_scheduler()
+        yield made
+
+
+def test_a_new_user_can_follow_the_page(bed: ClusterBed) -> None:
+    for one in commands(PAGE):
+        follow(bed, one)
+
+
+def commands(page: Path) -> list[ConsoleCommand]:
+    """The commands of a page that need a cluster."""
+    text = page.read_text("utf-8")
+    blocks = re.findall(rf"^```{BLOCK}\n.*?^```$", text, re.MULTILINE | re.DOTALL)
+    found = parse_commands("\n".join(block.replace(BLOCK, "console", 1) for block in blocks))
+    assert found, f"{page} has no blocks of {BLOCK}"
+    return found
+
+
+def follow(bed: ClusterBed, one: ConsoleCommand) -> None:
+    """Run a command; one that only looks is repeated until the cluster has come so far."""
+    begun = time.monotonic()
+    shown = [""]
+
+    def as_documented() -> bool:
+        code, output = run(bed, one.command)
+        shown[0] = f"$ {one.command}\n{output}exit code {code}; {difference(output, one.output)}"
+        return not code and not difference(output, one.output)
+
+    if one.command.startswith(("kubectl get", "kubectl alignup")):
+        until(one.command, as_documented, detail=lambda: f"{shown[0]}\n{state(bed)}")
+    else:
+        assert as_documented(), f"{shown[0]}\n{state(bed)}"
+    print(f"{time.monotonic() - begun:5.1f} s  {one.command}", flush=True)
+
+
+def run(bed: ClusterBed, command: str) -> tuple[int, str]:
+    """Run a command in the repository, as a user with kubectl and the plugin does."""
+    programs = (program("kubectl").parent, Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "KUBECONFIG": str(bed.plane.directory / "admin.kubeconfig"),
+        "PATH": os.pathsep.join([*map(str, programs), os.environ["PATH"]]),
+    }
+    done = subprocess.run(  # noqa: S602
+        command, shell=True, cwd=ROOT, env=environment, text=True, capture_output=True, check=False
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def state(bed: ClusterBed) -> str:
+    """What there is to see when a command failed."""
+    words = ("get pods -A -o wide", "get events -A", "-n alignup describe pods", "get hoststates")
+    return "\n".join(run(bed, f"kubectl {one}")[1][-4000:] for one in words)
