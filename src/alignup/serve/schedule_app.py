@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup.align.errors import ParseError, PodError
 from alignup.schema.api import NotReadyError
@@ -58,6 +59,7 @@ class PrometheusScheduleMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self._children: dict[tuple[str, int], Histogram] = {}  #: of requests, by verb and code: looking them up is slow
         for outcome in ("as_predicted", "placed_elsewhere", "rejected"):
             self._predictions.labels("admits", outcome, "")
 
@@ -65,7 +67,10 @@ class PrometheusScheduleMetrics:
         self._predictions.labels("admits", outcome, cause).inc()
 
     def request(self, verb: str, code: int, seconds: float) -> None:
-        self._requests.labels(verb, str(code)).observe(seconds)
+        child = self._children.get((verb, code))
+        if child is None:
+            child = self._children[verb, code] = self._requests.labels(verb, str(code))
+        child.observe(seconds)
 
     def collect_from(self, numbers: Callable[[], Mapping[str, tuple[str, float]]]) -> None:
         """Add what *numbers* returns: name → (description, value); names that end in _total are counters."""
@@ -84,19 +89,35 @@ class _Numbers(Collector):
             yield family
 
 
-def schedule_app(
-    backend: ScheduleBackend, metrics: PrometheusScheduleMetrics, *, max_body: int = MAX_BODY
-) -> Starlette:
+class _ExtenderApp:
+    """Answers the verbs of the extender itself, and leaves everything else to *others*.
+
+    A scheduler waits for every answer, and routing a request takes longer than most of them.
+    """
+
+    def __init__(
+        self, backend: ScheduleBackend, metrics: PrometheusScheduleMetrics, others: ASGIApp, max_body: int
+    ) -> None:
+        self._backend, self._metrics, self._others, self._max_body = backend, metrics, others, max_body
+        self._verbs = {f"{EXTENDER}/{verb}": verb for verb in VERBS}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        verb = self._verbs.get(scope.get("path", ""))
+        if verb is None or scope.get("method") != "POST":
+            await self._others(scope, receive, send)
+            return
+        started = time.perf_counter()
+        request = Request(scope, receive)
+        try:
+            response = await _respond(self._backend, verb, request, self._max_body)
+        except Exception as error:  # noqa: BLE001 - a defect must not end the connection without an answer
+            response = await _internal_error(request, error)
+        self._metrics.request(verb, response.status_code, time.perf_counter() - started)
+        await response(scope, receive, send)
+
+
+def schedule_app(backend: ScheduleBackend, metrics: PrometheusScheduleMetrics, *, max_body: int = MAX_BODY) -> ASGIApp:
     """Build the application for schedulers and users."""
-
-    def extend(verb: str) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            started = time.perf_counter()
-            response = await _respond(backend, verb, request, max_body)
-            metrics.request(verb, response.status_code, time.perf_counter() - started)
-            return response
-
-        return handle
 
     async def explain(request: Request) -> Response:
         where = request.path_params
@@ -109,11 +130,11 @@ def schedule_app(
         return json_response(found)
 
     routes = [
-        *(Route(f"{EXTENDER}/{verb}", extend(verb), methods=["POST"]) for verb in VERBS),
+        *(Route(f"{EXTENDER}/{verb}", _only_post, methods=["POST"]) for verb in VERBS),
         Route("/v1/explain/{namespace}/{pod}", explain),
         *health_routes(metrics.registry, readiness=backend.problems),
     ]
-    return _application(routes)
+    return _ExtenderApp(backend, metrics, _application(routes), max_body)
 
 
 def health_app(backend: ScheduleBackend, metrics: PrometheusScheduleMetrics) -> Starlette:
@@ -145,6 +166,11 @@ def _authenticate(request: Request) -> None:
     connection: ServedConnection | None = request.scope.get(CONNECTION)
     if connection is not None and not connection.authenticate():
         raise ProblemError(503, "Too many connections.", headers=RETRY_SOON)
+
+
+async def _only_post(_request: Request) -> Response:
+    """Never called: a verb of the extender; the route makes other methods wrong ones."""
+    raise AssertionError
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:

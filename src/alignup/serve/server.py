@@ -14,14 +14,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from alignup.serve.connections import ConnectionLimits, ConnectionTable, has_hung_up, peer_of
+from alignup.serve.response_cycles import Http10Cycle, ResponseCycle
 
 #: The key of the :class:`ServedConnection` in the ASGI scope of a request.
 CONNECTION = "alignup.connection"
@@ -196,22 +196,6 @@ class _FlowControl(FlowControl):
             super().resume_reading()
 
 
-class _Http10Cycle(RequestResponseCycle):
-    """A response over HTTP/1.0, which has no chunks: without a length, the end of the connection ends it."""
-
-    _until_close = False
-
-    async def send(self, message: Any) -> None:  # noqa: ANN401 - of uvicorn's own types
-        if not self.response_started:
-            headers = message.get("headers", ())
-            self._until_close = all(name.lower() != b"content-length" for name, _ in headers)
-            if self._until_close:
-                self.chunked_encoding = False
-        elif self._until_close:
-            self.expected_content_length = len(message.get("body", b""))
-        await super().send(message)
-
-
 class ServedConnection(HttpToolsProtocol):
     """A connection with limits.
 
@@ -235,6 +219,7 @@ class ServedConnection(HttpToolsProtocol):
         self._limits = limits
         self._reading_body = False  #: whether the next byte belongs to the body of a request, or its trailers
         self._head_bytes = 0  #: received of the head of the next request, or of a body without its content
+        self._body_left = 0  #: bytes of the body that are still to come, if its length is known
         self._unparsed = b""  #: received while a request was waiting
         self._ignores_rest = False  #: after an invalid request, or a request to change the protocol
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -266,7 +251,7 @@ class ServedConnection(HttpToolsProtocol):
     def _parse(self) -> None:
         """Parse what was received, up to the first request that must wait for another response."""
         while self._unparsed and not self.pipeline and not self.transport.is_closing():
-            size = min(_SLICE_BYTES, self._limits.head_bytes - self._head_bytes)
+            size = self._body_left or min(_SLICE_BYTES, self._limits.head_bytes - self._head_bytes)
             part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
             if self._ignores_rest:
                 continue
@@ -295,19 +280,20 @@ class ServedConnection(HttpToolsProtocol):
             raise ValueError("a request needs one Host header")  # answered as an invalid request
         super().on_headers_complete()
         self._reading_body, self._head_bytes = True, 0
-        if self.scope["http_version"] == "1.0":
-            self.cycle.__class__ = _Http10Cycle
+        self._body_left = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
+        self.cycle.__class__ = Http10Cycle if self.scope["http_version"] == "1.0" else ResponseCycle
         if self.parser.should_upgrade():  # the parser reads no further
             self.cycle.keep_alive = False
             self._ignores_rest = True
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
+        self._body_left = max(0, self._body_left - len(body))
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self._reading_body, self._head_bytes = False, 0
+        self._reading_body, self._head_bytes, self._body_left = False, 0, 0
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
