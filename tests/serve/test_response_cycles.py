@@ -24,7 +24,8 @@ class RecordedTransport:
 
 async def respond(*messages: dict[str, Any], keep_alive: bool = True, method: str = "GET") -> list[Any]:
     """What happens on the transport when an application sends these messages."""
-    transport: Any = RecordedTransport()
+    recorded = RecordedTransport()
+    transport: Any = recorded
     scope: Any = {"type": "http", "method": method}
     cycle = ResponseCycle(
         scope=scope,
@@ -37,7 +38,7 @@ async def respond(*messages: dict[str, Any], keep_alive: bool = True, method: st
         message_event=asyncio.Event(),
         expect_100_continue=False,
         keep_alive=keep_alive,
-        on_response=lambda: transport.actions.append("complete"),
+        on_response=lambda: recorded.actions.append("complete"),
     )
 
     async def app(_scope, _receive, send):
@@ -45,7 +46,7 @@ async def respond(*messages: dict[str, Any], keep_alive: bool = True, method: st
             await send(message)
 
     await cycle.run_asgi(app)
-    return transport.actions
+    return recorded.actions
 
 
 def start(*headers: tuple[bytes, bytes], status: int = 200) -> dict[str, Any]:
