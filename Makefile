@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test soak coverage image lint bench e2e browser format lock clean again
+.PHONY: help setup run test soak coverage dist image bundle lint bench e2e browser format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
@@ -13,7 +13,9 @@ help:
 	@echo "make lint      run ruff, mypy and the import rules"
 	@echo "make bench     run the benchmarks, each beside its budget and the last release"
 	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
+	@echo "make dist      build a wheel and a source distribution in dist/"
 	@echo "make image     build the container image as an OCI archive in dist/, without a base image (needs apt-get and dpkg-deb)"
+	@echo "make bundle    build one file in dist/ that runs without Python (needs apt-get and dpkg-deb)"
 	@echo "make browser   install what tests of the web pages in Chromium need, for make e2e"
 	@echo "make format    format the code"
 
@@ -48,6 +50,12 @@ coverage: $(READY)
 	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/schema tests/state tests/doctor tests/agent/test_recovery.py
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
+
+dist: $(READY)
+	$(BIN)/python -m tools.dist
+
+bundle: $(READY)
+	$(BIN)/python -m tools.bundle
 
 image: $(READY)
 	$(BIN)/python -m tools.image

@@ -20,6 +20,7 @@ from tools.containerfile import image_config, read_containerfile
 from tools.oci import Entry, ImageInfo, write_archive
 
 ROOT = Path(__file__).parents[1]
+CACHE = ROOT / "build" / "image"
 PLACE = "opt/alignup"  #: the virtual environment, as in the Containerfile
 
 #: Python with its standard library, the C++ library of grpcio, and the certificates of public authorities.
@@ -42,20 +43,11 @@ sys.exit({function}())
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make image", description="Build the container image as an OCI archive.")
     parser.add_argument("--output", type=Path, help="the archive (default: dist/alignup-VERSION-ARCHITECTURE.oci.tar)")
-    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "image", help="for downloaded packages")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="for downloaded packages")
     parser.add_argument("--name", help="of the image (default: docker.io/library/alignup:VERSION)")
     given = parser.parse_args(arguments)
 
-    versions = debian.closure(DEBIAN, without=WITHOUT)
-    files = debian_files(debian.download(versions, given.cache / "debian"))
-    python = python_version(files)
-    found = wheels.download(ROOT / "lock" / "runtime.txt", given.cache / "wheels", python=python, libc=_libc(versions))
-    with tempfile.TemporaryDirectory() as scratch:
-        own = wheels.build(ROOT, Path(scratch))
-        version = own.name.split("-")[1]
-        files |= environment(python, [*found, own])
-    files |= compiled(files, python)
-
+    files, version = root_directory(given.cache)
     architecture = debian.architecture()
     output = given.output or ROOT / "dist" / f"alignup-{version}-{architecture}.oci.tar"
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -69,6 +61,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     digest = write_archive(output, files, info)
     print(f"{output}  {info.name}  {output.stat().st_size / 1e6:.1f} MB  {digest}")
     return 0
+
+
+def root_directory(cache: Path) -> tuple[dict[str, Entry], str]:
+    """Return all files of the image, and the version of Alignup; *cache* is a directory for downloads."""
+    versions = debian.closure(DEBIAN, without=WITHOUT)
+    files = debian_files(debian.download(versions, cache / "debian"))
+    python = python_version(files)
+    found = wheels.download(ROOT / "lock" / "runtime.txt", cache / "wheels", python=python, libc=_libc(versions))
+    with tempfile.TemporaryDirectory() as scratch:
+        own = wheels.build(ROOT, Path(scratch))
+        files |= environment(python, [*found, own])
+    files |= compiled(files, python)
+    return files, own.name.split("-")[1]
 
 
 def debian_files(packages: Sequence[Path]) -> dict[str, Entry]:

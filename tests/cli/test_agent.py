@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from alignup.cli.app import app
+from alignup.cli.installation import install_advice
 from tests.agent.agents import running, start_with
 from tests.cli.commands import environment, in_process, python, start
 from tests.cli.run_processes import start_alignup
@@ -264,7 +265,7 @@ def test_a_missing_library_is_reported_with_what_to_install():
     assert run.returncode == 1
     assert run.stderr.splitlines() == [
         "alignup: uvicorn is not installed",
-        "  Run: pip install 'alignup[agent]'",
+        f"  {install_advice('agent')}",
     ]
 
 

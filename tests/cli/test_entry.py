@@ -245,9 +245,11 @@ def test_help_imports_nothing_slow():
 
 
 def test_version():
-    run = alignup("--version")
+    """Without a build from git; tests/tools has the commit."""
+    run, short = alignup("--version"), in_process("-V")
 
     assert (run.returncode, run.stdout) == (0, f"alignup {__version__}\n")
+    assert short.stdout == run.stdout
 
 
 def test_why_imports_no_more_than_it_needs():

@@ -11,6 +11,7 @@ import click
 
 from alignup.cli.app import Session, define_command
 from alignup.cli.client import AgentError
+from alignup.cli.installation import install_advice
 from alignup.cli.options import (
     HostOptions,
     choice_option,
@@ -111,7 +112,7 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
         import_structlog()
         from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
-        raise AgentError(f"{error.name} is not installed", advice="Run: pip install 'alignup[agent]'") from error
+        raise AgentError(f"{error.name} is not installed", advice=install_advice("agent")) from error
     session.advice = "See 'alignup agent --help'."
     given = _daemon_options(host, options)
     if options.export is None:

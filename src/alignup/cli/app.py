@@ -6,8 +6,6 @@ from importlib import import_module
 
 import click
 
-from alignup import __version__
-
 #: Command → summary. A command's module in this package has the same name; ``alignup --help`` does not import it.
 COMMANDS = {
     "why": "Explain why a pod is admitted or rejected, and what would admit it",
@@ -70,6 +68,15 @@ def _set_debug(ctx: click.Context, _parameter: click.Parameter, value: bool) -> 
         ctx.ensure_object(Session).debug = True
 
 
+def _print_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:  # noqa: FBT001 - click's way
+    if not value or ctx.resilient_parsing:
+        return
+    from alignup.cli.installation import version_text  # noqa: PLC0415 - only for --version
+
+    click.echo(version_text())
+    ctx.exit()
+
+
 #: Accepted before and after the command's name.
 DEBUG_OPTION = click.Option(
     ["--debug"],
@@ -110,7 +117,14 @@ def examples(*lines: str) -> str:
         "alignup machine show", "alignup why -f examples/node/trainer.yaml --machine examples/node/machine.yaml"
     ),
 )
-@click.version_option(__version__, message="alignup %(version)s")
+@click.option(
+    *("-V", "--version"),
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version.",
+)
 def app() -> None:
     """Decide which NUMA nodes, CPUs, memory and devices each container gets, and explain why."""
 

@@ -14,6 +14,7 @@ import click
 from alignup.align.errors import AlignError
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
+from alignup.cli.installation import install_advice
 from alignup.cli.options import option, output_option, path_option, with_options, workload_field
 
 if TYPE_CHECKING:
@@ -156,9 +157,7 @@ def _read(
     try:
         from alignup.kubeapi import ApiClient, Timing, find_access  # noqa: PLC0415
     except ImportError as error:
-        raise InputError(
-            f"Python package {error.name} is missing", advice="Install the extra: pip install 'alignup[cluster]'"
-        ) from error
+        raise InputError(f"{error.name} is not installed", advice=install_advice("cluster")) from error
 
     async def read() -> "tuple[ClusterView, ApiPod | None]":
         found = find_access(access.kubeconfig, context=access.context or "")

@@ -6,18 +6,28 @@ from click.shell_completion import get_completion_class
 from alignup.cli.app import app, define_command
 from alignup.cli.entry import COMPLETE
 
+SHELLS = ("bash", "zsh", "fish")
+
 
 @define_command("completion", "alignup completion bash > alignup.bash")
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print the script that completes alignup's commands and options in SHELL.
+    """Print the script that completes alignup's commands, options, files, pods and runs in SHELL.
+
+    A wheel installs the scripts below share, where shells look for them. Else:
 
     \b
     ~/.bashrc                    eval "$(alignup completion bash)"
     ~/.zshrc                     eval "$(alignup completion zsh)"
     ~/.config/fish/config.fish   alignup completion fish | source
     """  # noqa: D301 - \b is click's mark for preformatted text
-    completion = get_completion_class(shell)
-    if completion is None:
+    click.echo(completion_script(shell))
+
+
+def completion_script(shell: str) -> str:
+    """Return the script without starting the shell, which click does to ask for its version."""
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         raise click.ClickException(f"click does not support completion for {shell}")
-    click.echo(completion(app, {}, "alignup", COMPLETE).source())
+    completion = completion_class(app, {}, "alignup", COMPLETE)
+    return completion.source_template % completion.source_vars()

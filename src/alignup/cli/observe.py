@@ -12,6 +12,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
+from alignup.cli.installation import install_advice
 from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 
@@ -79,8 +80,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         from alignup.cluster.capabilities import drop_capabilities  # noqa: PLC0415
         from alignup.kubeapi import find_access  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        advice = "Run: pip install 'alignup[agent,cluster]'"
-        raise InputError(f"{error.name} is not installed", advice=advice) from error
+        raise InputError(f"{error.name} is not installed", advice=install_advice("agent", "cluster")) from error
     session.advice = "See 'alignup observe --help'."
     if options.machine and not options.dry_run:
         raise click.UsageError("--machine needs --dry-run.")
