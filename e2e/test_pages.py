@@ -84,7 +84,7 @@ def signed_in(chromium: Browser, agent: RunningAgent, **options: Any) -> Iterato
     try:
         page.goto(link)
         page.wait_for_url("**/")
-        page.wait_for_function("document.getElementById('connection').textContent === 'live'")
+        page.wait_for_selector("#connection:text-is('live')")
         yield page
         assert watched.problems == []
     finally:

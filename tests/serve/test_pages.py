@@ -52,7 +52,7 @@ async def test_every_page_forbids_scripts_and_styles_of_others(path):
         assert {directives[name] for name in ("script-src", "style-src", "img-src", "connect-src")} == {"'self'"}
         assert (directives["base-uri"], directives["frame-ancestors"]) == ("'none'", "'none'")
         assert response.headers["cache-control"] == "no-store"
-        assert response.headers["referrer-policy"] == "no-referrer"
+        assert response.headers["referrer-policy"] == "same-origin"
         tags = Reader(response.text).tags
         assert not [tag for tag in tags if tag[0] in {"style", "iframe", "object", "embed"}]
         assert not [name for _, names in tags for name in names if name.startswith("on") or name == "style"]

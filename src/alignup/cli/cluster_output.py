@@ -1,6 +1,5 @@
 """The output of ``alignup cluster``."""
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -8,13 +7,12 @@ from alignup.align.explain import sentences
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
 from alignup.cli.layout import paragraph, print_table, section
-from alignup.cluster.node_selection import DAEMON_SET_TOLERATIONS
 from alignup.cluster.node_summary import Amounts, NodeSummary
 from alignup.cluster.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
+from alignup.cluster.scheduling_spec import scheduling_spec
 from alignup.cluster.sources import known_pod
 from alignup.cluster.view import NO_HOST_STATE, ClusterView
 from alignup.kube.manifests import Workload
-from alignup.kube.podspec import manifest_of
 from alignup.kubeapi.objects import ApiPod, ApiPodSpec
 from alignup.picture.cells import Cell, Line
 from alignup.schema import codec
@@ -24,7 +22,6 @@ GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there
 _MIB = 1 << 20
 _MAX_NODES = 20  #: names in the text of one group
 _MAX_DOUBTS = 5  #: problems reported by observers that are printed
-_SCHEDULING_FIELDS = ("affinity", "nodeName", "nodeSelector", "schedulingGates", "tolerations")
 
 
 class AskedPod(NamedTuple):
@@ -53,16 +50,8 @@ class AskedPod(NamedTuple):
 
 def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
     """Ask about one replica of a manifest."""
-    manifest = manifest_of(workload.pod)
-    fields = json.loads(manifest.text)["spec"] if manifest else {}
-    given = {name: fields[name] for name in _SCHEDULING_FIELDS if fields.get(name) is not None}
-    if workload.phase:  # exported from a cluster, where it has been bound
-        given.pop("nodeName", None)
-    if workload.kind == "DaemonSet":
-        own = [codec.to_builtins(one) for one in DAEMON_SET_TOLERATIONS]
-        given["tolerations"] = [*given.get("tolerations", ()), *own]
     with inputs.input_errors(f"in {workload.source}"):
-        spec = codec.convert(given, ApiPodSpec)
+        spec = scheduling_spec(workload)
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
 
 

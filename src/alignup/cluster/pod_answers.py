@@ -101,7 +101,8 @@ def ask_nodes(
     answers = sorted(_answers(view, pod, spec), key=lambda one: one.node)
     grouped: dict[tuple[NodeAnswerKind, str, str], list[NodeAnswer]] = {}
     for one in answers:
-        grouped.setdefault((one.kind, one.reason, one.numa_nodes), []).append(one)
+        where = one.numa_nodes if one.kind is NodeAnswerKind.ADMITS else ""
+        grouped.setdefault((one.kind, one.reason, where), []).append(one)
     order = list(NodeAnswerKind)
     groups = sorted(
         (AnswerGroup(tuple(found)) for found in grouped.values()),

@@ -46,14 +46,54 @@ _COLORS = {
     "holder7": ("#e8c4aa", "#9c6238", "#684530", "#c08a62"),
 }
 
+_PLOT = """\
+.alignup .line{fill:none;stroke-width:2}
+.alignup .line.series1{stroke-dasharray:7 3}
+.alignup .line.series2{stroke-dasharray:2 2}
+.alignup .line.series3{stroke-dasharray:9 3 2 3}
+.alignup .line.series4{stroke-dasharray:4 4}
+.alignup .line.series5{stroke-dasharray:12 3}
+.alignup .line.series6{stroke-dasharray:1 3}
+.alignup .line.series7{stroke-dasharray:6 2 1 2 1 2}"""
 
-def css() -> str:
-    """The style sheet; the reader's system or browser selects the mode."""
-    light = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (fill, line, _, _) in _COLORS.items()]
-    dark = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (_, _, fill, line) in _COLORS.items()]
+#: The same for plots and small multiples.
+_PLOT_COLORS = {
+    "grid": ("none", "#d0d7de", "none", "#30363d"),
+    "stranded": ("#f7d4d4", "#b35959", "#4b1f1f", "#b35959"),
+}
+
+#: Of series in plots, in light mode and in dark mode.
+_SERIES = (
+    ("#2f6fb5", "#6cb0f5"),
+    ("#b0620e", "#f0a34b"),
+    ("#2d7d3e", "#6fcf83"),
+    ("#a8386d", "#f08fbe"),
+    ("#6a48b8", "#b59bf5"),
+    ("#7d7010", "#d8c84a"),
+    ("#1f7f7b", "#5fd0ca"),
+    ("#85502a", "#d8a37c"),
+)
+
+
+def css(*, plots: bool = False) -> str:
+    """The style sheet, also that of *plots*; the reader's system or browser selects the mode."""
+    colors = {**_COLORS, **(_PLOT_COLORS if plots else {})}
+    light = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (fill, line, _, _) in colors.items()]
+    dark = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (_, _, fill, line) in colors.items()]
     light += [".alignup text{fill:#1b1f24}", ".alignup text.dim{fill:#57606a}"]
     dark += [".alignup text{fill:#e6edf3}", ".alignup text.dim{fill:#9da7b3}"]
-    return "\n".join([_COMMON, *light, "@media (prefers-color-scheme:dark){", *dark, "}"])
+    if plots:
+        light += [_series(number, color) for number, (color, _) in enumerate(_SERIES)]
+        dark += [_series(number, color) for number, (_, color) in enumerate(_SERIES)]
+    common = [_COMMON, _PLOT] if plots else [_COMMON]
+    return "\n".join([*common, *light, "@media (prefers-color-scheme:dark){", *dark, "}"])
+
+
+def _series(number: int, color: str) -> str:
+    return (
+        f".alignup .series{number}{{fill:{color};stroke:{color}}}"
+        f".alignup .line.series{number}{{fill:none;stroke:{color}}}"
+    )
 
 
 class Canvas:
@@ -70,6 +110,10 @@ class Canvas:
         shape = f'x="{_n(at[0])}" y="{_n(at[1])}" width="{_n(size[0])}" height="{_n(size[1])}"{round_}'
         end = f"><title>{escape(title)}</title></rect>" if title else "/>"
         self.parts.append(f'<rect class="{style}" {shape}{extra}{end}')
+
+    def polyline(self, points: Iterable[tuple[float, float]], *, style: str) -> None:
+        where = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+        self.parts.append(f'<polyline class="{style}" points="{where}"/>')
 
     def text(self, at: tuple[float, float], text: str, *, size: float, style: str = "", centered: bool = False) -> None:
         classes = f' class="{style}"' if style else ""

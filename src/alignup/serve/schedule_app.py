@@ -1,5 +1,6 @@
 """The HTTP endpoints of the cluster service: the scheduler extender, explanations, health and metrics."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,8 @@ from alignup.align.errors import ParseError, PodError
 from alignup.schema.api import NotReadyError
 from alignup.serve.endpoint import receive_body
 from alignup.serve.health import health_routes
+from alignup.serve.pages.cluster_pages import ClusterBackend, cluster_pages
+from alignup.serve.pages.predictions import PredictionHistory
 from alignup.serve.responses import HEADERS, JSON, RETRY_SOON, ProblemError, json_response
 from alignup.serve.server import CONNECTION, ServedConnection
 
@@ -60,11 +63,13 @@ class PrometheusScheduleMetrics:
             registry=self.registry,
         )
         self._children: dict[tuple[str, int], Histogram] = {}  #: of requests, by verb and code: looking them up is slow
+        self.predictions = PredictionHistory()
         for outcome in ("as_predicted", "placed_elsewhere", "rejected"):
             self._predictions.labels("admits", outcome, "")
 
     def prediction(self, *, outcome: str, cause: str) -> None:
         self._predictions.labels("admits", outcome, cause).inc()
+        self.predictions.add(outcome)
 
     def request(self, verb: str, code: int, seconds: float) -> None:
         child = self._children.get((verb, code))
@@ -116,8 +121,18 @@ class _ExtenderApp:
         await response(scope, receive, send)
 
 
-def schedule_app(backend: ScheduleBackend, metrics: PrometheusScheduleMetrics, *, max_body: int = MAX_BODY) -> ASGIApp:
-    """Build the application for schedulers and users."""
+def schedule_app(
+    backend: ScheduleBackend,
+    metrics: PrometheusScheduleMetrics,
+    *,
+    pages: ClusterBackend | None = None,
+    stopping: asyncio.Event | None = None,
+    max_body: int = MAX_BODY,
+) -> ASGIApp:
+    """Build the application for schedulers and users; with *pages*, also the web pages.
+
+    Event streams end when *stopping* is set.
+    """
 
     async def explain(request: Request) -> Response:
         where = request.path_params
@@ -133,6 +148,7 @@ def schedule_app(backend: ScheduleBackend, metrics: PrometheusScheduleMetrics, *
         *(Route(f"{EXTENDER}/{verb}", _only_post, methods=["POST"]) for verb in VERBS),
         Route("/v1/explain/{namespace}/{pod}", explain),
         *health_routes(metrics.registry, readiness=backend.problems),
+        *([] if pages is None else cluster_pages(pages, metrics.predictions, stopping=stopping or asyncio.Event())),
     ]
     return _ExtenderApp(backend, metrics, _application(routes), max_body)
 

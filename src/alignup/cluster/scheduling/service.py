@@ -14,6 +14,7 @@ from alignup.cluster.scheduling.binder import Binder
 from alignup.cluster.scheduling.explain import explain_pod
 from alignup.cluster.scheduling.extender import Extender, ExtenderOptions
 from alignup.cluster.scheduling.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.cluster.scheduling.page_backend import LivePages
 from alignup.cluster.scheduling.preemption import CHOOSES_VICTIMS, Preemption
 from alignup.cluster.scheduling.wake_up import WakeUp
 from alignup.cluster.until_signal import run_until_signal
@@ -205,7 +206,9 @@ async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing |
             tls = ServerCertificate(options.certificate, options.private_key, client_authority=authority).context
         stopping = asyncio.Event()
         listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
-        await stack.enter_async_context(serve_app(schedule_app(service, metrics), listener, stopping=stopping, tls=tls))
+        pages = LivePages(service.live, service.problems)
+        app = schedule_app(service, metrics, pages=pages, stopping=stopping)
+        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
         if options.health is not None:
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
             await stack.enter_async_context(serve_app(health_app(service, metrics), probes, stopping=stopping))

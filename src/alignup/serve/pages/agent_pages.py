@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
@@ -22,7 +22,7 @@ from alignup.serve.access import AccessRules, count_authenticated
 from alignup.serve.pages import node_page, what_if
 from alignup.serve.pages.decision_page import decision_body, remedies_section
 from alignup.serve.pages.html import Content, Html, element, group, path
-from alignup.serve.pages.page import page_response, static_routes
+from alignup.serve.pages.page import Link, page_response, static_routes
 from alignup.serve.pages.sign_in import check_site, sign_in, sign_in_page
 from alignup.serve.responses import ProblemError
 from alignup.serve.sessions import SIGN_IN
@@ -54,7 +54,7 @@ def agent_pages(service: "AgentBackend", access: AccessRules, *, search_seconds:
     ]
 
 
-def guarded(handler: PageHandler, access: AccessRules | None) -> PageHandler:
+def guarded(handler: PageHandler, access: AccessRules | None, *, links: Sequence[Link] = ()) -> PageHandler:
     """*handler* for those whom *access* allows (``None``: for all); problems become pages."""
 
     async def handle(request: Request) -> Response:
@@ -73,7 +73,7 @@ def guarded(handler: PageHandler, access: AccessRules | None) -> PageHandler:
         return page_response(
             document.title,
             element("p", document.detail, class_="banner", role="alert"),
-            links=LINKS if access else (),
+            links=LINKS if access else links,
             status=found.status,
             headers=found.headers,
         )

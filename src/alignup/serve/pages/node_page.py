@@ -146,13 +146,33 @@ def _pod(view: PodView, holder: Holder | None) -> Html:
         format_list(bits.members(nodes)) or "any",
         format_list(bits.members(holder.cpus)) if holder and holder.cpus else "shared pool",
         ", ".join(map(format_block, holder.memory)) if holder else "",
-        ", ".join(f"{clean(resource)} {', '.join(map(clean, ids))}" for resource, ids in holder.devices)
-        if holder
-        else "",
+        _devices(holder) if holder else "",
         outcome_badge(status),
         time_element(view.since),
         data_holder=key if holder else None,
     )
+
+
+def holder_table(occupancy: Occupancy) -> Content:
+    """The pods that hold something, where no more is known about them."""
+    if not occupancy.holders:
+        return element("p", "No pod holds resources of its own.", class_="empty")
+    rows = [
+        row(
+            element("span", one.key, class_=f"key holder{one.index % 8}"),
+            clean(one.name),
+            format_list(bits.members(one.cpus)) or "shared pool",
+            ", ".join(map(format_block, one.memory)),
+            _devices(one),
+            data_holder=one.key,
+        )
+        for one in occupancy.holders
+    ]
+    return table(("Key", "Pod", "CPUs", "Memory", "Devices"), rows, caption="Pods and what they hold")
+
+
+def _devices(holder: Holder) -> str:
+    return ", ".join(f"{clean(resource)} {', '.join(map(clean, ids))}" for resource, ids in holder.devices)
 
 
 def _shared_pool(host: Host, occupancy: Occupancy) -> Content:

@@ -23,7 +23,8 @@ CONTENT_SECURITY_POLICY = (
 PAGE_HEADERS: Mapping[str, str] = {
     **HEADERS,
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
-    "Referrer-Policy": "no-referrer",
+    # Not no-referrer: browsers would send forms with the origin null.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
@@ -119,4 +120,4 @@ def static_routes() -> list[Route]:
 def static_file(name: str) -> str:
     """A static file; the style sheet with the styles of pictures."""
     text = (files(__package__) / "static" / name).read_text("utf-8")
-    return text + "\n" + svg_layout.css() if name.endswith(".css") else text
+    return text + "\n" + svg_layout.css(plots=True) if name.endswith(".css") else text

@@ -70,11 +70,11 @@ def check_site(request: Request) -> None:
         raise ProblemError(403, "This request comes from a page of another site.")
 
 
-async def read_form(request: Request) -> dict[str, str]:
+async def read_form(request: Request, *, limit: int = _MAX_FORM) -> dict[str, str]:
     """The fields of a form; of fields with one name, the first."""
-    body = await endpoint.receive_body(request, limit=_MAX_FORM, seconds=_FORM_SECONDS, types=(FORM,), expected=FORM)
+    body = await endpoint.receive_body(request, limit=limit, seconds=_FORM_SECONDS, types=(FORM,), expected=FORM)
     try:
         fields = parse_qs(body.decode("utf-8"), keep_blank_values=True, max_num_fields=100)
     except ValueError as error:  # also of UTF-8
         raise ProblemError(400, f"The form cannot be read: {error}") from error
-    return {name: values[0] for name, values in fields.items()}
+    return {name: values[0].replace("\r\n", "\n") for name, values in fields.items()}  # browsers send CRLF

@@ -89,6 +89,54 @@
     return copy.innerHTML;
   }
 
+  // Cards of many nodes: those near the window are in the page, the others are empty places of the right height.
+  const chunks = document.querySelector(".chunks");
+  const NEAR = "800px";
+  const loading = new Map();
+  async function fill(chunk) {
+    if (loading.has(chunk)) return;
+    loading.set(chunk, true);
+    try {
+      const answer = await fetch(chunk.dataset.chunk);
+      if (!answer.ok || chunk.dataset.near !== "yes") return;
+      const list = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("ol");
+      if (list !== null && chunk.dataset.near === "yes") {
+        chunk.replaceChildren(document.adoptNode(list));
+        chunk.style.height = "";
+      }
+    } catch {
+      say("not connected");
+    } finally {
+      loading.delete(chunk);
+    }
+  }
+  if (chunks !== null) {
+    document.querySelector(".pages")?.remove();
+    const first = chunks.querySelector(".card");
+    const columns = () => getComputedStyle(chunks.querySelector(".cards")).gridTemplateColumns.split(" ").length;
+    const height = () => (first === null ? 120 : first.getBoundingClientRect().height + 8);
+    const guess = (chunk) => `${Math.ceil(Number(chunk.dataset.count ?? "60") / columns()) * height()}px`;
+    const places = [...chunks.querySelectorAll(".chunk")];
+    for (const chunk of places) if (chunk.childElementCount === 0) chunk.style.height = guess(chunk);
+    const watcher = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        target.dataset.near = isIntersecting ? "yes" : "no";
+        if (isIntersecting && target.childElementCount === 0) fill(target);
+        if (!isIntersecting && target.childElementCount > 0 && !target.contains(document.activeElement)) {
+          target.style.height = `${target.getBoundingClientRect().height}px`;
+          target.replaceChildren();
+        }
+      }
+    }, { rootMargin: NEAR });
+    for (const chunk of places) watcher.observe(chunk);
+  }
+  function renewChunks() {
+    if (chunks === null) return;
+    for (const chunk of chunks.querySelectorAll('.chunk[data-near="yes"]')) {
+      if (!chunk.contains(document.activeElement)) fill(chunk);
+    }
+  }
+
   const status = document.getElementById("connection");
   function say(text) { if (status !== null && status.textContent !== text) status.textContent = text; }
   const events = document.body.dataset.events;
@@ -98,6 +146,6 @@
     source.onopen = () => { say("live"); if (!first) renew(); first = false; };
     source.onerror = () => say("not connected");
     const KINDS = ["admitted", "kept", "rejected", "waiting", "released", "ending", "finished", "announced", "stopped", "gone", "trouble", "started", "ended", "missed", "changed"];
-    for (const kind of KINDS) source.addEventListener(kind, renew);
+    for (const kind of KINDS) source.addEventListener(kind, () => { renew(); renewChunks(); });
   }
 })();

@@ -1,0 +1,71 @@
+"""A cluster service on simulated nodes, for tests of its pages: ``python -m e2e.served_cluster 5000``.
+
+It prints the address of the pages, and runs until its standard input ends.
+"""
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+
+from alignup.cluster.scheduling.page_backend import LivePages
+from alignup.cluster.scheduling.service import ScheduleService
+from alignup.kubeapi import Access, ApiClient
+from alignup.serve.schedule_app import PrometheusScheduleMetrics, schedule_app
+from alignup.serve.server import serve_app
+from alignup.serve.sockets import tcp_socket
+from alignup.testing.api_server import ApiServer
+from tests.align.hosts import pod
+from tests.cluster.api_objects import SERVED, api_pod, node, state_of
+from tests.cluster.kubelets import SimulatedKubelet
+
+STATES = 7  #: that the nodes are in
+SHAPE = "pack:2 numa:1(memory=64GiB) core:8 pu:2"
+
+
+def fill(server: ApiServer, count: int) -> None:
+    """Add nodes, their HostStates, and the pods that they run."""
+    server.serve(SERVED)
+    states = []
+    for number in range(STATES):
+        kubelet = SimulatedKubelet(shape=SHAPE)
+        pods = [pod(f"held-{other}", cpu=str(2 + other), memory="4Gi") for other in range(number)]
+        for one in pods:
+            kubelet.admit(one)
+        states.append((json.dumps(state_of("NODE", kubelet)), pods))
+    for number in range(count):
+        name = f"host-{number:04}"
+        document = node(name)
+        document["metadata"]["labels"] = {"zone": "abc"[number % 3]}
+        server.put(document)
+        state, pods = states[number % STATES]
+        server.put(json.loads(state.replace("NODE", name).replace("held-", f"{name}-")) | {"generation": 1})
+        for one in pods:
+            own = one.name.replace("held-", f"{name}-")
+            server.put(api_pod(replace(one, name=own, uid=one.uid.replace("held-", f"{name}-")), name, phase="Running"))
+
+
+async def main(count: int) -> None:
+    server = ApiServer()
+    fill(server, count)
+    metrics, stopping = PrometheusScheduleMetrics(), asyncio.Event()
+    async with server, ApiClient(Access(server=server.url)) as client:
+        service = ScheduleService(client, metrics)
+        running = asyncio.ensure_future(service.run())
+        while not service.leading:  # noqa: ASYNC110 - a condition without an event
+            await asyncio.sleep(0.05)
+        for outcome, number in (("as_predicted", 40), ("placed_elsewhere", 2), ("rejected", 1)):
+            for _ in range(number):
+                metrics.prediction(outcome=outcome, cause="")
+        app = schedule_app(service, metrics, pages=LivePages(service.live, service.problems), stopping=stopping)
+        with tcp_socket(0) as listener:
+            async with serve_app(app, listener, stopping=stopping):
+                sys.stdout.write(f"http://127.0.0.1:{listener.getsockname()[1]}/\n")
+                sys.stdout.flush()
+                await asyncio.to_thread(sys.stdin.read)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1])))

@@ -1,0 +1,179 @@
+"""Plots as SVG: lines over time, stacked bars over time, and bars of a comparison.
+
+Lines differ in color and in dashes, bars have their numbers beside them, so nothing is shown by color alone.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import ceil, floor, fsum, log10
+from typing import NamedTuple
+
+from alignup.picture.svg_layout import Canvas, Drawable, flow, label, row, stack
+from alignup.picture.text_format import clean, shorten, width_in_em
+
+_WIDTH, _HEIGHT = 640.0, 220.0  #: of the area between the axes
+_FONT = 11.0
+_LEFT, _BOTTOM = 64.0, 22.0
+_STYLES = 8  #: of series; they repeat
+
+Format = Callable[[float], str]
+
+
+class Series(NamedTuple):
+    """Values over the positions of a plot; ``style`` counts from 0."""
+
+    name: str
+    values: Sequence[float]
+    style: int = 0
+
+
+class ComparedValue(NamedTuple):
+    name: str
+    value: float
+    text: str  #: the value for people
+
+
+def format_plain(value: float) -> str:
+    """A number with as few digits as needed."""
+    return f"{value:,.0f}" if value == round(value) else f"{value:,.2g}"
+
+
+def format_percent(value: float) -> str:
+    return f"{100 * value:.0f} %"
+
+
+def ticks(most: float, *, count: int = 4) -> list[float]:
+    """Round numbers from 0 to at least *most*."""
+    if most <= 0:
+        return [0.0, 1.0]
+    raw = most / count
+    unit = 10.0 ** floor(log10(raw))
+    step = next(each * unit for each in (1, 2, 5, 10) if each * unit >= raw)
+    return [turn * step for turn in range(ceil(most / step - 1e-9) + 1)]
+
+
+def line_plot(
+    title: str,
+    positions: Sequence[float],
+    series: Sequence[Series],
+    *,
+    y: Format = format_plain,
+    x: Format = format_plain,
+) -> Drawable:
+    """Values as steps: each lasts until the next position."""
+    highest = max((value for one in series for value in one.values), default=0.0)
+
+    def draw(canvas: Canvas, frame: "_Frame") -> None:
+        for one in series:
+            points: list[tuple[float, float]] = []
+            for number, value in enumerate(one.values):
+                if points:
+                    points.append((frame.x(positions[number]), points[-1][1]))
+                points.append((frame.x(positions[number]), frame.y(value)))
+            canvas.polyline(points, style=f"line series{one.style % _STYLES}")
+
+    plot = _plot(positions, ticks(highest), draw, x=x, y=y)
+    return _titled(title, plot, series)
+
+
+def stacked_plot(
+    title: str, positions: Sequence[float], series: Sequence[Series], *, x: Format = format_plain
+) -> Drawable:
+    """Counts of consecutive intervals that begin at *positions*, the last one as long as the one before."""
+    sums = [fsum(one.values[number] for one in series) for number in range(len(positions))]
+    width = positions[-1] - positions[-2] if len(positions) > 1 else 1.0
+    ends = [*positions[1:], positions[-1] + width] if positions else []
+
+    def draw(canvas: Canvas, frame: "_Frame") -> None:
+        for number, start in enumerate(positions):
+            base = 0.0
+            for one in series:
+                value = one.values[number]
+                if value:
+                    left, right = frame.x(start), frame.x(ends[number])
+                    top, bottom = frame.y(base + value), frame.y(base)
+                    canvas.rect(
+                        (left, top),
+                        (max(right - left - 0.5, 0.5), bottom - top),
+                        style=f"series{one.style % _STYLES}",
+                        title=f"{x(start)}: {format_plain(value)} {one.name}",
+                    )
+                base += value
+
+    across = [*positions, ends[-1]] if positions else positions
+    return _titled(title, _plot(across, ticks(max(sums, default=0.0)), draw, x=x, y=format_plain), series)
+
+
+def bar_plot(title: str, values: Sequence[ComparedValue], *, style: int = 0) -> Drawable:
+    """One bar for each value, from 0."""
+    most = max((one.value for one in values), default=0.0) or 1.0
+    names = [shorten(clean(one.name), 60) for one in values]
+    column = max((width_in_em(name) * _FONT for name in names), default=0.0)
+    rows = []
+    for one, name in zip(values, names, strict=True):
+        bar = _bar(one.value / most * _WIDTH * 0.6, style=f"series{style % _STYLES}")
+        rows.append(row([label(name, _FONT)._replace(width=column), bar, label(one.text, _FONT, style="dim")], 8))
+    return stack([label(title, 13, style="strong"), *rows], 4)
+
+
+def _bar(length: float, *, style: str) -> Drawable:
+    def draw(canvas: Canvas, x: float, y: float, _width: float, _height: float) -> None:
+        canvas.rect((x, y + 2), (max(length, 1.0), _FONT), style=style)
+
+    return Drawable(max(length, 1.0), _FONT + 4, draw)
+
+
+class _Frame(NamedTuple):
+    """Where values are on the canvas."""
+
+    left: float
+    top: float
+    first: float  #: position at the left
+    last: float  #: position at the right
+    highest: float  #: value at the top
+
+    def x(self, position: float) -> float:
+        span = self.last - self.first
+        return self.left + (_WIDTH * (position - self.first) / span if span else 0.0)
+
+    def y(self, value: float) -> float:
+        return self.top + _HEIGHT * (1 - value / self.highest)
+
+
+def _plot(
+    positions: Sequence[float],
+    marks: Sequence[float],
+    draw_values: Callable[[Canvas, _Frame], None],
+    *,
+    x: Format,
+    y: Format,
+) -> Drawable:
+    first, last = (positions[0], positions[-1]) if positions else (0.0, 1.0)
+
+    def draw(canvas: Canvas, left: float, top: float, _width: float, _height: float) -> None:
+        frame = _Frame(left + _LEFT, top + _FONT, first, last, marks[-1])
+        for mark in marks:
+            height = frame.y(mark)
+            canvas.polyline([(frame.left, height), (frame.left + _WIDTH, height)], style="grid")
+            text = y(mark)
+            at = (frame.left - 6 - width_in_em(text) * _FONT, height + _FONT * 0.35)
+            canvas.text(at, text, size=_FONT, style="dim")
+        draw_values(canvas, frame)
+        for share in (0.0, 0.5, 1.0):
+            text = x(first + share * (last - first))
+            at = (frame.left + share * (_WIDTH - width_in_em(text) * _FONT), frame.top + _HEIGHT + _FONT * 1.5)
+            canvas.text(at, text, size=_FONT, style="dim")
+
+    return Drawable(_LEFT + _WIDTH, _FONT + _HEIGHT + _BOTTOM, draw)
+
+
+def _titled(title: str, plot: Drawable, series: Iterable[Series]) -> Drawable:
+    keys = [row([_key(one.style), label(shorten(clean(one.name), 50), _FONT)], 5) for one in series]
+    return stack([label(title, 13, style="strong"), flow(keys, _LEFT + _WIDTH, gap=18), plot], 4)
+
+
+def _key(style: int) -> Drawable:
+    def draw(canvas: Canvas, x: float, y: float, _width: float, _height: float) -> None:
+        canvas.rect((x, y + 3), (10, 9), style=f"series{style % _STYLES}")
+        canvas.polyline([(x + 12, y + 8), (x + 30, y + 8)], style=f"line series{style % _STYLES}")
+
+    return Drawable(30, _FONT * 1.4, draw)
