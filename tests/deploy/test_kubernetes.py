@@ -89,6 +89,13 @@ def test_the_programs_take_their_options(workload):
     assert commands[name].make_context(name, words).params["kubeconfig"] is None
 
 
+def test_a_slow_start_is_no_reason_to_be_restarted():
+    """On a busy machine, Python can take longer to start than a liveness probe waits."""
+    containers = [one for workload in WORKLOADS for one in workload["spec"]["template"]["spec"]["containers"]]
+    ours = [one for one in containers if one["image"].startswith("alignup:")]
+    assert [one["name"] for one in ours if "startupProbe" not in one] == []
+
+
 def test_probes_ask_paths_that_exist():
     (container,) = containers(OBSERVER)
     app = observer_app(PrometheusObserverMetrics("n"), alive=lambda: True, problems=lambda: ())
