@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import AlignError, TraceError
 from alignup.align.workload.validation import accept
-from alignup.fleet.events import PodArrival, PodDeparture
+from alignup.fleet.events import GANG_LABEL, PodArrival, PodDeparture
 from alignup.fleet.trace import read, read_file, write
 from tests.align.hosts import GPU
 from tests.fleet.workloads import small, some, workloads
@@ -273,3 +273,28 @@ def test_any_event_is_read_or_rejected(event):
         read(f"{HEADER}\n{json.dumps(event)}")
     except AlignError as error:
         assert str(error)
+
+
+class TestClusterFields:
+    TEXT = """
+apiVersion: alignup.dev/v1
+kind: Trace
+events:
+- {at: 0, arrive: a, requests: {cpu: 1}, priority: 7, gang: g, nodeSelector: {pool: x, model: [v, w]}}
+- {at: 0, gang: g, pod: {apiVersion: v1, kind: Pod, metadata: {name: b}, spec: {containers: [{name: c}]}}}
+"""
+
+    def test_gangs_priorities_and_selectors(self):
+        first, second = (one for one in read(self.TEXT) if isinstance(one, PodArrival))
+
+        assert first.pod.priority == 7
+        assert first.selector == {"pool": ("x",), "model": ("v", "w")}
+        assert {one.pod.labels[GANG_LABEL] for one in (first, second)} == {"g"}
+
+    def test_they_are_written_again(self):
+        events = read(self.TEXT)
+        text = io.StringIO()
+        write(events, text)
+
+        assert read(text.getvalue()) == events
+        assert '"gang": "g"' in text.getvalue()

@@ -49,6 +49,26 @@ class SimulateOptions:
     jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=click.IntRange(1, 1024))
     ignore_missing_devices: bool = flag_option(IGNORE_MISSING_HELP)
     svg: Path | None = path_option("FILE", "Write a picture of the final state to FILE")
+    cluster: Path | None = path_option(
+        "FILE", "Simulate a cluster: groups of nodes, as described in docs/fleet.md, or the nodes of openb (CSV)"
+    )
+    nodes: int | None = option("N", "Simulate a cluster of N such nodes", type=click.IntRange(1, 100_000))
+    strategy: str = option(
+        "NAME,…",
+        "Strategies of the cluster's scheduler to compare: alignup, alignup-least-allocated, alignup-most-allocated, "
+        "aggregate, blind-least-allocated, blind-most-allocated, or all",
+        default="alignup",
+    )
+    retries: int = option(
+        "N", "How often a pod is created again after kubelets rejected it", type=click.IntRange(0, 1000), default=6
+    )
+    rate: float = option(
+        "FACTOR",
+        "Create the pods of a cluster so many times as fast",
+        type=click.FloatRange(0, min_open=True),
+        default=1.0,
+    )
+    stay: bool = flag_option("Ignore when pods of a cluster end: all stay")
 
 
 @define_command(
@@ -56,6 +76,7 @@ class SimulateOptions:
     f"alignup simulate -f examples/node/running.yaml {_NODE}",
     f"alignup simulate --generate training --count 200 {_NODE}",
     f"alignup simulate --generate mixed --count 200 {_NODE} --compare policy,scope",
+    f"alignup simulate --nodes 20 --generate training {_NODE} --strategy alignup,aggregate",
 )
 @with_options("options", SimulateOptions)
 @with_options("host", HostOptions)
@@ -67,14 +88,22 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
     settings and ranks them by admitted pods, then by pods on one NUMA node, then by stranded resources.
 
     A pod that requests devices which no device plugin provides never reaches the node: its outcome is NotSchedulable.
-    """
-    from alignup.cli import simulate_output  # noqa: PLC0415 - not needed for --help
 
+    --cluster and --nodes simulate a whole cluster: a scheduler chooses a node for each pod, and pods that fit nowhere
+    wait. The report compares strategies: rejections by kubelets, waiting times, utilization, and stranded resources.
+    """
     if sum(bool(one) for one in (options.files, options.trace, options.generate)) != 1:
         raise InputError(
             "give exactly one workload: -f, --trace or --generate",
             advice="For example: alignup simulate --generate mixed",
         )
+    if options.cluster is not None or options.nodes is not None:
+        from alignup.cli import simulate_cluster  # noqa: PLC0415 - not needed for --help
+
+        simulate_cluster.run(host, options, output)
+        return
+    from alignup.cli import simulate_output  # noqa: PLC0415
+
     if options.compare is not None and options.svg:
         raise InputError("--svg and --compare exclude each other", advice="Omit one of them.")
     simulate_output.run(host, options, output)

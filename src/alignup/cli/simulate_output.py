@@ -1,8 +1,10 @@
 """The simulations of ``alignup simulate``, and their output."""
 
 import io
+import json
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import click
@@ -36,7 +38,7 @@ _WRITABLE = "Give a file that can be written."
 def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     node = inputs.read_host(host)
     terminal.print_notes(node.notes)
-    found = _read_events(options, node.host.machine)
+    found = read_events(options, node.host.machine)
     pods = [event.pod for event in found if isinstance(event, PodArrival)]
     terminal.print_notes(sentences.ignored_requests(node.host, pods))
     if options.save:
@@ -66,9 +68,10 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         terminal.print_lines(_result_lines(result, timed=not options.files))
 
 
-def _read_events(options: SimulateOptions, machine: Machine) -> Events:
+def read_events(options: SimulateOptions, machine: Machine, *, keep: bool = False) -> Events:
+    """The workload of a command for *machine*; with *keep*, arrivals have the node selectors of their manifests."""
     if options.files:
-        return _read_files(options.files)
+        return _read_files(options.files, keep=keep)
     if options.trace:
         with inputs.input_errors("in --trace", advice="See docs/simulate.md for the format; --save writes an example."):
             if str(options.trace) == "-":
@@ -80,16 +83,25 @@ def _read_events(options: SimulateOptions, machine: Machine) -> Events:
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
 
-def _read_files(files: tuple[str, ...]) -> Events:
+def _read_files(files: tuple[str, ...], *, keep: bool) -> Events:
     """All replicas of all workloads in *files*, arriving one after the other."""
-    workloads, skipped = inputs.read_workloads(files)
+    workloads, skipped = inputs.read_workloads(files, keep=keep)
     terminal.print_notes(skipped)
     if finished := sum(workload.finished for workload in workloads):
         terminal.print_notes((f"skipped {pluralize(finished, 'finished pod')}",))
     found = events.arrivals([pod for workload in workloads if not workload.finished for pod in workload.pods()])
     if not found:
         raise InputError("no pods to simulate", where=f"in {', '.join(files)}", advice="Give files with workloads.")
-    return found
+    return tuple(map(_with_selector, found)) if keep else found
+
+
+def _with_selector(event: WorkloadEvent) -> WorkloadEvent:
+    """An arrival with the node selector of the pod's manifest."""
+    if not isinstance(event, PodArrival) or event.pod.manifest is None:
+        return event
+    wanted = json.loads(event.pod.manifest.text).get("spec", {}).get("nodeSelector") or {}
+    pod = replace(event.pod, manifest=None)
+    return PodArrival(event.time, pod, {name: (value,) for name, value in wanted.items()})
 
 
 def _compare(host: Host, found: Events, options: SimulateOptions) -> Comparison:
@@ -111,7 +123,7 @@ def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
     total = pluralize(len(result.outcomes), "pod")
     yield (Cell(f"{total}: {result.admitted} admitted, {result.rejected} rejected", "title"),)
     topology = result.settings.topology
-    duration = f" · {_format_duration(result.duration)} of workload" if result.duration and timed else ""
+    duration = f" · {format_duration(result.duration)} of workload" if result.duration and timed else ""
     yield (Cell(f"policy {topology.policy} · scope {topology.scope}{duration}", "dim"),)
     pods = result.pods
     counts = (pods.on_one, pods.on_several, pods.anywhere)
@@ -145,7 +157,7 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
     yield (Cell(f"  {', '.join(parts) or 'nothing'}"),)
 
 
-def _format_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {name}"

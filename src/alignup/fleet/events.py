@@ -4,18 +4,23 @@ At the same time departures come before arrivals, so that released resources can
 their order.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 
 from alignup.align.errors import TraceError
 from alignup.align.workload import Pod
+
+GANG_LABEL = "scheduling.x-k8s.io/pod-group"  #: of pods that start together, as with the coscheduling plugin
+
+HostSelector = Mapping[str, tuple[str, ...]]  #: label → values that a host may have
 
 
 @dataclass(frozen=True, slots=True)
 class PodArrival:
     time: float  #: seconds since the start
     pod: Pod  #: as defaulted by the API server, with a uid
+    selector: HostSelector = field(default_factory=dict)  #: which hosts of a cluster may run it; empty: any
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class StrandedResources:
     cpus: int = 0
     devices: Mapping[str, int] = field(default_factory=dict)  #: by resource
     more: int = 0  #: the pods that still fit
+    memory: int = field(default=0, compare=False)  #: bytes that the fit check leaves; no ranking depends on it
 
     @property
     def all_devices(self) -> int:
@@ -69,7 +70,9 @@ def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:
             while _fits_one_more(host, replace(shape, uid=f"{shape.uid} and {more}")):
                 more += 1
         free = {resource: free.bit_count() for resource, free in host.ledger.devices.free.items()}
-        return StrandedResources(host.ledger.cpus.available.bit_count(), free, more)
+        allocatable = host.rules.allocatable
+        memory = max(0, allocatable.memory - host.ledger.used.memory) if allocatable else 0
+        return StrandedResources(host.ledger.cpus.available.bit_count(), free, more, memory)
     finally:
         host.ledger = before
 

@@ -14,7 +14,15 @@ from typing import Any, TextIO
 from alignup.align.errors import DocumentError, PodError, Problem, TraceError
 from alignup.align.workload import Amounts, Container, Pod, Resources, names
 from alignup.align.workload.validation import accept
-from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, find_invalid_event, sort_by_time
+from alignup.fleet.events import (
+    GANG_LABEL,
+    HostSelector,
+    PodArrival,
+    PodDeparture,
+    WorkloadEvent,
+    find_invalid_event,
+    sort_by_time,
+)
 from alignup.kube import documents
 from alignup.kube.object_reader import Diagnostics, ObjectReader
 from alignup.kube.pod import amounts_to_dict, pod_to_dict, read_pod
@@ -24,8 +32,11 @@ API_VERSION, KIND = "alignup.dev/v1", "Trace"
 MAX_BYTES = 256 << 20  #: a million pods and more
 
 _EVENT_FIELDS = {
-    "arrive": ("at", "arrive", "namespace", "uid", "template", "requests", "lifetime"),
-    "pod": ("at", "pod", "lifetime"),
+    "arrive": (
+        *("at", "arrive", "namespace", "uid", "template", "requests", "lifetime"),
+        *("priority", "gang", "nodeSelector"),
+    ),
+    "pod": ("at", "pod", "lifetime", "gang", "nodeSelector"),
     "leave": ("at", "leave"),
 }
 
@@ -144,7 +155,10 @@ class _TraceReader:
             pod = pod if pod.uid else replace(pod, uid=_default_uid(pod.name, pod.namespace))
         else:
             pod = self._pod_by_name(event)
-        self._append(event, PodArrival(time, pod))
+        if event.has("gang"):
+            event.faults("gang", event.text("gang"), names.subdomain_problems(event.text("gang")))
+            pod = replace(pod, labels={**pod.labels, GANG_LABEL: event.text("gang")})
+        self._append(event, PodArrival(time, pod, _selector(event)))
         if event.has("lifetime"):
             end = round(time + _seconds(event, "lifetime"), _DIGITS)
             if end <= time:
@@ -162,7 +176,8 @@ class _TraceReader:
         event.faults("arrive", name, names.subdomain_problems(name))
         event.faults("namespace", namespace, names.label_problems(namespace))
         uid = event.text("uid", _default_uid(name, namespace))
-        return replace(self._shape(event), name=name, namespace=namespace, uid=uid)
+        pod = replace(self._shape(event), name=name, namespace=namespace, uid=uid)
+        return replace(pod, priority=event.integer("priority")) if event.has("priority") else pod
 
     def _shape(self, event: ObjectReader) -> Pod:
         """The pod without its name, computed once for equal templates and requests."""
@@ -181,6 +196,15 @@ class _TraceReader:
                 pod = replace(pod, containers=(replace(first, resources=own), *rest))
             self.shapes[key] = _accept(event, pod)
         return self.shapes[key]
+
+
+def _selector(event: ObjectReader) -> HostSelector:
+    """The labels that a node must have, each with the values that suit."""
+    wanted = event.child("nodeSelector")
+    return {
+        name: (wanted.strings(name) if isinstance(value, list | tuple) else (wanted.text(name),))
+        for name, value in wanted.fields.items()
+    }
 
 
 def _requests(owner: ObjectReader) -> Amounts:
@@ -247,7 +271,9 @@ def _to_documents(events: tuple[WorkloadEvent, ...]) -> Iterator[dict[str, Any]]
             else:
                 lines.append({"at": event.time, "leave": event.uid})
             continue
-        pod = event.pod
+        pod, gang = event.pod, event.pod.labels.get(GANG_LABEL, "")
+        if gang:
+            pod = replace(pod, labels={name: value for name, value in pod.labels.items() if name != GANG_LABEL})
         shape = _template_document(pod)
         text = json.dumps(shape)
         if text not in shapes:
@@ -256,6 +282,8 @@ def _to_documents(events: tuple[WorkloadEvent, ...]) -> Iterator[dict[str, Any]]
         line: dict[str, Any] = {"at": event.time, "arrive": pod.name}
         line |= {"namespace": pod.namespace} if pod.namespace != _NAMESPACE else {}
         line |= {"uid": pod.uid} if pod.uid != _default_uid(pod.name, pod.namespace) else {}
+        line |= {"gang": gang} if gang else {}
+        line |= {"nodeSelector": {name: list(own) for name, own in event.selector.items()}} if event.selector else {}
         lines.append(present.setdefault(pod.uid, {**line, "template": shapes[text]}))
     yield {"apiVersion": API_VERSION, "kind": KIND, "templates": templates}
     yield from lines

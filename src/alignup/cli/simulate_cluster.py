@@ -1,0 +1,186 @@
+"""The cluster simulations of ``alignup simulate``, and their output."""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from alignup.align.host import Host
+from alignup.align.workload.names import CPU, MEMORY
+from alignup.cli import inputs, simulate_output, terminal
+from alignup.cli.app import InputError
+from alignup.cli.layout import section, table
+from alignup.cli.options import HostOptions
+from alignup.cli.simulate import SimulateOptions
+from alignup.fleet import report, trace
+from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent
+from alignup.fleet.generate import Profile
+from alignup.fleet.hosts import cluster_file, openb
+from alignup.fleet.hosts.cluster_file import GroupDescription
+from alignup.fleet.hosts.generate import generate
+from alignup.fleet.hosts.groups import HostGroup
+from alignup.fleet.hosts.pod_table import COLUMNS, rows
+from alignup.fleet.hosts.simulation import ClusterSimulation
+from alignup.fleet.hosts.strategies import STRATEGIES
+from alignup.fleet.hosts.submissions import PodSubmission, from_events
+from alignup.kube import configuration
+from alignup.picture.cells import Cell, Line
+from alignup.picture.text_format import clean, format_size, pluralize
+from alignup.schema import codec
+from alignup.schema.fleet import FleetReport, FleetResult
+
+_ALL = "all"
+_GIVE_CLUSTER = "Give a cluster file as described in docs/fleet.md, or the nodes of openb as CSV."
+_GIVE_TRACE = "See docs/simulate.md for the format; for openb, give the CSV file of the pods."
+_GIVE_STRATEGY = "Give names separated by commas, such as alignup,blind-least-allocated, or all."
+
+
+def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
+    _check(options, host, output)
+    names = strategy_names(options.strategy)
+    groups = _read_groups(host, options)
+    submissions = _read_submissions(options, groups)
+    if options.save:
+        _save(submissions, options.save)
+    results: list[FleetResult] = []
+    for name in names:
+        with inputs.input_errors("in the cluster"), terminal.progress(f"Simulating {name}", "pods") as progress:
+            simulation = ClusterSimulation(groups, submissions, name, retries=options.retries)
+            results.append(simulation.run(progress))
+        if output == "csv":
+            report.write_rows(COLUMNS, rows(simulation), sys.stdout)
+    if output == "json":
+        terminal.print_json(json.loads(codec.encode(FleetReport(results=tuple(results)))))
+    elif output == "text":
+        terminal.print_lines(result_lines(results))
+
+
+def _check(options: SimulateOptions, host: HostOptions, output: str) -> None:
+    if options.cluster is not None and options.nodes is not None:
+        raise InputError("--cluster and --nodes exclude each other", advice="Omit one of them.")
+    for name, given in (("--compare", options.compare), ("--svg", options.svg), ("--state", host.state)):
+        if given is not None:
+            raise InputError(f"{name} is for one node", advice="Omit it, or omit --cluster and --nodes.")
+    if output == "csv" and len(strategy_names(options.strategy)) > 1:
+        raise InputError("-o csv is for one strategy", advice="Give one --strategy, or use -o json.")
+
+
+def strategy_names(text: str) -> tuple[str, ...]:
+    """The strategies of ``--strategy``."""
+    names = tuple(dict.fromkeys(STRATEGIES if text == _ALL else filter(None, text.split(","))))
+    unknown = [name for name in names if name not in STRATEGIES]
+    if unknown or not names:
+        what = f"unknown strategy {unknown[0]}; expected one of {', '.join(STRATEGIES)}" if unknown else "no strategy"
+        raise InputError(what, where="in --strategy", advice=_GIVE_STRATEGY)
+    return names
+
+
+def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup, ...]:
+    if options.nodes is not None:
+        node = inputs.read_host(host)
+        terminal.print_notes(node.notes)
+        machine, settings = node.host.machine, node.host.settings
+        return (HostGroup(name="node", machine=machine, settings=settings, count=options.nodes),)
+    return read_cluster(options.cluster or Path(), host)
+
+
+def read_cluster(path: Path, host: HostOptions) -> tuple[HostGroup, ...]:
+    """The groups of a cluster file, or of openb; *host* has the configuration of groups without one."""
+    where = f"in --cluster {path}"
+    if host.machine or host.devices:
+        raise InputError("--machine and --devices are for --nodes", advice="Set them in the groups of the cluster.")
+    if openb.is_openb(path):
+        read = inputs.read_configuration(host.config, host.changes, config_dir=host.config_dir)
+        with inputs.input_errors(where, advice=_GIVE_CLUSTER):
+            return openb.read_nodes(path, lambda machine: configuration.host_settings(read, machine))
+    with inputs.input_errors(where, advice=_GIVE_CLUSTER):
+        described = cluster_file.read(path)
+    return tuple(resolve_group(one, host, where=f"in group {one.name} of {path}") for one in described)
+
+
+def resolve_group(group: GroupDescription, host: HostOptions, *, where: str) -> HostGroup:
+    """*group* with its machine and settings; without a configuration of its own it has that of *host*."""
+    config = Path(group.config) if group.config else host.config
+    try:
+        machine = inputs.read_machine(group.machine, group.devices)
+        read = inputs.read_configuration(config, (*host.changes, *group.changes), config_dir=host.config_dir)
+    except InputError as error:
+        raise InputError(*error.what, where=where, advice=error.advice) from error
+    with inputs.input_errors(where, advice="Run 'alignup doctor' to see what the kubelet reports."):
+        settings = configuration.host_settings(read, machine)
+        Host(machine, settings)
+    return HostGroup(name=group.name, count=group.count, machine=machine, settings=settings, labels=group.labels)
+
+
+def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> tuple[PodSubmission, ...]:
+    if options.generate:
+        with inputs.input_errors("in --generate", advice="See 'alignup simulate --help' for --count and --load."):
+            found = generate(
+                Profile(options.generate), groups, seed=options.seed, pods=options.count, load=options.load
+            )
+    elif options.trace and openb.is_openb(options.trace):
+        with inputs.input_errors("in --trace", advice=_GIVE_TRACE):
+            found = openb.read_pods(options.trace)
+    else:
+        found = from_events(simulate_output.read_events(options, groups[0].machine, keep=True))
+    if options.rate != 1:
+        found = tuple(replace(one, time=one.time / options.rate) for one in found)
+    return tuple(replace(one, duration=None) for one in found) if options.stay else found
+
+
+def _save(submissions: Sequence[PodSubmission], path: Path) -> None:
+    events: list[WorkloadEvent] = []
+    for one in submissions:
+        events.append(PodArrival(one.time, one.pod, one.selector))
+        if one.duration is not None:
+            events.append(PodDeparture(one.time + one.duration, one.pod.uid))
+    with inputs.input_errors("in --save", advice="Give a file that can be written."), path.open("w") as file:
+        trace.write(events, file)
+    click.echo(f"Wrote {pluralize(len(submissions), 'pod')} to {path}.", err=True)
+
+
+def result_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
+    """One column per strategy."""
+    first = results[0]
+    yield (Cell(f"{pluralize(first.pods, 'pod')} on {pluralize(first.hosts, 'node')}", "title"),)
+    if first.duration:
+        yield (Cell(f"{simulate_output.format_duration(first.duration)} of workload", "dim"),)
+    heads = ["", *(one.strategy for one in results)] if len(results) > 1 else ["", first.strategy]
+    yield ()
+    yield from table([[name, *figures] for name, figures in _figures(results)], heads)
+    if any(one.rejections for one in results):
+        reasons = dict.fromkeys(reason for one in results for reason in one.rejections)
+        yield from section("Rejected by kubelets", caption="pods that are created again count every time")
+        yield from table([[reason, *(f"{one.rejections.get(reason, 0):,}" for one in results)] for reason in reasons])
+    if len(first.groups) > 1:
+        yield from section("Started by group")
+        rows_ = [
+            [clean(group.name), f"{group.hosts:,} nodes", *(f"{one.groups[place].started:,}" for one in results)]
+            for place, group in enumerate(first.groups)
+        ]
+        yield from table(rows_)
+
+
+def _figures(results: Sequence[FleetResult]) -> Iterator[tuple[str, list[str]]]:
+    yield "started", [f"{one.started:,}" for one in results]
+    yield "failed: rejected too often", [f"{one.failed:,}" for one in results]
+    yield "never started", [f"{one.pending:,}" for one in results]
+    yield "rejections by kubelets", [f"{one.rejected:,}" for one in results]
+    for name in ("p50", "p99", "max"):
+        times = [getattr(one.waiting, name) for one in results]
+        yield f"waiting, {name}", [simulate_output.format_duration(time) for time in times]
+    for resource in results[0].use:
+        shares = [one.use[resource].share for one in results]
+        yield f"requested, {clean(resource)}", [f"{share:.1%}" for share in shares]
+    counts = dict.fromkeys(count for one in results for count in one.alignment.pods_by_numa_nodes)
+    for count in sorted(counts, key=int):
+        name = f"pods on {pluralize(int(count), 'NUMA node')}" if int(count) else "pods with nothing to align"
+        yield name, [f"{one.alignment.pods_by_numa_nodes.get(count, 0):,}" for one in results]
+    yield "mean distance", [f"{one.alignment.mean_distance:.2f}" for one in results]
+    yield f"stranded {CPU}s", [f"{one.stranded.cpus:,}" for one in results]
+    yield f"stranded {MEMORY}", [format_size(one.stranded.memory) for one in results]
+    for resource in results[0].stranded.devices:
+        yield f"stranded {clean(resource)}", [f"{one.stranded.devices.get(resource, 0):,}" for one in results]

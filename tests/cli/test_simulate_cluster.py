@@ -1,0 +1,125 @@
+"""``alignup simulate`` for whole clusters."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from alignup.schema import codec
+from alignup.schema.fleet import FleetReport
+from tests.cli.commands import in_process
+
+ROOT = Path(__file__).parents[2]
+NODE, FLEET = ROOT / "examples" / "node", ROOT / "examples" / "fleet"
+ON_NODE = ("--machine", NODE / "machine.yaml", "--config", NODE / "kubelet.yaml")
+CLUSTER = """
+apiVersion: alignup.dev/v1
+kind: Cluster
+groups:
+- name: a
+  count: 2
+  machine: machine.yaml
+  config: kubelet.yaml
+- name: b
+  machine: "pack:2 numa:1(memory=16GiB) core:4 pu:1"
+  labels: {pool: small}
+"""
+
+
+@pytest.fixture
+def cluster(tmp_path):
+    for name in ("machine.yaml", "kubelet.yaml"):
+        (tmp_path / name).write_text((NODE / name).read_text())
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    return tmp_path / "cluster.yaml"
+
+
+def test_strategies_are_compared_side_by_side():
+    run = in_process(
+        *("simulate", "--nodes", "3", "--generate", "training", "--count", "40", "--load", "2", *ON_NODE),
+        *("--strategy", "alignup,blind-most-allocated"),
+    )
+
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.startswith("40 pods on 3 nodes\n")
+    rejections = next(line for line in run.stdout.splitlines() if "rejections by kubelets" in line)
+    alignup, blind = rejections.split()[-2:]
+    assert (alignup, int(blind) > 0) == ("0", True)
+
+
+def test_groups_come_from_a_file(cluster):
+    run = in_process("simulate", "--cluster", cluster, "-f", NODE / "running.yaml", "-o", "json")
+
+    report = codec.decode(run.stdout, FleetReport)
+    assert run.returncode == 0
+    assert [(group.name, group.hosts) for group in report.results[0].groups] == [("a", 2), ("b", 1)]
+    assert report.results[0].started == 5
+
+
+def test_node_selectors_of_manifests_count(cluster, tmp_path):
+    spec = {"containers": [{"name": "c", "image": "i"}], "nodeSelector": {"pool": "small"}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    (tmp_path / "pod.json").write_text(json.dumps(pod))
+
+    run = in_process("simulate", "--cluster", cluster, "-f", tmp_path / "pod.json", "-o", "csv")
+
+    assert [row["node"] for row in csv.DictReader(io.StringIO(run.stdout))] == ["b-0"]
+
+
+def test_openb_and_a_saved_trace_give_the_same_result(tmp_path):
+    common = ("simulate", "--cluster", FLEET / "openb_nodes.csv", "--config", FLEET / "openb-kubelet.yaml", "-o", "csv")
+    trace = tmp_path / "saved.jsonl"
+
+    first = in_process(*common, "--trace", FLEET / "openb_pods.csv", "--save", trace)
+    again = in_process(*common, "--trace", trace)
+
+    assert first.returncode == 0
+    assert again.stdout == first.stdout
+    assert len(first.stdout.splitlines()) == 121
+
+
+def test_rate_and_stay_change_the_workload():
+    common = ("simulate", "--nodes", "2", "--generate", "telco", "--count", "30", *ON_NODE, "-o", "json")
+
+    normal, fast, stay = (json.loads(in_process(*common, *more).stdout) for more in ((), ("--rate", "10"), ("--stay",)))
+
+    assert normal["results"][0]["duration"] > fast["results"][0]["duration"]
+    assert stay["results"][0]["use"]["cpu"]["mean"] > normal["results"][0]["use"]["cpu"]["mean"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param(("--nodes", "2", "--cluster", "x"), "--cluster and --nodes exclude each other", id="both"),
+        pytest.param(("--nodes", "2", "--compare", "policy"), "--compare is for one node", id="compare"),
+        pytest.param(("--nodes", "2", "--strategy", "x"), "unknown strategy x; expected one of alignup", id="strategy"),
+        pytest.param(("--nodes", "2", "--strategy", "all", "-o", "csv"), "-o csv is for one strategy", id="csv"),
+        pytest.param(("--cluster", "missing.yaml"), "cannot be read: No such file", id="missing file"),
+    ],
+)
+def test_what_cannot_be_simulated(arguments, message):
+    machine = () if "missing.yaml" in arguments else ON_NODE
+    run = in_process("simulate", "--generate", "telco", *machine, *arguments)
+
+    assert run.returncode == 2
+    assert message in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        pytest.param("count: 2", "count: 0", "groups[0].count: Invalid value: 0", id="no nodes"),
+        pytest.param("count: 2", "size: 2", "groups[0].size: unknown field; expected one of name, count", id="field"),
+        pytest.param("machine: machine.yaml", "machine: none.yaml", "in group a of", id="machine"),
+        pytest.param("kind: Cluster", "kind: Trace", "kind: must be Cluster", id="kind"),
+    ],
+)
+def test_errors_in_cluster_files_name_the_place(cluster, before, after, message):
+    cluster.write_text(CLUSTER.replace(before, after, 1))
+
+    run = in_process("simulate", "--cluster", cluster, "--generate", "telco")
+
+    assert run.returncode == 2
+    assert message in run.stderr
