@@ -40,7 +40,7 @@ def test_it_installs_and_runs_in_an_empty_environment(built: Path, tmp_path: Pat
     )
 
     def run(*words: str) -> str:
-        command = [tmp_path / "venv" / "bin" / words[0], *words[1:]]
+        command = [str(tmp_path / "venv" / "bin" / words[0]), *words[1:]]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, timeout=TIMEOUT)
         return str(done.stdout)
 

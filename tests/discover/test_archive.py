@@ -1,5 +1,10 @@
+import bz2
 import gzip
 import io
+import lzma
+import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -7,7 +12,7 @@ import pytest
 
 from alignup.align import synthetic
 from alignup.align.errors import SourceError
-from alignup.discover import discover, limits, load, record
+from alignup.discover import discover, limits, load, record, record_script
 from alignup.discover.archive import read_archive
 from alignup.discover.topology import CPU
 from tests.discover import kernel
@@ -216,3 +221,78 @@ def test_a_truncated_archive_is_an_error(root: Path, tmp_path: Path, keep):
 
     with pytest.raises(SourceError, match=r"machine\.tar\.gz"):
         load(file)
+
+
+class TestCompression:
+    @pytest.fixture
+    def plain(self, root: Path, tmp_path: Path) -> bytes:
+        with tarfile.open(tmp_path / "plain.tar", "w") as packed:
+            packed.add(root, arcname=".")
+        return (tmp_path / "plain.tar").read_bytes()
+
+    @pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, lzma.compress], ids=["bzip2", "gzip", "xz"])
+    def test_the_first_bytes_say_how_an_archive_is_compressed(self, compress, plain, root, tmp_path):
+        (tmp_path / "machine").write_bytes(compress(plain))
+
+        assert load(tmp_path / "machine") == discover(root)
+
+    @pytest.mark.parametrize("compress", [bz2.compress, gzip.compress, lzma.compress], ids=["bzip2", "gzip", "xz"])
+    def test_damaged_data_is_an_error(self, compress, plain, tmp_path):
+        (tmp_path / "machine").write_bytes(compress(plain)[:-300])
+
+        with pytest.raises(SourceError, match="machine is not a machine archive"):
+            load(tmp_path / "machine")
+
+    def test_xz_data_that_needs_much_memory_is_an_error(self, tmp_path):
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 1 << 29}]
+        with lzma.open(tmp_path / "machine", "wb", filters=filters) as packed:
+            packed.write(b"x")
+
+        with pytest.raises(SourceError, match="Memory usage limit"):
+            load(tmp_path / "machine")
+
+    @pytest.mark.skipif(not shutil.which("zstd"), reason="not installed: zstd (Debian: zstd)")
+    def test_zstd(self, plain, root, tmp_path):
+        packed = subprocess.run(["zstd", "-c"], input=plain, capture_output=True, check=True).stdout  # noqa: S607
+        (tmp_path / "machine").write_bytes(packed)
+        (tmp_path / "damaged").write_bytes(packed[:-50])
+
+        assert load(tmp_path / "machine") == discover(root)
+        with pytest.raises(SourceError, match="damaged is not a machine archive"):
+            load(tmp_path / "damaged")
+
+    @pytest.mark.skipif(sys.version_info >= (3, 14), reason="the standard library reads zstd")
+    def test_without_the_program_zstd_the_error_says_what_to_do(self, tmp_path, monkeypatch):
+        (tmp_path / "machine").write_bytes(b"\x28\xb5\x2f\xfd")
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+        with pytest.raises(SourceError, match="install the program zstd"):
+            load(tmp_path / "machine")
+
+
+class TestRecordScript:
+    """The shell script records a machine on which Alignup is not installed."""
+
+    def run(self, root: Path, file: Path, *shell: str) -> bytes:
+        script = record_script().replace("cd / &&", f"cd '{root}' &&")
+        done = subprocess.run([*shell, "-s"], input=script.encode(), capture_output=True, check=True)  # noqa: S603
+        assert done.stderr == b""
+        file.write_bytes(done.stdout)
+        return gzip.decompress(done.stdout)
+
+    @pytest.mark.parametrize("shell", [["sh"], ["busybox", "sh"]], ids=["sh", "busybox"])
+    def test_it_gives_the_same_machine_without_serial_numbers(self, shell, root, tmp_path, monkeypatch):
+        if not shutil.which(shell[0]):
+            pytest.skip(f"not installed: {shell[0]}")
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+        recorded = self.run(root, tmp_path / "machine.tar.gz", *shell)
+
+        assert load(tmp_path / "machine.tar.gz") == discover(root)
+        assert not any(secret in recorded for secret in (b"00secret", b"5ec2e7", b"5e:c2:e7", b"secret-guid"))
+        assert {path.name for path in tmp_path.iterdir()} == {"root", "machine.tar.gz"}
+
+    def test_it_records_this_machine(self, tmp_path):
+        self.run(Path("/"), tmp_path / "machine.tar.gz", "sh")
+
+        assert load(tmp_path / "machine.tar.gz") == record(Path("/"), tmp_path / "own.tar.gz")

@@ -71,7 +71,7 @@ def test_errors_list_what_was_tried(source, reason):
 def test_files_that_do_not_describe_a_machine(tmp_path: Path):
     path = tmp_path / "noise"
     for content, reason in (
-        (b"\xff\xfe\x00noise", "neither an archive (tar, tar.gz) nor text"),
+        (b"\xff\xfe\x00noise", "neither an archive (tar, with gzip, bzip2, xz or zstd) nor text"),
         (b"", f"{path} is empty"),
         (
             b"pack:2 numa:0\n",

@@ -69,8 +69,14 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
         terminal.print_lines(draw_text(found, width=terminal.width()))
 
 
-@define_command("record", "alignup machine record host.tar.gz", summary="Record the topology of a machine in a file")
-@click.argument("file", type=click.Path(path_type=Path))
+@define_command(
+    "record",
+    "alignup machine record host.tar.gz",
+    "alignup machine record --script | ssh NODE sh -s > host.tar.gz",
+    summary="Record the topology of a machine in a file",
+)
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option("--script", is_flag=True, help="Print a shell script that records a machine without Alignup.")
 @click.option(
     "--root",
     type=click.Path(path_type=Path),
@@ -79,13 +85,19 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     help="Record the machine whose sys and proc are in DIR (default: /, this machine).",
 )
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
-def record(*, file: Path, root: Path, force: bool) -> None:
+def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
     """Record a machine: write the files that describe its topology to the archive FILE.
 
     The recording holds no host name, user, serial number or address. Other commands take it as --machine.
     """
     from alignup.discover import record as write  # noqa: PLC0415 - not needed for --help
+    from alignup.discover import record_script  # noqa: PLC0415
 
+    if script == (file is not None):
+        raise click.UsageError("Give either FILE or --script.")
+    if file is None:
+        terminal.print_document(record_script())
+        return
     if file.is_dir():
         raise click.ClickException(f"{file} is a directory. Give a file name, such as {file / 'host.tar.gz'}.")
     if not file.absolute().parent.is_dir():

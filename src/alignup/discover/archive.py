@@ -13,13 +13,12 @@ import io
 import os
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
 
 from alignup.align.errors import SourceError
-from alignup.discover import limits
+from alignup.discover import compression, limits
 from alignup.discover.file_reader import ArchiveFiles, DirectoryFiles, FileReader, max_bytes
 from alignup.discover.system import BUS
 from alignup.discover.topology import CPU, NODE
@@ -57,15 +56,12 @@ def record(root: Path, file: Path) -> None:
 
 
 def read_archive(file: Path) -> ArchiveFiles:
-    """The files in a tar archive, compressed with gzip or not; ``SourceError`` if it exceeds a limit."""
-    with file.open("rb") as stored:
-        is_gzip = stored.read(2) == b"\x1f\x8b"
-        stored.seek(0)
-        source: io.BufferedIOBase = gzip.GzipFile(fileobj=stored, mode="rb") if is_gzip else stored
+    """The files in a tar archive, with gzip, bzip2, xz, zstd or without; ``SourceError`` if it exceeds a limit."""
+    with file.open("rb") as stored, compression.open_decompressed(stored, name=str(file)) as source:
         reader = _ArchiveReader(file, source)
         try:
             reader.read_members()
-        except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError, ValueError) as error:
+        except (tarfile.TarError, *compression.ERRORS, RecursionError, ValueError) as error:
             raise SourceError(f"{file} is not a machine archive: {error}") from error
     contents, links = reader.contents, reader.links
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
@@ -79,7 +75,7 @@ def read_archive(file: Path) -> ArchiveFiles:
 class _ArchiveReader(io.RawIOBase):
     """Collects the members of an archive; ``tarfile`` reads its bytes through this object, which limits them."""
 
-    def __init__(self, file: Path, source: io.BufferedIOBase) -> None:
+    def __init__(self, file: Path, source: compression.Content) -> None:
         self.contents: dict[str, bytes] = {}
         self.links: dict[str, str] = {}
         self._file, self._source = file, source

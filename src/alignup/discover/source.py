@@ -22,6 +22,13 @@ def discover(root: Path = Path("/")) -> Machine:
     return system.add_gpus(machine) if root.resolve() == Path("/") else machine
 
 
+def record_script() -> str:
+    """A shell script that writes a recording of the machine it runs on to standard output, without Alignup."""
+    from importlib.resources import files  # noqa: PLC0415 - slow to import
+
+    return (files("alignup.discover") / "record.sh").read_text("utf-8")
+
+
 def record(root: Path, file: Path) -> Machine:
     """Write the machine at *root* to the archive *file*, and return it as read back from there."""
     from alignup.discover import archive  # noqa: PLC0415 - only recordings need it
@@ -40,6 +47,8 @@ def load(source: Path | str) -> Machine:
         is_text = "\n" in source or "\0" in source or len(source) > 4096 or not source.strip()
         if is_text or not os.path.lexists(source):
             return _parse_text(source)
+    from alignup.discover.compression import is_compressed  # noqa: PLC0415 - see record
+
     path = Path(source)
     if path.is_dir():
         return discover(path)
@@ -49,7 +58,7 @@ def load(source: Path | str) -> Machine:
     try:
         with path.open("rb") as file:
             head = file.read(512)
-            is_archive = head.startswith(b"\x1f\x8b") or head[257:262] == b"ustar"
+            is_archive = is_compressed(head) or head[257:262] == b"ustar"
             text = b"" if is_archive else head + file.read(MAX_TEXT_BYTES + 1)
         if is_archive:
             from alignup.discover import archive, system  # noqa: PLC0415 - see record
@@ -62,7 +71,9 @@ def load(source: Path | str) -> Machine:
     except OSError as error:
         raise SourceError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise SourceError(f"{path} is neither an archive (tar, tar.gz) nor text: {error}") from error
+        raise SourceError(
+            f"{path} is neither an archive (tar, with gzip, bzip2, xz or zstd) nor text: {error}"
+        ) from error
 
 
 def _parse_text(text: str, path: Path | None = None) -> Machine:

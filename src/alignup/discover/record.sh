@@ -1,0 +1,15 @@
+# Records this machine: writes the files that describe its topology to standard output, as a tar.gz.
+# It needs sh, cp, grep, mktemp, tar and gzip, and no privileges. It leaves out serial numbers.
+cd / && d=$(mktemp -d) && s=sys/devices/system
+keep() { for i in $1; do [ -d "$i" ] && mkdir -p "$d/$i" && (cd "$i" && cp -P $2 "$d/$i" 2>/dev/null); done; }
+keep "$s/cpu $s/node" "online offline present possible"
+keep "$s/cpu/cpu[0-9]*" "online node[0-9]*"
+keep "$s/cpu/cpu[0-9]*/topology" "*[!n]"
+keep "$s/cpu/cpu[0-9]*/cache/index[0-9]*" "[ilst]*"
+keep "$s/node/node[0-9]*" "cpulist cpumap distance meminfo cpu[0-9]*"
+keep "sys/kernel/mm/hugepages sys/bus/pci/devices $s/node/node[0-9]*/hugepages" ""
+keep "sys/kernel/mm/hugepages/* $s/node/node[0-9]*/hugepages/*" "nr_hugepages free_hugepages"
+keep "sys/bus/pci/devices/*" "class vendor device numa_node local_cpu*"
+keep proc meminfo
+grep -iv serial proc/cpuinfo > "$d/proc/cpuinfo"
+tar -czf - -C "$d" sys proc; rm -r "$d"
