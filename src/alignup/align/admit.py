@@ -9,7 +9,6 @@ return new ledgers, which take effect only if the pod is admitted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
@@ -33,6 +32,7 @@ from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, pro
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.policy import apply_policy
 from alignup.align.provider import Provider
+from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 

@@ -8,7 +8,7 @@ contradictory facts. Odd facts pass: real machines have CPUs in no node, and soc
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Self, TypeVar
 
 from alignup.align import bits, machine_limits
@@ -16,6 +16,7 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.caching import lock_free_cached_property
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
+from alignup.align.quick_dataclass import dataclass
 
 _Thing = TypeVar("_Thing", int, str, tuple[str, str])
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
+from alignup.align.quick_dataclass import dataclass
 from alignup.kube.yaml_documents import ParsedDocument
 
 _STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")

@@ -8,9 +8,10 @@ The number of pods is the product of the counts in the objects around the templa
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import names
 from alignup.kube.object_reader import ObjectReader
 

@@ -4,13 +4,14 @@ A ledger is immutable: every change returns a new one. To undo a decision, keep 
 """
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar, Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
+from alignup.align.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

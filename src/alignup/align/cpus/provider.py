@@ -7,7 +7,7 @@ the last one handled.
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate
 from typing import Self
 
@@ -22,6 +22,7 @@ from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource
 from alignup.align.machine import KubeletView
 from alignup.align.provider import Need, Provider
+from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod, demand
 from alignup.align.workload.names import CPU

@@ -6,7 +6,7 @@ indexes into the inventory of their resource. A resource stays known while a pod
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from typing import ClassVar, Self
 
@@ -17,6 +17,7 @@ from alignup.align.devices import cover
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
+from alignup.align.quick_dataclass import dataclass
 
 DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th device of its inventory
 DeviceIds = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order

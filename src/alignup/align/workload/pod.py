@@ -4,12 +4,13 @@ A missing list of amounts and an empty one mean the same, so both are an empty m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from typing import Protocol
 
 from alignup.align.caching import lock_free_cached_property
 from alignup.align.quantity import Quantity
+from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import names
 from alignup.align.workload.names import CPU, HUGEPAGES, MEMORY
 

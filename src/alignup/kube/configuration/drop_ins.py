@@ -15,12 +15,13 @@ case of field names does not matter.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, ConfigurationError, FileError, Problem
+from alignup.align.quick_dataclass import dataclass
 from alignup.kube import documents
 from alignup.kube.configuration.load import KIND, USED_FIELDS, VERSION, first_document, has_type, load
 from alignup.kube.configuration.model import Configuration, StartupStage

@@ -8,10 +8,11 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from alignup.align.errors import ConfigurationError, ParseError, Problem
+from alignup.align.quick_dataclass import dataclass
 from alignup.kube import documents, feature_gates
 from alignup.kube.configuration.load import KIND, VERSION
 from alignup.kube.configuration.model import StartupStage
