@@ -1,14 +1,13 @@
 """``dataclasses.dataclass`` for modules that short commands import.
 
 The standard decorator compiles up to seven methods for each class, whether they are called or not, and that took a
-third of the start of a command. Here all classes share the code of their methods, and ``__init__`` is compiled when the
-first object is created. ``dataclasses.fields`` and ``replace`` work as usual. An order, ``InitVar`` and annotations in
-quotes that are ``ClassVar`` or ``KW_ONLY`` need the standard decorator.
+third of the start of a command. Here a method is compiled when it is called first, and rarely used ones share their
+code. ``dataclasses.fields`` and ``replace`` work as usual. An order, ``InitVar`` and annotations in quotes that are
+``ClassVar`` or ``KW_ONLY`` need the standard decorator.
 """
 
 import dataclasses
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Callable, Mapping
 from reprlib import recursive_repr
 from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -61,22 +60,30 @@ def _define(  # noqa: PLR0913
     }
     if repr:
         added["__repr__"] = _repr
-    if eq:
-        added["__eq__"] = _eq_method(fields)
-        if own.get("__hash__") is None:  # also if the class defines only __eq__
-            added["__hash__"] = _hash_method(fields) if frozen else None
+    compiled: dict[str, Callable[[type], _Method]] = {
+        "__init__": lambda cls: _init_method(cls, fields, frozen=frozen, slots=slots),
+        "__eq__": lambda _: _eq_method(fields),
+    }
+    wanted = {"__init__": init, "__eq__": eq}
+    compiled = {name: make for name, make in compiled.items() if wanted[name] and name not in own}
+    if eq and own.get("__hash__") is None:  # also if the class defines only __eq__
+        added["__hash__"] = None
+        compiled |= {"__hash__": lambda _: _hash_method(fields)} if frozen else {}
     if slots and frozen:
         added |= {"__getstate__": _get_state, "__setstate__": _set_state}
     added = {name: value for name, value in added.items() if name not in own or name in {"__hash__", _FIELDS}}
-    if slots:
-        cls = _with_slots(cls, fields, added)
-    else:
-        for name, value in added.items():
-            setattr(cls, name, value)
+    return _add_methods(_with_slots(cls, fields) if slots else cls, added, compiled, frozen=frozen)
+
+
+def _add_methods(
+    cls: type, added: Mapping[str, Any], compiled: Mapping[str, Callable[[type], _Method]], *, frozen: bool
+) -> type:
+    for name, value in added.items():
+        setattr(cls, name, value)
     if frozen:
-        _freeze(cls, fields)
-    if init and "__init__" not in own:
-        _add_init(cls, fields, frozen=frozen, slots=slots)
+        _freeze(cls, added[_FIELDS])
+    for name, compile_method in compiled.items():
+        _add_method(cls, name, compile_method)
     return cls
 
 
@@ -109,40 +116,49 @@ def _collect_fields(cls: type, *, kw_only: bool) -> _Fields:
     return fields
 
 
-def _with_slots(cls: type, fields: _Fields, added: dict[str, Any]) -> type:
+def _with_slots(cls: type, fields: _Fields) -> type:
     """Return another class with slots, which cannot be added to a class that exists."""
     inherited = {name for base in cls.__mro__[1:] for name in vars(base).get("__slots__", ())}
     own = {name: value for name, value in vars(cls).items() if name not in fields}
     for name in ("__dict__", "__weakref__"):
         own.pop(name, None)
     slots = {"__slots__": tuple(name for name in fields if name not in inherited), "__qualname__": cls.__qualname__}
-    return type(cls)(cls.__name__, cls.__bases__, own | added | slots)
+    return type(cls)(cls.__name__, cls.__bases__, own | slots)
 
 
-def _values_of(fields: _Fields, *, hashed: bool) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that returns the values of an object that are compared, or *hashed*."""
-    names = [one.name for one in fields.values() if (one.compare if one.hash is None or not hashed else one.hash)]
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda one: tuple([getattr(one, name) for name in names])
+def _add_method(cls: type, name: str, compile_method: Callable[[type], _Method]) -> None:
+    """Add a method that is compiled, and replaces itself, when it is called first."""
+
+    def method(self: object, *args: object, **kwargs: object) -> Any:  # noqa: ANN401 - of any method
+        compiled = compile_method(cls)
+        setattr(cls, name, compiled)
+        return compiled(self, *args, **kwargs)
+
+    setattr(cls, name, method)
 
 
 def _eq_method(fields: _Fields) -> _Method:
-    values = _values_of(fields, hashed=False)
-
-    def __eq__(self: object, other: object) -> bool:  # noqa: N807
-        return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
-
-    return __eq__
+    names = [one.name for one in fields.values() if one.compare]
+    own, others = _values("self", names), _values("other", names)
+    condition = "other.__class__ is self.__class__"
+    return _compile("__eq__", "self, other", f"return {own} == {others} if {condition} else NotImplemented")
 
 
 def _hash_method(fields: _Fields) -> _Method:
-    values = _values_of(fields, hashed=True)
+    names = [one.name for one in fields.values() if (one.compare if one.hash is None else one.hash)]
+    return _compile("__hash__", "self", f"return hash({_values('self', names)})")
 
-    def __hash__(self: object) -> int:  # noqa: N807
-        return hash(values(self))
 
-    return __hash__
+def _values(of: str, names: list[str]) -> str:
+    return f"({''.join(f'{of}.{name},' for name in names)})"
+
+
+def _compile(name: str, parameters: str, body: str, names: dict[str, Any] | None = None) -> _Method:
+    """Return a function; *names* are its globals."""
+    names = {} if names is None else names
+    exec(f"def {name}({parameters}):\n {body}", names)  # noqa: S102 - as dataclasses does
+    method: _Method = names[name]
+    return method
 
 
 @recursive_repr()
@@ -174,18 +190,7 @@ def _freeze(cls: Any, fields: _Fields) -> None:  # noqa: ANN401 - a class for su
     cls.__setattr__, cls.__delattr__ = __setattr__, __delattr__
 
 
-def _add_init(cls: type, fields: _Fields, *, frozen: bool, slots: bool) -> None:
-    """Add an ``__init__`` that replaces itself when it is called first."""
-
-    def __init__(self: object, *args: object, **kwargs: object) -> None:  # noqa: N807
-        compiled = _compile_init(cls, fields, frozen=frozen, slots=slots)
-        cls.__init__ = compiled  # type: ignore[misc]
-        compiled(self, *args, **kwargs)
-
-    cls.__init__ = __init__  # type: ignore[misc]
-
-
-def _compile_init(cls: type, fields: _Fields, *, frozen: bool, slots: bool) -> _Method:
+def _init_method(cls: type, fields: _Fields, *, frozen: bool, slots: bool) -> _Method:
     names: dict[str, Any] = {"_not_given": _NOT_GIVEN, "_set": object.__setattr__}
     positional, keywords, body = ["self"], list[str](), list[str]()
     for name, one in fields.items():
@@ -212,7 +217,6 @@ def _compile_init(cls: type, fields: _Fields, *, frozen: bool, slots: bool) -> _
     if hasattr(cls, "__post_init__"):
         body.append("self.__post_init__()")
     parameters = ", ".join(positional + (["*", *keywords] if keywords else []))
-    exec(f"def __init__({parameters}):\n " + "\n ".join(body or ["pass"]), names)  # noqa: S102 - as dataclasses does
-    init: _Method = names["__init__"]
+    init = _compile("__init__", parameters, "\n ".join(body or ["pass"]), names)
     init.__qualname__ = f"{cls.__qualname__}.__init__"
     return init
