@@ -61,6 +61,10 @@ class Transaction:
 
     def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
         check_pod(pod)
+        return self.decide_again(pod, source=source, answers=answers)
+
+    def decide_again(self, pod: Pod, *, source: str, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
+        """Decide on a pod that was checked before."""
         before = self._before
         rules = DeviceRules(plugins=before.plugins, rejects_unknown=before.wait_enabled or source != API_SOURCE)
         return pending_admission.decide(
@@ -94,7 +98,7 @@ class Transaction:
         """Place a pod again with the plugins' *answers*; after the *last* round, plugins are not asked again."""
         if not self._unreserve(pending):
             return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
-        decided = self.decide(pending.pod, source=pending.source, answers=answers)
+        decided = self.decide_again(pending.pod, source=pending.source, answers=answers)
         if not decided.decision.admitted:
             return self._reject_pending(pending, decided.decision)
         requests, seconds = () if last else decided.preference_requests, pending.seconds + decided.seconds
@@ -272,11 +276,11 @@ class Transaction:
         If it keeps waiting, its record with the new decision is added to *updated*.
         """
         try:
-            decided = self.decide(record.pod, source=record.source)
+            decided = self.decide_again(record.pod, source=record.source)
         except (AlignError, NotReadyError):  # must not keep other pods waiting
             return False
         decision = decided.decision
-        if blocking := self._blocking_pod(decided, ahead):
+        if decision.admitted and (blocking := self._blocking_pod(decided, ahead)):
             decision = pending_admission.waiting_behind(decision, blocking)
         if not decision.admitted:
             updated.append(record.with_decision(decision))

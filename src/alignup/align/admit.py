@@ -15,6 +15,7 @@ from typing import Any
 
 from alignup.align import fit
 from alignup.align.bits import NodeSet
+from alignup.align.caching import lock_free_cached_property
 from alignup.align.decision import (
     CollectedResources,
     Decision,
@@ -123,9 +124,12 @@ class _Admission:
         self.ledgers = ledger.by_provider()
         self.hints: dict[str, Hint] = {}
         self.steps: list[MergeStep] = []
-        self.usage = demand.fit_used(pod)
         #: whether the pod-level resources are allocated, not those of the containers
         self.as_whole = rules.pod_level and pod.has_pod_level_resources
+
+    @lock_free_cached_property
+    def usage(self) -> demand.FitRequest:
+        return demand.fit_used(self.pod)  # not needed for a pod that cannot be aligned
 
     def align(self) -> None:
         if self.policy is Policy.NONE:
@@ -216,14 +220,13 @@ class _Admission:
     def _not_aligned(self, step: MergeStep) -> Rejection:
         """No set of nodes suits all resources: list every node with too little of one."""
         message = _POD_NOT_ALIGNED[self.scope] if self.as_whole else _NOT_ALIGNED
-        shortfalls = tuple(
-            Shortfall(one.provider, one.resource or "", one.request, free, 1 << node)
-            for one in step.resources
-            if one.request is not None and one.free is not None and not one.has_no_preference
-            for node, free in one.free.items()
-            if free < one.request
-        )
-        return Rejection("TopologyAffinityError", message, container=step.container, shortfalls=shortfalls)
+        shortfalls: list[Shortfall] = []
+        for provider, resource, request, free, hints, _ in step.resources:
+            if request is not None and free is not None and hints != DONT_CARE:
+                for node, amount in free.items():
+                    if amount < request:
+                        shortfalls.append(Shortfall(provider, resource or "", request, amount, 1 << node))
+        return Rejection("TopologyAffinityError", message, container=step.container, shortfalls=tuple(shortfalls))
 
     def _not_allocated(self, provider: Provider[Any], container: Container | None, error: ProviderError) -> Rejection:
         needs = provider.needs(self.ledgers[provider.name], self.pod, container)

@@ -112,6 +112,8 @@ def check_fit(
     if pod.os and pod.os != _OS:
         return FitFailure("PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS")
     request = effective_request(pod, allocatable, request=request)
+    if _has_room(request, used=used, allocatable=allocatable):
+        return None
     insufficient = insufficient_resources(request, used=used, allocatable=allocatable)
     if not insufficient:
         return None
@@ -155,6 +157,23 @@ def insufficient_resources(
         if requested > capacity - in_use and requested > 0:
             insufficient.append(InsufficientResource(name, requested, in_use, capacity))
     return tuple(insufficient)
+
+
+def _has_room(request: FitRequest, *, used: UsedResources, allocatable: NodeAllocatable) -> bool:
+    """Whether nothing is insufficient; most pods fit, and to list what does not takes much longer."""
+    used_cpu, used_memory, used_storage, used_pods, used_scalars = used
+    cpu, memory, storage, pods, capacity = allocatable
+    if (
+        used_pods >= pods
+        or request.milli_cpu > max(0, cpu - used_cpu)
+        or request.memory > max(0, memory - used_memory)
+        or request.ephemeral_storage > max(0, storage - used_storage)
+    ):
+        return False
+    for name, requested in request.scalars.items():
+        if requested > max(0, capacity.get(name, 0) - used_scalars.get(name, 0)):
+            return False
+    return True
 
 
 def is_critical(pod: Pod) -> bool:

@@ -235,9 +235,13 @@ def _step_document(step: MergeStep) -> MergeStepDocument:
 
 def _resource_document(one: ResourceHints) -> ResourceHintsDocument:
     hints, hidden = shown_hints(one)
-    documents = [HintDocument.of(hint) for hint in hints]
     free = None if one.free is None else dict(one.free)
-    return ResourceHintsDocument(one.provider, one.resource, one.request, free, documents, hidden)
+    return ResourceHintsDocument(one.provider, one.resource, one.request, free, list(_hint_documents(hints)), hidden)
+
+
+@lru_cache(maxsize=1024)
+def _hint_documents(hints: tuple[Hint, ...]) -> tuple[HintDocument, ...]:
+    return tuple(map(HintDocument.of, hints))
 
 
 def _decision(document: DecisionDocument) -> Decision:

@@ -4,14 +4,13 @@ A ledger is immutable: every change returns a new one. To undo a decision, keep 
 """
 
 from collections.abc import Collection, Hashable, Mapping
-from dataclasses import field, replace
+from dataclasses import InitVar, dataclass, field, replace
 from typing import ClassVar, Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
-from alignup.align.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +28,13 @@ class CpuLedger:
     reusable: tuple[str, CpuSet] | None = None
     lost: CpuSet = 0  #: owned by a pod that was placed again elsewhere; only a second ``give_pod`` loses CPUs
     free: Mapping[int, int] = field(init=False)  #: the number of ``available`` CPUs by NUMA node
+    known_free: InitVar[Mapping[int, int] | None] = None  #: ``free``, if it is known already
 
-    def __post_init__(self) -> None:
-        cpus = self.shared & ~self.reserved
-        object.__setattr__(self, "free", {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()})
+    def __post_init__(self, known_free: Mapping[int, int] | None) -> None:
+        if known_free is None:
+            cpus = self.shared & ~self.reserved
+            known_free = {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()}
+        object.__setattr__(self, "free", known_free)
 
     @property
     def available(self) -> CpuSet:
@@ -71,6 +73,7 @@ class CpuLedger:
             pod_held=self.pod_held,
             reusable=again,
             lost=self.lost,
+            known_free=self._free_after(taken=cpus & self.available),
         )
 
     def give_pod(self, uid: str, cpus: CpuSet, *, containers: Mapping[str, CpuSet]) -> Self:
@@ -105,6 +108,7 @@ class CpuLedger:
             pod_held=without_item(self.pod_held, uid) if uid in self.pod_held else self.pod_held,
             reusable=self.reusable,
             lost=self.lost,
+            known_free=self._free_after(freed=freed & ~self.reserved & ~self.shared),
         )
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
@@ -118,6 +122,14 @@ class CpuLedger:
     def with_reusable(self, uid: str, cpus: CpuSet) -> Self:
         """Let the next container of the pod reuse *cpus*; other pods can reuse nothing any more."""
         return self if self.reusable == (uid, cpus) else replace(self, reusable=(uid, cpus))
+
+    def _free_after(self, *, taken: CpuSet = 0, freed: CpuSet = 0) -> Mapping[int, int]:
+        """``free`` after available CPUs are *taken* or others are *freed*: a pod has CPUs of few NUMA nodes."""
+        free, changed = dict(self.free), taken | freed
+        for node, own in self.node_cpus.items():
+            if own & changed:
+                free[node] += (own & freed).bit_count() - (own & taken).bit_count()
+        return free
 
     def _check_available(self, cpus: CpuSet) -> None:
         taken = cpus & ~self.available

@@ -74,6 +74,8 @@ class CpuNodes:
         self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
         self._nodes_of_socket = tuple(map(self.touched, self._sockets))
         self._nodes_per_socket = view.num_nodes // max(view.num_sockets, 1)
+        #: the free CPUs that hints were last requested for, and these hints: all waiting pods are retried on one ledger
+        self._latest: tuple[Mapping[int, int], dict[int, AmountFamily]] = ({}, {})
 
     def touched(self, cpus: CpuSet) -> NodeSet:
         return bits.of(node for node, own in self._cpus.items() if own & cpus)
@@ -91,6 +93,17 @@ class CpuNodes:
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
         """Hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* (here by node) counts twice."""
+        if reusable:
+            return self._hints(request, free, reusable)
+        latest = self._latest
+        if latest[0] is not free:
+            self._latest = latest = (free, {})
+        found = latest[1].get(request)
+        if found is None:
+            found = latest[1][request] = self._hints(request, free, 0)
+        return found
+
+    def _hints(self, request: int, free: Mapping[int, int], reusable: CpuSet) -> AmountFamily:
         width = min(bisect_left(self._largest, request) + 1, len(self._largest))
         by_socket = bool(self._sockets) and self._nodes_per_socket > 0
         return AmountFamily(

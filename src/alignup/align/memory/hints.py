@@ -50,9 +50,11 @@ class MemoryHintFamily:
             growing: int | None = 1
             self.min_width = 1
         else:
-            growing = cover.fewest_nodes(list(self.amounts.values()), self.need, work_limit=self.work_limit)
-            widths = [mask.bit_count() for mask in self.fixed_sets]
-            self.min_width = min(widths if growing is None else [*widths, growing], default=0)
+            growing = None
+            if self.amounts:
+                growing = cover.fewest_nodes(list(self.amounts.values()), self.need, work_limit=self.work_limit)
+            fixed = min(map(int.bit_count, self.fixed_sets), default=0)
+            self.min_width = min(fixed, growing) if fixed and growing else fixed or growing or 0
         self._growing_width = growing
         self.preferred_width = self.preferred_width or growing or 0
         self.preferred_widths = 1 << self.preferred_width

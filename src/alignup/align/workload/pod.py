@@ -130,6 +130,18 @@ class Pod:
         return repr(replace(self, name="", namespace="", uid="", labels={}))
 
     @lock_free_cached_property
+    def is_consistent(self) -> bool:
+        """Whether ledgers can hold the pod: each container has a name of its own, and no amount is negative."""
+        lists = [self.overhead, self.resources.requests, self.resources.limits]
+        for container in self.all_containers:
+            lists += (container.resources.requests, container.resources.limits)
+        for amounts in lists:
+            for amount in amounts.values():  # runs for every pod, and any() takes twice as long
+                if amount.unscaled < 0:
+                    return False
+        return len({container.name for container in self.all_containers}) == len(self.all_containers)
+
+    @lock_free_cached_property
     def has_pod_level_resources(self) -> bool:
         own = self.resources
         if not own.requests and not own.limits:
