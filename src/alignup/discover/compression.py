@@ -18,6 +18,7 @@ from importlib import import_module
 from typing import IO, BinaryIO
 
 from alignup.align.errors import SourceError
+from alignup.discover.magic_numbers import BZIP2, GZIP, XZ, ZSTD
 
 Content = io.BufferedIOBase | IO[bytes]
 
@@ -40,10 +41,6 @@ def open_decompressed(stored: BinaryIO, *, name: str) -> Iterator[Content]:
     else:
         with opener(stored, name) as content:
             yield content
-
-
-def is_compressed(head: bytes) -> bool:
-    return any(head.startswith(magic) for magic in _OPENERS)
 
 
 class _XzReader(io.BufferedIOBase):
@@ -116,8 +113,8 @@ def _open_xz(stored: BinaryIO, _name: str) -> Iterator[Content]:
 
 #: The first bytes of a file → how it is read.
 _OPENERS: Mapping[bytes, Callable[[BinaryIO, str], AbstractContextManager[Content]]] = {
-    b"\x1f\x8b": _open_gzip,
-    b"BZh": _open_bzip2,
-    b"\xfd7zXZ\x00": _open_xz,
-    b"\x28\xb5\x2f\xfd": _open_zstd,
+    GZIP: _open_gzip,
+    BZIP2: _open_bzip2,
+    XZ: _open_xz,
+    ZSTD: _open_zstd,
 }

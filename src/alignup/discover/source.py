@@ -6,6 +6,7 @@ from pathlib import Path
 from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import Machine
 from alignup.discover.limits import MAX_TEXT_BYTES
+from alignup.discover.magic_numbers import is_compressed
 
 
 def discover(root: Path = Path("/")) -> Machine:
@@ -47,8 +48,6 @@ def load(source: Path | str) -> Machine:
         is_text = "\n" in source or "\0" in source or len(source) > 4096 or not source.strip()
         if is_text or not os.path.lexists(source):
             return _parse_text(source)
-    from alignup.discover.compression import is_compressed  # noqa: PLC0415 - see record
-
     path = Path(source)
     if path.is_dir():
         return discover(path)

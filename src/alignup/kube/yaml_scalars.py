@@ -12,7 +12,6 @@ import math
 import re
 import struct
 from datetime import UTC, datetime
-from decimal import Decimal
 
 #: A resolved scalar, before it becomes a value or a key.
 Scalar = str | bool | int | float | None
@@ -108,6 +107,8 @@ def to_value(scalar: Scalar) -> str | bool | None:
         raise ScalarError(f"json: unsupported value: {_UNSUPPORTED[text]}")
     if scalar and not 1e-6 <= abs(scalar) < 1e21:
         return NumberLiteral(text.replace("e-0", "e-"))
+    from decimal import Decimal  # noqa: PLC0415 - few documents need it
+
     return NumberLiteral(format(Decimal(text), "f").removesuffix(".0"))
 
 
@@ -155,6 +156,8 @@ def _short(number: float) -> str:
     digits = next(text for width in range(17) if to_float32(float(text := f"{single:.{width}e}")) == single)
     mantissa, _, exponent = digits.partition("e")
     if -4 <= int(exponent) < 6:
+        from decimal import Decimal  # noqa: PLC0415 - few documents need it
+
         return format(Decimal(digits), "f")
     return f"{mantissa}e{exponent}"
 

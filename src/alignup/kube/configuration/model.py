@@ -1,14 +1,16 @@
 """A KubeletConfiguration with the kubelet's defaults."""
 
+import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Self
 
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError
 from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.align.quick_dataclass import dataclass
 
 StringMap = Mapping[str, str]
 
@@ -44,7 +46,7 @@ _LONGEST = (1 << 63) - 1
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Duration:
     """Prints as in Go: ``1m30s``."""
 
