@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from socket import AF_UNIX, SOCK_STREAM, socket
 
@@ -19,6 +18,7 @@ MACHINE = "pack:2 numa:4(memory=256GiB) core:16 pu:2"
 GPU, GPUS = "example.com/gpu", "8@0,8@1,8@2,8@3,8@4,8@5,8@6,8@7"
 HELD, ADMISSIONS, ROUNDS = 200, 100, 8
 MANY = 5_000
+_CHUNK = 1 << 18
 CONFIG = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
@@ -33,25 +33,44 @@ CONFIG = {
 }
 
 
-class UnixConnection(HTTPConnection):
+class UnixConnection:
     """HTTP over a unix socket, without a client library that would be measured too."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("agent", timeout=30)
-        self._path = str(path)
-
-    def connect(self) -> None:
-        self.sock = socket(AF_UNIX, SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
+        self.socket = socket(AF_UNIX, SOCK_STREAM)
+        self.socket.settimeout(30)
+        self.socket.connect(str(path))
 
     def send_json(self, method: str, path: str, document: object = None) -> int:
         """Send a request and return the status of the response."""
-        body = None if document is None else json.dumps(document)
-        self.request(method, path, body, {"Content-Type": "application/json"})
-        response = self.getresponse()
-        response.read()
-        return response.status
+        return self.send(request(method, path, document))
+
+    def send(self, data: bytes) -> int:
+        self.socket.sendall(data)
+        return self.receive()[0]
+
+    def get(self, path: str) -> bytes:
+        self.socket.sendall(request("GET", path))
+        return self.receive()[1]
+
+    def receive(self) -> tuple[int, bytes]:
+        """Return the status and the content of a response, which has a length."""
+        data = self.socket.recv(_CHUNK)
+        while b"\r\n\r\n" not in data:
+            data += self.socket.recv(_CHUNK)
+        head, _, content = data.partition(b"\r\n\r\n")
+        length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        while len(content) < length:
+            content += self.socket.recv(_CHUNK)
+        return int(data[9:12]), content
+
+
+def request(method: str, path: str, document: object = None) -> bytes:
+    content = b"" if document is None else json.dumps(document).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: agent\r\n"
+    if document is not None:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n"
+    return f"{head}\r\n".encode() + content
 
 
 def figures() -> Iterator[Figure]:
@@ -133,8 +152,8 @@ def agent(
 def _ready(process: subprocess.Popen[bytes], path: Path) -> UnixConnection:
     end = time.monotonic() + 30
     while time.monotonic() < end and process.poll() is None:
-        connection = UnixConnection(path)
         try:
+            connection = UnixConnection(path)
             if connection.send_json("GET", "/readyz") == 200:
                 return connection
         except OSError:
@@ -152,9 +171,9 @@ def admissions(connection: UnixConnection, rounds: int) -> Sequence[float]:
     """Return the seconds of each admission; the pod is released in between."""
     times = []
     for number in range(rounds):
-        document = pod(f"new-{number}", cpu="2", memory="1Gi", gpu="1")
+        data = request("POST", "/v1/pods", pod(f"new-{number}", cpu="2", memory="1Gi", gpu="1"))
         start = time.perf_counter()
-        status = connection.send_json("POST", "/v1/pods", document)
+        status = connection.send(data)
         times.append(time.perf_counter() - start)
         assert status == 201, status
         assert connection.send_json("DELETE", f"/v1/pods/new-{number}") == 200

@@ -9,22 +9,36 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from multiprocessing.connection import Connection
 from pathlib import Path
+from select import EPOLLIN, epoll
 from socket import AF_UNIX, SOCK_STREAM, socket
 from threading import Thread
 
-from bench.bench_agent import ADMISSIONS, CONFIG, GPU, GPUS, MANY, ROUNDS, UnixConnection, admissions, agent, fill, pod
+from bench.bench_agent import (
+    ADMISSIONS,
+    CONFIG,
+    GPU,
+    GPUS,
+    MANY,
+    ROUNDS,
+    UnixConnection,
+    admissions,
+    agent,
+    fill,
+    pod,
+    request,
+)
 from bench.harness import Figure
 
-CLIENTS, PROCESSES, ADMISSIONS_PER_CLIENT, STREAMS = 16, 4, 50, 500
+CLIENTS, ADMISSIONS_PER_CLIENT, STREAMS = 16, 100, 500
 
 
 def figures() -> Iterator[Figure]:
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         root = Path(place)
-        (root / "kubelet.json").write_text(json.dumps(CONFIG))
+        (root / "kubelet.json").write_text(json.dumps({**CONFIG, "maxPods": 2 * MANY}))
         with agent(root, devices=(f"{GPU}={GPUS}",)) as (_, connection):
             admissions(connection, ADMISSIONS)
             p50, p99, floor = _beside_the_disk(root, connection)
@@ -32,12 +46,13 @@ def figures() -> Iterator[Figure]:
             yield Figure("admission over the socket, p50", p50, 0.0016)
             yield Figure("admission: p50 in writes of 4 KiB", p50 / floor / 1e3, 0.007, "ms stand for times")
             yield Figure("admission: p99 in p50", p99 / p50 / 1e3, 0.003, "ms stand for times")
-            yield Figure("one of 16 clients' admissions", _with_clients(root / "agent" / "agent.sock"), 1 / 1200)
             with ExitStack() as stack:
                 for _ in range(STREAMS):
                     _listen(stack, root / "agent" / "agent.sock")
                 listened, _, _ = _beside_the_disk(root, connection)
             yield Figure("admission: 500 event streams in none", listened / p50 / 1e3, 0.002, "ms stand for times")
+            seconds = min(_with_clients(root / "agent" / "agent.sock") for _ in range(3))
+            yield Figure("one of 16 clients' admissions", seconds, 1 / 1200, f"{1 / seconds:,.0f} a second")
         yield from _with_long_lists(root)
 
 
@@ -58,8 +73,7 @@ def _longest_delay(path: Path, connection: UnixConnection, url: str) -> float:
         other = UnixConnection(path)
         token: str | None = ""
         while token is not None:
-            other.request("GET", f"{url}?continue={token}" if token else url)
-            content = other.getresponse().read()
+            content = other.get(f"{url}?continue={token}" if token else url)
             token = json.loads(content)["metadata"].get("continue") if url == "/v1/pods" else None
 
     reader = Thread(target=read)
@@ -92,26 +106,46 @@ def _durable_write(root: Path) -> float:
 
 
 def _with_clients(path: Path) -> float:
-    """Return the seconds for one admission with many clients, each with its own connection."""
-    start = time.perf_counter()
-    processes = [multiprocessing.Process(target=_clients, args=(path, number)) for number in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
-    return (time.perf_counter() - start) / (CLIENTS * ADMISSIONS_PER_CLIENT)
+    """Return the seconds for one admission with many clients, each with its own connection.
+
+    They are in one other process, which sends prepared requests: they must not compete with the agent for the CPUs.
+    """
+    mine, theirs = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=_clients, args=(path, theirs))
+    process.start()
+    seconds: float = mine.recv()
+    process.join()
+    assert process.exitcode == 0
+    return seconds / (CLIENTS * ADMISSIONS_PER_CLIENT)
 
 
-def _clients(path: Path, process: int) -> None:
-    def admit(thread: int) -> None:
-        connection = UnixConnection(path)
-        for number in range(ADMISSIONS_PER_CLIENT):
-            name = f"client-{process}-{thread}-{number}"
-            assert connection.send_json("POST", "/v1/pods", pod(name, cpu="10m", memory="1Mi")) == 201
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(admit, range(CLIENTS // PROCESSES)))
+def _clients(path: Path, parent: Connection) -> None:
+    turn = time.monotonic_ns()
+    requests = [
+        [
+            request("POST", "/v1/pods", pod(f"client-{turn}-{client}-{number}", cpu="10m", memory="1Mi"))
+            for number in range(ADMISSIONS_PER_CLIENT)
+        ]
+        for client in range(CLIENTS)
+    ]
+    left = {one.socket.fileno(): (one, own) for one, own in ((UnixConnection(path), own) for own in requests)}
+    with epoll() as ready:
+        for file in left:
+            ready.register(file, EPOLLIN)
+        start = time.perf_counter()
+        for one, own in left.values():
+            one.socket.sendall(own.pop())
+        while left:
+            for file, _ in ready.poll():
+                one, own = left[file]
+                status, _ = one.receive()
+                assert status == 201, status
+                if own:
+                    one.socket.sendall(own.pop())
+                else:
+                    ready.unregister(file)
+                    del left[file]
+        parent.send(time.perf_counter() - start)
 
 
 def _listen(stack: ExitStack, path: Path) -> None:

@@ -75,16 +75,14 @@ def _start(connection: UnixConnection, name: str) -> float:
 
 
 def _state(connection: UnixConnection, uid: str) -> str:
-    connection.request("GET", f"/v1/pods/{uid}")
-    run = json.loads(connection.getresponse().read())["run"]
+    run = json.loads(connection.get(f"/v1/pods/{uid}"))["run"]
     return str(run["containers"][0]["state"]) if run["containers"] else ""
 
 
 def _wait_for(connection: UnixConnection, count: int) -> None:
     """Wait until *count* pods run."""
     while True:
-        connection.request("GET", "/v1/pods")
-        pods = json.loads(connection.getresponse().read())["pods"]
+        pods = json.loads(connection.get("/v1/pods"))["pods"]
         if sum(pod["run"]["phase"] == "Running" for pod in pods) == count:
             return
         time.sleep(0.1)
