@@ -11,6 +11,7 @@ COMMANDS = {
     "why": "Explain why a pod is admitted or rejected, and what would admit it",
     "cluster": "Ask the nodes of a cluster about a pod, and list what they have left",
     "simulate": "Simulate a workload on a node, and compare policies",
+    "sweep": "Simulate a cluster for every combination of machines, configurations and strategies",
     "doctor": "Check a kubelet's configuration and state files, and repair them",
     "run": "Run a command on aligned CPUs, memory and devices",
     "audit": "Compare intended with actual placement; fix drift with --fix",

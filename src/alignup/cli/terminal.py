@@ -138,13 +138,30 @@ def waiting_message(
 
 
 @contextmanager
-def progress(what: str, unit: str) -> Iterator[Callable[[int, int], None]]:
-    """Like :func:`waiting_message`; yield a function that sets how much is done."""
+def progress(
+    what: str, unit: str, *, estimate: bool = False, now: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[int, int], None]]:
+    """Like :func:`waiting_message`; yield a function that sets how much is done.
+
+    With *estimate*, the time left is shown, as far as the pace since the first call tells.
+    """
     message = what
+    first: tuple[float, int] | None = None
 
     def update(done: int, total: int) -> None:
-        nonlocal message
+        nonlocal message, first
         message = f"{what}: {done:,} of {total:,} {unit}"
+        first = first or (now(), done)
+        if estimate and done > first[1]:
+            left = (now() - first[0]) / (done - first[1]) * (total - done)
+            message += f", {_format_left(left)} left"
 
     with waiting_message(lambda: message):
         yield update
+
+
+def _format_left(seconds: float) -> str:
+    for unit, name in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.0f} {name}"
+    return f"{seconds:.0f} s"

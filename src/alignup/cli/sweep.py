@@ -1,0 +1,37 @@
+"""``alignup sweep``: simulate a cluster for every combination of machines, configurations and strategies."""
+# ruff: noqa: RUF009 - options are declared by calls, as fields are
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from alignup.cli.app import define_command
+from alignup.cli.options import choice_option, option, output_option, path_option, with_options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepOptions:
+    results: Path | None = path_option("FILE", "CSV file of the results", "the name of SPEC with .csv, here")
+    engine: str = choice_option(("processes", "serial", "dask"), "Where simulations run", "processes")
+    jobs: int | None = option("N", "Number of processes", "one per CPU", type=click.IntRange(1, 1024))
+    dask: str | None = option("tcp://HOST:PORT", "Address of a Dask scheduler", "a local one")
+
+
+@define_command(
+    "sweep",
+    "alignup sweep examples/fleet/sweep.yaml --engine serial",
+)
+@click.argument("spec", type=click.Path(path_type=Path))
+@with_options("options", SweepOptions)
+@output_option("text", "json", "csv")
+def command(*, spec: Path, options: SweepOptions, output: str) -> None:
+    """Simulate a cluster for every combination of machines, configurations, strategies and seeds.
+
+    SPEC lists what to combine, as described in docs/fleet.md. Each result is written to the CSV file as soon as it is
+    known. An interrupted sweep continues where it was when the command runs again, and a complete file is the same
+    whatever the engine and the number of processes.
+    """
+    from alignup.cli import sweep_output  # noqa: PLC0415 - not needed for --help
+
+    sweep_output.run(spec, options, output)

@@ -1,0 +1,166 @@
+"""The sweeps of ``alignup sweep``, and their output."""
+
+import hashlib
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from alignup import __version__
+from alignup.align.errors import SettingsError
+from alignup.cli import inputs, terminal
+from alignup.cli.app import InputError
+from alignup.cli.layout import paragraph, section, table
+from alignup.cli.options import HostOptions
+from alignup.cli.simulate_cluster import resolve_group
+from alignup.cli.simulate_output import format_duration
+from alignup.cli.sweep import SweepOptions
+from alignup.discover import machine_file
+from alignup.fleet import report, trace
+from alignup.fleet.hosts import openb
+from alignup.fleet.hosts.cluster_file import GroupDescription
+from alignup.fleet.hosts.groups import HostGroup
+from alignup.fleet.hosts.submissions import PodSubmission, from_events
+from alignup.fleet.sweeps import spec as sweep_spec
+from alignup.fleet.sweeps.engines import EngineName, make_engine
+from alignup.fleet.sweeps.results_file import ResultsFile
+from alignup.fleet.sweeps.run import run_sweep
+from alignup.fleet.sweeps.spec import NamedConfiguration, SweepSpec
+from alignup.fleet.sweeps.tasks import COLUMNS, Row, SweepTask
+from alignup.picture.cells import Cell, Line
+from alignup.picture.text_format import clean, pluralize
+
+_GIVE_SPEC = "See docs/fleet.md for the format; examples/fleet/sweep.yaml is an example."
+_FIGURES = ("started", "failed", "pending", "rejections", "waiting_p99", "stranded_cpus")
+
+
+def run(spec: Path, options: SweepOptions, output: str) -> None:
+    if options.dask and options.engine != "dask":
+        raise InputError("--dask requires --engine dask", advice="Add --engine dask.")
+    with inputs.input_errors(f"in {spec}", advice=_GIVE_SPEC):
+        found = sweep_spec.read(spec)
+    tasks = build_tasks(found, spec)
+    path = options.results or Path(spec.name).with_suffix(".csv")
+    with inputs.input_errors("in --results", advice="Delete the file, or choose another one with --results."):
+        results = ResultsFile(path)
+    engine = make_engine(EngineName(options.engine), jobs=options.jobs, address=options.dask)
+    try:
+        with (
+            inputs.input_errors("in the sweep", advice="Delete the results, or choose another file with --results."),
+            terminal.progress("Simulating", "combinations", estimate=True) as progress,
+        ):
+            rows = run_sweep(tasks, results, engine, progress=progress)
+    except KeyboardInterrupt:
+        done = f"{len(results.rows)} of {pluralize(len(tasks), 'combination')} are in {path}"
+        click.echo(f"{done}; run the command again to continue.", err=True)
+        raise
+    if output == "json":
+        terminal.print_json(rows)
+    elif output == "csv":
+        report.write_rows(COLUMNS, rows, sys.stdout)
+    else:
+        terminal.print_lines(_lines(rows, path))
+
+
+def build_tasks(found: SweepSpec, path: Path) -> tuple[SweepTask, ...]:
+    """All combinations, in the order of the file."""
+    submissions = _trace(found)
+    digest = _digest(submissions)
+    tasks = []
+    for machine in found.machines:
+        for configuration in found.configurations:
+            groups, error, text = _resolve(machine, configuration, path)
+            for strategy in found.strategies:
+                for seed in found.seeds:
+                    known = (text, strategy, seed, found.workload, found.retries, digest, __version__)
+                    tasks.append(
+                        SweepTask(
+                            machine=machine.name,
+                            configuration=configuration.name,
+                            strategy=strategy,
+                            seed=seed,
+                            groups=groups,
+                            workload=found.workload,
+                            submissions=submissions,
+                            retries=found.retries,
+                            error=error,
+                            fingerprint=hashlib.sha256(repr(known).encode()).hexdigest()[:16],
+                        )
+                    )
+    return tuple(tasks)
+
+
+def _is_about_settings(error: BaseException | None) -> bool:
+    """Whether a kubelet would not start, rather than that a file is missing or malformed."""
+    while error is not None and not isinstance(error, SettingsError):
+        error = error.__cause__
+    return error is not None
+
+
+def _digest(submissions: Sequence[PodSubmission]) -> str:
+    hashed = hashlib.sha256()
+    for one in submissions:
+        hashed.update(repr((one.time, one.duration, one.pod.uid, one.pod.request_key)).encode())
+    return hashed.hexdigest()
+
+
+def _trace(found: SweepSpec) -> tuple[PodSubmission, ...]:
+    if not found.workload.trace:
+        return ()
+    path = Path(found.workload.trace)
+    with inputs.input_errors(f"in {path}", advice=_GIVE_SPEC):
+        return openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
+
+
+def _resolve(
+    machine: GroupDescription, configuration: NamedConfiguration, path: Path
+) -> tuple[tuple[HostGroup, ...], str, str]:
+    """The hosts of a combination, why their kubelets would not start, and a text of everything they depend on."""
+    config = Path(configuration.config) if configuration.config else None
+    host = HostOptions(
+        machine=None, devices=(), config=config, config_dir=None, changes=configuration.changes, state=None, pods=()
+    )
+    where = f"for machine {machine.name} with configuration {configuration.name} of {path}"
+    text = inputs.configuration_text(config, configuration.changes).text.decode(errors="replace")
+    try:
+        group = resolve_group(machine, host, where=where)
+    except InputError as error:
+        if not _is_about_settings(error):
+            raise
+        return (), "; ".join(error.what), repr((machine, text))
+    return (group,), "", repr((machine_file.dump_json(group.machine), machine, text))
+
+
+def _lines(rows: Sequence[Row], path: Path) -> Iterator[Line]:
+    """The mean of every figure over the seeds."""
+    yield (Cell(f"{pluralize(len(rows), 'combination')}, in {path}", "title"),)
+    combined: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if not row["error"]:
+            combined.setdefault((row["machine"], row["configuration"], row["strategy"]), []).append(row)
+    if combined:
+        yield ()
+        seeds = max(map(len, combined.values()))
+        if seeds > 1:
+            yield from paragraph(f"mean of {seeds} seeds", style="dim")
+        heads = ["machine", "configuration", "strategy", "started", "failed", "never started", "rejections"]
+        heads += ["waiting p99", "stranded CPUs", "requested"]
+        yield from table([[*map(clean, key), *_means(own)] for key, own in combined.items()], heads)
+    errors = {(row["machine"], row["configuration"], row["error"]): row for row in rows if row["error"]}
+    if errors:
+        yield from section("The kubelet does not start with")
+        yield from table([list(map(clean, key)) for key in errors])
+
+
+def _means(rows: Sequence[Row]) -> list[str]:
+    found = []
+    for name in _FIGURES:
+        mean = sum(float(row[name]) for row in rows) / len(rows)
+        found.append(format_duration(mean) if name.startswith("waiting") else f"{mean:,.0f}")
+    shares: dict[str, float] = {}
+    for row in rows:
+        for item in row["requested"].split():
+            name, _, share = item.rpartition("=")
+            shares[name] = shares.get(name, 0.0) + float(share) / len(rows)
+    return [*found, ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in shares.items())]

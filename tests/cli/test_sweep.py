@@ -1,0 +1,84 @@
+"""``alignup sweep``."""
+
+import csv
+import io
+
+import pytest
+
+from tests.cli.commands import in_process
+
+SPEC = """
+apiVersion: alignup.dev/v1
+kind: Sweep
+machines:
+- name: m
+  count: 2
+  machine: "pack:2 numa:1(memory=16GiB) core:4 pu:1"
+configurations:
+- {name: none, set: [topologyManagerPolicy=none]}
+- {name: static, set: [cpuManagerPolicy=static]}
+strategies: [alignup]
+seeds: 2
+workload: {generate: telco, pods: 10, load: 2}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    return tmp_path / "spec.yaml"
+
+
+def sweep(spec, *arguments):
+    return in_process("sweep", spec, "--engine", "serial", "--results", spec.with_suffix(".csv"), *arguments)
+
+
+def test_every_combination_is_a_row(spec):
+    first = sweep(spec, "-o", "csv")
+    again = sweep(spec, "-o", "csv")
+
+    rows = list(csv.DictReader(io.StringIO(first.stdout)))
+    assert (first.returncode, first.stderr) == (0, "")
+    assert [(row["configuration"], row["seed"]) for row in rows] == [
+        ("none", "0"),
+        ("none", "1"),
+        ("static", "0"),
+        ("static", "1"),
+    ]
+    assert spec.with_suffix(".csv").read_text() == first.stdout == again.stdout
+
+
+def test_configurations_with_which_a_kubelet_does_not_start_are_listed(spec):
+    run = sweep(spec)
+
+    assert run.stdout.startswith(f"4 combinations, in {spec.with_suffix('.csv')}\n")
+    assert "mean of 2 seeds" in run.stdout
+    assert "The kubelet does not start with" in run.stdout
+    assert "  m  static  " in run.stdout
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        pytest.param("kind: Sweep", "kind: Trace", "kind: must be Sweep", id="kind"),
+        pytest.param("[alignup]", "[best]", "strategies: unknown strategy best; expected one of", id="strategy"),
+        pytest.param("generate: telco", "generate: x", "workload.generate: Unsupported value", id="profile"),
+        pytest.param("load: 2", "load: 0", "workload.load: Invalid value: 0: must be a number", id="load"),
+        pytest.param("name: static", "name: none", "configurations: every name must be given once", id="names"),
+        pytest.param("set: [cpuM", "config: x.yaml, set: [cpuM", "No such file", id="missing configuration"),
+    ],
+)
+def test_errors_name_the_place(spec, before, after, message):
+    spec.write_text(SPEC.replace(before, after))
+
+    run = sweep(spec)
+
+    assert run.returncode == 2
+    assert message in run.stderr
+
+
+def test_an_address_is_for_dask(spec):
+    run = sweep(spec, "--dask", "tcp://127.0.0.1:1")
+
+    assert run.returncode == 2
+    assert "--dask requires --engine dask" in run.stderr
