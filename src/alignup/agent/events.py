@@ -6,7 +6,6 @@ A failure here never affects an admission: a history that cannot be written is o
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -15,6 +14,7 @@ from alignup.agent.log import log_event
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
+from alignup.align.quick_dataclass import dataclass
 from alignup.schema.decisions import DecisionDocument, recent_documents
 from alignup.serve.event_bus import EventBus
 from alignup.serve.metrics import Metrics

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -20,6 +20,7 @@ from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, CheckpointFullError
 from alignup.align.host import Host
+from alignup.align.quick_dataclass import dataclass
 from alignup.schema.api import BusyError, LedgerFullError, NotReadyError
 
 MAX_JOBS = 1_024  #: in the queue

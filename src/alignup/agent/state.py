@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field
 from enum import StrEnum
 from itertools import chain, islice
 
@@ -12,6 +12,7 @@ from alignup.agent.wait_queue import WaitQueue
 from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
+from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
 from alignup.schema.api import AdmissionStatus, PodView
 
@@ -126,10 +127,16 @@ def event_about(
 ) -> AgentEvent:
     if about is None:
         return AgentEvent(kind=kind, time=time, detail=detail)
-    event = AgentEvent(kind=kind, time=time, pod=about.pod, source=about.source, detail=detail)
-    if isinstance(about, PendingAdmission):
-        return replace(event, decision=about.decision, seconds=about.seconds)
-    return event
+    decision, seconds = (about.decision, about.seconds) if isinstance(about, PendingAdmission) else (None, 0.0)
+    return AgentEvent(
+        kind=kind,
+        time=time,
+        pod=about.pod,
+        source=about.source,
+        decision=decision,
+        seconds=seconds,
+        detail=detail,
+    )
 
 
 def pod_view(record: PodRecord, status: AdmissionStatus, *, position: int | None = None) -> PodView:

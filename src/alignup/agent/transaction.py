@@ -3,7 +3,7 @@
 A transaction is pure. The queue makes its result durable and then current, or drops it, and nothing has happened.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from copy import copy
 from dataclasses import replace
 
@@ -270,7 +270,7 @@ class Transaction:
             self._waiting = self._waiting.updated(*updated)
             self._changed = True
 
-    def _retry(self, record: PodRecord, ahead: Iterable[str], updated: list[PodRecord]) -> bool:
+    def _retry(self, record: PodRecord, ahead: Collection[str], updated: list[PodRecord]) -> bool:
         """Return whether a waiting pod fits now and may overtake those *ahead*; it is then admitted or pending.
 
         If it keeps waiting, its record with the new decision is added to *updated*.
@@ -293,7 +293,9 @@ class Transaction:
         self._record(decided, AdmissionStatus.ADMITTED)
         return True
 
-    def _blocking_pod(self, decided: PendingAdmission, ahead: Iterable[str]) -> Pod | None:
+    def _blocking_pod(self, decided: PendingAdmission, ahead: Collection[str]) -> Pod | None:
+        if not ahead:
+            return None
         undecided = {one.resource for one in decided.preference_requests}
         return self._waiting.blocking_pod(self._host, decided.decision, filter(self._blocks, ahead), undecided)
 

@@ -20,6 +20,7 @@ from alignup.serve import responses
 from alignup.serve.access import AccessRules, count_authenticated
 from alignup.serve.responses import ProblemError
 from alignup.serve.routes import Operation
+from alignup.serve.server import CONNECTION, ServedConnection
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
 Handler = Callable[[Request, ParameterValues], Awaitable[ASGIApp]]
@@ -129,25 +130,37 @@ async def receive_body(
     expected: str = f"{responses.JSON} or {responses.YAML}",
 ) -> bytes:
     """Return the body, of at most *limit* bytes; its type must be one of *types*, described as *expected*."""
-    content_type = request.headers.get("content-type", "")
+    headers = dict(reversed(request.scope["headers"]))  # of several with one name, the first counts
+    content_type = headers.get(b"content-type", b"").decode("latin-1")
     if content_type not in types:  # most clients send no parameters
         _check_content_type(content_type, types, expected=expected)
-    if request.headers.get("content-encoding", "identity").lower() != "identity":
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise _unsupported("Content-Encoding", "is not supported")
-    length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length[:20]) > limit:
         raise _too_large(limit)
-    body = bytearray()
+    connection: ServedConnection | None = request.scope.get(CONNECTION)  # None: not served on a socket
     try:
+        if connection is not None and connection.has_received(request.scope):
+            return await _collect(request, limit)
         async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > limit:
-                    raise _too_large(limit)
+            return await _collect(request, limit)
     except TimeoutError:
         raise ProblemError(408, f"The document did not arrive within {seconds:g} seconds.", headers=_CLOSE) from None
     except ClientDisconnect:
         raise ProblemError(400, "The connection closed before the end of the document.", headers=_CLOSE) from None
+
+
+async def _collect(request: Request, limit: int) -> bytes:
+    body, more = bytearray(), True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > limit:
+            raise _too_large(limit)
     return bytes(body)
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -228,6 +228,10 @@ class ServedConnection(HttpToolsProtocol):
         """Move the connection to the authenticated ones; return whether there is a slot for it."""
         self._stop_timer("unauthenticated")
         return self._table.authenticate(self)
+
+    def has_received(self, scope: Scope) -> bool:
+        """Whether the request with this *scope*, if it is the latest, has arrived completely."""
+        return self.cycle is not None and self.cycle.scope is scope and not self.cycle.more_body
 
     def close_now(self) -> None:
         if self.established:

@@ -14,10 +14,10 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
 from pathlib import Path
 
 from alignup.align.errors import ParseError
+from alignup.align.quick_dataclass import dataclass
 from alignup.schema import codec
 from alignup.schema.journal import ChangeDocument, JournalHeader
 from alignup.schema.ledgers.documents import ResidueDocument
@@ -44,20 +44,20 @@ class JournalChange:
     finished: Sequence[bytes] = ()
 
     def encode(self, serial: int) -> bytes:
-        parts = [b'"serial":%d' % serial]
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value or (field.name == "plugins" and value is not None):
-                encoded = b"[%s]" % b",".join(value) if field.name in _ENCODED else codec.encode(value)
-                parts.append(b'"%s":%s' % (_KEYS[field.name], encoded))
+        """Return the document; what is empty is left out."""
+        parts = [b'"serial":%d' % serial, b'"residue":%s' % codec.encode(self.residue)]
+        if self.plugins is not None:
+            parts.append(b'"plugins":%s' % codec.encode(self.plugins))
+        values = (
+            (b"removedPods", self.removed_pods),
+            (b"removedWaiting", self.removed_waiting),
+            (b"overtaken", self.overtaken),
+            (b"removedFinished", self.removed_finished),
+        )
+        encoded = ((b"pods", self.pods), (b"waiting", self.waiting), (b"finished", self.finished))
+        parts += [b'"%s":%s' % (key, codec.encode(value)) for key, value in values if value]
+        parts += [b'"%s":[%s]' % (key, b",".join(value)) for key, value in encoded if value]
         return b"{%s}" % b",".join(parts)
-
-
-_ENCODED = frozenset({"pods", "waiting", "finished"})
-_KEYS = {
-    field: key.encode()
-    for field, key in zip(ChangeDocument.__struct_fields__, ChangeDocument.__struct_encode_fields__, strict=True)
-}
 
 
 @dataclass(frozen=True, slots=True)
