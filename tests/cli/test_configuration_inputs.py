@@ -74,7 +74,9 @@ def test_notes_and_warnings_name_the_file(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        pytest.param({"kind": "Pod"}, ["90-last.conf (the kubelet stops at load)", 'no kind "Pod"'], id="another kind"),
+        pytest.param(
+            {"kind": "Pod"}, ["90-last.conf: ", "the kubelet stops at load", 'no kind "Pod"'], id="another kind"
+        ),
         pytest.param(
             {"topologyManagerPolicy": "best"},
             ["the drop-ins of", "topologyManagerPolicy: ", "(set in", "90-last.conf)"],

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from alignup import __version__
-from alignup.cli import entry
+from alignup.cli import exit_codes
 from alignup.cli.app import COMMANDS, LazyGroup, app
 from tests.cli.commands import alignup, environment, in_process, python, start
 from tests.cli.run_processes import start_alignup
@@ -51,7 +51,7 @@ def test_a_closed_pipe_ends_quietly(form, unbuffered):
         process.stdout.close()
         message = process.stderr.read()
 
-    assert (process.returncode, message) == (entry.PIPE_CLOSED, b"")
+    assert (process.returncode, message) == (exit_codes.PIPE_CLOSED, b"")
 
 
 def is_blocked(pid: int) -> bool:
@@ -68,7 +68,7 @@ def test_an_interrupt_during_output_ends_quietly():
         process.wait(timeout=120)
         message = process.stderr.read()
 
-    assert (process.returncode, message) == (entry.INTERRUPTED, b"")
+    assert (process.returncode, message) == (exit_codes.INTERRUPTED, b"")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -241,7 +241,7 @@ def test_help_imports_nothing_slow():
     loaded = {name.partition(".")[0] for name in run.stderr.split()}
     own = {name for name in run.stderr.split() if name.startswith("alignup.") and not name.startswith("alignup.align")}
     assert loaded.isdisjoint({"rich", "yaml", "msgspec", "asyncio", "tarfile", "xml", "http", "unittest"})
-    assert own == {"alignup.cli", "alignup.cli.app", "alignup.cli.entry"}
+    assert own == {"alignup.cli", "alignup.cli.app", "alignup.cli.entry", "alignup.cli.exit_codes"}
 
 
 def test_version():

@@ -115,7 +115,7 @@ def test_the_exit_code_is_that_of_the_command(bench, words, code, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param(["--cpus", "many", "--", "true"], "quantities must match", id="an invalid quantity"),
+        pytest.param(["--cpus", "many", "--", "true"], '--cpus: "many" is not a quantity', id="an invalid quantity"),
         pytest.param(["--device", "example.com/gpu", "--", "true"], "use a value like", id="a device without a count"),
         pytest.param(["--nonsense", "--", "true"], "No such option", id="an unknown option"),
         pytest.param([], "Missing argument", id="no command"),

@@ -1,8 +1,7 @@
 """The command line: one module per command, imported when the command is called.
 
 ``main`` is the entry point, also that of ``kubectl alignup``. Every failure ends with a message that says what is
-wrong, where, and what to do, and with an exit code: 0 success, 1 failure, 2 wrong usage, 130 interrupted. Use
-``--debug`` for Python tracebacks.
+wrong, where, and what to do, and with an exit code of ``exit_codes``. Use ``--debug`` for Python tracebacks.
 """
 
 import gc

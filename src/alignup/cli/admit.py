@@ -9,13 +9,14 @@ import click
 from alignup.cli import terminal
 from alignup.cli.app import define_command
 from alignup.cli.client import AgentClient, AgentOptions, Document, connect, pod_path
+from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
 
 if TYPE_CHECKING:
     from alignup.align.workload import Pod
 
-REJECTED = 1
+REJECTED = FAILED
 _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
 _EXAMPLE = "alignup admit -f examples/node/trainer.yaml"
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli.app import Session, define_command
-from alignup.cli.client import AgentError
-from alignup.cli.installation import install_advice
+from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     HostOptions,
     choice_option,
@@ -112,7 +111,7 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
         import_structlog()
         from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
-        raise AgentError(f"{error.name} is not installed", advice=install_advice("agent")) from error
+        raise MissingLibraryError(error, "agent") from error
     session.advice = "See 'alignup agent --help'."
     given = _daemon_options(host, options)
     if options.export is None:

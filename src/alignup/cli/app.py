@@ -6,6 +6,8 @@ from importlib import import_module
 
 import click
 
+from alignup.cli.exit_codes import USAGE
+
 #: Command → summary. A command's module in this package has the same name; ``alignup --help`` does not import it.
 COMMANDS = {
     "why": "Explain why a pod is admitted or rejected, and what would admit it",
@@ -31,9 +33,12 @@ COMMANDS = {
 
 
 class InputError(click.ClickException):
-    """Invalid input: what is wrong (one line each), where it is, and what to do about it."""
+    """Invalid input: what is wrong (one line each), where it is, and what to do about it.
 
-    exit_code = 2
+    A *where* of the form ``in FILE, line N`` or ``in --option`` is printed before each line; see ``error_form``.
+    """
+
+    exit_code = USAGE
 
     def __init__(self, *what: str, where: str = "", advice: str = "") -> None:
         super().__init__("; ".join(what))

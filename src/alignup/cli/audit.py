@@ -10,6 +10,7 @@ from alignup.align import bits
 from alignup.cli import terminal
 from alignup.cli.app import define_command
 from alignup.cli.client import AgentOptions, find_agent
+from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from alignup.enforce.audit import Drift, PlacedContainer
     from alignup.runs.audit import AuditReport
 
-DRIFTED = 1
+DRIFTED = FAILED
 VERSION = 1  #: of the JSON document
 _LABEL_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})  #: of Prometheus
 

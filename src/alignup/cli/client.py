@@ -21,6 +21,7 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError, ParseError
 from alignup.cli.app import InputError
+from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import option, path_option
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ _LIST_ATTEMPTS = 3  #: if the agent no longer has the moment of the first page
 class AgentError(InputError, AlignError):
     """The agent does not answer, or reports an error."""
 
-    exit_code = 1
+    exit_code = FAILED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

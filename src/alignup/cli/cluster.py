@@ -14,7 +14,8 @@ import click
 from alignup.align.errors import AlignError
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
-from alignup.cli.installation import install_advice
+from alignup.cli.exit_codes import FAILED
+from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import option, output_option, path_option, with_options, workload_field
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from alignup.kubeapi import ApiClient
     from alignup.kubeapi.objects import ApiPod
 
-NOT_ADMITTED = 1
+NOT_ADMITTED = FAILED
 ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
 _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
 _PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
@@ -31,7 +32,7 @@ _PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all
 class ClusterError(InputError, AlignError):
     """The API server does not answer, refuses, or has not what was asked for."""
 
-    exit_code = 1
+    exit_code = FAILED
 
 
 @click.group(
@@ -157,7 +158,7 @@ def _read(
     try:
         from alignup.kubeapi import ApiClient, Timing, find_access  # noqa: PLC0415
     except ImportError as error:
-        raise InputError(f"{error.name} is not installed", advice=install_advice("cluster")) from error
+        raise MissingLibraryError(error, "cluster") from error
 
     async def read() -> "tuple[ClusterView, ApiPod | None]":
         found = find_access(access.kubeconfig, context=access.context or "")

@@ -10,9 +10,10 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, define_command
+from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import NodeOptions, flag_option, output_option, path_option, pods_option, with_options
 
-UNHEALTHY = 1
+UNHEALTHY = FAILED
 _NODE = "--config examples/node/kubelet.yaml --machine examples/node/machine.yaml"
 
 

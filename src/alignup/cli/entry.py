@@ -8,9 +8,7 @@ import click
 
 from alignup.align.errors import AlignError, CheckpointError
 from alignup.cli.app import InputError, Session, app, escape_control
-
-#: 141 is what a shell reports for a process that SIGPIPE ended.
-FAILED, INTERRUPTED, PIPE_CLOSED = 1, 130, 141
+from alignup.cli.exit_codes import FAILED, INTERRUPTED, OK, PIPE_CLOSED
 
 #: Set by a shell that completes a command line; see ``alignup completion``.
 COMPLETE = "_ALIGNUP_COMPLETE"
@@ -30,7 +28,7 @@ def run(arguments: Sequence[str]) -> int:
         try:
             with app.make_context("alignup", list(arguments), obj=session) as context:
                 app.invoke(context)
-            code = 0
+            code = OK
         except click.exceptions.Exit as exit_:
             code = exit_.exit_code
         sys.stdout.flush()
@@ -56,7 +54,10 @@ def _report(error: Exception, session: Session) -> None:
         case click.UsageError():
             error.show()
         case InputError():
-            _print_error(*error.what, details=(error.where, error.advice))
+            from alignup.cli.error_form import locate  # noqa: PLC0415 - only for errors
+
+            messages, where = locate(error.what, error.where)
+            _print_error(*messages, details=(where, error.advice))
         case CheckpointError():
             _print_error(error.what, details=(error.where, error.advice))
         case AlignError():

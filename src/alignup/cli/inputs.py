@@ -4,6 +4,7 @@ Invalid input raises an :class:`~alignup.cli.app.InputError` that says what is w
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -56,12 +57,23 @@ def read_configuration(
 ) -> Configuration:
     """Return the configuration; its warnings include what is unknown about it."""
     source = configuration_text(config, changes, config_dir=config_dir)
-    with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION):
-        try:
-            found = configuration.read(source.text, name=source.name)
-        except ConfigurationError as error:
+    where = f"in {source.name}"
+    try:
+        found = configuration.read(source.text, name=source.name)
+    except ConfigurationError as error:
+        is_file = config is not None and not changes and config_dir is None
+        line = _field_line(source.text, error.problems[0].field) if is_file and len(error.problems) == 1 else ""
+        with input_errors(f"{where}{line}", advice=_GIVE_CONFIGURATION):
             raise source.locate(error) from error
     return replace(found, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in found.warnings)))
+
+
+def _field_line(text: bytes, field: str) -> str:
+    """Return ``, line N`` if the outermost name of *field* is on one line of *text* only."""
+    name = re.escape(re.split(r"[.\[]", field, maxsplit=1)[0])
+    pattern = re.compile(rf"""["']?{name}["']?\s*:""".encode())
+    lines = [number for number, line in enumerate(text.splitlines(), start=1) if pattern.match(line.strip())]
+    return f", line {lines[0]}" if name and len(lines) == 1 else ""
 
 
 def configuration_text(

@@ -4,11 +4,20 @@ import json
 from importlib.resources import files
 
 from alignup import __version__
+from alignup.cli.app import InputError
+from alignup.cli.exit_codes import FAILED
 
 #: What pip installs. Alignup is in no package index yet; once it is, this is ``alignup``.
 PACKAGE = "."
 #: Where pip finds it, for people.
 WHERE = "in a clone of the repository"
+
+
+class MissingLibraryError(InputError):
+    exit_code = FAILED
+
+    def __init__(self, error: ImportError, *extras: str) -> None:
+        super().__init__(f"{error.name} is not installed", advice=install_advice(*extras))
 
 
 def install_advice(*extras: str) -> str:

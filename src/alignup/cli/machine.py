@@ -72,7 +72,7 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
 @define_command(
     "record",
     "alignup machine record host.tar.gz",
-    "alignup machine record --script | ssh NODE sh -s > host.tar.gz",
+    "alignup machine record --script > record.sh",
     summary="Record the topology of a machine in a file",
 )
 @click.argument("file", type=click.Path(path_type=Path), required=False)

@@ -12,14 +12,14 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
-from alignup.cli.installation import install_advice
+from alignup.cli.exit_codes import FAILED
+from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
     from alignup.cluster.observe import ObserveOptions
 
-FAILED = 1
 _KUBELET_DIR = Path("/var/lib/kubelet")
 
 
@@ -80,7 +80,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         from alignup.cluster.capabilities import drop_capabilities  # noqa: PLC0415
         from alignup.kubeapi import find_access  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed", advice=install_advice("agent", "cluster")) from error
+        raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup observe --help'."
     if options.machine and not options.dry_run:
         raise click.UsageError("--machine needs --dry-run.")

@@ -17,6 +17,7 @@ from alignup.agent.address import default_root
 from alignup.align import bits
 from alignup.cli.app import InputError, Session, define_command, escape_control
 from alignup.cli.client import AgentClient, AgentOptions, find_agent
+from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 from alignup.enforce.launcher import CommandStartError
 from alignup.runs import lifecycle
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from alignup.align.machine import Machine
     from alignup.align.workload import Pod
 
-REJECTED, FAILED = 124, 125
 _FOREVER = "forever"
 _POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 _SEARCH_SECONDS = 2.0  #: for changes that would admit a rejected run
@@ -51,7 +51,7 @@ class RunCommand(click.Command):
     allow_interspersed_args = False
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:  # noqa: ANN401 - as in click
-        click.get_current_context().ensure_object(Session).failure_code = FAILED
+        click.get_current_context().ensure_object(Session).failure_code = RUN_FAILED
         return super().make_context(*args, **kwargs)
 
 
@@ -165,11 +165,11 @@ def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, 
         admission = client.admit(pod_manifest(request), dry_run=True)
         _print_admission(admission, file=sys.stdout)
         if admission["outcome"] not in {"admitted", "kept"}:
-            return REJECTED
+            return RUN_REJECTED
         missing = missing_devices(request, admission["decision"]["placements"][0])
         if missing:
             click.echo(f"Not schedulable: no device plugin of the agent provides {', '.join(missing)}")
-        return REJECTED if missing else 0
+        return RUN_REJECTED if missing else 0
     online = bits.parse(Path("/sys/devices/system/cpu/online").read_text("ascii").strip())
     allocator = AgentAllocator(client, online=online, explain=partial(_print_admission, file=sys.stderr))
     return _run(allocator, request, words, options)
@@ -213,7 +213,7 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
     _explain(allocator.host, pod)
     decision = allocator.host.decide(pod)
     if not decision.admitted or allocator.host.missing_devices(pod):
-        return REJECTED
+        return RUN_REJECTED
     click.echo("\nEnvironment of the command")
     for name, value in build_environment(request, allocator.placement(decision)).items():
         if value and name not in _PER_RUN_VARIABLES:
@@ -266,7 +266,7 @@ def _run(
         return lifecycle.run(allocator, job, timeout=options.timeout)
     except RunRejectedError as rejected:
         rejected.show()
-        return REJECTED
+        return RUN_REJECTED
     except CommandStartError as error:
         click.echo(f"alignup: {error}", err=True)
         return error.exit_code

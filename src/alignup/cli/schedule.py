@@ -15,7 +15,7 @@ from alignup.agent.address import TcpAddress
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.gate_options import GateCommandOptions, gate_service_options
-from alignup.cli.installation import install_advice
+from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import choice_option, count_option, flag_option, option, path_option, with_options
 
@@ -84,7 +84,7 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
         from alignup.kubeapi import find_access  # noqa: PLC0415
         from alignup.kubeapi.errors import AccessError  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed", advice=install_advice("agent", "cluster")) from error
+        raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup schedule --help'."
     given = _schedule_options(options, gate)
     terminal.log_to_stderr()

@@ -6,9 +6,10 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import InputError, define_command
+from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import IGNORE_MISSING_HELP, HostOptions, output_option, with_options, workload_option
 
-REJECTED = 1
+REJECTED = FAILED
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.errors import EnforceError, ParseError
+from alignup.align.errors import EnforceError, ParseError, QuantityError
+from alignup.align.quantity import Quantity
 from alignup.enforce.memory import NodeMap
 from alignup.enforce.run_record import RUN_VARIABLE, RunDevices
 
@@ -51,7 +52,10 @@ class RunPlacement:
 def parse_amounts(
     *, cpus: str | None, memory: str | None, hugepages: Iterable[str], devices: Iterable[str]
 ) -> dict[str, str]:
-    found = {name: amount for name, amount in (("cpu", cpus), ("memory", memory)) if amount is not None}
+    found: dict[str, str] = {}
+    for option, name, given in (("--cpus", "cpu", cpus), ("--memory", "memory", memory)):
+        if given is not None:
+            found[name] = _checked_amount(option, given)
     for option, texts, prefix in (("--hugepages", hugepages, "hugepages-"), ("--device", devices, "")):
         for text in texts:
             name, equals, amount = text.partition("=")
@@ -60,8 +64,16 @@ def parse_amounts(
                 raise ParseError(f"{option} {text}: invalid value; use a value like {example}")
             if prefix + name in found:
                 raise ParseError(f"{option} {text}: {prefix + name} is requested twice")
-            found[prefix + name] = amount
+            found[prefix + name] = _checked_amount(f"{option} {text}", amount)
     return found
+
+
+def _checked_amount(option: str, amount: str) -> str:
+    try:
+        Quantity.parse(amount)
+    except QuantityError as error:
+        raise ParseError(f"{option}: {bits.quote(amount)} is not a quantity, such as 2, 500m or 4Gi") from error
+    return amount
 
 
 def missing_devices(request: RunRequest, placement: Mapping[str, Any]) -> tuple[str, ...]:
