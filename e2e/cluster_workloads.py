@@ -21,6 +21,7 @@ WINDOW = 60.0  #: seconds in which the pods of a Deployment are counted
 QUIET = 15.0  #: seconds without a change after which nothing changes any more
 SEED = 4
 _SCHEDULER = "default-scheduler"
+_REJECTED = "Pod was rejected"  #: in the message of a pod that a kubelet did not admit
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,14 @@ class PodCounts:
 
     running: int = 0  #: or starting, after the kubelet has admitted them
     succeeded: int = 0
-    rejected: int = 0  #: with TopologyAffinityError
-    failed: int = 0  #: for other reasons
+    rejected: int = 0  #: by a kubelet
+    failed: int = 0  #: to start, or when they ran, which happens on a busy machine
     pending: int = 0
-    reasons: tuple[str, ...] = field(default=(), compare=False)  #: of the pods that failed otherwise
+    reasons: tuple[str, ...] = field(default=(), compare=False)  #: other than TopologyAffinityError
+
+    @property
+    def admitted(self) -> int:
+        return self.running + self.succeeded + self.failed
 
     def __str__(self) -> str:
         names = ("running", "succeeded", "rejected", "failed", "pending")
@@ -102,8 +107,9 @@ def count_pods(api: Api) -> PodCounts:
     reasons = []
     for one in api.items(PODS):
         status = one["status"]
-        if status.get("reason") == REASON:
+        if _REJECTED in status.get("message", ""):
             rejected += 1
+            reasons += [f"{one['metadata']['name']}: {status['message']}"] if status.get("reason") != REASON else []
             continue
         phase = "Running" if is_admitted(one) else status["phase"]
         phases[phase] = phases.get(phase, 0) + 1
