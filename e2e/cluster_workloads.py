@@ -21,7 +21,6 @@ WINDOW = 60.0  #: seconds in which the pods of a Deployment are counted
 QUIET = 15.0  #: seconds without a change after which nothing changes any more
 SEED = 4
 _SCHEDULER = "default-scheduler"
-_REJECTED = "Pod was rejected"  #: in the message of a pod that a kubelet did not admit
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,10 @@ class PodCounts:
 
     running: int = 0  #: or starting, after the kubelet has admitted them
     succeeded: int = 0
-    rejected: int = 0  #: by a kubelet
-    failed: int = 0  #: to start, or when they ran, which happens on a busy machine
+    rejected: int = 0  #: with TopologyAffinityError
+    failed: int = 0  #: for other reasons; containers fail to start on a busy machine, or when a kubelet is killed
     pending: int = 0
-    reasons: tuple[str, ...] = field(default=(), compare=False)  #: other than TopologyAffinityError
+    reasons: tuple[str, ...] = field(default=(), compare=False)  #: of the pods that failed
 
     @property
     def admitted(self) -> int:
@@ -107,9 +106,8 @@ def count_pods(api: Api) -> PodCounts:
     reasons = []
     for one in api.items(PODS):
         status = one["status"]
-        if _REJECTED in status.get("message", ""):
+        if status.get("reason") == REASON:
             rejected += 1
-            reasons += [f"{one['metadata']['name']}: {status['message']}"] if status.get("reason") != REASON else []
             continue
         phase = "Running" if is_admitted(one) else status["phase"]
         phases[phase] = phases.get(phase, 0) + 1

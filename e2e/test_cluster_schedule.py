@@ -92,6 +92,7 @@ def test_no_pod_is_rejected(
     assert all('outcome="as_predicted"' in labels for labels in predictions)
     assert sum(found.rejected for found in baseline.values()), "the workloads are no trouble on this cluster"
     assert {name: found.rejected for name, found in ours.items()} == dict.fromkeys(ours, 0)
+    assert [reason for found in ours.values() for reason in found.reasons if "Pod was rejected" in reason] == []
     for name, found in ours.items():
         assert found.admitted >= baseline[name].admitted, name
 

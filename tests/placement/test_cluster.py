@@ -228,6 +228,24 @@ class TestAssumedPods:
         (confirmed,) = cluster.confirm(report("a", one, 2))
         assert (confirmed.as_predicted, confirmed.causes) == (False, (Cause.FOREIGN_POD,))
 
+    @pytest.mark.parametrize(("nodes", "as_predicted"), [(1, True), (2, False)])
+    def test_another_device_is_as_predicted_if_it_is_on_the_same_numa_nodes(self, nodes, as_predicted):
+        """The kubelet takes any of several devices that are alike."""
+        one = host(Policy.NONE)
+        machine = replace(one.machine, devices=(Device(GPU, "gpu-0", nodes=1), Device(GPU, "gpu-1", nodes=nodes)))
+        one = Host(machine, one.settings)
+        cluster = cluster_of(a=one)
+        cluster.assume(pod("first", gpu="1"), "a")
+        cluster.observe(pod("first", gpu="1"), "a", PodStage.RUNNING)
+
+        one.admit(pod("other", cpu="500m", gpu="1"))
+        one.admit(pod("first", gpu="1"))
+        one.release("other")
+        (confirmed,) = cluster.confirm(report("a", one, 2))
+
+        assert one.ledger.devices.owned("first", GPU) == {"gpu-1"}
+        assert confirmed.as_predicted is as_predicted
+
     def test_a_foreign_pod_that_will_probably_be_rejected_is_waited_for(self):
         """A pod that ended a moment ago may make room for it."""
         cluster = cluster_of(a=host_with(pod("x", cpu="4")))

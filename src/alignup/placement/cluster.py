@@ -12,12 +12,15 @@ number of hosts that changed, not on the number of hosts.
 """
 
 import heapq
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from alignup.align.admit import build_placements
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Placement
+from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding
@@ -44,7 +47,7 @@ class Confirmed:
     """A predicted pod that a report contains."""
 
     uid: str
-    as_predicted: bool  #: whether it got the CPUs, memory and devices that were predicted
+    as_predicted: bool  #: whether it got the CPUs and memory that were predicted, and devices like those
     causes: tuple[Cause, ...]  #: what happened since the prediction
 
 
@@ -321,6 +324,20 @@ class Cluster:
         admitted = record.ledger.pods[binding.uid]
         real = build_placements(admitted.pod, admitted.hints, record.ledger, record.model.host.providers)
         expected = binding.verdict.placements if binding.verdict else ()
-        predicted = {one.container: (one.cpus, one.memory, one.devices) for one in expected}
-        same = predicted == {one.container: (one.cpus, one.memory, one.devices) for one in real}
+        same = _resources(expected, record.ledger) == _resources(real, record.ledger)
         return Confirmed(binding.uid, same, tuple(cause for cause in Cause if cause in binding.causes))
+
+
+def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, object]:
+    """What each container holds; of devices their NUMA nodes, because the kubelet takes any of several alike ones."""
+    return {one.container: (one.cpus, one.memory, _device_nodes(one.devices, ledger)) for one in placements}
+
+
+def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[str, Counter[NodeSet | str | None]]:
+    """The NUMA nodes of devices by resource; devices that are gone stand for themselves."""
+    found: dict[str, Counter[NodeSet | str | None]] = {}
+    for resource, ids in devices.items():
+        inventory = ledger.devices.inventories.get(resource)
+        known = {} if inventory is None else {one.id: one.nodes for one in inventory.devices}
+        found[resource] = Counter([known.get(id_, id_) for id_ in ids])
+    return found

@@ -302,6 +302,8 @@ class LiveCluster:
         self._state_uids[name] = state.metadata.uid
         for confirmed in self.cluster.confirm(report):
             cause = confirmed.causes[0] if confirmed.causes else "unexplained"
+            if not confirmed.as_predicted:
+                _log.warning("pod_uid=%s node=%s outcome=placed_elsewhere cause=%s", confirmed.uid, name, cause)
             self._count("as_predicted" if confirmed.as_predicted else "placed_elsewhere", cause)
         self._count_rejections()
         self._touch(name)
