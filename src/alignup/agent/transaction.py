@@ -82,7 +82,7 @@ class Transaction:
             if uid in pods:
                 return self._admit_again(pod, pods[uid], source=source)
         decided = self.decide(pod, source=source)
-        if blocking := self._blocking_pod(decided, self._waiting.pods):
+        if self._waiting.pods and (blocking := self._blocking_pod(decided, self._waiting.pods)):
             decision = pending_admission.waiting_behind(decided.decision, blocking)
             return self._record(replace(decided, decision=decision), AdmissionStatus.WAITING)
         if decided.decision.admitted:
@@ -280,7 +280,7 @@ class Transaction:
         except (AlignError, NotReadyError):  # must not keep other pods waiting
             return False
         decision = decided.decision
-        if decision.admitted and (blocking := self._blocking_pod(decided, ahead)):
+        if decision.admitted and ahead and (blocking := self._blocking_pod(decided, ahead)):
             decision = pending_admission.waiting_behind(decision, blocking)
         if not decision.admitted:
             updated.append(record.with_decision(decision))
@@ -294,8 +294,6 @@ class Transaction:
         return True
 
     def _blocking_pod(self, decided: PendingAdmission, ahead: Collection[str]) -> Pod | None:
-        if not ahead:
-            return None
         undecided = {one.resource for one in decided.preference_requests}
         return self._waiting.blocking_pod(self._host, decided.decision, filter(self._blocks, ahead), undecided)
 
