@@ -1,9 +1,10 @@
 """Measure how many pods a real kube-scheduler binds per second on thousands of fake nodes, without and with us.
 
-    ALIGNUP_KUBERNETES_BIN=DIR python -m e2e.measure_schedule [--nodes 5000] [--pods 1000]
+    ALIGNUP_KUBERNETES_BIN=DIR python -m e2e.measure_schedule [--nodes 5000] [--pods 1000] [--offered 16 --offered 1]
 
-Both schedulers consider all nodes (``percentageOfNodesToScore: 100``). The nodes have HostStates and no kubelets. On a
-busy machine, the CPU time of each process for one pod tells more than the rate.
+Both schedulers consider all nodes (``percentageOfNodesToScore: 100``). The nodes have HostStates and no kubelets. With
+several numbers of offered nodes, each is measured after the other. On a busy machine, the CPU time of each process for
+one pod tells more than the rate.
 """
 # ruff: noqa: ASYNC110, T201
 
@@ -84,11 +85,10 @@ async def rate(client: ApiClient, bound: BoundPods, label: str, count: int, *, p
     while bound.informer.objects:
         await asyncio.sleep(0.1)
     bound.times.clear()
-    return f"{label} us: {(len(times) - 1) / (times[-1] - times[0]):.0f} pods/s; CPU time for a pod: {', '.join(spent)}"
+    return f"{label}: {(len(times) - 1) / (times[-1] - times[0]):.0f} pods/s; CPU time for a pod: {', '.join(spent)}"
 
 
-async def measure(directory: Path, nodes: int, pods: int) -> None:
-    (port,) = free_ports(1)
+async def measure(directory: Path, nodes: int, pods: int, offered: list[int]) -> None:
     with ControlPlane(directory, nodes=("none",), flags=FLAGS) as plane:
         async with ApiClient(find_access(plane.kubeconfig(directory / "admin.json"))) as client:
             await define_host_states(client)
@@ -98,12 +98,15 @@ async def measure(directory: Path, nodes: int, pods: int) -> None:
             plane.start_scheduler(ALL_NODES)
             watched = {"scheduler": plane.process("kube-scheduler"), "API server": plane.process("kube-apiserver")}
             print(await rate(client, bound, "without", pods, processes=watched), flush=True)
-            with service(plane, port) as own:
-                while not is_ready(port):
-                    await asyncio.sleep(0.2)
-                plane.start_scheduler(ALL_NODES | extenders(port))
-                watched |= {"scheduler": plane.process("kube-scheduler"), "alignup": own.pid}
-                print(await rate(client, bound, "with", pods, processes=watched), flush=True)
+            for number in offered:
+                (port,) = free_ports(1)
+                with service(plane, port, f"--offered={number}") as own:
+                    while not is_ready(port):
+                        await asyncio.sleep(0.2)
+                    plane.start_scheduler(ALL_NODES | extenders(port))
+                    watched |= {"scheduler": plane.process("kube-scheduler"), "alignup": own.pid}
+                    label = f"with-{number}-offered"
+                    print(await rate(client, bound, label, pods, processes=watched), flush=True)
             following.cancel()
             print((directory / "alignup.log").read_text().count("bound=False"), "bindings refused")
 
@@ -112,9 +115,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, default=1000)
+    parser.add_argument("--offered", type=int, action="append")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(measure(Path(directory), given.nodes, given.pods))
+        asyncio.run(measure(Path(directory), given.nodes, given.pods, given.offered or [16]))
 
 
 if __name__ == "__main__":

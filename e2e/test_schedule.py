@@ -42,10 +42,10 @@ def plane(tmp_path: Path) -> Iterator[ControlPlane]:
 
 
 @contextmanager
-def service(plane: ControlPlane, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``alignup schedule``."""
+def service(plane: ControlPlane, port: int, *more: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``alignup schedule``, with *more* options."""
     config = plane.kubeconfig(plane.directory / "alignup.json")
-    options = ("--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}", "--no-leader-elect")
+    options = ("--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}", "--no-leader-elect", *more)
     with (plane.directory / "alignup.log").open("ab") as log:
         process = subprocess.Popen([sys.executable, "-m", "alignup", "schedule", *options], stderr=log)
         try:

@@ -1,210 +1,27 @@
-"""A simulated cluster: an API server, a kubelet and an observer per host, and a scheduler, with delays between them.
+"""A simulated cluster: an API server, a kubelet and an observer per host, and schedulers, with delays between them.
 
 What was measured on real kubelets holds here. A kubelet admits pods in the order in which their bindings were recorded,
 only a starting one takes those it finds by age. It frees the resources of an ended pod in its own books at once, and
 writes so to its files at the next admission, or ten seconds later. The API server learns of an end a little later
-still. An observer reads the files at most once a second. Everything arrives in order and late.
+still. An observer reads the files at most once a second. Everything arrives in order and late, and at each scheduler
+at another time.
 """
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from random import Random
 from typing import Protocol
 
 from alignup.align.host import Host
-from alignup.align.workload import Pod
+from alignup.align.workload import Container, Pod
 from alignup.placement.report import HostReport, PodStage
-from tests.align.hosts import GPU
+from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch, World
+from tests.placement.model_kubelet import Kubelet
+from tests.strategies_pods import container
 
 TICK = 0.2  #: seconds between two attempts of the scheduler
-RECONCILE = 10.0  #: seconds until a kubelet removes ended pods from its files by itself
-
-
-class World:
-    """Simulated time."""
-
-    def __init__(self, seed: int) -> None:
-        self.now = 0.0
-        self.random = Random(seed)
-        self._queue: list[tuple[float, int, Callable[[], object]]] = []
-        self._order = count()
-
-    def after(self, seconds: float, action: Callable[[], object]) -> None:
-        heapq.heappush(self._queue, (self.now + seconds, next(self._order), action))
-
-    def step(self) -> None:
-        self.now, _, action = heapq.heappop(self._queue)
-        action()
-
-
-@dataclass
-class Watch:
-    """Delivers events in order, each after a random delay."""
-
-    world: World
-    handler: Callable[..., object]
-    delay: tuple[float, float]
-    last: float = 0.0
-
-    def send(self, *event: object) -> None:
-        self.last = max(self.last, self.world.now + self.world.random.uniform(*self.delay))
-        self.world.after(self.last - self.world.now, lambda: self.handler(*event))
-
-
-@dataclass
-class PodObject:
-    """A pod in the API server."""
-
-    pod: Pod
-    lifetime: float
-    created: float
-    host: str = ""
-    stage: PodStage = PodStage.RUNNING
-
-
-class ApiServer:
-    def __init__(self, world: World) -> None:
-        self.world = world
-        self.pods: dict[str, PodObject] = {}
-        self.watches: list[Watch] = []
-        self.kubelets: dict[str, Watch] = {}
-
-    def bind(self, uid: str, host: str) -> bool:
-        """Record a binding; false if the pod is gone or bound already."""
-        found = self.pods.get(uid)
-        if found is None or found.host:
-            return False
-        found.host = host
-        self.record(uid)
-        return True
-
-    def end(self, uid: str) -> None:
-        if uid in self.pods:
-            self.record(uid, PodStage.ENDED)
-
-    def record(self, uid: str, stage: PodStage = PodStage.RUNNING, reason: str = "") -> None:
-        """Record a change, and tell the watches about it."""
-        found = self.pods[uid]
-        found.stage = stage
-        for watch in (*self.watches, self.kubelets[found.host]):
-            watch.send(found, stage, reason)
-        if stage is PodStage.ENDED:
-            del self.pods[uid]
-
-
-class Kubelet:
-    def __init__(self, name: str, host: Host, api: ApiServer, publish: Callable[[HostReport], object]) -> None:
-        self.name, self.host, self.api, self.world = name, host, api, api.world
-        self.publish = publish
-        self.ended: set[str] = set()  #: ended pods that the files still contain
-        self.running: dict[str, tuple[float, int]] = {}  #: uid → since when, and how many exclusive CPUs
-        self.busy = 0.0  #: CPU seconds of pods that ended
-        self.waiting: list[PodObject] | None = None  #: pods that were bound while the kubelet was down
-        self.starts = self.sequence = 0
-        self.last_report = self.last_flip = -10.0
-        self.reporting = False
-        api.kubelets[name] = Watch(self.world, self.handle, (0.001, 0.3))
-        self.report()
-
-    def handle(self, found: PodObject, stage: PodStage, _: str) -> None:
-        if stage is PodStage.RUNNING:
-            if self.waiting is None:
-                self.admit(found)
-            else:
-                self.waiting.append(found)
-        elif stage is PodStage.TERMINATING:
-            self.world.after(self.world.random.uniform(0.01, 3), lambda: self.finish(found))
-        else:
-            self.forget(found.pod.uid)  # the object is gone: a pod that was deleted by force ends here
-
-    def admit(self, found: PodObject) -> None:
-        for uid in self.ended:
-            self.host.release(uid)
-        self.ended.clear()
-        decision = self.host.decide_without_plugins(found.pod)
-        uid = found.pod.uid
-        if decision.admitted:
-            self.host.apply(decision)
-            self.running[uid] = self.world.now, self.host.ledger.cpus.owned(uid).bit_count()
-            self.world.after(found.lifetime, lambda: self.finish(found))
-        elif uid in self.api.pods:
-            self.api.record(uid, PodStage.ENDED, decision.rejection.reason if decision.rejection else "")
-        self.changed()
-
-    def finish(self, found: PodObject) -> None:
-        """A pod has ended; the API server learns of it later."""
-        uid = found.pod.uid
-        if uid in self.running:
-            self.forget(uid)
-            late = self.world.random.uniform(0.001, 0.5)
-            self.world.after(late, lambda: self.api.end(uid))
-
-    def forget(self, uid: str) -> None:
-        if uid in self.running:
-            since, cpus = self.running.pop(uid)
-            self.busy += cpus * (self.world.now - since)
-            self.ended.add(uid)
-            self.world.after(RECONCILE, self.reconcile)
-
-    def reconcile(self) -> None:
-        for uid in self.ended:
-            self.host.release(uid)
-        self.ended.clear()
-        self.changed()
-
-    def restart(self) -> None:
-        if self.waiting is None:
-            self.waiting = []
-            self.world.after(self.world.random.uniform(0.5, 3), self.start)
-
-    def start(self) -> None:
-        found, self.waiting = self.waiting or [], None
-        self.starts += 1
-        for one in sorted(found, key=lambda one: one.created):
-            if one.stage is PodStage.RUNNING:
-                self.admit(one)
-            else:  # it was deleted meanwhile, and never ran
-                self.api.end(one.pod.uid)
-        self.changed()
-
-    def flip_device(self) -> None:
-        """A device changes its health, and stays so for a while: reports do not show what happened between them."""
-        if self.world.now < self.last_flip + 10:
-            return
-        self.last_flip = self.world.now
-        inventory = self.host.ledger.devices.inventories[GPU]
-        index = self.world.random.randrange(len(inventory.devices))
-        devices = [
-            replace(device, healthy=device.healthy != (place == index))
-            for place, device in enumerate(inventory.devices)
-        ]
-        self.host.update_devices(GPU, devices)
-        self.changed()
-
-    def changed(self) -> None:
-        """The files changed: the observer reads them soon, at most once a second."""
-        if not self.reporting:
-            self.reporting = True
-            soon = max(self.last_report + 1.0 - self.world.now, self.world.random.uniform(0.02, 0.7))
-            self.world.after(soon, self.report)
-
-    def report(self) -> None:
-        self.reporting = False
-        self.last_report = self.world.now
-        self.sequence += 1
-        self.publish(
-            HostReport(
-                host=self.name,
-                machine=self.host.machine,
-                settings=self.host.settings,
-                ledger=self.host.ledger,
-                sequence=self.sequence,
-                kubelet=str(self.starts),
-            )
-        )
+CRITICAL = 2_000_001_000  #: the priority of system-node-critical pods
 
 
 class Scheduler(Protocol):
@@ -232,6 +49,7 @@ class Outcome:
 
     placements: int = 0
     rejections: int = 0
+    preempted: int = 0  #: pods that kubelets ended for critical ones
     busy: float = 0.0  #: CPU seconds that pods had exclusively
     seconds: float = 0.0
     longest_wait: float = 0.0
@@ -247,7 +65,9 @@ class Disturbances:
     foreign: float = 0.0
     restarts: float = 0.0
     devices: float = 0.0
-    schedulers: float = 0.0
+    schedulers: float = 0.0  #: restarts of ours
+    critical: float = 0.0  #: critical pods of others, for which kubelets preempt pods
+    configurations: float = 0.0  #: kubelets that restart with other settings
 
 
 class Simulation:
@@ -261,18 +81,16 @@ class Simulation:
         *,
         seed: int,
         disturbances: Disturbances | None = None,
+        services: int = 1,
     ) -> None:
         self.world = World(seed)
         self.api = ApiServer(self.world)
         self.make, self.pods = make, pods
-        self.scheduler = make()
         self.outcome = Outcome()
-        self.reports: dict[str, HostReport] = {}
         self.pending: deque[tuple[str, float]] = deque()
-        self.api.watches.append(Watch(self.world, self.handle, (0.001, 0.4)))
-        self.feeds = {name: Watch(self.world, self.receive, (0.001, 0.4)) for name in hosts}
-        self.bindings = Watch(self.world, self.bind, (0.005, 0.05))
-        self.kubelets = [Kubelet(name, one, self.api, self.feeds[name].send) for name, one in hosts.items()]
+        self.api.watches.append(Watch(self.world, self.count_rejection, (0.001, 0.4)))
+        self.services = [Service(self, make) for _ in range(services)]
+        self.kubelets = [Kubelet(name, one, self.api, self.publish) for name, one in hosts.items()]
         self.numbers = count()
         self.foreign: set[str] = set()
         self.arriving = True
@@ -287,6 +105,7 @@ class Simulation:
         for kubelet in self.kubelets:
             own = [cpus * (now - since) for since, cpus in kubelet.running.values()]
             self.outcome.busy += kubelet.busy + sum(own)
+            self.outcome.preempted += kubelet.preempted
         self.arriving = False
         return self.outcome
 
@@ -305,12 +124,13 @@ class Simulation:
             self.create(pod, lifetime)
         for _ in range(len(self.pending)):
             uid, since = self.pending.popleft()
-            host = self.scheduler.choose(self.api.pods[uid].pod)
+            service = self.services[int(uid.rpartition("-")[2]) % len(self.services)]
+            host = service.scheduler.choose(self.api.pods[uid].pod)
             if host is None:
                 self.pending.append((uid, since))
                 continue
             self.outcome.longest_wait = max(self.outcome.longest_wait, self.world.now - since)
-            self.bindings.send(uid, host, self.scheduler)
+            service.bindings.send(uid, host, service.scheduler)
         self.interfere()
 
     def create(self, pod: Pod, lifetime: float) -> str:
@@ -319,16 +139,9 @@ class Simulation:
         self.pending.append((uid, self.world.now))
         return uid
 
-    def bind(self, uid: str, host: str, scheduler: Scheduler) -> None:
-        """The scheduler binds a pod, which may fail; one that was replaced meanwhile binds nothing more."""
-        fails = self.world.random.random() < 0.02 or scheduler is not self.scheduler
-        if fails or not self.api.bind(uid, host):
-            if uid in self.api.pods:
-                self.scheduler.forget(self.api.pods[uid].pod)
-                self.pending.append((uid, self.world.now))
-            return
-        self.outcome.placements += 1
-        self.delete_later(uid)
+    def publish(self, report: HostReport) -> None:
+        for service in self.services:
+            service.feed(report.host).send(report)
 
     def delete_later(self, uid: str) -> None:
         """Some pods are deleted before they end, a few by force."""
@@ -342,34 +155,72 @@ class Simulation:
         if uid in self.api.pods and self.api.pods[uid].stage is PodStage.RUNNING:
             self.api.record(uid, stage)
 
-    def handle(self, found: PodObject, stage: PodStage, reason: str) -> None:
+    def count_rejection(self, found: PodObject, _: PodStage, reason: str) -> None:
+        """Count pods that kubelets rejected, and create others instead, as a workload controller does."""
         uid = found.pod.uid
-        if reason:
-            self.outcome.rejections += uid not in self.foreign
-            if self.arriving and uid not in self.foreign:
+        if reason and uid not in self.foreign:
+            self.outcome.rejections += reason != PREEMPTED
+            if self.arriving:
                 self.create(replace(found.pod, name=uid.rpartition("-")[0]), found.lifetime)
+
+    def interfere(self) -> None:
+        random, rates = self.world.random, self.disturbances
+        if random.random() < rates.foreign * TICK:
+            self.bind_foreign(*next(self.pods))
+        if random.random() < rates.critical * TICK:
+            own: tuple[Container, ...] = (container("app", {"cpu": f"{random.choice((500, 1500))}m"}),)
+            self.bind_foreign(Pod(name="critical", containers=own, priority=CRITICAL), random.uniform(2, 20))
+        if random.random() < rates.restarts * TICK:
+            random.choice(self.kubelets).restart()
+        if random.random() < rates.configurations * TICK:
+            random.choice(self.kubelets).reconfigure()
+        if random.random() < rates.devices * TICK:
+            random.choice(self.kubelets).flip_device()
+        if random.random() < rates.schedulers * TICK:
+            random.choice(self.services).restart()
+
+    def bind_foreign(self, pod: Pod, lifetime: float) -> None:
+        """Something else binds a pod to any host."""
+        uid = self.create(replace(pod, name="foreign"), lifetime)
+        self.pending.pop()
+        self.foreign.add(uid)
+        self.api.bind(uid, self.world.random.choice(self.kubelets).name)
+
+
+class Service:
+    """One scheduler, which can be replaced, with its own watches of pods and reports."""
+
+    def __init__(self, simulation: Simulation, make: Callable[[], Scheduler]) -> None:
+        self.simulation, self.make = simulation, make
+        self.world, self.api = simulation.world, simulation.api
+        self.scheduler = make()
+        self.reports: dict[str, HostReport] = {}
+        self.feeds: dict[str, Watch] = {}  #: by host
+        self.api.watches.append(Watch(self.world, self.handle, (0.001, 0.4)))
+        self.bindings = Watch(self.world, self.bind, (0.005, 0.05))
+
+    def feed(self, host: str) -> Watch:
+        return self.feeds.setdefault(host, Watch(self.world, self.receive, (0.001, 0.4)))
+
+    def handle(self, found: PodObject, stage: PodStage, reason: str) -> None:
         self.scheduler.handle(found, stage, reason)
 
     def receive(self, report: HostReport) -> None:
         self.reports[report.host] = report
         self.scheduler.report(report)
 
-    def interfere(self) -> None:
-        random, rates = self.world.random, self.disturbances
-        if random.random() < rates.foreign * TICK:
-            pod, lifetime = next(self.pods)
-            uid = self.create(replace(pod, name="foreign"), lifetime)
-            self.pending.pop()
-            self.foreign.add(uid)
-            self.api.bind(uid, random.choice(self.kubelets).name)
-        if random.random() < rates.restarts * TICK:
-            random.choice(self.kubelets).restart()
-        if random.random() < rates.devices * TICK:
-            random.choice(self.kubelets).flip_device()
-        if random.random() < rates.schedulers * TICK:
-            self.restart_scheduler()
+    def bind(self, uid: str, host: str, scheduler: Scheduler) -> None:
+        """Bind a pod, which may fail; a scheduler that was replaced meanwhile binds nothing more."""
+        fails = self.world.random.random() < 0.02 or scheduler is not self.scheduler
+        if fails or not self.api.bind(uid, host):
+            if uid in self.api.pods:
+                self.scheduler.forget(self.api.pods[uid].pod)
+                self.simulation.pending.append((uid, self.world.now))
+            return
+        self.simulation.outcome.placements += 1
+        self.simulation.delete_later(uid)
 
-    def restart_scheduler(self) -> None:
+    def restart(self) -> None:
         """A new scheduler reads all reports and lists all pods."""
         self.scheduler = self.make()
         for report in self.reports.values():

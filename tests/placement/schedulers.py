@@ -9,7 +9,7 @@ from alignup.align.workload.demand import FitRequest, fit_request
 from alignup.placement.cluster import Cluster
 from alignup.placement.report import HostReport, PodStage
 from tests.align.hosts import GPU
-from tests.placement.model import PodObject
+from tests.placement.model_api import PREEMPTED, PodObject
 
 
 class Predicting:
@@ -29,7 +29,9 @@ class Predicting:
         self.cluster.forget(pod.uid)
 
     def handle(self, found: PodObject, stage: PodStage, reason: str) -> None:
-        if reason:
+        if reason == PREEMPTED:
+            self.cluster.observe_preemption(found.pod, found.host)
+        elif reason:
             self.cluster.observe_rejection(found.pod.uid, found.host, reason)
         else:
             self.cluster.observe(found.pod, found.host, stage)

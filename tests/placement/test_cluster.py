@@ -511,9 +511,15 @@ class TestCausesOfRejections:
 
     def test_another_configuration(self):
         cluster = self.assumed()
-        cluster.confirm(report("a", host(Policy.RESTRICTED), 2))
+        cluster.confirm(report("a", host(Policy.RESTRICTED), 2, kubelet="again"))
 
         assert self.cause(cluster) is Cause.CONFIGURATION
+
+    def test_a_pod_that_the_kubelet_preempted(self):
+        cluster = self.assumed()
+        cluster.observe_preemption(pod("victim"), "a")
+
+        assert self.cause(cluster) is Cause.PREEMPTION
 
     def test_a_device_that_failed_as_a_later_report_shows(self):
         ill = host()

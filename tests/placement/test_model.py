@@ -1,6 +1,7 @@
 """No pod is sent to a kubelet that rejects it, whatever the delays: a simulated cluster under load.
 
-Small in ``make test``, 50,000 placements in ``make soak``; set ``ALIGNUP_PLACEMENTS`` to the number of each run.
+Small in ``make test``, tens of thousands of placements in ``make soak``; set ``ALIGNUP_PLACEMENTS`` to the number of
+each run, for example 100,000 with ``-k every_rejection``.
 """
 
 import os
@@ -15,7 +16,7 @@ from alignup.align.workload import Container, Pod
 from alignup.placement.report import Cause
 from tests.align.hosts import GPU, host
 from tests.effort import SEED, did, rounds
-from tests.placement.model import Disturbances, Outcome, Simulation
+from tests.placement.model import CRITICAL, Disturbances, Outcome, Simulation
 from tests.placement.schedulers import NumaBlind, PerNodeTotals, Predicting
 from tests.strategies_pods import container, guaranteed
 
@@ -39,10 +40,11 @@ def workload(seed: int) -> Iterator[tuple[Pod, float]]:
             containers = (container("app", {"cpu": "500m"}),)
         elif kind < 0.3:
             containers = (*containers, guaranteed("more", {"cpu": "1", "memory": "64Mi"}))
-        yield Pod(name="pod", containers=containers), random.uniform(2, 20)
+        priority = CRITICAL if kind < 0.02 else None
+        yield Pod(name="pod", containers=containers, priority=priority), random.uniform(2, 20)
 
 
-def run_ours(seed: int, **disturbances: float) -> tuple[Simulation, Outcome, Counter[str]]:
+def run_ours(seed: int, *, services: int = 1, **disturbances: float) -> tuple[Simulation, Outcome, Counter[str]]:
     causes: Counter[str] = Counter()
     simulation = Simulation(
         hosts(),
@@ -50,6 +52,7 @@ def run_ours(seed: int, **disturbances: float) -> tuple[Simulation, Outcome, Cou
         workload(seed),
         seed=seed,
         disturbances=Disturbances(**disturbances),
+        services=services,
     )
     return simulation, simulation.run(PLACEMENTS), causes
 
@@ -64,14 +67,48 @@ def test_no_kubelet_rejects_a_pod_that_was_predicted_to_fit():
 
 
 @pytest.mark.soak
-def test_every_rejection_has_one_of_the_known_causes():
-    simulation, outcome, causes = run_ours(SEED + 1, foreign=0.3, restarts=0.05, devices=0.1, schedulers=0.05)
+@pytest.mark.parametrize(
+    ("interference", "known"),
+    [
+        ({"services": 3}, {Cause.FOREIGN_POD}),
+        ({"critical": 0.5}, {Cause.FOREIGN_POD, Cause.PREEMPTION}),
+        ({"configurations": 0.1}, {Cause.CONFIGURATION, Cause.KUBELET_RESTART}),
+    ],
+    ids=lambda one: "-".join(one) if isinstance(one, dict) else "",
+)
+def test_one_kind_of_interference_has_its_own_causes(interference, known):
+    simulation, outcome, causes = run_ours(SEED + 2, **interference)
 
-    did("placements in a simulated cluster with interference", outcome.placements)
-    for cause, number in causes.items():
-        did(f"rejections by cause: {cause}", number)
-    assert causes.keys() <= {Cause.FOREIGN_POD, Cause.KUBELET_RESTART, Cause.DEVICES, Cause.HOST_RESOURCES}
+    count_causes(f"with {' and '.join(interference)}", outcome, causes)
+    assert causes.keys() <= known
     assert simulation.drain() == 0, "pods were starved"
+
+
+@pytest.mark.soak
+def test_every_rejection_has_one_of_the_known_causes():
+    simulation, outcome, causes = run_ours(
+        SEED + 1,
+        services=2,
+        foreign=0.3,
+        restarts=0.05,
+        devices=0.1,
+        schedulers=0.05,
+        critical=0.1,
+        configurations=0.02,
+    )
+
+    count_causes("with interference", outcome, causes)
+    assert causes.keys().isdisjoint({Cause.UNEXPLAINED, Cause.APPROXIMATE})
+    assert causes.total() <= outcome.rejections, "a rejection was counted twice"
+    assert simulation.drain() == 0, "pods were starved"
+
+
+def count_causes(how: str, outcome: Outcome, causes: Counter[str]) -> None:
+    did(f"placements in a simulated cluster {how}", outcome.placements)
+    did(f"rejections {how}", outcome.rejections)
+    did(f"pods preempted by kubelets {how}", outcome.preempted)
+    for cause, number in causes.items():
+        did(f"rejections {how} by cause: {cause}", number)
 
 
 @pytest.mark.soak

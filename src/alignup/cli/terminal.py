@@ -42,6 +42,7 @@ def log_to_stderr() -> None:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # the format has none of them
 
 
 def width() -> int:

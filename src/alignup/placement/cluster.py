@@ -184,6 +184,13 @@ class Cluster:
                 self._explain_rejections(record)
             self._verdicts.touch(host)
 
+    def observe_preemption(self, pod: Pod, host: str) -> None:
+        """The kubelet ended *pod* to make room for a critical one; it decides otherwise than predicted meanwhile."""
+        record = self._records.get(host)
+        if record is not None:
+            record.disturb(Cause.PREEMPTION)
+        self.observe(pod, host, PodStage.ENDED)
+
     def take_rejections(self) -> list[RejectedPrediction]:
         """The rejections of pods that were predicted to be admitted, with their causes, since the last call.
 

@@ -56,11 +56,11 @@ def pod_stage(
 
 
 class Cause(StrEnum):
-    """Why a kubelet can decide otherwise than predicted; the list is complete."""
+    """Why a kubelet can decide otherwise than predicted; the list is complete. Of several, the first is counted."""
 
     FOREIGN_POD = "foreign_pod"  #: a static pod, one created with a node name, or one of another scheduler
-    KUBELET_RESTART = "kubelet_restart"  #: a starting kubelet admits the pods it finds by age
     CONFIGURATION = "configuration"  #: other settings, or another machine
+    KUBELET_RESTART = "kubelet_restart"  #: a starting kubelet admits the pods it finds by age
     DEVICES = "devices"  #: devices came, went, or changed their health
     PREEMPTION = "preemption"  #: the kubelet ended pods for a critical one
     HOST_RESOURCES = "host_resources"  #: the host as a whole had no room (OutOfcpu and so on)

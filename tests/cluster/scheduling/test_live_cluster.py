@@ -6,11 +6,12 @@ from alignup.cluster.scheduling.live_cluster import SILENT_SECONDS, LiveCluster,
 from alignup.cluster.sources import binding_time, known_pod
 from alignup.kubeapi import PODS, Access, ApiClient, Timing
 from alignup.kubeapi.pod_trimming import PodTrimmer
+from alignup.placement.report import Cause
 from alignup.schema.codec import convert
 from alignup.testing.api_server import ApiFault
 from bench.pods_of_a_cluster import pod as big_pod
 from tests.align.hosts import pod
-from tests.cluster.api_objects import node
+from tests.cluster.api_objects import api_pod, node
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
@@ -175,6 +176,18 @@ async def test_rejections_are_counted_by_cause(nodes, client, follow):
 
     await until(lambda: len(counted) > 1)
     assert counted == [("as_predicted", ""), ("rejected", "foreign_pod")]
+
+
+async def test_pods_that_a_kubelet_preempted_are_a_cause_of_their_own(live, nodes):
+    """A kubelet ends pods to admit a critical one."""
+    nodes.create(WIDE, "a")
+    nodes.admit("a", WIDE)
+    await until(lambda: kinds(live)["a"] == "rejects")
+    assert live.assume(pod("small", cpu="1"), "a").admits
+
+    ended = api_pod(WIDE, "a", phase="Failed")
+    nodes.server.put({**ended, "status": {**ended["status"], "reason": "Preempting"}})
+    await until(lambda: live.cluster.record("a").binding("small").causes == {Cause.PREEMPTION})
 
 
 async def test_containers_of_a_force_deleted_pod_may_still_run(nodes, client, follow):

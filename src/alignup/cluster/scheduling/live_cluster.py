@@ -38,8 +38,10 @@ NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
 SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState every few minutes counts as dead
 CHECK_SECONDS = 60.0  #: between looking for such observers
+GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
 
 _REJECTED = "Pod was rejected"  #: how the kubelet's message about a pod that it did not admit begins
+_PREEMPTED = "Preempting"  #: the kubelet's reason of a pod that it ended for a critical one
 
 _log = logging.getLogger(__name__)
 
@@ -112,6 +114,7 @@ class LiveCluster:
             await self.pods.wait_synced()
             gc.collect()
             gc.freeze()  # collecting garbage among so many objects takes a second
+            gc.set_threshold(*GARBAGE)
             self._ready.set()
             while True:
                 await asyncio.sleep(CHECK_SECONDS)
@@ -366,7 +369,10 @@ class LiveCluster:
                 read = self._pod_reader.read_bound(pod, self.cluster.record(host))
             if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
                 self._fallback.bound(host, pod, read)
-            self.cluster.observe(read, host, stage)
+            if stage is PodStage.ENDED and pod.status.reason == _PREEMPTED:
+                self.cluster.observe_preemption(read, host)
+            else:
+                self.cluster.observe(read, host, stage)
         self._touch(host)
 
     def _count(self, outcome: str, cause: str) -> None:

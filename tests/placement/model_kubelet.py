@@ -1,0 +1,182 @@
+"""A simulated kubelet and its observer: how a real one admits, ends and preempts pods, restarts, and writes files."""
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+
+from alignup.align.decision import Decision
+from alignup.align.fit import insufficient_resources, is_critical, may_preempt, still_missing
+from alignup.align.host import Host, Settings
+from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy, Scope
+from alignup.align.workload import Pod
+from alignup.align.workload.demand import fit_request
+from alignup.placement.report import HostReport, PodStage
+from tests.align.hosts import GPU
+from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch
+
+RECONCILE = 10.0  #: seconds until a kubelet removes ended pods from its files by itself
+
+
+class Kubelet:
+    def __init__(self, name: str, host: Host, api: ApiServer, publish: Callable[[HostReport], object]) -> None:
+        self.name, self.host, self.api, self.world = name, host, api, api.world
+        self.publish = publish
+        self.ended: set[str] = set()  #: ended pods that the files still contain
+        self.running: dict[str, tuple[float, int]] = {}  #: uid → since when, and how many exclusive CPUs
+        self.busy = 0.0  #: CPU seconds of pods that ended
+        self.waiting: list[PodObject] | None = None  #: pods that were bound while the kubelet was down
+        self.starts = self.sequence = 0
+        self.preempted = 0  #: pods that were ended for critical ones
+        self.last_report = self.last_flip = -10.0
+        self.reporting = False
+        api.kubelets[name] = Watch(self.world, self.handle, (0.001, 0.3))
+        self.report()
+
+    def handle(self, found: PodObject, stage: PodStage, _: str) -> None:
+        if stage is PodStage.RUNNING:
+            if self.waiting is None:
+                self.admit(found)
+            else:
+                self.waiting.append(found)
+        elif stage is PodStage.TERMINATING:
+            self.world.after(self.world.random.uniform(0.01, 3), lambda: self.finish(found))
+        else:
+            self.forget(found.pod.uid)  # the object is gone: a pod that was deleted by force ends here
+
+    def admit(self, found: PodObject) -> None:
+        for uid in self.ended:
+            self.host.release(uid)
+        self.ended.clear()
+        decision = self.host.decide_without_plugins(found.pod)
+        uid = found.pod.uid
+        if decision.rejection and decision.rejection.provider == "host" and is_critical(found.pod):
+            decision = self.preempt(found.pod, decision)
+        if decision.admitted:
+            self.host.apply(decision)
+            self.running[uid] = self.world.now, self.host.ledger.cpus.owned(uid).bit_count()
+            self.world.after(found.lifetime, lambda: self.finish(found))
+        elif uid in self.api.pods:
+            self.api.record(uid, PodStage.ENDED, decision.rejection.reason if decision.rejection else "")
+        self.changed()
+
+    def preempt(self, pod: Pod, decision: Decision) -> Decision:
+        """End running pods, the last ones first, so that the host as a whole has room for a critical one.
+
+        The kubelet has placed the critical pod before it ends the others, so it gets nothing of theirs.
+        """
+        aligning = copy(self.host)
+        aligning.rules = replace(self.host.rules, allocatable=None)
+        placed = aligning.decide_without_plugins(pod)
+        allocatable = self.host.rules.allocatable
+        assert allocatable
+        used = self.host.ledger.used
+        room = allocatable.with_devices(self.host.ledger.devices.allocatable())
+        insufficient = insufficient_resources(fit_request(pod), used=used, allocatable=room)
+        admitted = self.host.ledger.pods
+        victims: list[str] = []
+        for uid in reversed(list(self.running)):
+            if not still_missing(insufficient, [admitted[one].pod for one in victims]):
+                break
+            if may_preempt(pod, admitted[uid].pod):
+                victims.append(uid)
+        if not placed.admitted or still_missing(insufficient, [admitted[one].pod for one in victims]):
+            return decision
+        for uid in victims:
+            self.forget(uid)
+            self.api.end(uid, PREEMPTED)
+        self.preempted += len(victims)
+        return placed
+
+    def finish(self, found: PodObject) -> None:
+        """A pod has ended; the API server learns of it later."""
+        uid = found.pod.uid
+        if uid in self.running:
+            self.forget(uid)
+            late = self.world.random.uniform(0.001, 0.5)
+            self.world.after(late, lambda: self.api.end(uid))
+
+    def forget(self, uid: str) -> None:
+        if uid in self.running:
+            since, cpus = self.running.pop(uid)
+            self.busy += cpus * (self.world.now - since)
+            self.ended.add(uid)
+            self.world.after(RECONCILE, self.reconcile)
+
+    def reconcile(self) -> None:
+        for uid in self.ended:
+            self.host.release(uid)
+        self.ended.clear()
+        self.changed()
+
+    def restart(self, settings: Settings | None = None, *, drained: bool = False) -> None:
+        """Restart, with other settings if given; *drained*: all pods have ended, and the state files are deleted."""
+        if self.waiting is None:
+            self.waiting = []
+            self.world.after(self.world.random.uniform(0.5, 3), lambda: self.start(settings, drained=drained))
+
+    def start(self, settings: Settings | None = None, *, drained: bool = False) -> None:
+        if drained:
+            for uid in tuple(self.running):
+                self.forget(uid)
+                self.api.end(uid)
+            self.ended.clear()
+        if settings is not None:
+            self.host = Host(self.host.machine, settings, ledger=None if drained else self.host.ledger)
+        found, self.waiting = self.waiting or [], None
+        self.starts += 1
+        for one in sorted(found, key=lambda one: one.created):
+            if one.stage is PodStage.RUNNING:
+                self.admit(one)
+            else:  # it was deleted meanwhile, and never ran
+                self.api.end(one.pod.uid)
+        self.changed()
+
+    def reconfigure(self) -> None:
+        """Restart with another policy and scope, or with another reservation, for which the host is drained."""
+        random, settings = self.world.random, self.host.settings
+        if random.random() < 0.3:
+            cpus = Quantity.parse(str(random.randint(1, 2)))
+            reserved = replace(settings.cpus, reservation=cpus)
+            reservation = {**settings.reservation, "cpu": cpus}
+            self.restart(replace(settings, cpus=reserved, reservation=reservation), drained=True)
+            return
+        policy = random.choice((Policy.SINGLE_NUMA_NODE, Policy.RESTRICTED, Policy.BEST_EFFORT))
+        topology = replace(settings.topology, policy=policy, scope=random.choice(tuple(Scope)))
+        self.restart(replace(settings, topology=topology))
+
+    def flip_device(self) -> None:
+        """A device changes its health, and stays so for a while: reports do not show what happened between them."""
+        if self.world.now < self.last_flip + 10:
+            return
+        self.last_flip = self.world.now
+        inventory = self.host.ledger.devices.inventories[GPU]
+        index = self.world.random.randrange(len(inventory.devices))
+        devices = [
+            replace(device, healthy=device.healthy != (place == index))
+            for place, device in enumerate(inventory.devices)
+        ]
+        self.host.update_devices(GPU, devices)
+        self.changed()
+
+    def changed(self) -> None:
+        """The files changed: the observer reads them soon, at most once a second."""
+        if not self.reporting:
+            self.reporting = True
+            soon = max(self.last_report + 1.0 - self.world.now, self.world.random.uniform(0.02, 0.7))
+            self.world.after(soon, self.report)
+
+    def report(self) -> None:
+        self.reporting = False
+        self.last_report = self.world.now
+        self.sequence += 1
+        self.publish(
+            HostReport(
+                host=self.name,
+                machine=self.host.machine,
+                settings=self.host.settings,
+                ledger=self.host.ledger,
+                sequence=self.sequence,
+                kubelet=str(self.starts),
+            )
+        )
