@@ -183,8 +183,9 @@ class Host:
         """Release everything the pod holds; does nothing for an unknown pod."""
         if uid in self.ledger.pods:
             ledgers = self.ledger.by_provider()
-            released = {one.name: one.release(ledgers[one.name], uid) for one in self.providers}
-            self.ledger = self.ledger.without_pod(uid, released)
+            for provider in self.providers:
+                ledgers[provider.name] = provider.release(ledgers[provider.name], uid)
+            self.ledger = self.ledger.without_pod(uid, ledgers)
 
     def update_devices(self, resource: str, devices: Iterable[Device]) -> None:
         devices = tuple(devices)

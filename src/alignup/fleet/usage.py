@@ -39,7 +39,8 @@ class _Gauge:
     def change(self, value: int, time: float) -> None:
         self.area += self.value * (time - self.since)
         self.since, self.value = time, value
-        self.peak = max(self.peak, value)
+        if value > self.peak:  # noqa: PLR1730 - ten times for each pod, and max() takes twice as long
+            self.peak = value
 
     def stats(self, start: float, end: float) -> UsageStats:
         area = self.area + self.value * (end - self.since)

@@ -1,5 +1,7 @@
 """Who owns which CPUs: what giving and taking back change, and what they never change."""
 
+from dataclasses import replace
+
 import pytest
 
 from alignup.align import bits
@@ -142,3 +144,18 @@ def test_only_one_pod_has_reusable_cpus():
 def test_union():
     assert union([]) == 0
     assert union([cpus("1"), cpus("3"), cpus("1-2")]) == cpus("1-3")
+
+
+def counted(ledger: CpuLedger) -> dict[int, int]:
+    return {node: (own & ledger.shared & ~ledger.reserved).bit_count() for node, own in ledger.node_cpus.items()}
+
+
+def test_free_cpus_are_counted_after_every_change():
+    init = IDLE.give("pod", "init", cpus=cpus("1-2,5"))
+    again = init.give("pod", "app", cpus=cpus("2-3,5"))
+    back = again.take_back("pod", "init")
+    whole = back.give_pod("other", cpus("6-7"), containers={"app": cpus("6")})
+    ledgers = [init, again, back, whole, whole.take_back("pod", "app"), whole.take_back("other", "app")]
+
+    assert [ledger.free for ledger in ledgers] == [counted(ledger) for ledger in ledgers]
+    assert replace(again, shared=ALL).free == IDLE.free

@@ -95,8 +95,8 @@ class CpuLedger:
         containers = self.held.get(uid, {})
         if container not in containers:
             return self
-        rest = {name: cpus for name, cpus in containers.items() if name != container}
-        if rest:
+        if len(containers) > 1:
+            rest = {name: cpus for name, cpus in containers.items() if name != container}
             freed = 0 if uid in self.pod_held else containers[container] & ~bits.union(rest.values())
             return replace(self, shared=self.shared | freed, held=with_item(self.held, uid, rest))
         freed = self.owned(uid)

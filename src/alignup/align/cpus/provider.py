@@ -24,7 +24,7 @@ from alignup.align.machine import KubeletView
 from alignup.align.provider import Need, Provider
 from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, Policy
-from alignup.align.workload import Container, Pod, demand
+from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU
 
 CpuSelection = PackedSelection | DistributedSelection
@@ -199,6 +199,8 @@ class CpuProvider(Provider[CpuLedger]):
     def exclusive_cpus(self, pod: Pod, container: Container | None = None) -> int:
         if self.policy is CpuPolicy.NONE or (pod.has_pod_level_resources and not self.pod_level):
             return 0
+        if container is not None and not pod.has_pod_level_resources:  # the usual case
+            return container.resources.whole_cpus if pod.qos is QoS.GUARANTEED else 0
         return demand.exclusive_cpus(pod, container, pod_level_managers=self.pod_level)
 
     def needs(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:

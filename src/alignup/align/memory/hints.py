@@ -136,7 +136,9 @@ class MemoryHintFamily:
 def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintFamily | None:
     """The sets of nodes that can serve *need* for a container of *pod*; ``None`` if there is none."""
     wanted = tuple(need.values())
-    only = next(iter(need)) if len(need) == 1 else None  # one type, the usual case, needs no comprehensions
+    # One type, the usual case, needs no comprehensions.
+    only, size = next(iter(need.items())) if len(need) == 1 else (None, 0)
+    free: NodeAmounts
     idle: dict[int, NodeAmounts] = {}
     fixed_sets: list[NodeSet] = []
     groups = dict.fromkeys(ledger.reusable_by(pod))
@@ -145,8 +147,8 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
     for id_, (cells, assignments, tables) in ledger.nodes.items():
         # A node that does not list a type has none of it; the kubelet crashes there.
         if only is not None:
-            free: NodeAmounts = (tables[only].free if only in tables else 0,)
-            enough = free >= wanted
+            amount = tables[only].free if only in tables else 0
+            free, enough = (amount,), amount >= size
         else:
             free = tuple([tables[type_].free if type_ in tables else 0 for type_ in need])
             enough = all(map(ge, free, wanted))

@@ -257,8 +257,9 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
 
 def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
     """Undo a charge: release what the nodes have reserved, the lowest first."""
-    size = block.size
-    for id_ in bits.members(block.nodes):
+    size, group = block.size, block.nodes
+    single = group and group & group - 1 == 0
+    for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         node = nodes[id_]
         table = node.tables.get(block.type, EMPTY_TABLE)
         given = min(size, table.reserved)

@@ -188,7 +188,8 @@ def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSe
 
 
 def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block, ...]:
-    return tuple([Block(nodes, type_, size) for type_, size in sorted(sizes.items()) if size > 0 or zeros])
+    ordered = sorted(sizes.items()) if len(sizes) > 1 else sizes.items()
+    return tuple([Block(nodes, type_, size) for type_, size in ordered if size > 0 or zeros])
 
 
 def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
