@@ -8,6 +8,7 @@ fail that do not fit. Reading never waits: the current state is an immutable val
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +28,8 @@ MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one checkpoint
 
 #: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or until they are many.
-DISPATCH_IDLE_SECONDS, DISPATCH_BATCH = 0.001, 8
+#: Before many are dispatched, the event loop gets the time to send the answers.
+DISPATCH_IDLE_SECONDS, DISPATCH_BATCH, ANSWER_SECONDS = 0.001, 16, 0.0002
 
 _WORKER_DIED = "the admission queue has stopped, which is a bug in alignup; restart the agent, and report its log"
 
@@ -231,8 +233,9 @@ class AdmissionQueue:
             self.start_pending(started)
         if flushed:
             self._dispatch_events()
-        elif len(self._events) >= DISPATCH_BATCH:  # a few after each batch of jobs, so that none waits for all of them
-            self._dispatch_events(max(2, len(self._events) // 4))
+        elif len(self._events) >= DISPATCH_BATCH:
+            time.sleep(ANSWER_SECONDS)
+            self._dispatch_events()
         self._deliver(*((job, None, None) for job in flushed))
 
     def _run_all(self, jobs: Iterable[_Job], *, admits_waiting: bool = True) -> tuple[AgentState, list[_Done]]:
@@ -249,8 +252,8 @@ class AdmissionQueue:
                 batch.append((job, transaction, result))
         return state, batch
 
-    def _dispatch_events(self, most: int | None = None) -> None:
-        events, self._events = self._events[:most], [] if most is None else self._events[most:]
+    def _dispatch_events(self) -> None:
+        events, self._events = self._events, []
         if events:
             self._dispatch(events)
 
