@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,30 @@ def test_compare_simulates_every_combination(jobs):
         "single-numa-node",
     }
     assert any("can not be used at the same time" in one["error"] for one in document["illegal"])
+
+
+@pytest.mark.parametrize("dimensions", ["policy,scope", "policy,cpu-options"])
+def test_a_comparison_fits_80_columns_and_folds_ties(dimensions):
+    generated = ("--generate", "training", "--count", "8")
+    run = in_process("simulate", *generated, *ON_NODE, "--compare", dimensions, "--jobs", "1", env={"COLUMNS": "80"})
+
+    assert max(map(len, run.stdout.splitlines())) <= 80
+    ranks = re.findall(r"^ {1,3}(\d+)  ", run.stdout.partition("Why pods")[0], re.MULTILINE)
+    assert 1 < len(ranks) == len(set(ranks)) < 7
+
+
+def test_the_pictures_show_the_node_at_peak_demand(tmp_path):
+    """At the end of a generated workload, all pods have left."""
+    svg, html = tmp_path / "node.svg", tmp_path / "report.html"
+    generated = ("--generate", "training", "--count", "20")
+    run = in_process("simulate", *generated, *ON_NODE, "--svg", svg, "--html", html)
+
+    assert run.returncode == 0
+    assert "data-holder=" in svg.read_text()
+    assert "data-holder=" in html.read_text()
+    assert f"Wrote {html}." in run.stderr
+    again = in_process("simulate", *generated, *ON_NODE, "--html", tmp_path / "missing" / "x")
+    assert (again.returncode, "in --html" in again.stderr) == (2, True)
 
 
 def test_compare_as_text():

@@ -48,7 +48,8 @@ class SimulateOptions:
     )
     jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=click.IntRange(1, 1024))
     ignore_missing_devices: bool = flag_option(IGNORE_MISSING_HELP)
-    svg: Path | None = path_option("FILE", "Write a picture of the final state to FILE")
+    html: Path | None = path_option("FILE", "Write a report with plots to FILE, which needs no other file")
+    svg: Path | None = path_option("FILE", "Write a picture of the node at peak demand to FILE")
     cluster: Path | None = path_option(
         "FILE", "Simulate a cluster: groups of nodes, as described in docs/fleet.md, or the nodes of openb (CSV)"
     )
@@ -98,6 +99,8 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
             advice="For example: alignup simulate --generate mixed",
         )
     if options.cluster is not None or options.nodes is not None:
+        if options.html:
+            raise InputError("--html is for one node", advice="Omit --html; -o json has the results of a cluster.")
         from alignup.cli import simulate_cluster  # noqa: PLC0415 - not needed for --help
 
         simulate_cluster.run(host, options, output)

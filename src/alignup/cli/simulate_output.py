@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import click
 
@@ -15,7 +16,8 @@ from alignup.align.machine import Machine
 from alignup.align.workload.names import CPU
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError
-from alignup.cli.layout import paragraph, section, table
+from alignup.cli.comparison_output import comparison_lines, more_lines
+from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.fleet import compare, events, generate, report, simulate, trace
@@ -30,7 +32,6 @@ from alignup.picture.text_format import clean, format_size, pluralize
 Events = tuple[WorkloadEvent, ...]
 
 _MAX_ROWS = 20  #: of pods or combinations
-_MAX_EXAMPLES = 4  #: combinations listed per error
 _LARGEST = "room: the largest request of one container that still fits, at peak demand and at the end"
 _WRITABLE = "Give a file that can be written."
 
@@ -45,27 +46,46 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         with inputs.input_errors("in --save", advice=_WRITABLE), options.save.open("w", encoding="utf-8") as file:
             trace.write(found, file)
         click.echo(f"Wrote {pluralize(len(pods), 'pod')} to {options.save}.", err=True)
-    if options.compare is not None:
-        comparison = _compare(node.host, found, options)
-        if output == "json":
-            terminal.print_json(compare.to_document(comparison))
-        elif output == "csv":
-            report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
-        else:
-            terminal.print_lines(_comparison_lines(comparison))
+    comparison = None if options.compare is None else _compare(node.host, found, options)
+    if comparison is not None and options.html is None:
+        _print_comparison(comparison, output)
         return
     with inputs.input_errors("in the workload"), terminal.progress("Simulating", "events") as progress:
         lenient = options.ignore_missing_devices
         result = simulate.run(node.host, found, progress=progress, ignore_missing_devices=lenient)
     if options.svg:
         with inputs.input_errors("in --svg", advice=_WRITABLE):
-            options.svg.write_text(draw_svg(result.machine, result.end.ledger), encoding="utf-8")
-    if output == "json":
+            options.svg.write_text(draw_svg(result.machine, result.peak.ledger), encoding="utf-8")
+    if options.html:
+        _write_html(options.html, result, found, comparison)
+    if comparison is not None:
+        _print_comparison(comparison, output)
+    elif output == "json":
         terminal.print_json(report.to_document(result))
     elif output == "csv":
         report.write_rows(report.COLUMNS, report.rows(result), sys.stdout)
     else:
         terminal.print_lines(_result_lines(result, timed=not options.files))
+
+
+def _print_comparison(comparison: Comparison, output: str) -> None:
+    if output == "json":
+        terminal.print_json(compare.to_document(comparison))
+    elif output == "csv":
+        report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
+    else:
+        terminal.print_lines(comparison_lines(comparison))
+
+
+def _write_html(path: Path, result: SimulationResult, found: Events, comparison: Comparison | None) -> None:
+    from alignup.fleet import html_report  # noqa: PLC0415 - only for --html
+
+    pods = pluralize(len(result.outcomes), "pod")
+    title = f"Simulation of {pods}" + ("" if comparison is None else ", and a comparison of settings")
+    text = html_report.render(result, found, title=title, comparison=comparison)
+    with inputs.input_errors("in --html", advice=_WRITABLE):
+        path.write_text(text, encoding="utf-8", errors="replace")
+    click.echo(f"Wrote {path}.", err=True)
 
 
 def read_events(options: SimulateOptions, machine: Machine, *, keep: bool = False) -> Events:
@@ -191,35 +211,4 @@ def _pod_lines(result: SimulationResult) -> Iterator[Line]:
             detail += f" (not schedulable: {sentences.no_plugin(row['missing'].split(' '))})"
         rows.append([f"{row['namespace']}/{row['name']}", row["outcome"], detail])
     yield from table(rows)
-    yield from _more(number)
-
-
-def _comparison_lines(comparison: Comparison) -> Iterator[Line]:
-    ranked, invalid = comparison.ranked, comparison.invalid
-    tried = pluralize(len(ranked) + len(invalid), "combination")
-    best = ", best first" if ranked else ""
-    yield (Cell(f"{tried}, {len(ranked)} of them valid{best}", "title"),)
-    if ranked:
-        yield ()
-        figures = ["admitted", "rejected", "one node", "stranded CPUs", "devices", "reasons"]
-        rows = []
-        for one in ranked[:_MAX_ROWS]:
-            score, stranded = one.score, one.score.stranded
-            numbers = (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
-            reasons = ", ".join(f"{number} {reason}" for reason, number in score.reasons.items())
-            rows.append([str(one.rank), *one.variant.choices.values(), *map(str, numbers), reasons])
-        yield from table(rows, ["", *ranked[0].variant.choices, *figures])
-        yield from _more(len(ranked))
-    if invalid:
-        yield from section("The kubelet does not start with")
-        for error in dict.fromkeys(one.error for one in invalid):
-            yield from paragraph(error, prefix="  ", style="warn")
-            labels = [clean(one.label) for one in invalid if one.error == error]
-            for label in labels[:_MAX_EXAMPLES]:
-                yield (Cell(f"      {label}"),)
-            yield from _more(len(labels), shown=_MAX_EXAMPLES)
-
-
-def _more(number: int, *, shown: int = _MAX_ROWS) -> Iterator[Line]:
-    if number > shown:
-        yield (Cell(f"      … and {number - shown} more; -o csv lists all", "dim"),)
+    yield from more_lines(number)
