@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test soak coverage dist image bundle lint bench e2e browser format lock clean again
+.PHONY: help setup run test soak coverage dist image bundle sbom audit docs lint bench e2e browser format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
@@ -17,6 +17,9 @@ help:
 	@echo "make image     build the container image as an OCI archive in dist/, without a base image (needs apt-get and dpkg-deb)"
 	@echo "make bundle    build one file in dist/ that runs without Python (needs apt-get and dpkg-deb)"
 	@echo "make browser   install what tests of the web pages in Chromium need, for make e2e"
+	@echo "make sbom      write the bill of materials and the licences of all libraries to dist/"
+	@echo "make audit     compare the locked libraries with advisories (ADVISORIES=DIR: in the OSV format)"
+	@echo "make docs      build the documentation as a site in build/site"
 	@echo "make format    format the code"
 
 setup: $(READY)
@@ -57,6 +60,24 @@ dist: $(READY)
 bundle: $(READY)
 	$(BIN)/python -m tools.bundle
 
+sbom: $(READY)
+	$(BIN)/python -m tools.sbom
+
+audit: $(READY)
+	$(BIN)/python -m tools.audit $(ADVISORIES)
+
+# mkdocs has an environment of its own.
+DOCS := build/docs-venv
+$(DOCS)/.ready: lock/docs.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/docs.txt
+	@touch $@
+
+docs: $(READY) $(DOCS)/.ready
+	$(BIN)/python -m tools.site build/site-source
+	$(DOCS)/bin/mkdocs build --strict --quiet
+	@echo "open build/site/index.html"
+
 image: $(READY)
 	$(BIN)/python -m tools.image
 
@@ -86,6 +107,8 @@ COMPILE := uv pip compile pyproject.toml --extra agent --extra cluster --univers
 lock:
 	$(COMPILE) --extra dev -o lock/dev.txt
 	$(COMPILE) --constraints lock/dev.txt -o lock/runtime.txt
+	echo mkdocs | uv pip compile - --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/docs.txt
 	$(COMPILE) --extra browser --constraints lock/dev.txt -o lock/browser.txt
 
 clean:

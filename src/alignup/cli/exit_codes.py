@@ -1,4 +1,4 @@
-"""The exit codes of all commands; docs/reference/exit-codes.md shows this table."""
+"""The exit codes of all commands; docs/exit-codes.md shows this table."""
 
 OK, FAILED, USAGE = 0, 1, 2
 RUN_REJECTED, RUN_FAILED, NOT_EXECUTABLE, NOT_FOUND = 124, 125, 126, 127

@@ -1,0 +1,58 @@
+"""The commands of docs/first-five-minutes.md lead from a rejected pod on a real cluster to the reason."""
+# ruff: noqa: S101, S607
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e import cluster_guest, control_plane
+from e2e.api import until
+from e2e.cluster_bed import ClusterBed
+from e2e.cluster_guest import NARROW
+from e2e.containerd import BUSYBOX
+
+PAGE = Path(__file__).parents[1] / "docs" / "first-five-minutes.md"
+PODS = "/api/v1/namespaces/default/pods"
+AMOUNTS = {"cpu": "3", "memory": "16Mi"}  #: no NUMA node of the guest has three CPUs
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web", "namespace": "default"},
+    "spec": {
+        "nodeName": "narrow",
+        "containers": [{"name": "app", "image": BUSYBOX, "resources": {"limits": AMOUNTS, "requests": AMOUNTS}}],
+    },
+}
+
+
+def commands() -> str:
+    """All commands of the page as one script, with an image that the guests have."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return "".join(blocks).replace("--image=busybox", f"--image={BUSYBOX}")
+
+
+def test_the_commands_lead_to_the_reason(tmp_path: Path) -> None:
+    if absent := cluster_guest.missing() or control_plane.missing(["kubectl"]):
+        pytest.skip(absent)
+    with ClusterBed(tmp_path / "bed", {"narrow": NARROW}) as bed:
+        bed.api.request("POST", PODS, POD)
+        until("the pod is rejected", lambda: bed.api.request("GET", f"{PODS}/web")["status"].get("phase") == "Failed")
+        programs = [str(Path(sys.executable).parent), str(control_plane.program("kubectl").parent)]
+        env = {
+            **os.environ,
+            "PATH": os.pathsep.join([*programs, os.environ["PATH"]]),
+            "KUBECONFIG": str(bed.plane.directory / "admin.kubeconfig"),
+        }
+        work = tmp_path / "work"
+        work.mkdir()
+        done = subprocess.run(
+            ["sh", "-s"], input=commands(), cwd=work, env=env, capture_output=True, text=True, check=False, timeout=600
+        )
+
+    assert "Pod default/web is rejected: TopologyAffinityError" in done.stdout, done.stderr
+    assert "What would admit it" in done.stdout
+    assert "Traceback" not in done.stderr
