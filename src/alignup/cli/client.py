@@ -244,7 +244,7 @@ def start_tls(connection: "socket.socket", address: TcpAddress, ca_file: Path | 
         raise AgentError(f"the server at {address} does not speak HTTPS", advice=advice) from error
 
 
-def connect(options: AgentOptions) -> AgentClient:
+def connect(options: AgentOptions, *, timeout: float = TIMEOUT) -> AgentClient:
     """Return a client for the agent that *options* name (default: this user's). Nothing is sent yet."""
     try:
         default = UnixAddress(default_root(os.environ) / SOCKET_NAME)
@@ -257,7 +257,7 @@ def connect(options: AgentOptions) -> AgentClient:
         raise InputError(f"{error.filename}: {error.strerror}", where="in --token-file") from error
     if not token.isascii() or len(token.split()) > 1:
         raise InputError(f"{options.token_file} does not contain a token", where="in --token-file")
-    return AgentClient(address, token=token, ca_file=options.ca_file)
+    return AgentClient(address, token=token, timeout=timeout, ca_file=options.ca_file)
 
 
 def find_agent(options: AgentOptions) -> AgentClient | None:

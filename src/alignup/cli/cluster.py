@@ -14,6 +14,7 @@ import click
 from alignup.align.errors import AlignError
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
+from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import option, output_option, path_option, with_options, workload_field
@@ -66,7 +67,7 @@ class PodOptions:
     "alignup cluster why -f examples/node/trainer.yaml -o wide",
     summary="Explain which nodes admit a pod, and what would admit it elsewhere",
 )
-@click.argument("pod", required=False)
+@click.argument("pod", required=False, shell_complete=complete_cluster_pods)
 @with_options("what", PodOptions)
 @with_options("access", AccessOptions)
 @click.option(
@@ -120,7 +121,7 @@ def why(*, pod: str | None, what: PodOptions, access: AccessOptions, search: flo
     "alignup cluster nodes host-a host-b -o wide",
     summary="List nodes with their policies, what is free, and what still fits",
 )
-@click.argument("names", metavar="[NODE]...", nargs=-1)
+@click.argument("names", metavar="[NODE]...", nargs=-1, shell_complete=complete_cluster_nodes)
 @with_options("access", AccessOptions)
 @output_option("text", "wide", "json")
 def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None:

@@ -7,6 +7,7 @@ import click
 
 from alignup.cli.app import define_command
 from alignup.cli.client import AgentOptions, connect, pod_path
+from alignup.cli.completers import complete_agent_pods
 from alignup.cli.options import flag_option, option, with_options
 from alignup.cli.pod_status import find_pod
 
@@ -23,7 +24,7 @@ class LogOptions:
 
 
 @define_command("logs", "alignup logs web", "alignup logs ml/trainer-0 -c train --tail 20 -f")
-@click.argument("pod", metavar="POD")
+@click.argument("pod", metavar="POD", shell_complete=complete_agent_pods)
 @with_options("options", LogOptions)
 @with_options("agent", AgentOptions)
 def command(*, agent: AgentOptions, pod: str, options: LogOptions) -> None:

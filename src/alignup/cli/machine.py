@@ -10,6 +10,7 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
+from alignup.cli.completers import complete_machines
 from alignup.cli.options import output_option
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def command() -> None:
     "alignup machine show host.tar.gz -o svg > host.svg",
     summary="Show the topology of a machine",
 )
-@click.argument("machine", required=False)
+@click.argument("machine", required=False, shell_complete=complete_machines)
 @output_option("text", "svg", "yaml", "json")
 @click.option("--kubelet", is_flag=True, help="Show the machine as the kubelet sees it.")
 def show(*, machine: str | None, output: str, kubelet: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from alignup.align.quick_dataclass import dataclass
+from alignup.cli.completers import complete_files, complete_machines
 
 Decorator = Callable[[Any], Any]
 
@@ -67,7 +68,8 @@ IGNORE_MISSING_HELP = "Admit pods that request devices which no device plugin pr
 
 
 def pods_option(purpose: str) -> Any:
-    return option("FILE", f"Pods of the node (kubectl get pods -o yaml), {purpose}", multiple=True)
+    help_text = f"Pods of the node (kubectl get pods -o yaml), {purpose}"
+    return option("FILE", help_text, multiple=True, shell_complete=complete_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class NodeOptions:
         "Machine: a recording, directory, description, hwloc XML, cAdvisor JSON, or synthetic "
         "'pack:2 numa:2 core:8 pu:2'",
         "this machine",
+        shell_complete=complete_machines,
     )
     devices: tuple[str, ...] = option(
         "RESOURCE=N@NODE,…", "Add devices to the machine, such as example.com/gpu=4@0,4@1", multiple=True
@@ -111,9 +114,14 @@ def output_option(*formats: str) -> Decorator:
 
 
 workload_option: Decorator = click.option(
-    "-f", "--filename", "files", multiple=True, required=True, metavar="FILE", help=f"{_WORKLOADS}. Repeatable."
+    *("-f", "--filename", "files"),
+    multiple=True,
+    required=True,
+    metavar="FILE",
+    help=f"{_WORKLOADS}. Repeatable.",
+    shell_complete=complete_files,
 )
 
 
 def workload_field() -> Any:
-    return option("FILE", _WORKLOADS, "", "-f", "--filename", multiple=True)
+    return option("FILE", _WORKLOADS, "", "-f", "--filename", multiple=True, shell_complete=complete_files)

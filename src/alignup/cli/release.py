@@ -7,6 +7,7 @@ import click
 from alignup.cli import terminal
 from alignup.cli.app import define_command
 from alignup.cli.client import AgentOptions, connect, pod_path
+from alignup.cli.completers import complete_agent_pods
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_placements, find_pod, full_name, is_terminating
 
@@ -14,7 +15,7 @@ _MIN_POLL, _MAX_POLL = 0.05, 1.0  #: seconds between checks of a terminating pod
 
 
 @define_command("release", "alignup release web", "alignup release ml/trainer-0 ml/trainer-1")
-@click.argument("pods", nargs=-1, required=True, metavar="POD…")
+@click.argument("pods", nargs=-1, required=True, metavar="POD…", shell_complete=complete_agent_pods)
 @click.option(
     "--grace",
     type=click.IntRange(min=0),

@@ -1,0 +1,85 @@
+"""What shells complete after an option or instead of an argument: files, machines, pods, nodes.
+
+Names come from a running agent or cluster that answers at once; without one there are none. A completer never fails.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+_SECONDS = 2.0  #: that a server may take; a person waits at the prompt
+_SYNTHETIC = "pack:2 numa:1 core:8 pu:2"
+
+
+def complete_files(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    return [_item(incomplete, kind="file")]
+
+
+def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """Files, and an example of a synthetic machine once its first letter is there."""
+    found = [_item(incomplete, kind="file")]
+    if incomplete and _SYNTHETIC.startswith(incomplete):
+        found.append(_item(_SYNTHETIC))
+    return found
+
+
+def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """The pods of the agent: ``name`` in the namespace default, else ``namespace/name``."""
+    from alignup.cli.client import AgentOptions, connect  # noqa: PLC0415 - only for shells
+
+    names: list[str] = []
+    with suppress(Exception):
+        given = {name: ctx.params.get(name) for name in ("agent", "token_file", "ca_file")}
+        client = connect(AgentOptions(**given), timeout=_SECONDS)
+        for pod in client.pods():
+            full = f"{pod['namespace']}/{pod['name']}"
+            names.append(pod["name"] if pod["namespace"] == "default" else full)
+            if incomplete and pod["namespace"] != "default":
+                names.append(pod["name"])
+    return _starting_with(incomplete, names)
+
+
+def complete_cluster_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    """The pods of the namespace."""
+    return _starting_with(incomplete, _cluster_names(ctx, pods=True))
+
+
+def complete_cluster_nodes(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
+    return _starting_with(incomplete, _cluster_names(ctx, pods=False))
+
+
+def _cluster_names(ctx: click.Context, *, pods: bool) -> list[str]:
+    import asyncio  # noqa: PLC0415 - only for shells
+
+    async def read() -> list[str]:
+        from alignup.kubeapi import NODES, PODS, ApiClient, Timing, find_access  # noqa: PLC0415
+
+        config = ctx.params.get("kubeconfig")
+        found = find_access(Path(config) if config else None, context=ctx.params.get("context") or "")
+        namespace = ctx.params.get("namespace") or found.namespace
+        timing = Timing(attempts=1, connect=_SECONDS, response=_SECONDS, credentials=_SECONDS)
+        async with ApiClient(found, timing=timing) as client:
+            if not pods:
+                return [one.metadata.name for one in (await client.list(NODES)).items]
+            every = (await client.list(PODS)).items
+            return [one.metadata.name for one in every if one.metadata.namespace == namespace]
+
+    with suppress(Exception):
+        return asyncio.run(asyncio.wait_for(read(), _SECONDS))
+    return []
+
+
+def _starting_with(incomplete: str, names: Iterable[str]) -> "list[CompletionItem]":
+    return [_item(name) for name in sorted(set(names)) if name.startswith(incomplete)]
+
+
+def _item(value: str, *, kind: str = "plain") -> "CompletionItem":
+    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for shells
+
+    return CompletionItem(value, type=kind)
