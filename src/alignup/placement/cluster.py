@@ -62,14 +62,25 @@ class Cluster:
 
     With *max_unconfirmed*, a host gets at most so many pods with resources of their own that no report contains yet. A
     pod can end a moment before the API server knows, and the pods bound since then may be placed elsewhere than
-    predicted, so more than one is a risk. ``None``: no limit.
+    predicted, so more than one is a risk. ``None``: no limit. Verdicts are kept for *max_shapes* pod shapes, and for
+    *max_states* states in which no host is any more. With *compact*, ledgers share equal parts, which takes time and
+    saves memory where reports are decoded.
     """
 
-    def __init__(self, *, max_unconfirmed: int | None = 1, max_shapes: int = MAX_SHAPES) -> None:
+    def __init__(
+        self,
+        *,
+        max_unconfirmed: int | None = 1,
+        max_shapes: int = MAX_SHAPES,
+        max_states: int = 0,
+        compact: bool = True,
+    ) -> None:
         self._models = HostModels()
-        self._pods = PodStore()
+        self._pods = PodStore() if compact else None
         self._records: dict[str, HostRecord] = {}
-        self._verdicts = HostVerdicts(self._records, max_unconfirmed=max_unconfirmed, max_shapes=max_shapes)
+        self._verdicts = HostVerdicts(
+            self._records, max_unconfirmed=max_unconfirmed, max_shapes=max_shapes, max_states=max_states
+        )
         self._early: dict[str, dict[str, Pod]] = {}  #: observed bindings to hosts without a report
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
@@ -104,9 +115,9 @@ class Cluster:
         if record is not None and report.sequence <= record.report.sequence:
             return ()
         model = self._models.find(report.machine, report.settings)
-        report = replace(
-            report, machine=model.machine, settings=model.settings, ledger=self._pods.compact(report.ledger)
-        )
+        if self._pods is not None:
+            ledger = self._pods.compact(report.ledger)
+            report = replace(report, machine=model.machine, settings=model.settings, ledger=ledger)
         if record is None:
             record = self._records[name] = HostRecord(model, report)
         else:
@@ -114,7 +125,7 @@ class Cluster:
             self._explain_rejections(record, reports=1)
         replaced = record.replace_report(model, report, self._stages)
         for pod in self._early.pop(name, {}).values():
-            record.observe_binding(self._pods.compact_pod(pod))
+            record.observe_binding(self._compact(pod))
             self._hosts[pod.uid] = name
             if pod.uid in self._stages:
                 record.observe_stage(pod.uid, self._stages[pod.uid])
@@ -144,7 +155,7 @@ class Cluster:
             if record is None:
                 self._early.setdefault(host, {})[uid] = pod
             elif uid not in record.ledger.pods:
-                record.observe_binding(self._pods.compact_pod(pod))
+                record.observe_binding(self._compact(pod))
                 self._hosts[uid] = host
         elif host in self._early:
             self._early[host].pop(uid, None)
@@ -208,7 +219,7 @@ class Cluster:
         found = self._verdicts.of_one(pod, record)
         if found.admits and not record.holds(pod.uid):
             self._leave_other_host(pod.uid, host)
-            record.assume(self._pods.compact_pod(pod), found)
+            record.assume(self._compact(pod), found)
             self._hosts[pod.uid] = host
             self._verdicts.touch(host)
         return found
@@ -280,6 +291,9 @@ class Cluster:
         return find_victims(record, pod, budgets=budgets, allow_violations=allow_violations)
 
     # Bookkeeping
+
+    def _compact(self, pod: Pod) -> Pod:
+        return pod if self._pods is None else self._pods.compact_pod(pod)
 
     def _enter_stage(self, record: HostRecord | None, uid: str, stage: PodStage) -> None:
         if self._stages.get(uid) in {stage, PodStage.ENDED}:

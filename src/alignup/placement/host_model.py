@@ -65,9 +65,17 @@ class HostModel:
 class HostModels:
     def __init__(self) -> None:
         self._models: dict[Hashable, list[HostModel]] = {}
+        self._last: tuple[Machine, Settings, HostModel] | None = None
 
     def find(self, machine: Machine, settings: Settings) -> HostModel:
         """The model for this machine and these settings; the devices of the machine are in the ledger."""
+        if self._last is not None and self._last[0] is machine and self._last[1] is settings:
+            return self._last[2]
+        model = self._find(machine, settings)
+        self._last = (machine, settings, model)
+        return model
+
+    def _find(self, machine: Machine, settings: Settings) -> HostModel:
         key = (machine.cpus, machine.nodes, machine.memory)
         models = self._models.setdefault(key, [])
         for model in models:

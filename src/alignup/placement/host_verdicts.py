@@ -79,10 +79,12 @@ def _rank(verdict: Verdict) -> _Rank | None:
 
 
 class HostVerdicts:
-    def __init__(self, records: Mapping[str, HostRecord], *, max_unconfirmed: int | None, max_shapes: int) -> None:
+    def __init__(
+        self, records: Mapping[str, HostRecord], *, max_unconfirmed: int | None, max_shapes: int, max_states: int
+    ) -> None:
         self._records = records
         self._max_unconfirmed = max_unconfirmed
-        self._cache = VerdictCache(max_shapes=max_shapes)
+        self._cache = VerdictCache(max_shapes=max_shapes, max_states=max_states)
         self._conditions: dict[str, _Condition] = {}
         self._tables: dict[PodShape, _ShapeTable] = {}
         self._version = 0

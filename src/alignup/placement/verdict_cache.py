@@ -116,8 +116,11 @@ class HostState:
 
 
 class VerdictCache:
-    def __init__(self, *, max_shapes: int) -> None:
-        self._max_shapes = max_shapes
+    """*max_states* states that no host is in any more are kept, the last ones: hosts often return to them."""
+
+    def __init__(self, *, max_shapes: int, max_states: int = 0) -> None:
+        self._max_shapes, self._max_states = max_shapes, max_states
+        self._recent: OrderedDict[HostState, None] = OrderedDict()  #: the one asked for last is at the end
         self._states: WeakValueDictionary[Hashable, AlignmentState] = WeakValueDictionary()
         self._shapes: OrderedDict[Hashable, PodShape] = OrderedDict()  #: the one asked for last is at the end
         self._anywhere: dict[tuple[HostModel, PodShape], Verdict] = {}
@@ -134,6 +137,11 @@ class VerdictCache:
         state = alignment.states.get(used)
         if state is None:
             state = alignment.states[used] = HostState(alignment, ledger)
+        if self._max_states:
+            self._recent[state] = None
+            self._recent.move_to_end(state)
+            if len(self._recent) > self._max_states:
+                self._recent.popitem(last=False)
         return state
 
     def shape(self, pod: Pod) -> PodShape:

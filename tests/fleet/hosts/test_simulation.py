@@ -9,6 +9,7 @@ from alignup.align.settings import Policy
 from alignup.fleet.events import GANG_LABEL
 from alignup.fleet.generate import Profile
 from alignup.fleet.hosts.generate import generate
+from alignup.fleet.hosts.predicting_scheduler import PredictingScheduler
 from alignup.fleet.hosts.simulation import ClusterSimulation
 from alignup.fleet.hosts.strategies import STRATEGIES
 from alignup.schema import codec
@@ -187,3 +188,23 @@ class TestStrategies:
     def test_hosts_need_different_names(self):
         with pytest.raises(SettingsError, match="two hosts are called node-0"):
             ClusterSimulation([group(), group()], ())
+
+    def test_the_chosen_host_is_the_best_of_the_service(self):
+        """The index over states ranks as ``Cluster.best`` does."""
+
+        class Compared(PredictingScheduler):
+            compared = 0
+
+            def choose(self, pod_class, pod):
+                best = self.cluster.best(pod, 1, among=pod_class.hosts)
+                scores = [self.rate(pod_class, self.hosts[name]) for name in best]
+                found = self.index.best(pod_class)
+                assert scores == [self.rate(pod_class, one) for one in (found,) if one is not None]
+                Compared.compared += 1
+                return super().choose(pod_class, pod)
+
+        groups = [group("n", count=3), group("m", count=2, policy=Policy.RESTRICTED, pool="m")]
+        pods = generate(Profile.MIXED, groups, seed=6, pods=60, load=2.0)
+        ClusterSimulation(groups, pods, make=Compared).run()
+
+        assert Compared.compared >= 60

@@ -101,7 +101,7 @@ def read_pods(path: Path) -> tuple[PodSubmission, ...]:
         guaranteed = row.text("qos") in _GUARANTEED
         key = (milli, memory, gpus, guaranteed)
         if key not in shapes:
-            shapes[key] = accept(_pod(milli, memory, gpus, guaranteed=guaranteed))
+            shapes[key] = build_pod(milli, memory, gpus, guaranteed=guaranteed)
         name = row.text("name")
         created = row.number("creation_time")
         started = row.number("scheduled_time") if row.text("scheduled_time") else created
@@ -120,14 +120,15 @@ def read_pods(path: Path) -> tuple[PodSubmission, ...]:
     return tuple(sorted(found, key=lambda one: one.time))
 
 
-def _pod(milli: int, memory: int, gpus: int, *, guaranteed: bool) -> Pod:
+def build_pod(milli: int, memory: int, gpus: int, *, guaranteed: bool) -> Pod:
+    """A pod that requests so many thousandths of CPUs, MiB and GPUs."""
     amounts = {
         CPU: Quantity.of(-(-milli // 1000)) if guaranteed else Quantity.parse(f"{milli}m"),
         MEMORY: Quantity(memory << 20, format=QuantityFormat.BINARY_SI),
     }
     devices = {GPU: Quantity.of(gpus)} if gpus else {}
     limits = {**amounts, **devices} if guaranteed else devices
-    return Pod(name="pod", containers=(Container("app", Resources({**amounts, **devices}, limits)),))
+    return accept(Pod(name="pod", containers=(Container("app", Resources({**amounts, **devices}, limits)),)))
 
 
 class _Row:

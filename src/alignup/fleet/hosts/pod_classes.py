@@ -8,14 +8,14 @@ from alignup.align.workload import Pod, demand
 from alignup.align.workload.demand import FitRequest
 from alignup.fleet.hosts.groups import SimulatedHost
 from alignup.fleet.hosts.submissions import PodSubmission
-from alignup.placement.shape import shape_key
+from alignup.placement.shape import build_shape, shape_key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EqualPods:
     """One class; there is one object for each, so that comparing them is fast."""
 
-    pod: Pod  #: the first pod of this class
+    pod: Pod  #: a pod of this class that runs nowhere
     request: FitRequest
     hosts: Mapping[str, int]  #: that it may run on → their places in the list of all hosts
     scalars: tuple[tuple[str, int], ...]  #: of the request, without zeros
@@ -48,7 +48,7 @@ class EqualPodsIndex:
             request = demand.fit_request(submission.pod)
             scalars = tuple((name, size) for name, size in request.scalars.items() if size)
             hosts = self._eligible_hosts(submission, (selector, frozenset(scalars)), scalars)
-            found = self._known[key] = EqualPods(submission.pod, request, hosts, scalars)
+            found = self._known[key] = EqualPods(build_shape(submission.pod).pod, request, hosts, scalars)
         return found
 
     def _eligible_hosts(

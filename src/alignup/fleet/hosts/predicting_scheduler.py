@@ -8,24 +8,38 @@ get several pods before its kubelet confirms the first. ``PredictingScheduler`` 
 from collections.abc import Sequence
 
 from alignup.align.decision import Decision
+from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.fleet.hosts.groups import SimulatedHost
-from alignup.fleet.hosts.host_index import HostIndex
 from alignup.fleet.hosts.pod_classes import EqualPods
 from alignup.fleet.hosts.scheduler import Scoring, score_totals
+from alignup.fleet.hosts.state_index import StateIndex
 from alignup.placement.cluster import Cluster
 from alignup.placement.report import HostReport
 
 MAX_SHAPES = 1024  #: pod shapes with kept verdicts
+MAX_STATES = 10_000  #: states in which no host is any more, with kept verdicts
 
 
 class PredictingScheduler:
     def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
-        self.cluster = Cluster(max_unconfirmed=None, max_shapes=MAX_SHAPES)
+        self.cluster = Cluster(max_unconfirmed=None, max_shapes=MAX_SHAPES, max_states=MAX_STATES, compact=False)
         self.hosts = {host.name: host for host in hosts}
         self.mispredictions = 0
+        self.index = StateIndex(self.hosts, self.rate, self.predicted_ledger)
         for host in hosts:
             self.report(host)
+
+    def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
+        """The score of the service; ``None``: the kubelet will not admit such a pod."""
+        verdict = self.cluster.verdict(pod_class.pod, host.name)
+        return verdict.score.total if verdict.admits and verdict.score else None
+
+    def predicted_ledger(self, host: SimulatedHost) -> Ledger | None:
+        """The ledger of a host when it has admitted the pods on their way."""
+        record = self.cluster.record(host.name)
+        ledgers = record.states().ledgers if record else ()
+        return ledgers[0] if len(ledgers) == 1 else None
 
     def report(self, host: SimulatedHost) -> None:
         """Report the state of a host to the cluster."""
@@ -40,26 +54,26 @@ class PredictingScheduler:
             )
         )
         self.mispredictions += sum(not one.as_predicted for one in confirmed)
+        self.index.touch(host.name)
 
     def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
-        for name in self.best(pod_class, pod):
-            if self.cluster.assume(pod, name).admits:
-                return self.hosts[name]
-        return None
+        best = self.index.best(pod_class)
+        if best is None or not self.cluster.assume(pod, best.name).admits:
+            return None
+        self.index.touch(best.name)
+        return best
 
-    def best(self, pod_class: EqualPods, pod: Pod) -> Sequence[str]:
-        """The best host, if any admits the pod."""
-        return self.cluster.best(pod, 1, among=pod_class.hosts)
-
-    def forget(self, pod: Pod, host: SimulatedHost) -> None:  # noqa: ARG002 - of the protocol
+    def forget(self, pod: Pod, host: SimulatedHost) -> None:
         self.cluster.forget(pod.uid)
+        self.index.touch(host.name)
 
-    def admitted(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002
+    def admitted(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002 - of the protocol
         self.report(host)
 
     def rejected(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
         self.mispredictions += 1
         self.cluster.observe_rejection(pod.uid, host.name, decision.rejection.reason if decision.rejection else "")
+        self.index.touch(host.name)
 
     def ended(self, pod: Pod, host: SimulatedHost) -> None:  # noqa: ARG002
         self.report(host)
@@ -68,28 +82,10 @@ class PredictingScheduler:
 class FilteringScheduler(PredictingScheduler):
     def __init__(self, hosts: Sequence[SimulatedHost], scoring: Scoring) -> None:
         self.scoring = scoring
-        self.index = HostIndex(hosts, self.rate)
         super().__init__(hosts)
 
     def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
-        if not pod_class.fits(host) or not self.cluster.verdict(pod_class.pod, host.name).admits:
+        ledger = self.predicted_ledger(host)
+        if ledger is None or not self.cluster.verdict(pod_class.pod, host.name).admits:
             return None
-        return score_totals(self.scoring, pod_class.request, host.kubelet.ledger.used, host)
-
-    def report(self, host: SimulatedHost) -> None:
-        super().report(host)
-        self.index.touch(host.name)
-
-    def best(self, pod_class: EqualPods, pod: Pod) -> Sequence[str]:  # noqa: ARG002
-        found = self.index.best(pod_class)
-        return () if found is None else (found.name,)
-
-    def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
-        found = super().choose(pod_class, pod)
-        if found is not None:
-            self.index.touch(found.name)
-        return found
-
-    def forget(self, pod: Pod, host: SimulatedHost) -> None:
-        super().forget(pod, host)
-        self.index.touch(host.name)
+        return score_totals(self.scoring, pod_class.request, ledger.used, host)
