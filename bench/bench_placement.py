@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 from multiprocessing import get_context
 from random import Random
-from time import perf_counter
+from time import process_time
 
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -70,9 +70,9 @@ def new_shapes(cluster: Cluster) -> float:
     least = inf
     for number in range(ROUNDS):
         wanted = pod("wanted", cpus=2 + number, memory="3Gi")
-        start = perf_counter()
+        start = process_time()
         found = cluster.feasible(wanted)
-        least = min(least, perf_counter() - start)
+        least = min(least, process_time() - start)
         assert len(found) == HOSTS
         assert found.admitting()
     return least
@@ -85,9 +85,9 @@ def one_changed(cluster: Cluster) -> float:
     for number in range(20):
         chosen = cluster.rank(wanted, limit=1)[0].host
         assert cluster.assume(replace(wanted, uid=f"assumed-{number}"), chosen).admits
-        start = perf_counter()
+        start = process_time()
         found = cluster.feasible(wanted)
-        least = min(least, perf_counter() - start)
+        least = min(least, process_time() - start)
         assert not found[chosen].admits
     return least
 
@@ -96,9 +96,9 @@ def ranked(cluster: Cluster) -> float:
     wanted = pod("wanted", cpus=2, memory="3Gi")
     least = inf
     for _ in range(20):
-        start = perf_counter()
+        start = process_time()
         assert len(cluster.rank(wanted, limit=16)) == 16
-        least = min(least, perf_counter() - start)
+        least = min(least, process_time() - start)
     return least
 
 
@@ -110,9 +110,9 @@ def victims() -> float:
     cluster = Cluster()
     report(cluster, "full", one, ledger_number=0, ledgers=[one.ledger])
     wanted = replace(pod("wanted", cpus=12, memory="1Gi", gpus=0), priority=10)
-    start = perf_counter()
+    start = process_time()
     found = cluster.victims(wanted, "full")
-    spent = perf_counter() - start
+    spent = process_time() - start
     assert len(found.sets[0].pods) == 2, found
     return spent
 

@@ -2,9 +2,12 @@
 
 import functools
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import trustme
+
+EXPIRED = "expired"  #: the name of a certificate that was valid until yesterday
 
 
 @functools.cache
@@ -14,7 +17,8 @@ def _authority() -> trustme.CA:
 
 @functools.cache
 def _server(name: str) -> trustme.LeafCert:
-    return _authority().issue_cert("localhost", "127.0.0.1", "::1", common_name=name)
+    ended = datetime.now(UTC) - timedelta(days=1) if name == EXPIRED else None
+    return _authority().issue_cert("localhost", "127.0.0.1", "::1", common_name=name, not_after=ended)
 
 
 @functools.cache

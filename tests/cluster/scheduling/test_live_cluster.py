@@ -269,3 +269,17 @@ async def test_a_host_whose_observer_has_stopped_is_unknown(nodes, server, follo
 
         nodes.report("a", observed_at="2026-01-01T00:20:00Z")
         await until(lambda: reasons(live) == {"a": "", "b": ""})
+
+
+async def test_steps_of_the_clock_change_no_answer(nodes, server, follow):
+    """Times of day are written, and never compared."""
+    today = 1_800_000_000.0
+    async with ApiClient(Access(server=server.url), timing=Timing(time_of_day=lambda: today)) as client:
+        live = LiveCluster(client)
+        follow(live.run())
+        await live.wait_ready()
+        for step in (-400 * 86400.0, 800 * 86400.0):
+            today += step
+            nodes.report("a", observed_at="1999-01-01T00:00:00Z" if step > 0 else "2099-01-01T00:00:00Z")
+            live.check_observers()
+            assert kinds(live) == {"a": "admits", "b": "admits"}

@@ -126,6 +126,12 @@ async def test_clients_need_a_certificate_and_a_renewed_one_is_served(tmp_path, 
             async with httpx2.AsyncClient(verify=stranger, trust_env=False) as http:
                 with pytest.raises(httpx2.HTTPError):
                     await http.get(url)
+            expired = ssl.create_default_context(cafile=certificates.ca_file())
+            (tmp_path / "expired").mkdir()
+            expired.load_cert_chain(*certificates.install(certificates.EXPIRED, tmp_path / "expired"))
+            async with httpx2.AsyncClient(verify=expired, trust_env=False) as http:
+                with pytest.raises(httpx2.HTTPError):
+                    await http.get(url)
             known = ssl.create_default_context(cafile=certificates.ca_file())
             (tmp_path / "client").mkdir()
             known.load_cert_chain(*certificates.install("client", tmp_path / "client"))
