@@ -13,7 +13,7 @@ from e2e.api import PODS, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import kubelet_config
 from e2e.cluster_workloads import SEED, PodCounts, count_pods, create_pod
-from e2e.observed_node import OBSERVER, container
+from e2e.observed_node import OBSERVER, ObservedNode, container
 from e2e.schedule_replicas import ScheduleReplicas
 
 GPU, NIC = "example.com/gpu", "example.com/nic"
@@ -26,23 +26,19 @@ PAUSE = 2.0  #: seconds between two pods, unless a fault takes longer
 Document = dict[str, Any]
 
 
-class FaultyCluster:
-    """The nodes *first* and *second* of *bed*, which have plugins, with *service*."""
+def start_plugins(node: ObservedNode) -> None:
+    """Start the plugins of a node; they stay, because devices of a plugin that stopped are a problem of the node."""
+    for resource, devices in DEVICES.items():
+        node.guest.ask("start", offer=_offer(resource, devices))
+    node.check(f"plugins of {node.name}")
 
-    def __init__(self, bed: ClusterBed, service: ScheduleReplicas, *, first: str, second: str) -> None:
+
+class FaultyCluster:
+    """The nodes *first* and *second* of *bed*, which have plugins, and *service*."""
+
+    def __init__(self, bed: ClusterBed, service: ScheduleReplicas, first: str, second: str) -> None:
         self.bed, self.service = bed, service
         self.first, self.second = bed.nodes[first], bed.nodes[second]
-
-    def start_plugins(self) -> None:
-        for node in (self.first, self.second):
-            for resource, devices in DEVICES.items():
-                node.guest.ask("start", offer=_offer(resource, devices))
-            node.check(f"plugins of {node.name}")
-
-    def stop_plugins(self) -> None:
-        for node in (self.first, self.second):
-            for resource in DEVICES:
-                node.guest.ask("stop", resource=resource)
 
     def run(self, count: int) -> PodCounts:
         """Send *count* pods with all faults among them, wait until all have ended, and count them."""

@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from e2e import cluster_guest, cluster_images
+from e2e import cluster_guest, cluster_images, control_plane
 from e2e.api import until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW, WIDE
-from e2e.control_plane import program
 from e2e.programs import not_installed
 from tests.console_runner import ROOT, ConsoleCommand, difference, parse_commands
 
-WHY = cluster_guest.missing() or not_installed(["apt-get", "dpkg-deb"])
+WHY = cluster_guest.missing() or control_plane.missing(["kubectl"]) or not_installed(["apt-get", "dpkg-deb"])
 pytestmark = pytest.mark.skipif(WHY is not None, reason=WHY or "")
 
 PAGE = ROOT / "docs" / "cluster.md"
@@ -68,7 +67,7 @@ def follow(bed: ClusterBed, one: ConsoleCommand) -> None:
 
 def run(bed: ClusterBed, command: str) -> tuple[int, str]:
     """Run a command in the repository, as a user with kubectl and the plugin does."""
-    programs = (program("kubectl").parent, Path(sys.executable).parent)
+    programs = (control_plane.program("kubectl").parent, Path(sys.executable).parent)
     environment = {
         **os.environ,
         "KUBECONFIG": str(bed.plane.directory / "admin.kubeconfig"),

@@ -17,7 +17,7 @@ import pytest
 from e2e import cluster_guest
 from e2e.api import until
 from e2e.cluster_bed import ClusterBed
-from e2e.cluster_faults import FaultyCluster
+from e2e.cluster_faults import FaultyCluster, start_plugins
 from e2e.cluster_guest import NARROW, WIDE
 from e2e.cluster_workloads import PodCounts, Workload, clear, count_pods, create_pod, workloads
 from e2e.observed_node import container
@@ -32,6 +32,7 @@ COUNT = int(os.environ.get("ALIGNUP_CLUSTER_PODS", "40"))
 NAMES = os.environ.get("ALIGNUP_CLUSTER_WORKLOADS", "S1 S2 S3 S4 S5 S5b").split()
 CHOSEN = [one for one in workloads(*SHAPES, pods=COUNT) if one.name in NAMES]
 MODES = ("extender", "gate")
+FAULTY = ("wide", "wide-2")  #: where plugins, kubelets and observers stop and come again
 EVENTS = "/api/v1/namespaces/default/events"
 #: Why a kubelet may reject a pod although a prediction was right when it was made; see docs/why/placement.md.
 FAULTS = {"kubelet_restart", "devices", "foreign_pod", "host_resources"}
@@ -43,6 +44,13 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
         print(f"\nnodes ready after {made.seconds:.0f} s", flush=True)
         made.check("start")
         yield made
+
+
+@pytest.fixture(scope="module")
+def plugins(bed: ClusterBed) -> None:
+    """Device plugins on the nodes with faults."""
+    for name in FAULTY:
+        start_plugins(bed.nodes[name])
 
 
 @pytest.fixture(scope="module")
@@ -97,19 +105,15 @@ def test_no_pod_is_rejected(
         assert found.admitted >= baseline[name].admitted, name
 
 
+@pytest.mark.usefixtures("plugins")
 @pytest.mark.parametrize("mode", MODES)
 def test_faults_have_pods_rejected_only_for_known_causes(bed: ClusterBed, mode: str) -> None:
     """Plugins, kubelets, our service and an observer stop and come again while pods come and end."""
-    bed.use_nodes("wide", "wide-2")
+    bed.use_nodes(*FAULTY)
     with service(bed, mode, replicas=2) as replicas:
-        cluster = FaultyCluster(bed, replicas, first="wide", second="wide-2")
-        cluster.start_plugins()
-        try:
-            found = cluster.run(COUNT)
-            predictions = replicas.predictions()
-        finally:
-            clear(bed.api)
-            cluster.stop_plugins()
+        found = FaultyCluster(bed, replicas, *FAULTY).run(COUNT)
+        predictions = replicas.predictions()
+    clear(bed.api)
     print(f"faults, {mode}: {found}, {dict(predictions)}")
     wrong = {labels: count for labels, count in predictions.items() if 'outcome="as_predicted"' not in labels}
     assert all(re.search(r'cause="(\w+)"', labels)[1] in FAULTS for labels in wrong)  # type: ignore[index]
