@@ -58,7 +58,10 @@ class WriteConnections:
         lines = [f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in headers]
         lines.append(b"Content-Length: %d\r\n\r\n" % len(body))
         request = b"".join([first, self._host_header, *lines, body])
-        async with _limit(self._timing.connect, httpx2.PoolTimeout):
+        if self._slots.locked():
+            async with _limit(self._timing.connect, httpx2.PoolTimeout):
+                await self._slots.acquire()
+        else:
             await self._slots.acquire()
         try:
             connection = self._take_idle() or await self._connect()

@@ -93,7 +93,10 @@ class HostRecord:
         return [entry for entry in self._log if isinstance(entry, Binding)]
 
     def binding(self, uid: str) -> Binding | None:
-        return next((one for one in self.bindings if one.uid == uid), None)
+        for entry in self._log:
+            if isinstance(entry, Binding) and entry.pod.uid == uid:
+                return entry
+        return None
 
     def holds(self, uid: str) -> bool:
         return uid in self.ledger.pods or self.binding(uid) is not None

@@ -21,7 +21,7 @@ from alignup.serve.endpoint import receive_body
 from alignup.serve.health import health_routes
 from alignup.serve.pages.cluster_pages import ClusterBackend, cluster_pages
 from alignup.serve.pages.predictions import PredictionHistory
-from alignup.serve.responses import HEADERS, JSON, RETRY_SOON, ProblemError, json_response
+from alignup.serve.responses import JSON, RETRY_SOON, ProblemError, json_response
 from alignup.serve.server import CONNECTION, ServedConnection
 
 EXTENDER = "/v1/extender"  #: the path that kube-scheduler's urlPrefix ends with
@@ -114,11 +114,17 @@ class _ExtenderApp:
         started = time.perf_counter()
         request = Request(scope, receive)
         try:
-            response = await _respond(self._backend, verb, request, self._max_body)
+            answer = await _respond(self._backend, verb, request, self._max_body)
         except Exception as error:  # noqa: BLE001 - a defect must not end the connection without an answer
-            response = await _internal_error(request, error)
-        self._metrics.request(verb, response.status_code, time.perf_counter() - started)
-        await response(scope, receive, send)
+            answer = await _internal_error(request, error)
+        code = 200 if isinstance(answer, bytes) else answer.status_code
+        self._metrics.request(verb, code, time.perf_counter() - started)
+        if isinstance(answer, bytes):
+            headers = [(b"content-type", JSON.encode()), (b"content-length", b"%d" % len(answer))]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await send({"type": "http.response.body", "body": answer})
+        else:
+            await answer(scope, receive, send)
 
 
 def schedule_app(
@@ -164,11 +170,12 @@ def _application(routes: list[Route]) -> Starlette:
     return app
 
 
-async def _respond(backend: ScheduleBackend, verb: str, request: Request, max_body: int) -> Response:
+async def _respond(backend: ScheduleBackend, verb: str, request: Request, max_body: int) -> bytes | Response:
+    """The answer to a scheduler, or the response to a request that fails."""
     try:
         _authenticate(request)
         body = await receive_body(request, limit=max_body, seconds=BODY_SECONDS, types=(JSON,), expected=JSON)
-        return Response(await backend.respond(verb, body), media_type=JSON, headers=HEADERS)
+        return await backend.respond(verb, body)
     except ParseError as error:
         _log.warning("verb=%s problem=%s", verb, error)
         return ProblemError(400, str(error)).response()
