@@ -1,8 +1,9 @@
 """Transactions change the agent's state."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -355,3 +356,12 @@ def test_a_list_of_pods_is_a_snapshot_with_slices():
     assert len(views) == 4
     assert [list(views[start:stop]) for start, stop in ((0, 2), (1, 9), (3, 1))] == [listed[:2], listed[1:], []]
     assert (views[-1], views[0]) == (listed[-1], listed[0])
+
+
+def test_a_saved_state_differs_only_in_what_is_unsaved():
+    values: dict[str, Any] = {one.name: object() for one in fields(AgentState)}
+
+    saved = AgentState(**values).saved()
+
+    changed = {name: getattr(saved, name) for name, value in values.items() if getattr(saved, name) is not value}
+    assert changed == {"unsaved": frozenset()}

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -213,7 +212,7 @@ class AdmissionQueue:
             failed = [job for job, transaction, _ in batch if not transaction.always]
             self._deliver(*((job, None, NotReadyError(self._save_error)) for job in failed))
             state, batch = self._run_all(job for job, transaction, _ in batch if transaction.always)
-        self._state = replace(state, unsaved=frozenset()) if durable and written else state
+        self._state = state.saved() if durable and written else state
         self._answer(batch)
 
     def _process_each(self, jobs: Sequence[_Job], error: CheckpointFullError, *, admits_waiting: bool) -> None:

@@ -69,6 +69,44 @@ class AgentState:
     max_finished: int = 1_000  #: finished pods from the API; older ones are removed
     max_finished_bytes: int = 8 << 20  #: of all of them in the checkpoint
 
+    def with_changes(  # noqa: PLR0913
+        self,
+        *,
+        host: Host,
+        admitted: RecordMap,
+        unsaved: frozenset[str],
+        waiting: WaitQueue,
+        pending: Mapping[str, PendingAdmission],
+        backing_off: frozenset[str],
+        finished: Mapping[str, PodRecord],
+    ) -> "AgentState":
+        """Return the state with what transactions change; ``replace`` takes three times as long."""
+        return AgentState(
+            host=host,
+            idle_ledger=self.idle_ledger,
+            admitted=admitted,
+            unsaved=unsaved,
+            waiting=waiting,
+            wait_enabled=self.wait_enabled,
+            plugins=self.plugins,
+            pending=pending,
+            backing_off=backing_off,
+            finished=finished,
+            max_finished=self.max_finished,
+            max_finished_bytes=self.max_finished_bytes,
+        )
+
+    def saved(self) -> "AgentState":
+        return self.with_changes(
+            host=self.host,
+            admitted=self.admitted,
+            unsaved=frozenset(),
+            waiting=self.waiting,
+            pending=self.pending,
+            backing_off=self.backing_off,
+            finished=self.finished,
+        )
+
     def settled_host(self) -> Host:
         if not self.pending:
             return self.host

@@ -48,8 +48,7 @@ class Transaction:
         """Return the new state; the same object if nothing has changed."""
         if not self._changed:
             return self._before
-        return replace(
-            self._before,
+        return self._before.with_changes(
             host=self._host,
             admitted=self._admitted.records,
             unsaved=self._before.unsaved | self._admitted.changed,
