@@ -44,7 +44,9 @@ def workload(seed: int) -> Iterator[tuple[Pod, float]]:
         yield Pod(name="pod", containers=containers, priority=priority), random.uniform(2, 20)
 
 
-def run_ours(seed: int, *, services: int = 1, **disturbances: float) -> tuple[Simulation, Outcome, Counter[str]]:
+def run_ours(
+    seed: int, *, placements: int = PLACEMENTS, services: int = 1, **disturbances: float
+) -> tuple[Simulation, Outcome, Counter[str]]:
     causes: Counter[str] = Counter()
     simulation = Simulation(
         hosts(),
@@ -54,7 +56,7 @@ def run_ours(seed: int, *, services: int = 1, **disturbances: float) -> tuple[Si
         disturbances=Disturbances(**disturbances),
         services=services,
     )
-    return simulation, simulation.run(PLACEMENTS), causes
+    return simulation, simulation.run(placements), causes
 
 
 @pytest.mark.soak
@@ -77,7 +79,7 @@ def test_no_kubelet_rejects_a_pod_that_was_predicted_to_fit():
     ids=lambda one: "-".join(one) if isinstance(one, dict) else "",
 )
 def test_one_kind_of_interference_has_its_own_causes(interference, known):
-    simulation, outcome, causes = run_ours(SEED + 2, **interference)
+    simulation, outcome, causes = run_ours(SEED + 2, placements=max(60, PLACEMENTS // 3), **interference)
 
     count_causes(f"with {' and '.join(interference)}", outcome, causes)
     assert causes.keys() <= known
