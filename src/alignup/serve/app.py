@@ -105,7 +105,7 @@ def build_app(
     access: AccessRules | None = None,
     limits: RequestLimits | None = None,
     stopping: asyncio.Event | None = None,
-) -> Starlette:
+) -> ASGIApp:
     """Build the application: the API and the pages.
 
     With a *token*, every request must present it; *access* are other rules. Event streams end when *stopping* is set.
@@ -118,11 +118,12 @@ def build_app(
     for one in OPERATIONS:
         method = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", one.id)  # listPods: list_pods
         by_path[one.path][one.method] = one, getattr(handlers, method)
-    routes = [Route(path, endpoint.ApiEndpoint(methods, access=access)) for path, methods in by_path.items()]
+    endpoints = {path: endpoint.ApiEndpoint(methods, access=access) for path, methods in by_path.items()}
+    routes = [Route(path, one) for path, one in endpoints.items()]
     routes += agent_pages(dependencies.service, access, search_seconds=limits.search_seconds)
     app = Starlette(routes=routes, exception_handlers={404: endpoint.not_found, Exception: endpoint.internal_error})
     app.router.redirect_slashes = False
-    return app
+    return endpoint.DirectPaths({path: one for path, one in endpoints.items() if "{" not in path}, app)
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,9 @@ class ApiEndpoint:
             response = problem.response()
         except responses.BackendError as error:
             response = responses.backend_problem(error).response()
+        except Exception as error:
+            await (await internal_error(request, error))(scope, receive, send)
+            raise
         await response(scope, receive, send)
 
     def _authorize(self, request: Request) -> None:
@@ -66,6 +69,16 @@ class ApiEndpoint:
             self._access.authorize(request)
         elif self._access.everyone:
             count_authenticated(request)
+
+
+class DirectPaths:
+    """An application that serves *endpoints* by path without a search for the route, and the rest with *others*."""
+
+    def __init__(self, endpoints: Mapping[str, ASGIApp], others: ASGIApp) -> None:
+        self._endpoints, self._others = endpoints, others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._endpoints.get(scope.get("path", ""), self._others)(scope, receive, send)
 
 
 async def not_found(request: Request, error: Exception) -> Response:
