@@ -187,23 +187,28 @@ class AmountFamily:
 
     def __post_init__(self) -> None:
         need = self.need
+        self._tables = None
         nodes = enough_alone = 0
-        for node, amount in self.amounts.items():
-            nodes |= 1 << node
-            if amount >= need:
-                enough_alone |= 1 << node
-        self.nodes, self.enough_alone, self._tables = nodes, enough_alone, None
+        if max(self.amounts.values(), default=need) < need:  # one node is not enough: there will be a search
+            nodes = self._search_tables().at_least[0]
+        else:
+            for node, amount in self.amounts.items():
+                nodes |= 1 << node
+                if amount >= need:
+                    enough_alone |= 1 << node
+        self.nodes, self.enough_alone = nodes, enough_alone
         self.preferred_widths = (1 << len(self.amounts) + 1) - 2 if self.sockets else 1 << self.preferred_width
         self.min_width = 1 if enough_alone and not self.required else self._min_width()
 
     def _search_tables(self) -> _SearchTables:
         if self._tables is None:
-            richest = sorted(self.amounts, key=self.amounts.__getitem__, reverse=True)
+            amounts = self.amounts
+            richest = sorted(amounts, key=amounts.__getitem__, reverse=True)
             at_least: dict[int, NodeSet] = {}
             nodes: NodeSet = 0
             for node in richest:
                 nodes |= 1 << node
-                at_least[self.amounts[node]] = nodes
+                at_least[amounts[node]] = nodes
             self._tables = _SearchTables(richest, [*at_least][::-1], [*at_least.values()][::-1])
         return self._tables
 
@@ -211,16 +216,14 @@ class AmountFamily:
         widths = [mask.bit_count() for mask in self.fixed_sets]
         width = self.required.bit_count()
         missing = self.need - self._held(self.required)
-        rest = iter(self._search_tables().richest)
-        while missing > 0 or width == 0:
-            node = next((node for node in rest if not self.required >> node & 1), None)
-            if node is None:
+        for node in self._search_tables().richest:
+            if missing <= 0 and width:
                 break
-            width += 1
-            missing -= self.amounts[node]
-        else:
-            if not self.required & ~self.nodes:
-                widths.append(width)
+            if not self.required >> node & 1:
+                width += 1
+                missing -= self.amounts[node]
+        if missing <= 0 and width and not self.required & ~self.nodes:
+            widths.append(width)
         return min(widths, default=0)
 
     def _held(self, nodes: NodeSet) -> int:
