@@ -13,6 +13,7 @@ PACKAGES = {
     "curl": "curl",
     "dpkg-deb": "dpkg",
     "etcd": "etcd-server",
+    "hwloc-gather-topology": "hwloc",
     "ip": "iproute2",
     "ldd": "libc-bin",
     "mke2fs": "e2fsprogs",

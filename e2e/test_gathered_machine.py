@@ -1,0 +1,20 @@
+"""The archive of hwloc-gather-topology is read as it is."""
+# ruff: noqa: S101, S603, S607
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from alignup.discover import discover, load
+from e2e.programs import not_installed
+
+
+def test_the_archive_has_this_machine(tmp_path: Path) -> None:
+    if absent := not_installed(["hwloc-gather-topology"]):
+        pytest.skip(absent)
+    subprocess.run(["hwloc-gather-topology", "--no-cpuid", tmp_path / "host"], check=True, capture_output=True)
+
+    found, own = load(tmp_path / "host.tar.bz2"), discover()
+
+    assert (found.cpus, found.nodes, found.distances) == (own.cpus, own.nodes, own.distances)
