@@ -93,6 +93,8 @@ async def internal_error(request: Request, error: Exception) -> Response:
 
 def _parse_parameters(operation: Operation, request: Request) -> ParameterValues:
     """Return the parameter values; the problem names every unknown, repeated or invalid parameter."""
+    if not request.scope.get("query_string") and not request.path_params:
+        return operation.defaults
     problems: list[Problem] = []
     texts: dict[str, str] = {name: str(value) for name, value in request.path_params.items()}
     known = {one.name for one in operation.parameters if not one.in_path}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from alignup.align.decision import Outcome
@@ -72,7 +73,7 @@ class SuccessResponse:
     media_type: str = JSON
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Operation:
     id: str
     method: str = "GET"
@@ -85,6 +86,11 @@ class Operation:
     problems: Mapping[int, str] = field(default_factory=dict)  #: status → description
     strict: bool = True  #: whether unknown parameters are errors
     unauthenticated: bool = False  #: whether it needs no token
+
+    @cached_property
+    def defaults(self) -> Mapping[str, Any]:
+        """The values of parameters that are not given."""
+        return {one.name: one.default for one in self.parameters if one.default is not None}
 
 
 def _flag(name: str, summary: str) -> Parameter:

@@ -109,6 +109,8 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
     """*pod* with other amounts; most changes leave most pods as they are, and then it is *pod* itself."""
 
     def amounts(old: Amounts) -> Amounts:
+        if not old:
+            return old
         new = {name: change(amount) for name, amount in old.items()}
         return old if all(map(is_, new.values(), old.values())) else new
 
