@@ -59,8 +59,7 @@ class FaultyCluster:
     def faults(self) -> list[Callable[[], None]]:
         return [
             self.restart_plugin,
-            self.restart_kubelet,
-            self.kill_kubelet,
+            self.kill_kubelets,
             self.kill_service,
             self.kill_observer,
             self.delete_running_pods,
@@ -71,11 +70,10 @@ class FaultyCluster:
         guest.ask("stop", resource=GPU)
         guest.ask("start", offer=_offer(GPU, DEVICES[GPU]))
 
-    def restart_kubelet(self) -> None:
-        self.first.restart_kubelet(kubelet_config())
-
-    def kill_kubelet(self) -> None:
-        self.second.restart_kubelet(kubelet_config(), number=signal.SIGKILL)
+    def kill_kubelets(self) -> None:
+        for node in (self.first, self.second):
+            node.guest.ask("pause_kubelet")
+            node.restart_kubelet(kubelet_config(), number=signal.SIGKILL)
 
     def kill_service(self) -> None:
         """The standby leads, and another one is started."""

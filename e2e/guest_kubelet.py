@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from alignup.align import bits
 from e2e.containerd import PAUSE, Containerd, configuration
 from e2e.guest_node import TIMEOUT, Document, PeerMethods, answer_calls, prepare_system
 
@@ -91,6 +92,18 @@ class KubernetesNode(PeerMethods):
         process.send_signal(number)
         return await asyncio.to_thread(process.wait, TIMEOUT)
 
+    async def pause_kubelet(self) -> None:
+        """Stop the kubelet between two changes, so that it can be killed.
+
+        It writes each change of the CPUs and of the memory in two steps, and does not start with half a change.
+        """
+        while True:
+            self._processes["kubelet"].send_signal(signal.SIGSTOP)
+            if _is_complete(await self.files()):
+                return
+            self._processes["kubelet"].send_signal(signal.SIGCONT)
+            await asyncio.sleep(0.05)
+
     async def is_running(self, name: str) -> bool:
         return name in self._processes and self._processes[name].poll() is None
 
@@ -140,6 +153,17 @@ class KubernetesNode(PeerMethods):
     async def set_devices(self, resource: str, devices: str) -> None:
         """Have a plugin report other devices, such as ``2@0,1@1``."""
         self.plugins[resource].set_devices(devices)
+
+
+def _is_complete(files: Document) -> bool:
+    """Whether every CPU is shared or held, and as much memory is reserved as containers hold."""
+    cpus, memory = files["cpu_manager_state"], files["memory_manager_state"]
+    held = [one for own in cpus.get("entries", {}).values() for one in own.values()]
+    known = bits.union(map(bits.parse, (cpus["defaultCpuSet"], *held)))
+    blocks = [one for own in memory.get("entries", {}).values() for found in own.values() for one in found]
+    tables = [table for node in memory["machineState"].values() for table in node["memoryMap"].values()]
+    reserved = sum(table["reserved"] for table in tables)
+    return known.bit_count() == os.cpu_count() and reserved == sum(one["size"] for one in blocks)
 
 
 def _start_runtime() -> None:
