@@ -77,7 +77,7 @@ class SimulateOptions:
     f"alignup simulate -f examples/node/running.yaml {_NODE}",
     f"alignup simulate --generate training --count 200 {_NODE}",
     f"alignup simulate --generate mixed --count 200 {_NODE} --compare policy,scope",
-    f"alignup simulate --nodes 20 --generate training {_NODE} --strategy alignup,aggregate",
+    f"alignup simulate --nodes 9 --generate telco --count 90 {_NODE} --strategy all",
 )
 @with_options("options", SimulateOptions)
 @with_options("host", HostOptions)

@@ -6,10 +6,10 @@ import signal
 from alignup.fleet.sweeps.tasks import Row, run_packed
 
 
-def die_once(parcel: bytes) -> Row:
-    """Like ``run_packed``, but the first worker that runs this job is killed; the file in the environment says so."""
+def die_once(marker: str, parcel: bytes) -> Row:
+    """Like ``run_packed``, but the first worker that runs this job is killed; then the file *marker* exists."""
     try:
-        descriptor = os.open(os.environ["ALIGNUP_TEST_KILLED"], os.O_CREAT | os.O_EXCL)
+        descriptor = os.open(marker, os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         return run_packed(parcel)
     os.close(descriptor)

@@ -1,6 +1,7 @@
 """Sweeps: every engine gives the same file, and interruptions lose nothing."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -119,11 +120,11 @@ def test_a_kubelet_that_does_not_start_is_a_row(tmp_path):
 
 
 @pytest.mark.parametrize("engine", [lambda: ProcessEngine(2), lambda: DaskEngine(count=2)], ids=["processes", "dask"])
-def test_a_killed_worker_loses_nothing(engine, tmp_path, serial, monkeypatch):
+def test_a_killed_worker_loses_nothing(engine, tmp_path, serial):
     """Real processes: the first of them is killed in the middle."""
-    monkeypatch.setenv("ALIGNUP_TEST_KILLED", str(tmp_path / "killed"))
+    job = partial(die_once, str(tmp_path / "killed"))
 
-    run_sweep(tasks(), ResultsFile(tmp_path / "results.csv"), engine(), job=die_once)
+    run_sweep(tasks(), ResultsFile(tmp_path / "results.csv"), engine(), job=job)
 
     assert (tmp_path / "killed").exists()
     assert (tmp_path / "results.csv").read_text() == serial
