@@ -86,6 +86,11 @@ def format_time(seconds: float) -> str:
     return f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
+def without_content(state: HostStateDocument) -> HostStateDocument:
+    """What remains of a HostState that was read."""
+    return state.replace(machine={}, configuration={}, ledger=None)
+
+
 def staleness(state: HostStateDocument, now: float) -> str:
     """Say that the observer of a host has not reported for too long at *now*, since the epoch; empty if it has."""
     if not state.observed_at:

@@ -102,6 +102,16 @@ def api_pod_stage(pod: ApiPod) -> PodStage:
     )
 
 
+def was_rejected(pod: ApiPod) -> bool:
+    """Whether the kubelet did not admit *pod*."""
+    return pod.status.phase == "Failed" and pod.status.message.startswith("Pod was rejected")
+
+
+def was_preempted(pod: ApiPod) -> bool:
+    """Whether the kubelet ended *pod* for a critical one."""
+    return api_pod_stage(pod) is PodStage.ENDED and pod.status.reason == "Preempting"
+
+
 def binding_time(pod: ApiPod) -> tuple[str, str, str]:
     """A sort key for the order of bindings, as far as it is known; times of the API have seconds, and sort as text."""
     scheduled = [one.last_transition_time or "" for one in pod.status.conditions if one.type == "PodScheduled"]

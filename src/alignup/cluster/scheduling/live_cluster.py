@@ -15,14 +15,22 @@ import gc
 import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
-from alignup.cluster.host_states import HOST_STATES, HostStateReader
+from alignup.cluster.host_states import HOST_STATES, HostStateReader, without_content
 from alignup.cluster.scheduling.pod_reader import PodReader
 from alignup.cluster.scheduling.topology_fallback import TopologyFallback
-from alignup.cluster.sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
+from alignup.cluster.sources import (
+    api_pod_stage,
+    binding_time,
+    bound_pod,
+    kubelet_uid,
+    plain_pod,
+    was_preempted,
+    was_rejected,
+)
 from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
 from alignup.kubeapi.errors import NotFoundError
 from alignup.kubeapi.objects import ApiNode, ApiPod
@@ -30,18 +38,13 @@ from alignup.kubeapi.pod_trimming import PodTrimmer
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.report import PodStage
 from alignup.placement.verdict import Verdict, unknown
-
-if TYPE_CHECKING:
-    from alignup.schema.host_state import HostStateDocument
+from alignup.schema.host_state import HostStateDocument
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
 SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState every few minutes counts as dead
 CHECK_SECONDS = 60.0  #: between looking for such observers
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
-
-_REJECTED = "Pod was rejected"  #: how the kubelet's message about a pod that it did not admit begins
-_PREEMPTED = "Preempting"  #: the kubelet's reason of a pod that it ended for a critical one
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ class LiveCluster:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)
         self.nodes = Informer(client, NODES)
-        self.host_states = Informer(client, HOST_STATES, trim=_without_content)
+        self.host_states = Informer(client, HOST_STATES, trim=without_content)
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
@@ -233,7 +236,7 @@ class LiveCluster:
                 return
             await asyncio.sleep(0.02)
 
-    def _state_changed(self, change: Change["HostStateDocument"]) -> None:
+    def _state_changed(self, change: Change[HostStateDocument]) -> None:
         state = change.object
         name = state.metadata.name
         self._heard[name] = self._client.timing.clock()
@@ -286,7 +289,7 @@ class LiveCluster:
     def _topology_counts(self, name: str) -> bool:
         return self.host_states.get(name) is None and self.nodes.get(name) is not None
 
-    def _read_host(self, state: "HostStateDocument") -> None:
+    def _read_host(self, state: HostStateDocument) -> None:
         name = state.metadata.name
         if name in self._fallback.nodes:
             self._topology_changed(name)
@@ -360,7 +363,7 @@ class LiveCluster:
             own[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
         if known is not None and known[1] is stage:
             return
-        if pod.status.phase == "Failed" and pod.status.message.startswith(_REJECTED):
+        if was_rejected(pod):
             self.cluster.observe_rejection(uid, host, pod.status.reason)
             self._count_rejections()
         else:
@@ -369,7 +372,7 @@ class LiveCluster:
                 read = self._pod_reader.read_bound(pod, self.cluster.record(host))
             if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
                 self._fallback.bound(host, pod, read)
-            if stage is PodStage.ENDED and pod.status.reason == _PREEMPTED:
+            if was_preempted(pod):
                 self.cluster.observe_preemption(read, host)
             else:
                 self.cluster.observe(read, host, stage)
@@ -394,8 +397,3 @@ class LiveCluster:
         changed, self._changed = self._changed, set()
         for listener in tuple(self._listeners):
             listener(changed)
-
-
-def _without_content(state: "HostStateDocument") -> "HostStateDocument":
-    """What remains of a HostState that was read."""
-    return state.replace(machine={}, configuration={}, ledger=None)
