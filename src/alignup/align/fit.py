@@ -115,8 +115,6 @@ def check_fit(
     if _has_room(request, used=used, allocatable=allocatable):
         return None
     insufficient = insufficient_resources(request, used=used, allocatable=allocatable)
-    if not insufficient:
-        return None
     if is_critical(pod) and (missing := still_missing(insufficient, (one for one in others if may_preempt(pod, one)))):
         listed = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
         return FitFailure("UnexpectedAdmissionError", f"{_NOTHING_TO_EVICT}[{listed}]", insufficient)
