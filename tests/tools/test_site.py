@@ -34,7 +34,7 @@ def test_every_page_is_in_the_navigation_once_and_tasks_come_first(generated):
     paths = nav_paths(nav)
 
     made = {f"docs/reference/{name}" for name in generated}
-    known = {str(path.relative_to(ROOT)) for path in PAGES} | {"deploy/README.md", "docs/fleet.md"} | made
+    known = {str(path.relative_to(ROOT)) for path in PAGES} | {"deploy/README.md"} | made
     assert len(paths) == len(set(paths))
     assert set(paths) == known
     assert [title for entry in nav for title in entry] == [
