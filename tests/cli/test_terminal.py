@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from alignup.cli.terminal import log_to_stderr, waiting_message
+from alignup.cli.terminal import log_to_stderr, progress, waiting_message
 
 
 class Terminal(io.StringIO):
@@ -74,3 +74,18 @@ def test_a_daemon_logs_its_events_but_not_each_request():
         requests.setLevel(before[0])
         root.setLevel(before[1])
         root.handlers[:] = before[2]
+
+
+@pytest.mark.parametrize(("seconds", "left"), [(5.0, "45 s"), (60.0, "9 min"), (3600.0, "9 h")])
+def test_progress_estimates_the_time_left_from_the_pace_since_the_start(seconds, left):
+    """20 tasks were done before, and ten took so many seconds now."""
+    terminal, times = Terminal(), iter((0.0, seconds))
+
+    with progress("Running", "tasks", estimate=True, now=lambda: next(times), after=0.1, stream=terminal) as update:
+        update(20, 120)
+        update(30, 120)
+        while "left" not in terminal.getvalue():
+            terminal.shown.clear()
+            assert terminal.shown.wait(60)
+
+    assert f"Running: 30 of 120 tasks, {left} left" in terminal.getvalue()

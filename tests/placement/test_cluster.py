@@ -616,3 +616,13 @@ def test_containers_of_one_pod_are_placed_one_after_the_other():
     found = cluster_of(a=host()).feasible(both)["a"]
 
     assert [bits.show(one.cpus or 0) for one in found.placements] == ["1-3", "4-6"]
+
+
+@pytest.mark.parametrize(("kept", "states"), [(0, 1), (10, 2)])
+def test_states_in_which_no_host_is_any_more_are_kept_on_request(kept, states):
+    cluster = Cluster(max_states=kept, compact=False)
+    for sequence, one in enumerate((host(), host_with(pod("a", cpu="3"))), start=1):
+        cluster.confirm(report("a", one, sequence=sequence))
+        assert cluster.feasible(pod("new", cpu="2"))["a"].admits
+
+    assert cluster.distinct_states == states

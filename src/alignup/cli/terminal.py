@@ -139,8 +139,14 @@ def waiting_message(
 
 
 @contextmanager
-def progress(
-    what: str, unit: str, *, estimate: bool = False, now: Callable[[], float] = time.monotonic
+def progress(  # noqa: PLR0913 - all but the first two have defaults
+    what: str,
+    unit: str,
+    *,
+    estimate: bool = False,
+    now: Callable[[], float] = time.monotonic,
+    after: float = 2.0,
+    stream: TextIO | None = None,
 ) -> Iterator[Callable[[int, int], None]]:
     """Like :func:`waiting_message`; yield a function that sets how much is done.
 
@@ -152,12 +158,13 @@ def progress(
     def update(done: int, total: int) -> None:
         nonlocal message, first
         message = f"{what}: {done:,} of {total:,} {unit}"
-        first = first or (now(), done)
-        if estimate and done > first[1]:
+        if first is None:
+            first = (now(), done)
+        elif estimate and done > first[1]:
             left = (now() - first[0]) / (done - first[1]) * (total - done)
             message += f", {_format_left(left)} left"
 
-    with waiting_message(lambda: message):
+    with waiting_message(lambda: message, after=after, stream=stream):
         yield update
 
 
