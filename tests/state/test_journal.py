@@ -380,3 +380,29 @@ def test_a_checkpoint_of_version_2_has_no_journal(store):
     assert number_in(store) == 1
     assert loaded(store).notes == ("the checkpoint has version 2; the next one will have version 3",)
     assert CheckpointStore(store.path.parent).save(numbered(5)) == 2
+
+
+def test_a_change_is_written_without_what_is_empty():
+    residue = numbered().residue
+    full = JournalChange(
+        residue=residue,
+        plugins=[],
+        removed_pods=["a"],
+        pods=[b"1", b"2"],
+        removed_waiting=["b"],
+        waiting=[b"3"],
+        overtaken={"c": 4},
+        removed_finished=["d"],
+        finished=[b"5"],
+    )
+
+    empty, written = (codec.load(one.encode(7)) for one in (JournalChange(residue=residue), full))
+
+    assert empty.keys() == {"serial", "residue"}
+    assert written.keys() == set(ChangeDocument.__struct_encode_fields__)
+    assert (written["plugins"], written["pods"], written["overtaken"], written["finished"]) == (
+        [],
+        [1, 2],
+        {"c": 4},
+        [5],
+    )
