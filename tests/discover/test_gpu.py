@@ -49,6 +49,7 @@ def test_gpus_have_the_node_of_their_pci_device(monkeypatch):
         Device(system.GPU_RESOURCE, "GPU-0", nodes=0b10),
         Device(system.GPU_RESOURCE, "GPU-1", nodes=None),
     )
+    assert [device.names for device in found.pci] == [("GPU 0",), ()]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,20 @@ def test_a_fully_described_device():
     assert found == PciDevice("0000:00:04.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xF0)
 
 
+def test_names_of_the_system_for_a_device():
+    found = device(
+        vendor="0x15b3",
+        **{
+            "net/eth0/address": "",
+            "infiniband/mlx5_0/node_type": "",
+            "nvme/nvme0/model": "",
+            "virtio1/net/eth1/mtu": "",
+        },
+    )
+
+    assert found.names == ("eth0", "eth1", "mlx5_0", "nvme0")
+
+
 @pytest.mark.parametrize(
     ("texts", "node", "cpus"),
     [

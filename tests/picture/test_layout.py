@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from alignup.align import bits
-from alignup.align.machine import Cpu, Device, Machine, NumaNode
+from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
+from alignup.align.synthetic import parse
 from alignup.picture.layout import layout_machine
 from tests.effort import examples
 from tests.picture.gallery import decorated, superchip
@@ -99,3 +100,18 @@ def test_devices_of_several_nodes_or_none_have_a_location():
         "near NUMA nodes 0-1": "both",
         "near NUMA node 77, not on this machine": "gone",
     }
+
+
+def test_the_model_caches_and_names_of_devices_are_shown():
+    pci = (
+        PciDevice("0000:17:00.0", kind=0x020000, node=0, names=("eth0", "mlx5_0")),
+        PciDevice("0000:18:00.0", kind=0x010802, node=0, names=("nvme0",)),
+        PciDevice("0000:19:00.0", kind=0x030200, node=0, names=("GPU 0",)),
+    )
+    machine = parse("numa:1(memory=1GiB) core:2 pu:1")
+    machine = replace(machine, pci=pci, model="AMD EPYC 9654", caches=(("L1d", 32 << 10), ("L3", 32 << 20)))
+
+    found = layout_machine(machine)
+
+    assert found.facts[:2] == ("AMD EPYC 9654", "caches L1d 32 KiB, L3 32 MiB")
+    assert found.boxes[0].pci == ("display GPU 0", "network eth0/mlx5_0", "storage nvme0")

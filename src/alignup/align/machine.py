@@ -1,9 +1,8 @@
 """A machine: sockets, NUMA nodes, cores, CPUs, caches, memory, huge pages, distances, devices.
 
-A :class:`Machine` is the hardware as its source describes it. Nodes may have no CPUs or no memory and may span sockets,
-and sockets may span nodes: no containment is assumed. ``Machine.kubelet_view()`` is the same machine as the kubelet
-numbers it, which the providers use. A source of machines ends with ``Machine(...).checked()``, which rejects
-contradictory facts. Odd facts pass: real machines have CPUs in no node, and sockets numbered -1.
+A :class:`Machine` is the hardware as its source describes it: nodes may have no CPUs or memory, and span sockets; CPUs
+may be in no node. ``Machine.kubelet_view()`` is the same machine as the kubelet numbers it, which the
+providers use. A source of machines ends with ``Machine(...).checked()``, which rejects contradictory facts.
 """
 
 from collections import Counter
@@ -78,6 +77,7 @@ class PciDevice:
     device: int | None = None
     node: int | None = None
     cpus: CpuSet | None = None  #: the local CPUs, which may contradict the node
+    names: tuple[str, ...] = field(default=(), compare=False)  #: of the system for it: eth0, mlx5_0, nvme0, GPU 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +190,8 @@ class Machine:
     offline: CpuSet = 0  #: CPUs that exist but are offline
     report: CadvisorReport | None = None  #: ``None``: the kubelet sees these facts
     gaps: tuple[str, ...] = field(default=())  #: what the source does not contain, one sentence each
+    model: str = field(default="", compare=False)  #: of the CPUs, for people; empty: unknown
+    caches: tuple[tuple[str, int], ...] = field(default=(), compare=False)  #: L1d, L1i, L2 … of a CPU, and their bytes
 
     def kubelet_view(self) -> KubeletView:
         return self._view

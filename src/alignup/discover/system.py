@@ -14,13 +14,15 @@ from types import ModuleType
 from alignup.align.errors import SourceError
 from alignup.align.machine import CadvisorReport, Device, Machine, PciDevice
 from alignup.align.machine_limits import MAX_NODE_ID, MAX_PCI_DEVICES
-from alignup.discover import cadvisor, topology
+from alignup.discover import cadvisor, cpu_names, topology
 from alignup.discover.file_reader import FileReader
 
 BUS = "sys/bus/pci/devices"
 GPU_RESOURCE = "nvidia.com/gpu"
 NVIDIA = 0x10DE
 _DISPLAY = 0x03  #: the PCI base class of GPUs
+_NAMED = ("block", "infiniband", "net", "nvme")  #: directories of a PCI device whose entries are names
+MAX_NAMES = 8  #: of one PCI device
 _HUGEPAGES = "sys/kernel/mm/hugepages"
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
@@ -56,6 +58,8 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         offline=offline,
         report=_read_report(files),
         gaps=files.gaps,
+        model=cpu_names.read_model(files),
+        caches=cpu_names.read_caches(files, online),
     ).checked()
 
 
@@ -105,7 +109,16 @@ def _device(files: FileReader, address: str) -> PciDevice | None:
         device=_code(files, f"{here}/device"),
         node=None if node is None or node < 0 else node,
         cpus=files.cpus(f"{here}/local_cpulist", f"{here}/local_cpus"),
+        names=_names(files, here),
     )
+
+
+def _names(files: FileReader, device: str) -> tuple[str, ...]:
+    """How the system calls a device: network interfaces, RDMA devices, NVMe controllers."""
+    virtual = [f"{device}/{name}" for name in files.names(device) if name.startswith("virtio")]
+    folders = [f"{place}/{kind}" for place in (device, *virtual) for kind in _NAMED]
+    found = [name for folder in folders if files.has(folder) for name in files.names(folder)]
+    return tuple(sorted(found)[:MAX_NAMES])
 
 
 def _code(files: FileReader, path: str) -> int | None:
@@ -124,14 +137,19 @@ def add_gpus(machine: Machine) -> Machine:
         reason = "nvidia-ml-py is not installed"
     else:
         try:
-            return replace(machine, devices=(*machine.devices, *_gpus(nvml, machine))).checked()
+            found = list(_gpus(nvml, machine))
+            indexes = {address: (f"GPU {index}",) for index, (address, _) in enumerate(found)}
+            pci = tuple(replace(one, names=indexes.get(_bus(one.address), one.names)) for one in machine.pci)
+            devices = (*machine.devices, *(device for _, device in found))
+            return replace(machine, devices=devices, pci=pci).checked()
         except nvml.NVMLError as error:
             reason = str(error)
     gap = f"{len(gpus)} NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}"
     return replace(machine, gaps=(*machine.gaps, gap))
 
 
-def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[Device]:
+def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[tuple[str, Device]]:
+    """Addresses and devices, in NVML's order."""
     nodes = {_bus(device.address): device.node for device in machine.pci}
     nvml.nvmlInit()
     try:
@@ -142,7 +160,7 @@ def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[Device]:
                 for value in (nvml.nvmlDeviceGetPciInfo(handle).busId, nvml.nvmlDeviceGetUUID(handle))
             )
             node = nodes.get(_bus(address))
-            yield Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node)
+            yield _bus(address), Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node)
     finally:
         nvml.nvmlShutdown()
 

@@ -19,7 +19,7 @@ from alignup.align.distances import Distances
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
 from alignup.picture.occupancy import Occupancy, group_by, known_devices, read_occupancy
-from alignup.picture.text_format import format_ids, format_list, format_size, pluralize, shorten
+from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten
 
 MAX_SINGLE_ROWS = 8  #: up to this number, each node has its own row
 MAX_ROWS = 16
@@ -176,6 +176,10 @@ def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLay
 
 
 def _facts(machine: Machine) -> Iterator[str]:
+    if machine.model:
+        yield shorten(clean(machine.model), 60)
+    if machine.caches:
+        yield "caches " + ", ".join(f"{clean(name)} {format_size(size)}" for name, size in machine.caches)
     known = [node.memory for node in machine.nodes if node.memory is not None]
     if machine.memory is not None or known:
         yield f"memory {format_size(sum(known) if machine.memory is None else machine.memory)}"
@@ -184,7 +188,7 @@ def _facts(machine: Machine) -> Iterator[str]:
         pages[each.size] += each.count
     for bytes_, number in sorted(pages.items()):
         if number:
-            yield f"{number} huge pages of {format_size(bytes_)}"
+            yield f"{pluralize(number, 'huge page')} of {format_size(bytes_)}"
     if machine.devices:
         yield pluralize(len(machine.devices), "device")
     if machine.pci:
@@ -264,16 +268,23 @@ _LISTED_CLASSES = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "acc
 
 
 def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
-    """PCI devices by class: the listed classes with addresses while they are few, the others as a count."""
+    """PCI devices by class: the listed classes with names, or addresses while they are few, the others as a count."""
     classes = group_by(devices, lambda device: _LISTED_CLASSES.get((device.kind or 0) >> 16, "other"))
     for name, own in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
-        addresses = [device.address for device in own]
+        addresses = [_show_pci(device) for device in own]
         if name == "other":
             yield f"{len(addresses)} other"
-        elif len(addresses) > 4:
+        elif len(addresses) > 4 and not any(device.names for device in own):
             yield f"{len(addresses)} {name} ({addresses[0]} to {addresses[-1]})"
+        elif len(addresses) > 16:
+            yield f"{len(addresses)} {name} ({', '.join(addresses[:8])} …)"
         else:
             yield f"{name} {', '.join(addresses)}"
+
+
+def _show_pci(device: PciDevice) -> str:
+    """The names of the system for a device, or its address."""
+    return "/".join(shorten(clean(name), 20) for name in device.names) or device.address
 
 
 def _nearest_nodes(distances: Distances | None, node: int, with_cpus: set[int]) -> str:

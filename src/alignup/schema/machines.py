@@ -77,6 +77,7 @@ class PciDeviceDocument(_Strict, rename={"kind": "class"}):
     device: str | Int64 | None = None
     node: Int64 | None = None
     cpus: _List | None = None
+    names: list[str] = []
 
 
 class CadvisorReportDocument(_Strict):
@@ -98,6 +99,8 @@ class MachineDocument(_Strict):
     pci: list[PciDeviceDocument] = []
     report: CadvisorReportDocument | None = None
     gaps: list[str] = []
+    model: str = ""
+    caches: dict[str, Int64] = {}
 
 
 def machine_to_document(machine: Machine) -> dict[str, Any]:
@@ -120,6 +123,7 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
             pci=list(map(_pci_document, machine.pci)),
             report=report,
             gaps=list(machine.gaps),
+            caches=dict(machine.caches),
         )
     )
 
@@ -230,13 +234,13 @@ def _pci_device(device: PciDeviceDocument) -> PciDevice:
             codes[name] = int(code, 16) if isinstance(code, str) else code
         except ValueError:
             raise ParseError(f"{code!r} is not a hexadecimal code such as 0x10de") from None
-    return build(PciDevice, device, **codes, cpus=_parse_list(device.cpus))
+    return build(PciDevice, device, **codes, cpus=_parse_list(device.cpus), names=tuple(device.names))
 
 
 def _pci_document(device: PciDevice) -> PciDeviceDocument:
     codes = {name: getattr(device, name) for name in _PCI_CODES}
     texts = {name: None if code is None else f"0x{code:0{_PCI_CODES[name]}x}" for name, code in codes.items()}
-    return build(PciDeviceDocument, device, **texts, cpus=show_or_none(device.cpus))
+    return build(PciDeviceDocument, device, **texts, cpus=show_or_none(device.cpus), names=list(device.names))
 
 
 def _parse_list(listed: _List | None, *, below: int = MAX_CPU_ID) -> int | None:
