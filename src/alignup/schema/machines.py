@@ -177,6 +177,8 @@ def _machine(document: MachineDocument) -> Machine:
         offline=_parse_list(document.offline) or 0,
         report=report,
         gaps=(*document.gaps, *repeated),
+        model=document.model,
+        caches=tuple((name, size) for name, size in document.caches.items() if size > 0),
     )
 
 
