@@ -190,6 +190,23 @@ async def test_the_state_between_two_writes_is_never_published(served, client, k
     assert found.sequence == 2
 
 
+async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubelet, make, tmp_path):
+    """The kubelet has written what the first container gets, and waits for the device plugin of the second."""
+    observer = make(settle=0.0, admission=60.0)
+    await observer.check_once()
+    kubelet.admit(pod("b", cpu="3"))
+    state_dir.write_dir(tmp_path, kubelet.files, gates=kubelet.host.settings.gates)
+    checking = asyncio.ensure_future(observer.check_once())
+    done, _ = await asyncio.wait([checking], timeout=0.1)
+    published = list((await report(client)).ledger.pods)
+    kubelet.write(tmp_path)
+    observer.notify()
+    await checking
+
+    assert (done, published) == (set(), ["a"])
+    assert list((await report(client)).ledger.pods) == ["a", "b"]
+
+
 async def test_a_state_that_does_not_settle_is_published_with_its_problem(served, client, kubelet, make, tmp_path):
     lost = replace(kubelet.files.cpu, default=kubelet.files.cpu.default & ~(1 << 3))
     atomic_files.write(tmp_path / cpu_file.NAME, cpu_file.dump(lost, gates=kubelet.host.settings.gates))

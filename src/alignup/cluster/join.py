@@ -38,6 +38,10 @@ class UnsettledError(StateError):
     """The kubelet is in the middle of a change; its next write completes it."""
 
 
+class AdmittingError(UnsettledError):
+    """The kubelet is admitting a pod; a device plugin may take its time between two containers."""
+
+
 class ForeignFilesError(StateError):
     """The state files are those of another machine."""
 
@@ -118,7 +122,7 @@ def _check_settled(sources: Sources, pods: LivePods) -> None:
         return
     for uid, name in pods.alive.items():
         if uid not in sources.allocated:
-            raise UnsettledError(f"pod {'/'.join(name) if name else uid} is being admitted")
+            raise AdmittingError(f"pod {'/'.join(name) if name else uid} is being admitted")
 
 
 def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool) -> RestoredLedger:

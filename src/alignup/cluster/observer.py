@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from alignup.align.errors import AlignError
 from alignup.cluster.directory_watch import DirectoryWatch
 from alignup.cluster.host_states import HEARTBEAT_SECONDS, host_state, machine_document
-from alignup.cluster.join import ForeignFilesError, Observation, UnsettledError, join
+from alignup.cluster.join import AdmittingError, ForeignFilesError, Observation, UnsettledError, join
 from alignup.cluster.kubelet_reader import KubeletReader
 from alignup.cluster.node_topology import FingerprintMethod, node_topology
 from alignup.cluster.publisher import Publisher
@@ -32,6 +32,7 @@ class ObserverTiming:
     """Seconds; tests replace the clock."""
 
     settle: float = 0.5  #: without a write, after which the kubelet is not in the middle of a change
+    admission: float = 10.0  #: the same while a pod is being admitted: half of what it gets must not count as all
     interval: float = 1.0  #: between two writes to the API server, at least
     period: float = 60.0  #: between two full checks
     retry: float = 5.0  #: after a failed write
@@ -59,6 +60,7 @@ class Observer:
     checked_at: float = 0.0  #: when the last check ended, by the clock
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _changed_at: float | None = None  #: when the first change was noticed that is not published yet
+    _pause: float = 0.0  #: to wait for the next write of the kubelet
     _refresh: bool = True
     _written_at: float = float("-inf")
     _reported: dict[str, str] = field(default_factory=dict)  #: the last problem of reading, and of writing
@@ -110,7 +112,7 @@ class Observer:
             self._changed.clear()
             state, topology = await self._observe(settled=settled)
             if state is None:
-                settled = await self._wait(self._changed, self.timing.settle)
+                settled = await self._wait(self._changed, self._pause)
                 continue
             if (pause := self._written_at + self.timing.interval - self.timing.clock()) <= 0:
                 break
@@ -153,11 +155,13 @@ class Observer:
                 await self.reader.refresh()
             sources = await self.reader.read()
             observation = join(sources, settled=settled)
-        except UnsettledError:
+        except UnsettledError as error:
+            self._pause = self.timing.admission if isinstance(error, AdmittingError) else self.timing.settle
             self.metrics.observed("unsettled")
             return None, None
         except AlignError as error:
             if not settled:  # it may pass, for example while the kubelet restarts
+                self._pause = self.timing.settle
                 self.metrics.observed("unsettled")
                 return None, None
             self.metrics.observed("error")
