@@ -1,5 +1,5 @@
 # Records this machine: writes the files that describe its topology to standard output, as a tar.gz.
-# It needs sh, cp, grep, mktemp, tar and gzip, and no privileges. It leaves out serial numbers.
+# It needs sh, cp, grep, mktemp, tar and gzip, and no privileges. It leaves out the CPU model and serial numbers.
 cd / && d=$(mktemp -d) && s=sys/devices/system
 keep() { for i in $1; do [ -d "$i" ] && mkdir -p "$d/$i" && (cd "$i" && cp -P $2 "$d/$i" 2>/dev/null); done; }
 keep "$s/cpu $s/node" "online offline present possible"
@@ -11,5 +11,5 @@ keep "sys/kernel/mm/hugepages sys/bus/pci/devices $s/node/node[0-9]*/hugepages" 
 keep "sys/kernel/mm/hugepages/* $s/node/node[0-9]*/hugepages/*" "nr_hugepages free_hugepages"
 keep "sys/bus/pci/devices/*" "class vendor device numa_node local_cpu*"
 keep proc meminfo
-grep -iv serial proc/cpuinfo > "$d/proc/cpuinfo"
+grep -E '^(processor|physical id|core id|siblings|cpu cores|vendor_id)[[:space:]]*:' proc/cpuinfo > "$d/proc/cpuinfo"
 tar -czf - -C "$d" sys proc; rm -r "$d"
