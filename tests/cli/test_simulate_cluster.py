@@ -10,6 +10,7 @@ import pytest
 from alignup.schema import codec
 from alignup.schema.fleet import FleetReport
 from tests.cli.commands import in_process
+from tests.fleet.hosts.test_html_report import rows_of
 
 ROOT = Path(__file__).parents[2]
 NODE, FLEET = ROOT / "examples" / "node", ROOT / "examples" / "fleet"
@@ -47,6 +48,22 @@ def test_strategies_are_compared_side_by_side():
     rejections = next(line for line in run.stdout.splitlines() if "rejections by kubelets" in line)
     alignup, blind = rejections.split()[-2:]
     assert (alignup, int(blind) > 0) == ("0", True)
+
+
+def test_html_has_the_figures_of_every_strategy(tmp_path):
+    file = tmp_path / "report.html"
+    common = ("simulate", "--nodes", "2", "--generate", "training", "--count", "20", "--load", "2", *ON_NODE)
+
+    run = in_process(*common, "--strategy", "alignup,blind-most-allocated", "-o", "json", "--html", file)
+
+    assert (run.returncode, run.stderr) == (0, f"Wrote {file}.\n")
+    results = codec.decode(run.stdout, FleetReport).results
+    rows = rows_of(file.read_text())
+    assert ["started", *(f"{one.started:,}" for one in results)] in rows
+    assert ["rejections by kubelets", *(f"{one.rejected:,}" for one in results)] in rows
+    again = in_process(*common, "--html", tmp_path / "missing" / "x")
+    assert again.returncode == 2
+    assert f"--html: {tmp_path}/missing/x: No such file or directory" in again.stderr
 
 
 def test_groups_come_from_a_file(cluster):

@@ -6,6 +6,7 @@ import io
 import pytest
 
 from tests.cli.commands import in_process
+from tests.fleet.hosts.test_html_report import rows_of
 
 SPEC = """
 apiVersion: alignup.dev/v1
@@ -55,6 +56,22 @@ def test_configurations_with_which_a_kubelet_does_not_start_are_listed(spec):
     assert "mean of 2 seeds" in run.stdout
     assert "The kubelet does not start with" in run.stdout
     assert "  m  static  " in run.stdout
+
+
+def test_html_has_the_means_of_the_results(spec, tmp_path):
+    file = tmp_path / "sweep.html"
+
+    run = sweep(spec, "-o", "csv", "--html", file)
+
+    assert (run.returncode, run.stderr) == (0, f"Wrote {file}.\n")
+    started = [int(row["started"]) for row in csv.DictReader(io.StringIO(run.stdout)) if not row["error"]]
+    heads, first, *others = rows_of(file.read_text())
+    cells = dict(zip(heads, first, strict=True))
+    assert (cells["Configuration"], float(cells["Started"])) == ("none", sum(started) / 2)
+    assert others[-1][:2] == ["m", "static"]
+    again = sweep(spec, "--html", tmp_path / "missing" / "x")
+    assert again.returncode == 2
+    assert f"--html: {tmp_path}/missing/x: No such file or directory" in again.stderr
 
 
 @pytest.mark.parametrize(

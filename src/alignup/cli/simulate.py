@@ -78,6 +78,7 @@ class SimulateOptions:
     f"alignup simulate --generate training --count 200 {_NODE}",
     f"alignup simulate --generate mixed --count 200 {_NODE} --compare policy,scope",
     f"alignup simulate --nodes 9 --generate telco --count 90 {_NODE} --strategy all",
+    "alignup simulate --cluster examples/fleet/training.yaml --generate training --count 90 --html report.html",
 )
 @with_options("options", SimulateOptions)
 @with_options("host", HostOptions)
@@ -92,6 +93,8 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
 
     --cluster and --nodes simulate a whole cluster: a scheduler chooses a node for each pod, and pods that fit nowhere
     wait. The report compares strategies: rejections by kubelets, waiting times, utilization, and stranded resources.
+
+    --html writes a report with plots of the node, the comparison, or the cluster over time.
     """
     if sum(bool(one) for one in (options.files, options.trace, options.generate)) != 1:
         raise InputError(
@@ -99,8 +102,6 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
             advice="For example: alignup simulate --generate mixed",
         )
     if options.cluster is not None or options.nodes is not None:
-        if options.html:
-            raise InputError("--html is for one node", advice="Omit --html; -o json has the results of a cluster.")
         from alignup.cli import simulate_cluster  # noqa: PLC0415 - not needed for --help
 
         simulate_cluster.run(host, options, output)

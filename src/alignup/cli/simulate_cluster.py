@@ -9,17 +9,17 @@ from pathlib import Path
 import click
 
 from alignup.align.host import Host
-from alignup.align.workload.names import CPU, MEMORY
 from alignup.cli import inputs, simulate_output, terminal
 from alignup.cli.app import InputError
 from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.fleet import report, trace
-from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent
+from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, format_duration
 from alignup.fleet.generate import Profile
 from alignup.fleet.hosts import cluster_file, openb
 from alignup.fleet.hosts.cluster_file import GroupDescription
+from alignup.fleet.hosts.compared_figures import compare_figures, rejection_reasons
 from alignup.fleet.hosts.generate import generate
 from alignup.fleet.hosts.groups import HostGroup
 from alignup.fleet.hosts.pod_table import COLUMNS, rows
@@ -28,7 +28,7 @@ from alignup.fleet.hosts.strategies import STRATEGIES
 from alignup.fleet.hosts.submissions import PodSubmission, from_events
 from alignup.kube import configuration
 from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean, format_size, pluralize
+from alignup.picture.text_format import clean, pluralize
 from alignup.schema import codec
 from alignup.schema.fleet import FleetReport, FleetResult
 
@@ -52,10 +52,22 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
             results.append(simulation.run(progress))
         if output == "csv":
             report.write_rows(COLUMNS, rows(simulation), sys.stdout)
+    found = FleetReport(results=tuple(results))
+    if options.html:
+        simulate_output.write_html(options.html, _draw_html(found))
     if output == "json":
-        terminal.print_json(json.loads(codec.encode(FleetReport(results=tuple(results)))))
+        terminal.print_json(json.loads(codec.encode(found)))
     elif output == "text":
         terminal.print_lines(result_lines(results))
+
+
+def _draw_html(found: FleetReport) -> str:
+    from alignup.fleet.hosts import html_report  # noqa: PLC0415 - only for --html
+
+    first = found.results[0]
+    return html_report.render(
+        found, title=f"Simulation of {pluralize(first.pods, 'pod')} on {pluralize(first.hosts, 'node')}"
+    )
 
 
 def _check(options: SimulateOptions, host: HostOptions, output: str) -> None:
@@ -147,12 +159,11 @@ def result_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
     first = results[0]
     yield (Cell(f"{pluralize(first.pods, 'pod')} on {pluralize(first.hosts, 'node')}", "title"),)
     if first.duration:
-        yield (Cell(f"{simulate_output.format_duration(first.duration)} of workload", "dim"),)
+        yield (Cell(f"{format_duration(first.duration)} of workload", "dim"),)
     heads = ["", *(one.strategy for one in results)] if len(results) > 1 else ["", first.strategy]
     yield ()
-    yield from table([[name, *figures] for name, figures in _figures(results)], heads)
-    if any(one.rejections for one in results):
-        reasons = dict.fromkeys(reason for one in results for reason in one.rejections)
+    yield from table([[name, *figures] for name, figures in compare_figures(results)], heads)
+    if reasons := rejection_reasons(results):
         yield from section("Rejected by kubelets", caption="pods that are created again count every time")
         yield from table([[reason, *(f"{one.rejections.get(reason, 0):,}" for one in results)] for reason in reasons])
     if len(first.groups) > 1:
@@ -162,25 +173,3 @@ def result_lines(results: Sequence[FleetResult]) -> Iterator[Line]:
             for place, group in enumerate(first.groups)
         ]
         yield from table(rows_)
-
-
-def _figures(results: Sequence[FleetResult]) -> Iterator[tuple[str, list[str]]]:
-    yield "started", [f"{one.started:,}" for one in results]
-    yield "failed: rejected too often", [f"{one.failed:,}" for one in results]
-    yield "never started", [f"{one.pending:,}" for one in results]
-    yield "rejections by kubelets", [f"{one.rejected:,}" for one in results]
-    for name in ("p50", "p99", "max"):
-        times = [getattr(one.waiting, name) for one in results]
-        yield f"waiting, {name}", [simulate_output.format_duration(time) for time in times]
-    for resource in results[0].use:
-        shares = [one.use[resource].share for one in results]
-        yield f"requested, {clean(resource)}", [f"{share:.1%}" for share in shares]
-    counts = dict.fromkeys(count for one in results for count in one.alignment.pods_by_numa_nodes)
-    for count in sorted(counts, key=int):
-        name = f"pods on {pluralize(int(count), 'NUMA node')}" if int(count) else "pods with nothing to align"
-        yield name, [f"{one.alignment.pods_by_numa_nodes.get(count, 0):,}" for one in results]
-    yield "mean distance", [f"{one.alignment.mean_distance:.2f}" for one in results]
-    yield f"stranded {CPU}s", [f"{one.stranded.cpus:,}" for one in results]
-    yield f"stranded {MEMORY}", [format_size(one.stranded.memory) for one in results]
-    for resource in results[0].stranded.devices:
-        yield f"stranded {clean(resource)}", [f"{one.stranded.devices.get(resource, 0):,}" for one in results]

@@ -22,7 +22,7 @@ from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.fleet import compare, events, generate, report, simulate, trace
 from alignup.fleet.compare import Comparison
-from alignup.fleet.events import PodArrival, WorkloadEvent
+from alignup.fleet.events import PodArrival, WorkloadEvent, format_duration
 from alignup.fleet.executors import ProcessPool, SerialExecutor
 from alignup.fleet.simulate import SimulationResult
 from alignup.picture import draw_svg
@@ -57,7 +57,7 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         with inputs.input_errors("in --svg", advice=_WRITABLE):
             options.svg.write_text(draw_svg(result.machine, result.peak.ledger), encoding="utf-8")
     if options.html:
-        _write_html(options.html, result, found, comparison)
+        write_html(options.html, _draw_html(result, found, comparison))
     if comparison is not None:
         _print_comparison(comparison, output)
     elif output == "json":
@@ -77,12 +77,16 @@ def _print_comparison(comparison: Comparison, output: str) -> None:
         terminal.print_lines(comparison_lines(comparison))
 
 
-def _write_html(path: Path, result: SimulationResult, found: Events, comparison: Comparison | None) -> None:
+def _draw_html(result: SimulationResult, found: Events, comparison: Comparison | None) -> str:
     from alignup.fleet import html_report  # noqa: PLC0415 - only for --html
 
     pods = pluralize(len(result.outcomes), "pod")
     title = f"Simulation of {pods}" + ("" if comparison is None else ", and a comparison of settings")
-    text = html_report.render(result, found, title=title, comparison=comparison)
+    return html_report.render(result, found, title=title, comparison=comparison)
+
+
+def write_html(path: Path, text: str) -> None:
+    """Write the report of ``--html``."""
     with inputs.input_errors("in --html", advice=_WRITABLE):
         path.write_text(text, encoding="utf-8", errors="replace")
     click.echo(f"Wrote {path}.", err=True)
@@ -175,13 +179,6 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
     parts = [sentences.format_amount(CPU, stranded.cpus)] if stranded.cpus else []
     parts += [f"{number} {clean(name)}" for name, number in stranded.devices.items() if number]
     yield (Cell(f"  {', '.join(parts) or 'nothing'}"),)
-
-
-def format_duration(seconds: float) -> str:
-    for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.1f} {name}"
-    return events.format_seconds(seconds)
 
 
 def _format_amount(resource: str, amount: float) -> str:

@@ -13,6 +13,7 @@ from alignup.cli.options import choice_option, option, output_option, path_optio
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
     results: Path | None = path_option("FILE", "CSV file of the results", "the name of SPEC with .csv, here")
+    html: Path | None = path_option("FILE", "Write a report with plots to FILE, which needs no other file")
     engine: str = choice_option(("processes", "serial", "dask"), "Where simulations run", "processes")
     jobs: int | None = option("N", "Number of processes", "one per CPU", type=click.IntRange(1, 1024))
     dask: str | None = option("tcp://HOST:PORT", "Address of a Dask scheduler", "a local one")
@@ -20,7 +21,7 @@ class SweepOptions:
 
 @define_command(
     "sweep",
-    "alignup sweep examples/fleet/sweep.yaml --engine serial",
+    "alignup sweep examples/fleet/sweep.yaml --engine serial --html sweep.html",
 )
 @click.argument("spec", type=click.Path(path_type=Path))
 @with_options("options", SweepOptions)
@@ -31,6 +32,8 @@ def command(*, spec: Path, options: SweepOptions, output: str) -> None:
     SPEC lists what to combine, as described in docs/fleet.md. Each result is written to the CSV file as soon as it is
     known. An interrupted sweep continues where it was when the command runs again, and a complete file is the same
     whatever the engine and the number of processes.
+
+    --html compares the combinations in plots: rejections, utilization, waiting times and stranded resources.
     """
     from alignup.cli import sweep_output  # noqa: PLC0415 - not needed for --help
 

@@ -14,16 +14,18 @@ from alignup.cli.app import InputError
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate_cluster import resolve_group
-from alignup.cli.simulate_output import format_duration
+from alignup.cli.simulate_output import write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.discover import machine_file
 from alignup.fleet import report, trace
+from alignup.fleet.events import format_duration
 from alignup.fleet.hosts import openb
 from alignup.fleet.hosts.cluster_file import GroupDescription
 from alignup.fleet.hosts.groups import HostGroup
 from alignup.fleet.hosts.submissions import PodSubmission, from_events
 from alignup.fleet.sweeps import spec as sweep_spec
 from alignup.fleet.sweeps.engines import EngineName, make_engine
+from alignup.fleet.sweeps.means import CombinationMeans, combination_means, invalid_combinations
 from alignup.fleet.sweeps.results_file import ResultsFile
 from alignup.fleet.sweeps.run import run_sweep
 from alignup.fleet.sweeps.spec import NamedConfiguration, SweepSpec
@@ -55,6 +57,10 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         done = f"{len(results.rows)} of {pluralize(len(tasks), 'combination')} are in {path}"
         click.echo(f"{done}; run the command again to continue.", err=True)
         raise
+    if options.html:
+        from alignup.fleet.sweeps import html_report  # noqa: PLC0415 - only for --html
+
+        write_html(options.html, html_report.render(rows, title=f"Sweep of {pluralize(len(rows), 'simulation')}"))
     if output == "json":
         terminal.print_json(rows)
     elif output == "csv":
@@ -135,32 +141,23 @@ def _resolve(
 def _lines(rows: Sequence[Row], path: Path) -> Iterator[Line]:
     """The mean of every figure over the seeds."""
     yield (Cell(f"{pluralize(len(rows), 'combination')}, in {path}", "title"),)
-    combined: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        if not row["error"]:
-            combined.setdefault((row["machine"], row["configuration"], row["strategy"]), []).append(row)
-    if combined:
+    means = combination_means(rows)
+    if means:
         yield ()
-        seeds = max(map(len, combined.values()))
+        seeds = max(one.seeds for one in means)
         if seeds > 1:
             yield from paragraph(f"mean of {seeds} seeds", style="dim")
         heads = ["machine", "configuration", "strategy", "started", "failed", "never started", "rejections"]
         heads += ["waiting p99", "stranded CPUs", "requested"]
-        yield from table([[*map(clean, key), *_means(own)] for key, own in combined.items()], heads)
-    errors = {(row["machine"], row["configuration"], row["error"]): row for row in rows if row["error"]}
-    if errors:
+        yield from table([[*map(clean, one.names), *_cells(one)] for one in means], heads)
+    if errors := invalid_combinations(rows):
         yield from section("The kubelet does not start with")
-        yield from table([list(map(clean, key)) for key in errors])
+        yield from table([[clean(one.machine), clean(one.configuration), clean(one.error)] for one in errors])
 
 
-def _means(rows: Sequence[Row]) -> list[str]:
+def _cells(means: CombinationMeans) -> list[str]:
     found = []
     for name in _FIGURES:
-        mean = sum(float(row[name]) for row in rows) / len(rows)
+        mean = means.figures[name]
         found.append(format_duration(mean) if name.startswith("waiting") else f"{mean:,.0f}")
-    shares: dict[str, float] = {}
-    for row in rows:
-        for item in row["requested"].split():
-            name, _, share = item.rpartition("=")
-            shares[name] = shares.get(name, 0.0) + float(share) / len(rows)
-    return [*found, ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in shares.items())]
+    return [*found, ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in means.requested.items())]

@@ -81,3 +81,11 @@ def arrivals(pods: Iterable[Pod], *, every: float = 1.0) -> tuple[WorkloadEvent,
 
 def format_seconds(time: float) -> str:
     return f"{time:.6f}".rstrip("0").rstrip(".") + " s"
+
+
+def format_duration(seconds: float) -> str:
+    """In the largest unit of which there are at least two."""
+    for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * unit:
+            return f"{seconds / unit:.1f} {name}"
+    return format_seconds(seconds)

@@ -1,52 +1,33 @@
-"""A simulation, or a comparison of settings, as one HTML file with plots, which needs nothing else.
+"""A simulation, or a comparison of settings, as one HTML file with plots, which needs nothing else."""
 
-Text is escaped by ``alignup.serve.pages.html``, as on the web pages.
-"""
+from collections.abc import Iterable, Iterator
 
-from collections.abc import Iterable, Iterator, Sequence
-from importlib.resources import files
-
-from alignup.align.workload.names import is_hugepages
 from alignup.fleet.compare import Comparison
-from alignup.fleet.events import WorkloadEvent
+from alignup.fleet.events import WorkloadEvent, format_duration
+from alignup.fleet.html_page import data_table, facts, figure, format_amount, page, section
 from alignup.fleet.simulate import SimulationResult
 from alignup.fleet.timeline import build_timeline
-from alignup.picture import svg_layout
 from alignup.picture.plots import ComparedValue, Series, bar_plot, format_percent, line_plot, stacked_plot
 from alignup.picture.svg import draw_parts
-from alignup.picture.svg_layout import Drawable, svg_inline
-from alignup.picture.text_format import clean, format_size, pluralize
-from alignup.serve.pages.html import Content, Html, element, group, trusted
+from alignup.picture.svg_layout import svg_inline
+from alignup.picture.text_format import clean, pluralize
+from alignup.serve.pages.html import Content, Html, element, trusted
 
 _MAX_VARIANTS = 40  #: combinations that are plotted
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
-_HOUR = 3600.0
 
 
 def render(
     result: SimulationResult, events: Iterable[WorkloadEvent], *, title: str, comparison: Comparison | None = None
 ) -> str:
     """The file."""
-    style = (files("alignup.serve.pages") / "static" / "pages.css").read_text("utf-8") + svg_layout.css(plots=True)
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        element("title", title),
-        element("style", trusted(style)),
-    )
-    body = element(
-        "main",
-        element("h1", title),
+    return page(
+        title,
         _summary(result),
         *([] if comparison is None else [_comparison(comparison)]),
         *_plots(result, events),
-        _section("Use of each NUMA node", _usage(result)),
-        _section("The node at peak demand", _machine(result)),
+        section("Use of each NUMA node", _usage(result)),
+        section("The node at peak demand", _machine(result)),
     )
-    return "<!DOCTYPE html>\n" + element("html", head, element("body", body), lang="en").markup + "\n"
 
 
 def _summary(result: SimulationResult) -> Html:
@@ -61,9 +42,9 @@ def _summary(result: SimulationResult) -> Html:
             f"{pods.on_one} on one NUMA node, {pods.on_several} on several, {pods.anywhere} with nothing to align",
         ),
         ("Stranded at peak demand", ", ".join(stranded) or "nothing"),
-        ("Duration", _duration(result.duration)),
+        ("Duration", format_duration(result.duration)),
     ]
-    return element("dl", [group(element("dt", name), element("dd", text)) for name, text in pairs])
+    return facts(pairs)
 
 
 def _plots(result: SimulationResult, events: Iterable[WorkloadEvent]) -> Iterator[Html]:
@@ -72,18 +53,18 @@ def _plots(result: SimulationResult, events: Iterable[WorkloadEvent]) -> Iterato
         plots = []
         for number, (name, values) in enumerate(timeline.held.items()):
             line = Series("share of what is allocatable", values, number)
-            drawn = line_plot(clean(name), timeline.times, [line], x=_duration, y=format_percent)
+            drawn = line_plot(clean(name), timeline.times, [line], x=format_duration, y=format_percent)
             plots.append(trusted(svg_inline(drawn, f"Utilisation of {clean(name)} over time")))
-        yield _section("Utilisation over time", element("div", plots, class_="machine"))
+        yield section("Utilisation over time", element("div", plots, class_="machine"))
         running = [Series("running pods", timeline.running, 0)]
-        drawn = line_plot("Admitted pods that run", timeline.times, running, x=_duration)
-        yield _section("Running pods", _figure(drawn, "Running pods over time"))
+        drawn = line_plot("Admitted pods that run", timeline.times, running, x=format_duration)
+        yield section("Running pods", figure(drawn, "Running pods over time"))
     if result.reasons:
         counts = [ComparedValue(reason, number, str(number)) for reason, number in result.reasons.items()]
-        parts = [_figure(bar_plot("Rejected pods by reason", counts, style=3), "Rejected pods by reason")]
+        parts = [figure(bar_plot("Rejected pods by reason", counts, style=3), "Rejected pods by reason")]
         series = [Series(reason, own, number) for number, (reason, own) in enumerate(timeline.rejections.items())]
-        drawn = stacked_plot("Rejected pods over time", timeline.starts, series, x=_duration)
-        yield _section("Rejections", [*parts, _figure(drawn, "Rejected pods over time, by reason")])
+        drawn = stacked_plot("Rejected pods over time", timeline.starts, series, x=format_duration)
+        yield section("Rejections", [*parts, figure(drawn, "Rejected pods over time, by reason")])
 
 
 def _comparison(comparison: Comparison) -> Html:
@@ -96,7 +77,7 @@ def _comparison(comparison: Comparison) -> Html:
         ("Stranded CPUs at peak demand", 1, [one.score.stranded.cpus for one in shown]),
     ):
         bars = [ComparedValue(label, value, str(value)) for label, value in zip(labels, values, strict=True)]
-        plots.append(_figure(bar_plot(title, bars, style=style), f"{title} of each combination"))
+        plots.append(figure(bar_plot(title, bars, style=style), f"{title} of each combination"))
     names = list(shown[0].variant.choices) if shown else []
     heads = ["Rank", *names, "Admitted", "Rejected", "One NUMA node", "Stranded CPUs", "Stranded devices", "Reasons"]
     rows = []
@@ -109,49 +90,21 @@ def _comparison(comparison: Comparison) -> Html:
     note = element("p", f"and {more} more combinations", class_="empty") if more else None
     invalid = [element("li", f"{one.label}: {one.error}") for one in comparison.invalid[:_MAX_VARIANTS]]
     broken = [element("h3", "The kubelet does not start with"), element("ul", invalid)] if invalid else []
-    return _section("Comparison of settings", [plots, _table(heads, rows), note, broken])
+    return section("Comparison of settings", [plots, data_table(heads, rows), note, broken])
 
 
 def _usage(result: SimulationResult) -> Content:
     rows = []
     for node, uses in result.nodes.items():
         for resource, use in uses.items():
-            amounts = [_amount(resource, amount) for amount in (use.total, use.mean, use.peak, use.end)]
+            amounts = [format_amount(resource, amount) for amount in (use.total, use.mean, use.peak, use.end)]
             share = f"{100 * use.mean / use.total:.0f} %" if use.total else ""
             rows.append([f"NUMA node {node}", resource, *amounts, share])
     if not rows:
         return element("p", "No manager allocates per NUMA node with these settings.", class_="empty")
-    return _table(["", "Resource", "Allocatable", "Mean", "Peak", "End", "Mean share"], rows)
+    return data_table(["", "Resource", "Allocatable", "Mean", "Peak", "End", "Mean share"], rows)
 
 
 def _machine(result: SimulationResult) -> Content:
     parts = draw_parts(result.machine, result.peak.ledger)
     return element("div", map(trusted, parts.pictures), class_="machine")
-
-
-def _section(title: str, content: Content) -> Html:
-    return element("section", element("h2", title), content)
-
-
-def _figure(drawn: Drawable, name: str) -> Html:
-    return element("div", trusted(svg_inline(drawn, name)), class_="machine")
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Html:
-    head = element("tr", [element("th", one, scope="col") for one in heads])
-    body = [element("tr", [element("td", clean(cell)) for cell in row]) for row in rows]
-    return element("div", element("table", element("thead", head), element("tbody", body)), class_="table")
-
-
-def _amount(resource: str, amount: float) -> str:
-    if resource == "memory" or is_hugepages(resource):
-        return format_size(round(amount))
-    return f"{amount:.1f}".removesuffix(".0")
-
-
-def _duration(seconds: float) -> str:
-    if seconds >= 48 * _HOUR:
-        return f"{seconds / 24 / _HOUR:.1f} days"
-    if seconds >= 2 * _HOUR:
-        return f"{seconds / _HOUR:.1f} h"
-    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
