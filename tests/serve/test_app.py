@@ -8,8 +8,8 @@ import pytest
 
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
+from alignup.picture import svg
 from alignup.schema.api import BusyError, NotReadyError
-from alignup.serve import latest_picture
 from tests.deadlines import until
 from tests.serve.fake_backend import GPU, FakeBackend, as_json, as_yaml, client_of, host, manifest
 
@@ -312,7 +312,7 @@ async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
         drawn.append(len(ledger.pods))
         return str(ledger.pods)
 
-    monkeypatch.setattr(latest_picture, "draw_svg", draw)
+    monkeypatch.setattr(svg, "draw", draw)
     async with client_of(FakeBackend()) as client:
         first = await asyncio.gather(*(client.get("/v1/picture.svg") for _ in range(3)))
         await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi"))

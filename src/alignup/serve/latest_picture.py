@@ -4,7 +4,6 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from alignup.align.host import Host
-from alignup.picture import draw_svg
 
 if TYPE_CHECKING:
     from alignup.align.ledger import Ledger
@@ -27,4 +26,6 @@ class LatestPicture:
 
 
 def _draw(host: Host) -> bytes:
+    from alignup.picture import draw_svg  # noqa: PLC0415 - few agents are asked for a picture
+
     return draw_svg(host.machine, host.ledger).encode("utf-8", "replace")

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from alignup.picture import svg_layout
 from alignup.serve.pages.html import Content, element, group
 from alignup.serve.responses import HEADERS
 
@@ -120,4 +119,8 @@ def static_routes() -> list[Route]:
 def static_file(name: str) -> str:
     """A static file; the style sheet with the styles of pictures."""
     text = (files(__package__) / "static" / name).read_text("utf-8")
-    return text + "\n" + svg_layout.css(plots=True) if name.endswith(".css") else text
+    if name.endswith(".css"):
+        from alignup.picture import svg_layout  # noqa: PLC0415 - few agents are asked for a page
+
+        text += "\n" + svg_layout.css(plots=True)
+    return text
