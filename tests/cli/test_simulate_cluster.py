@@ -140,3 +140,15 @@ def test_errors_in_cluster_files_name_the_place(cluster, before, after, message)
 
     assert run.returncode == 2
     assert message in run.stderr
+
+
+def test_a_report_that_cannot_be_written_is_an_error_before_the_simulation(tmp_path):
+    no_cluster = ("simulate", "--cluster", tmp_path / "none.yaml", "--generate", "telco")
+
+    early = in_process(*no_cluster, "--html", tmp_path / "missing" / "x")
+    later = in_process(*no_cluster, "--html", tmp_path / "report.html")
+
+    assert "--html" in early.stderr
+    assert "none.yaml" not in early.stderr
+    assert "none.yaml: cannot be read" in later.stderr
+    assert not (tmp_path / "report.html").exists()

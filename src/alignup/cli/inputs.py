@@ -30,6 +30,7 @@ _GIVE_CONFIGURATION = (
 )
 _GIVE_DROP_IN = "Give drop-ins of kind KubeletConfiguration, kubelet.config.k8s.io/v1beta1."
 _GIVE_FIELD = "Give a field of KubeletConfiguration v1beta1, such as topologyManagerPolicy=restricted."
+WRITABLE = "Give a file that can be written."
 _FIX_VALUE = "Fix the value there, or try another one with --set."
 _RUN_DOCTOR = "Run 'alignup doctor' to see what the kubelet reports."
 _RAISE_LIMIT = "Raise the kubelet's limit with --set topologyManagerPolicyOptions.max-allowable-numa-nodes={}"
@@ -177,6 +178,17 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
         restored = ledger.restore_ledger(node.host, files, pods)
     host = Host(node.host.machine, node.host.settings, ledger=restored.ledger)
     return HostInput(host, node.configuration, (*node.notes, *skipped, *nameless, *restored.gaps))
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Raise an ``InputError`` now if *path* cannot be written, not after a long simulation."""
+    if path is None:
+        return
+    with input_errors(f"in {option}", advice=WRITABLE):
+        is_new = not path.exists()
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
 
 
 @contextmanager

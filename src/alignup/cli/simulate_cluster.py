@@ -40,6 +40,7 @@ _GIVE_STRATEGY = "Give names separated by commas, such as alignup,blind-least-al
 
 def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     _check(options, host, output)
+    inputs.check_writable("--html", options.html)
     names = strategy_names(options.strategy)
     groups = _read_groups(host, options)
     submissions = _read_submissions(options, groups)
@@ -149,7 +150,7 @@ def _save(submissions: Sequence[PodSubmission], path: Path) -> None:
         events.append(PodArrival(one.time, one.pod, one.selector))
         if one.duration is not None:
             events.append(PodDeparture(one.time + one.duration, one.pod.uid))
-    with inputs.input_errors("in --save", advice="Give a file that can be written."), path.open("w") as file:
+    with inputs.input_errors("in --save", advice=inputs.WRITABLE), path.open("w") as file:
         trace.write(events, file)
     click.echo(f"Wrote {pluralize(len(submissions), 'pod')} to {path}.", err=True)
 

@@ -33,17 +33,18 @@ Events = tuple[WorkloadEvent, ...]
 
 _MAX_ROWS = 20  #: of pods or combinations
 _LARGEST = "room: the largest request of one container that still fits, at peak demand and at the end"
-_WRITABLE = "Give a file that can be written."
 
 
 def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
+    inputs.check_writable("--svg", options.svg)
+    inputs.check_writable("--html", options.html)
     node = inputs.read_host(host)
     terminal.print_notes(node.notes)
     found = read_events(options, node.host.machine)
     pods = [event.pod for event in found if isinstance(event, PodArrival)]
     terminal.print_notes(sentences.ignored_requests(node.host, pods))
     if options.save:
-        with inputs.input_errors("in --save", advice=_WRITABLE), options.save.open("w", encoding="utf-8") as file:
+        with inputs.input_errors("in --save", advice=inputs.WRITABLE), options.save.open("w", encoding="utf-8") as file:
             trace.write(found, file)
         click.echo(f"Wrote {pluralize(len(pods), 'pod')} to {options.save}.", err=True)
     comparison = None if options.compare is None else _compare(node.host, found, options)
@@ -54,7 +55,7 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         lenient = options.ignore_missing_devices
         result = simulate.run(node.host, found, progress=progress, ignore_missing_devices=lenient)
     if options.svg:
-        with inputs.input_errors("in --svg", advice=_WRITABLE):
+        with inputs.input_errors("in --svg", advice=inputs.WRITABLE):
             options.svg.write_text(draw_svg(result.machine, result.peak.ledger), encoding="utf-8")
     if options.html:
         write_html(options.html, _draw_html(result, found, comparison))
@@ -87,7 +88,7 @@ def _draw_html(result: SimulationResult, found: Events, comparison: Comparison |
 
 def write_html(path: Path, text: str) -> None:
     """Write the report of ``--html``."""
-    with inputs.input_errors("in --html", advice=_WRITABLE):
+    with inputs.input_errors("in --html", advice=inputs.WRITABLE):
         path.write_text(text, encoding="utf-8", errors="replace")
     click.echo(f"Wrote {path}.", err=True)
 

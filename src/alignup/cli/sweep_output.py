@@ -40,6 +40,7 @@ _FIGURES = ("started", "failed", "pending", "rejections", "waiting_p99", "strand
 def run(spec: Path, options: SweepOptions, output: str) -> None:
     if options.dask and options.engine != "dask":
         raise InputError("--dask requires --engine dask", advice="Add --engine dask.")
+    inputs.check_writable("--html", options.html)
     with inputs.input_errors(f"in {spec}", advice=_GIVE_SPEC):
         found = sweep_spec.read(spec)
     tasks = build_tasks(found, spec)
