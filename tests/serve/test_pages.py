@@ -1,5 +1,6 @@
 """The pages of an agent over HTTP: what they show, to whom, and that names of strangers stay text."""
 
+import json
 import re
 from dataclasses import replace
 
@@ -8,10 +9,14 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.state import EventKind
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.serve.access import AccessRules
+from alignup.serve.event_bus import MISSED
+from alignup.serve.pages.cluster_pages import CHANGED
+from alignup.serve.pages.page import static_file
 from alignup.serve.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
 from tests.serve.fake_backend import FakeBackend, app_of, as_json, client_of, host, manifest, read
 from tests.serve.test_html import Reader
@@ -271,3 +276,10 @@ async def test_https_cookies_belong_to_this_host_only():
 
         assert cookie.startswith("__Host-alignup-")
         assert cookie.endswith("; Secure")
+
+
+def test_the_script_renews_the_page_after_every_kind_of_event():
+    """Browsers pass on only the events that a script has named."""
+    kinds = re.search(r"const KINDS = (\[.*?\]);", static_file("pages.js"))
+    assert kinds is not None
+    assert set(json.loads(kinds[1])) == {*EventKind, MISSED, CHANGED}

@@ -26,6 +26,7 @@ from alignup.placement.room import measure_room
 from alignup.schema import codec
 from alignup.serve.event_bus import EventBus
 from alignup.serve.pages.cluster_page import AnsweredGroup, AnsweredPod, FoundPod, NodeCard
+from alignup.serve.pages.cluster_pages import CHANGED
 from alignup.serve.streaming import EventSource
 
 CHANGE_SECONDS = 1.0  #: between events about changes
@@ -148,7 +149,7 @@ class LivePages:
 
     def _publish(self) -> None:
         self._pending = False
-        self._events.publish("changed", {})
+        self._events.publish(CHANGED, {})
 
 
 def _read(manifest: bytes) -> manifests.LoadedWorkloads:

@@ -28,6 +28,7 @@ from alignup.serve.responses import HEADERS, ProblemError
 from alignup.serve.streaming import EVENT_STREAM, EventSource, EventStream
 
 EVENTS = "/v1/events"
+CHANGED = "changed"  #: the kind of event after which pages are renewed
 LINKS = (("Cluster", "/"), ("Pods", "/pods"), ("Where would a pod go?", "/where"))
 MAX_FOUND = 200  #: pods that a search lists
 MAX_STREAMS = 64
