@@ -29,8 +29,8 @@ IMAGES: Mapping[str, str] = {BUSYBOX: "", NOBODY: "65534:65534", PAUSE: ""}  #: 
 
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
 APPLETS = (
-    *("cat", "cp", "dd", "echo", "env", "false", "grep", "head", "hostname", "id", "kill", "ls", "mkdir"),
-    *("nproc", "ps", "sh", "sleep", "tail", "taskset", "touch", "true", "wc"),
+    *("cat", "cp", "dd", "echo", "env", "false", "grep", "gzip", "head", "hostname", "id", "kill", "ls", "mkdir"),
+    *("mktemp", "nproc", "ps", "rm", "sh", "sleep", "tail", "tar", "taskset", "touch", "true", "wc"),
 )
 
 _NAMESPACE = "k8s.io"  #: containerd's namespace of CRI clients

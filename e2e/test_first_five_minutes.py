@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from alignup.discover import load
 from e2e import cluster_guest, control_plane
 from e2e.api import until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import NARROW
-from e2e.containerd import BUSYBOX
+from e2e.guest_kubelet import IMAGE
 
 PAGE = Path(__file__).parents[1] / "docs" / "first-five-minutes.md"
 PODS = "/api/v1/namespaces/default/pods"
+SECONDS = 300  #: the first five minutes
 AMOUNTS = {"cpu": "3", "memory": "16Mi"}  #: no NUMA node of the guest has three CPUs
 POD = {
     "apiVersion": "v1",
@@ -24,15 +26,18 @@ POD = {
     "metadata": {"name": "web", "namespace": "default"},
     "spec": {
         "nodeName": "narrow",
-        "containers": [{"name": "app", "image": BUSYBOX, "resources": {"limits": AMOUNTS, "requests": AMOUNTS}}],
+        "containers": [{"name": "app", "image": IMAGE, "resources": {"limits": AMOUNTS, "requests": AMOUNTS}}],
     },
 }
 
 
 def commands() -> str:
-    """All commands of the page as one script, with an image that the guests have."""
+    """All commands of the page as one script that stops when one of them fails."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    return "".join(blocks).replace("--image=busybox", f"--image={BUSYBOX}")
+    # The exit code 1 of alignup why is its answer: no.
+    return "set -e\n" + "".join(
+        block if "alignup why" not in block else f"{block.rstrip()} || test $? -eq 1\n" for block in blocks
+    )
 
 
 def test_the_commands_lead_to_the_reason(tmp_path: Path) -> None:
@@ -53,10 +58,17 @@ def test_the_commands_lead_to_the_reason(tmp_path: Path) -> None:
         asked = ["kubectl", "get", "--raw", "/api/v1/nodes/narrow/proxy/configz", "--request-timeout=20s"]
         if subprocess.run(asked, env=env, capture_output=True, check=False).returncode:
             pytest.skip("the API server of this cluster cannot reach the kubelet at port 10250")
+        script = commands()
         done = subprocess.run(
-            ["sh", "-s"], input=commands(), cwd=work, env=env, capture_output=True, text=True, check=False, timeout=600
+            ["sh", "-s"], input=script, cwd=work, env=env, capture_output=True, text=True, check=False, timeout=SECONDS
         )
+        left = [one["metadata"]["name"] for one in bed.api.request("GET", PODS)["items"]]
 
-    assert "Pod default/web is rejected: TopologyAffinityError" in done.stdout, done.stderr
+    assert done.returncode == 0, done.stderr
+    assert "TopologyAffinityError" in done.stdout
+    assert "Pod default/web is rejected: TopologyAffinityError" in done.stdout
     assert "What would admit it" in done.stdout
     assert "Traceback" not in done.stderr
+    assert left == ["web"]
+    machine = load(work / "machine.tar.gz")
+    assert (len(machine.nodes), len(machine.cpus)) == (4, 8)
