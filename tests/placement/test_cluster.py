@@ -459,6 +459,51 @@ class TestReports:
             frozenset({"y", "new"}),
         }
 
+    @pytest.mark.parametrize("report_first", [True, False])
+    def test_the_order_of_a_list_says_nothing_about_a_pod_that_no_report_contains(self, report_first):
+        """The kubelet has admitted the second pod of a list; the first was bound later, and holds its resources."""
+        one = host()
+        cluster = Cluster()
+        if report_first:
+            cluster.confirm(report("a", one))
+        older, newer = pod("older", cpu="4"), pod("newer", cpu="3")
+        cluster.relist([(older, "a", PodStage.RUNNING), (newer, "a", PodStage.RUNNING)])
+        if not report_first:
+            cluster.confirm(report("a", one))
+
+        one.admit(newer)
+        cluster.confirm(report("a", one, 2))
+
+        assert cluster.verdict(pod("new", cpu="4"), "a").kind is VerdictKind.REJECTS
+
+    @pytest.mark.parametrize("listed", [True, False])
+    def test_pods_wait_while_the_order_of_unconfirmed_ones_is_unknown(self, listed):
+        """The first gets CPUs of NUMA node 0, whichever it is."""
+        one, pods = host(), [pod("x", cpu="3"), pod("y", cpu="2")]
+        cluster = Cluster(max_unconfirmed=3)
+        cluster.confirm(report("a", one))
+        if listed:
+            cluster.relist((bound, "a", PodStage.RUNNING) for bound in pods)
+        else:
+            for bound in pods:
+                cluster.observe(bound, "a", PodStage.RUNNING)
+
+        verdict = cluster.verdict(pod("new", cpu="1"), "a")
+        assert verdict.reason == texts.WAITS_FOR_CONFIRMATION if listed else verdict.admits
+
+    def test_pods_of_an_earlier_list_come_before_those_of_the_next(self):
+        one, (first, second) = host(), (pod("first", cpu="4"), pod("second", cpu="4"))
+        cluster = cluster_of(a=one)
+        cluster.relist([(first, "a", PodStage.RUNNING)])
+        cluster.relist([(second, "a", PodStage.RUNNING), (first, "a", PodStage.RUNNING)])
+
+        one.admit(second)
+        cluster.confirm(report("a", one, 2))
+
+        record = cluster.record("a")
+        assert record
+        assert not record.bindings, "the kubelet has rejected the first pod"
+
     def test_a_report_can_change_settings_and_machine(self):
         cluster = cluster_of(a=host(), b=host())
         assert cluster.feasible(pod("new", cpu="5")).admitting() == []

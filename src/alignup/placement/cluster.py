@@ -85,6 +85,7 @@ class Cluster:
         self._hosts: dict[str, str] = {}  #: uid → host, for unconfirmed pods
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
         self._rejections: list[RejectedPrediction] = []
+        self._lists = 0  #: lists of pods so far; pods that were bound before the first report of a host count as one
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -124,8 +125,10 @@ class Cluster:
             self._disturb(record, model, report)
             self._explain_rejections(record, reports=1)
         replaced = record.replace_report(model, report, self._stages)
-        for pod in self._early.pop(name, {}).values():
-            record.observe_binding(self._compact(pod))
+        early = self._early.pop(name, {})
+        self._lists += bool(early)
+        for pod in early.values():
+            record.observe_binding(self._compact(pod), listed=self._lists)
             self._hosts[pod.uid] = name
             if pod.uid in self._stages:
                 record.observe_stage(pod.uid, self._stages[pod.uid])
@@ -146,6 +149,9 @@ class Cluster:
 
     def observe(self, pod: Pod, host: str, stage: PodStage) -> None:
         """The API server recorded that *pod* is bound to *host*, and is in this stage; call it in the watch's order."""
+        self._observe(pod, host, stage)
+
+    def _observe(self, pod: Pod, host: str, stage: PodStage, *, listed: int = 0) -> None:
         uid = pod.uid
         if self._stages.get(uid) is PodStage.ENDED:
             return
@@ -155,7 +161,7 @@ class Cluster:
             if record is None:
                 self._early.setdefault(host, {})[uid] = pod
             elif uid not in record.ledger.pods:
-                record.observe_binding(self._compact(pod))
+                record.observe_binding(self._compact(pod), listed=listed)
                 self._hosts[uid] = host
         elif host in self._early:
             self._early[host].pop(uid, None)
@@ -167,8 +173,10 @@ class Cluster:
         """The API server listed all bound pods; call it after a start, and when events may have been missed.
 
         Pods of reports that are not listed have ended. A list does not tell whether before or after the bindings that
-        it shows for the first time, so for these the ended pods count as terminating.
+        it shows for the first time, so for these the ended pods count as terminating. Nor does it tell the order of
+        these bindings.
         """
+        self._lists += 1
         listed = {pod.uid: (pod, host, stage) for pod, host, stage in pods}
         ended = [
             (record, uid)
@@ -182,7 +190,7 @@ class Cluster:
                 self._verdicts.touch(record.name)
             if stage is PodStage.TERMINATING:
                 for pod, host, current in listed.values():
-                    self.observe(pod, host, current)
+                    self._observe(pod, host, current, listed=self._lists)
 
     def observe_rejection(self, uid: str, host: str, reason: str) -> None:
         """The kubelet rejected a pod with this reason; see ``take_rejections``."""

@@ -1,12 +1,13 @@
 """One host of a cluster: its last report, and everything that happened since, in the order of its kubelet.
 
 The kubelet admits pods in the order in which the API server recorded their bindings, which is the order of a watch. So
-the present state follows from the report by replaying the events since. A pod that was assumed here comes after all
-observed events until its own binding is observed. A terminating pod may release its resources at any time, so there
+the present state follows from the report by replaying the events since. A list does not tell the order of its pods, so
+the kubelet may admit any of them first. A pod that was assumed here comes after all observed events until its own
+binding is observed. A terminating pod may release its resources at any time, so there
 can be several possible states.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ class Binding:
     pod: Pod
     observed: bool  #: ``False``: it was assumed, and its binding is still to be observed
     foreign: bool  #: whether it was bound by others
+    listed: int = 0  #: the list that showed it first, among whose bindings the order is unknown; 0: none
     causes: set[Cause] = field(default_factory=set)  #: what happened since that can change the kubelet's decision
     verdict: Verdict | None = None  #: the prediction; ``None`` for a foreign pod
 
@@ -60,7 +62,8 @@ class PossibleStates(NamedTuple):
     ledgers: tuple[Ledger, ...]  #: empty: they cannot be listed
     unconfirmed: int  #: pods with resources of their own that no report contains yet
     unsettled: frozenset[str]  #: resources of which an unconfirmed pod may get other devices than predicted
-    #: whether an unconfirmed pod was predicted to be rejected; a pod that ended a moment ago may make room for it
+    #: whether an unconfirmed pod was predicted to be rejected; a pod that ended a moment ago may make room for it;
+    #: or whether the order of unconfirmed pods is unknown
     doubtful: bool = False
     problem: str = ""  #: why they cannot be listed
 
@@ -105,12 +108,7 @@ class HostRecord:
         """Continue from a newer report: forget the events that it contains."""
         ledger = report.ledger
         confirmed = tuple([one for one in self.bindings if one.uid in ledger.pods])
-        last = max((self._log.index(one) for one in confirmed if one.observed), default=-1)
-        skipped = tuple(
-            one
-            for one in self._log[: last + 1]
-            if isinstance(one, Binding) and one.observed and one.uid not in ledger.pods
-        )
+        skipped = self._skipped(confirmed)
         self.model, self.report = model, report
         self._log = [one for one in self._log if one not in confirmed and one not in skipped]
         logged = {(one.uid, one.stage) for one in self._log if isinstance(one, StageChange)}
@@ -122,21 +120,34 @@ class HostRecord:
         self._steps.clear()
         return Replaced(confirmed, skipped)
 
+    def _skipped(self, confirmed: Sequence[Binding]) -> tuple[Binding, ...]:
+        """The bindings that were certainly recorded before a confirmed one, and that are not confirmed themselves."""
+        observed = [one for one in self.bindings if one.observed]
+        return tuple(
+            one
+            for place, one in enumerate(observed)
+            if one not in confirmed
+            and any(later in confirmed and not _unordered(one, later) for later in observed[place + 1 :])
+        )
+
     def assume(self, pod: Pod, verdict: Verdict) -> None:
         self._log.append(Binding(pod, observed=False, foreign=False, verdict=verdict))
         self._changed()
 
-    def observe_binding(self, pod: Pod) -> None:
-        """The API server has recorded the binding, after everything observed so far."""
+    def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
+        """The API server has recorded the binding, after everything observed so far.
+
+        *listed*: a number of the list that shows it, after everything observed before this list.
+        """
         known = self.binding(pod.uid)
         if pod.uid in self.ledger.pods or (known and known.observed):
             return
         place = self._first_unobserved()
         if known:
             self._log.remove(known)
-            known.observed = True
+            known.observed, known.listed = True, listed
         else:
-            known = Binding(pod, observed=True, foreign=True)
+            known = Binding(pod, observed=True, foreign=True, listed=listed)
             for later in self.bindings:
                 if not later.observed:
                     later.causes.add(Cause.FOREIGN_POD)
@@ -216,7 +227,10 @@ class HostRecord:
                 return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
         if len(terminating) > MAX_TERMINATING:
             return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
-        return PossibleStates(self._with_ends(ledgers, terminating), len(unconfirmed), unsettled, bool(doubtful))
+        lists = [one.listed for one in self.bindings if one.listed and one.uid in unconfirmed]
+        unordered = len(set(lists)) < len(lists)
+        states = self._with_ends(ledgers, terminating)
+        return PossibleStates(states, len(unconfirmed), unsettled, bool(doubtful) or unordered)
 
     def _with_ends(self, ledgers: Iterable[Ledger], terminating: Iterable[str]) -> tuple[Ledger, ...]:
         """These ledgers, with and without each terminating pod."""
@@ -250,6 +264,11 @@ class _Step(NamedTuple):
     before: Ledger  #: kept, so that its identity stays unique
     after: Ledger
     unsettled: frozenset[str]
+
+
+def _unordered(one: Binding, other: Binding) -> bool:
+    """Whether the order of two bindings is unknown: the same list has shown both."""
+    return bool(one.listed) and one.listed == other.listed
 
 
 def _takes_resources(ledger: Ledger, uid: str) -> bool:
