@@ -12,6 +12,7 @@ from e2e import cluster_guest
 from e2e.api import NODES, Api
 from e2e.cluster_guest import ClusterGuest, kubelet_config
 from e2e.control_plane import ControlPlane
+from e2e.egress import EgressProxy
 from e2e.guest import Shape
 from e2e.observed_node import ObservedNode, install_observer, is_admitted, placement_difference
 from e2e.schedule_replicas import ScheduleReplicas, extender_replicas, gate_replicas
@@ -29,7 +30,8 @@ class ClusterBed:
     """
 
     def __init__(self, place: Path, nodes: Mapping[str, Shape], *, images: Mapping[str, Path] | None = None) -> None:
-        self.plane = ControlPlane(place, nodes=tuple(nodes))
+        self._egress = EgressProxy()
+        self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress)
         self.api = Api(self.plane)
         self.nodes: dict[str, ObservedNode] = {}
         self.seconds = 0.0  #: that the start took
@@ -43,6 +45,7 @@ class ClusterBed:
         files = {f"/{path.name}": path for path in (self._images or {}).values()}
         with ExitStack() as stack:
             image = cluster_guest.image()
+            stack.enter_context(self._egress)
             stack.enter_context(self.plane)
             for number, (name, shape) in enumerate(self._shapes.items(), start=2):
                 guest = stack.enter_context(ClusterGuest(self.plane, name, shape, image, number=number, files=files))

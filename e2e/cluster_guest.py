@@ -28,9 +28,11 @@ from typing import Any, Self
 from e2e import containerd, control_plane, disk, guest
 from e2e.api import SECONDS, until
 from e2e.control_plane import ControlPlane
+from e2e.egress import NODE_NETWORK, POD_NETWORK
 from e2e.guest import Node, Shape
 from e2e.guest_kubelet import (
     ARCHIVE,
+    AUTHORITY,
     IMAGES,
     KUBELET,
     KUBELET_ACCESS,
@@ -39,6 +41,7 @@ from e2e.guest_kubelet import (
     PLUGINS,
     PORT,
     RUNTIME,
+    TUNNEL_PORT,
 )
 
 Document = dict[str, Any]
@@ -87,7 +90,11 @@ def kubelet_config(**fields: object) -> Document:
         "systemReserved": {"memory": "100Mi"},
         "evictionHard": {"memory.available": "28Mi"},
         "reservedMemory": [{"numaNode": 0, "limits": {"memory": "128Mi"}}],
-        "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": os.fspath(AUTHORITY)},
+        },
         "authorization": {"mode": "Webhook"},
         "nodeStatusUpdateFrequency": "2s",
         **fields,
@@ -129,10 +136,13 @@ class ClusterGuest:
             raise RuntimeError(guest.missing())
         second = self.plane.directory / f"{self.name}.tar"
         _write_tar(second, self._own_files(), self.files)
-        self._port = control_plane.free_ports(1)[0]
+        self._port, tunnel = control_plane.free_ports(2)
+        if self.plane.egress is not None:
+            self.plane.egress.add_guest(self.number, tunnel)
         network = (
-            f"net=10.0.{self.number}.0/24,host={self.gateway},dns=10.0.{self.number}.3,"
-            f"hostfwd=tcp:127.0.0.1:{self._port}-{self.address}:{PORT}"
+            f"net={NODE_NETWORK.format(self.number)},host={self.gateway},dns=10.0.{self.number}.3,"
+            f"hostfwd=tcp:127.0.0.1:{self._port}-{self.address}:{PORT},"
+            f"hostfwd=tcp:127.0.0.1:{tunnel}-{self.address}:{TUNNEL_PORT}"
         )
         command = list(guest.qemu_command(self.shape, (self.image, second), kernel, network=network))
         out = self._stack.enter_context(self.console.open("wb"))
@@ -192,11 +202,13 @@ class ClusterGuest:
             "gateway": self.gateway,
             "api_address": control_plane.SERVICE_ADDRESS,  # of the API server for pods, forwarded to its port here
             "api_port": self.plane.port,
+            "pods": POD_NETWORK.format(self.number),
             "setup": guest.setup_script(self.shape),
         }
         return {
             os.fspath(NODE): json.dumps(told),
             os.fspath(KUBELET_ACCESS): self.kubeconfig(control_plane.node_token(self.name)),
+            os.fspath(AUTHORITY): self.plane.certificate.read_text(),
         }
 
 

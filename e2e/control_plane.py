@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from e2e.egress import EgressProxy
 from e2e.programs import not_installed
 
 VARIABLE = "ALIGNUP_KUBERNETES_BIN"
@@ -79,13 +80,22 @@ def node_token(name: str) -> str:
 class ControlPlane:
     """An API server with its own authority, tokens and, in ``directory``, its files.
 
-    With *nodes*, kubelets of these names can join, and controllers and the scheduler can be started.
+    With *nodes*, kubelets of these names can join, and controllers and the scheduler can be started. Connections to
+    nodes, pods and webhooks go through *egress*, if given.
     """
 
-    def __init__(self, directory: Path, *, flags: tuple[str, ...] = (), nodes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        flags: tuple[str, ...] = (),
+        nodes: tuple[str, ...] = (),
+        egress: EgressProxy | None = None,
+    ) -> None:
         self.directory = directory
         self.certificate = directory / "ca.crt"
-        self._flags, self._nodes = flags, nodes
+        self.egress = egress
+        self._flags, self._nodes = (*flags, *(egress.flags if egress else ())), nodes
         self._port, self._etcd_port, self._peer_port = free_ports(3)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -149,6 +159,9 @@ class ControlPlane:
             f"--service-account-signing-key-file={place / 'ca.key'}",
             "--service-cluster-ip-range=10.96.0.0/16",
             "--allow-privileged",
+            f"--kubelet-client-certificate={place / 'kubelet-client.crt'}",
+            f"--kubelet-client-key={place / 'kubelet-client.key'}",
+            "--kubelet-preferred-address-types=InternalIP",
             *self._flags,
         )
         self._wait_ready()
@@ -194,6 +207,11 @@ class ControlPlane:
         """The end of the log of a program."""
         return (self.directory / f"{name}.log").read_text(errors="replace")[-characters:]
 
+    def log_lines(self, name: str, text: str) -> str:
+        """The lines of the log of a program that contain *text*."""
+        lines = (self.directory / f"{name}.log").read_text(errors="replace").splitlines()
+        return "\n".join(line for line in lines if text in line)
+
     def kubeconfig(self, path: Path, user: Mapping[str, Any] | None = None, *, address: str = "127.0.0.1") -> Path:
         """Write a kubeconfig; the default user is the administrator."""
         server = self.url_at(address)
@@ -225,6 +243,9 @@ class ControlPlane:
         _openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject, "-keyout", key, "-out", self.certificate)
         addresses = ",".join(f"IP:{address}" for address in ("127.0.0.1", SERVICE_ADDRESS, *GATEWAYS))
         self.sign("server", subject="/CN=kube-apiserver", extensions=f"subjectAltName={addresses}\n")
+        self.sign(
+            "kubelet-client", subject="/O=system:masters/CN=kubelet-client", extensions="extendedKeyUsage=clientAuth\n"
+        )
 
     def _start_etcd(self) -> None:
         client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))

@@ -19,10 +19,10 @@ from alignup.align import bits
 from e2e.containerd import PAUSE, Containerd, configuration
 from e2e.guest_node import TIMEOUT, Document, PeerMethods, answer_calls, prepare_system
 
-NODE = Path(
-    "/node.json"
-)  #: what the guest is told: ``name``, ``address``, ``gateway``, ``api_address``, ``api_port``, ``setup``
+#: What the guest is told: ``name``, ``address``, ``gateway``, ``api_address``, ``api_port``, ``pods``, ``setup``.
+NODE = Path("/node.json")
 PORT = 7000  #: of the calls
+TUNNEL_PORT = 7001  #: of connections of the API server to the kubelet and to pods
 IMAGE = "localhost/busybox:1"  #: of pods; runs ``sleep`` by default
 EXAMPLE = "registry.k8s.io/pause:3.10"  #: of the pods in examples/
 DEBUG = "docker.io/library/busybox:stable"  #: of the debugging pods in docs/
@@ -32,6 +32,7 @@ RUNTIME = Path("/c")  #: the directory of containerd
 KUBELET = Path("/usr/local/bin/kubelet")
 KUBELET_DIR = Path("/var/lib/kubelet")
 KUBELET_CONFIG = KUBELET_DIR / "config.yaml"
+AUTHORITY = Path("/etc/kubernetes-ca.crt")
 KUBELET_ACCESS = Path("/etc/kubelet.kubeconfig")
 LOGS = Path("/var/log")
 STATE_FILES = (
@@ -44,10 +45,6 @@ STATE_FILES = (
 PLUGINS = RUNTIME / "cni" / "bin"  #: of the network of pods
 PLUGIN_NAMES = ("bridge", "host-local", "loopback")
 
-_ADDRESSES = {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}
-_BRIDGE = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": _ADDRESSES}
-_NETWORK = {"cniVersion": "1.0.0", "name": "pods", "plugins": [_BRIDGE]}
-
 
 class KubernetesNode(PeerMethods):
     """The methods that can be called."""
@@ -56,7 +53,7 @@ class KubernetesNode(PeerMethods):
         super().__init__(KUBELET_DIR / "device-plugins", KUBELET_DIR / "pod-resources" / "kubelet.sock")
         self.name, self.address = node["name"], node["address"]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._runtime = asyncio.ensure_future(asyncio.to_thread(_start_runtime))
+        self._runtime = asyncio.ensure_future(asyncio.to_thread(_start_runtime, node["pods"]))
 
     async def wait_runtime(self) -> None:
         """Wait until containerd has the images."""
@@ -167,10 +164,13 @@ def _is_complete(files: Document) -> bool:
     return known.bit_count() == os.cpu_count() and reserved == sum(one["size"] for one in blocks)
 
 
-def _start_runtime() -> None:
+def _start_runtime(subnet: str) -> None:
+    """Start containerd; pods get addresses of *subnet*."""
+    addresses = {"type": "host-local", "ranges": [[{"subnet": subnet}]], "routes": [{"dst": "0.0.0.0/0"}]}
+    bridge = {"type": "bridge", "bridge": "cni0", "isGateway": True, "ipam": addresses}
     networks = RUNTIME / "cni" / "net.d"
     networks.mkdir(parents=True)
-    (networks / "10-pods.conflist").write_text(json.dumps(_NETWORK))
+    (networks / "10-pods.conflist").write_text(json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}))
     (RUNTIME / "config.toml").write_text(configuration(RUNTIME))
     made = Containerd(RUNTIME)
     made.start()
@@ -197,17 +197,28 @@ async def _serve(node: Document) -> None:
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _forward(reader, writer, node["gateway"], node["api_port"])
 
-    async with server, await asyncio.start_server(forward, node["api_address"], 443):
+    tunnel = await asyncio.start_server(_tunnel, node["address"], TUNNEL_PORT)
+    async with server, tunnel, await asyncio.start_server(forward, node["api_address"], 443):
         await server.serve_forever()
 
 
-async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
-    """Forward a connection of a pod to the API server."""
+async def _tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Connect the API server with the address that it asks for (HTTP CONNECT)."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    host, _, port = head.split()[1].decode().rpartition(":")
+    await _forward(reader, writer, host, int(port), answer=b"HTTP/1.1 200 OK\r\n\r\n")
+
+
+async def _forward(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int, *, answer: bytes = b""
+) -> None:
+    """Forward a connection, after an *answer* that it was made."""
     try:
         other_reader, other_writer = await asyncio.open_connection(host, port)
     except OSError:
         writer.close()
         return
+    writer.write(answer)
     await asyncio.gather(_copy(reader, other_writer), _copy(other_reader, writer))
 
 
@@ -222,7 +233,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 def main() -> None:
     """Set up the guest, and answer calls until it is powered off."""
     node = json.loads(NODE.read_bytes())
-    for directory in (LOGS, Path("/var/lib"), Path("/dev/pts")):
+    for directory in (LOGS, Path("/var/lib"), Path("/dev/pts"), Path("/dev/shm")):  # noqa: S108
         directory.mkdir(parents=True, exist_ok=True)
     prepare_system(node["name"])
     (Path("/etc") / "hosts").write_text(f"127.0.0.1 localhost\n{node['address']} {node['name']}\n")

@@ -22,6 +22,7 @@ import yaml
 
 from e2e.api import Api, until
 from e2e.control_plane import ControlPlane, extenders, free_ports
+from e2e.egress import HOST, copy_both_ways
 
 NAMESPACE = "alignup"  #: of the Lease, the webhook and its Secret
 LABEL = "alignup.dev/gate"
@@ -29,6 +30,7 @@ METRIC = "alignup_prediction_total"
 _WEBHOOK = Path(__file__).parents[1] / "deploy" / "kubernetes" / "gate" / "webhook.yaml"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 _SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
+_ENDPOINT_SLICES = f"/apis/discovery.k8s.io/v1/namespaces/{NAMESPACE}/endpointslices"
 _DEFAULT = "/api/v1/namespaces/default"
 
 
@@ -124,7 +126,7 @@ def extender_replicas(plane: ControlPlane, *, count: int) -> Iterator[ScheduleRe
 def gate_replicas(plane: ControlPlane, api: Api, *, count: int) -> Iterator[ScheduleReplicas]:
     """Run *count* gate controllers with their webhook; the scheduler is unmodified, and all new pods get the gate.
 
-    The API server calls the webhook by the name of its Service, which is this machine.
+    The endpoint of the webhook's Service is this machine.
     """
     replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True)
     with ExitStack() as stack:
@@ -143,13 +145,20 @@ def gate_replicas(plane: ControlPlane, api: Api, *, count: int) -> Iterator[Sche
 
 
 def _install_webhook(api: Api, port: int) -> None:
-    """Create the deployed configuration; its Service is a name of this machine."""
+    """Create the deployed configuration; the endpoint of its Service is *port* of this machine."""
     service, configuration = yaml.safe_load_all(_WEBHOOK.read_text("utf-8"))
-    service["spec"] = {"type": "ExternalName", "externalName": "localhost"}
+    del service["spec"]["selector"]
+    name = service["metadata"]["name"]
+    slice_ = {
+        "metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4",
+        "ports": [{"name": service["spec"]["ports"][0]["name"], "port": port}],
+        "endpoints": [{"addresses": [HOST]}],
+    }
     for one in configuration["webhooks"]:
-        one["clientConfig"]["service"]["port"] = port
         one["failurePolicy"] = "Fail"  # no pod may come without the gate
     api.request("POST", _SERVICES, service)
+    api.request("POST", _ENDPOINT_SLICES, slice_)
     api.request("POST", _WEBHOOKS, configuration)
 
 
@@ -161,6 +170,7 @@ def _has_authority(api: Api) -> bool:
 def _remove_webhook(api: Api) -> None:
     api.request("DELETE", f"{_WEBHOOKS}/alignup-gate")
     api.request("DELETE", f"{_SERVICES}/alignup-webhook")
+    api.request("DELETE", f"{_ENDPOINT_SLICES}/alignup-webhook")
 
 
 def _label_namespace(api: Api, value: str | None) -> None:
@@ -193,17 +203,4 @@ def _forward(client: socket.socket, choose: Callable[[], int | None]) -> None:
         if port is None:
             return
         with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as server:
-            back = threading.Thread(target=_copy, args=(server, client), daemon=True)
-            back.start()
-            _copy(client, server)
-            back.join()
-
-
-def _copy(source: socket.socket, target: socket.socket) -> None:
-    """Copy until the end, which is passed on."""
-    with suppress(OSError):
-        while chunk := source.recv(1 << 16):
-            target.sendall(chunk)
-    for one in (source, target):
-        with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            copy_both_ways(client, server)
