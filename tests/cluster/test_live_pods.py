@@ -1,20 +1,26 @@
 """Pods of the API server as the observer counts them."""
 
+from dataclasses import replace
+
+import pytest
+
 from alignup.cluster.host_states import shortened
-from alignup.cluster.join import join
-from alignup.cluster.sources import known_pod
+from alignup.cluster.join import AdmittingError, join
+from alignup.cluster.sources import api_pod_stage, known_pod
 from alignup.kubeapi.client import _decode
 from alignup.kubeapi.objects import ApiPod
+from alignup.kubeapi.pod_trimming import PodTrimmer
 from alignup.placement.report import PodStage
 from alignup.schema.codec import encode
 from tests.align.hosts import pod
 from tests.cluster.kubelets import SimulatedKubelet
 
 
-def api_pod(*, status=None, **metadata):
+def api_pod(*, status=None, policy="Always", own_policy="", **metadata):
+    container = {"name": "app", "resources": {"requests": {"cpu": "1"}}, "restartPolicy": own_policy}
     document = {
         "metadata": {"name": "web", "namespace": "default", "uid": "u", **metadata},
-        "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]},
+        "spec": {"nodeName": "a", "containers": [container], "restartPolicy": policy},
         "status": {"phase": "Running", **(status or {})},
     }
     return _decode(encode(document), ApiPod)
@@ -39,6 +45,57 @@ def test_the_stage_follows_from_phase_and_deletion():
     assert known_pod(api_pod(**deleting)).stage is PodStage.TERMINATING
     assert known_pod(api_pod(status=ended, **deleting)).stage is PodStage.ENDED
     assert known_pod(api_pod(status={"phase": "Failed"})).finished
+
+
+@pytest.mark.parametrize(
+    ("policy", "codes", "stage"),
+    [
+        ("Never", [0], PodStage.TERMINATING),
+        ("Never", [1, 0], PodStage.TERMINATING),
+        ("Never", [None, 0], PodStage.RUNNING),
+        ("Never", [], PodStage.RUNNING),
+        ("OnFailure", [0, 0], PodStage.TERMINATING),
+        ("OnFailure", [0, 1], PodStage.RUNNING),
+        ("Always", [0], PodStage.RUNNING),
+    ],
+)
+def test_a_pod_whose_containers_ended_for_good_may_have_released_its_resources(policy, codes, stage):
+    """The phase becomes terminal only after the kubelet has freed everything."""
+    states = [{} if code is None else {"terminated": {"exitCode": code}} for code in codes]
+    status = {"containerStatuses": [{"name": str(number), "state": one} for number, one in enumerate(states)]}
+
+    whole = api_pod(status=status, policy=policy)
+
+    assert known_pod(whole).stage is stage
+    assert api_pod_stage(PodTrimmer().trim(whole)) is stage
+    assert known_pod(api_pod(status=status, policy=policy, own_policy="Always")).stage is PodStage.RUNNING
+    if stage is PodStage.TERMINATING:
+        assert known_pod(api_pod(status=status, policy=policy, deletionTimestamp="2026-01-01T00:00:00Z")).stage is stage
+        assert known_pod(api_pod(status={**status, "phase": "Failed"}, policy=policy)).stage is PodStage.ENDED
+
+
+def test_the_first_pod_of_a_kubelet_counts_after_its_admission():
+    """Before, ``allocated_pods_state`` does not exist, and the kubelet lists the pod with nothing."""
+    kubelet = SimulatedKubelet()
+    idle = kubelet.files
+    kubelet.admit(pod("a", gpu="1"))
+    bound = {"a": replace(kubelet.pods["a"], reported=False)}
+    nothing = tuple(replace(one, containers={}) for one in kubelet.listed)
+
+    with pytest.raises(AdmittingError, match="pod default/a is being admitted"):
+        join(kubelet.sources(files=idle, allocated=None, listed=nothing, pods=bound), settled=False)
+
+    found = join(kubelet.sources(allocated=None, pods=bound), settled=False)
+    assert found.host.ledger.devices.held == kubelet.host.ledger.devices.held
+
+
+def test_a_pod_is_reported_once_its_containers_are():
+    waiting = [{"name": "app", "state": {"waiting": {}}}]
+
+    assert not known_pod(api_pod(status={"phase": "Pending"})).reported
+    assert known_pod(api_pod(status={"phase": "Pending", "containerStatuses": waiting})).reported
+    assert known_pod(api_pod(status={"phase": "Pending", "initContainerStatuses": waiting})).reported
+    assert known_pod(api_pod(status={"phase": "Failed"})).reported
 
 
 def test_an_older_kubelet_without_allocated_pods_counts_the_pods_that_it_lists():

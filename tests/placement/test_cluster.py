@@ -345,6 +345,59 @@ class TestEndingPods:
         cluster.observe(pod("old", cpu="3"), "a", PodStage.ENDED)
         assert cluster.feasible(pod("new", cpu="3"))["a"].admits
 
+    @pytest.mark.parametrize("ends_first", [False, True])
+    def test_what_a_pod_gets_may_depend_on_the_end_of_a_terminating_one(self, ends_first):
+        one = host_with(pod("old", cpu="1"))
+        cluster = cluster_of(a=one)
+        cluster.observe(pod("old", cpu="1"), "a", PodStage.TERMINATING)
+
+        verdict = cluster.assume(pod("new", cpu="1"), "a")
+        assert [bits.show(own.cpus or 0) for (own,) in verdict.possible_placements] == ["2", "1"]
+
+        if ends_first:
+            one.release("old")
+        one.admit(pod("new", cpu="1"))
+        (confirmed,) = cluster.confirm(report("a", one, 2))
+        assert (confirmed.as_predicted, confirmed.causes) == (True, ())
+
+    def test_a_verdict_shared_by_hosts_has_the_alternatives_of_each(self):
+        machine = replace(host().machine, devices=(Device(GPU, "x", nodes=1), Device(GPU, "y", nodes=2)))
+        other = Host(machine, host().settings)
+        other.admit(pod("holder", gpu="1"))
+        cluster = cluster_of(a=host_with(pod("old", gpu="1")), b=other)
+        cluster.observe(pod("old", gpu="1"), "a", PodStage.TERMINATING)
+        cluster.observe(pod("holder", gpu="1"), "b", PodStage.TERMINATING)
+
+        found = cluster.feasible(pod("new", gpu="1"))
+
+        ids = {name: [own.devices[GPU] for (own,) in found[name].possible_placements] for name in found}
+        assert ids == {"a": [("gpu-1",), ("gpu-0",)], "b": [("y",), ("x",)]}
+
+    @pytest.mark.parametrize(
+        ("ended", "cause"),
+        [
+            pytest.param(("old",), (Cause.POD_END,), id="it took the place of an ended pod"),
+            pytest.param(("old", "later"), (Cause.POD_END,), id="of one of those that ended"),
+            pytest.param(("later",), (), id="the end of this pod does not explain its place"),
+        ],
+    )
+    def test_a_pod_may_end_before_the_api_server_knows(self, ended, cause):
+        one = host_with(pod("old", cpu="1"), pod("later", cpu="1"))
+        cluster = cluster_of(a=one)
+        cluster.assume(pod("new", cpu="1"), "a")
+
+        one.release("old")
+        one.admit(pod("new", cpu="1"))
+        if "old" not in ended:
+            one.admit(pod("old", cpu="1"))
+        if "later" in ended:
+            one.release("later")
+        (confirmed,) = cluster.confirm(report("a", one, 2))
+
+        assert "'cpu': '3'" in confirmed.difference
+        assert "got app {'cpu': {'cpu': '1'}" in confirmed.difference
+        assert confirmed.causes == cause
+
     def test_too_many_terminating_pods_make_a_host_unknown(self):
         pods = [pod(uid, cpu="1") for uid in "abcd"]
         cluster = cluster_of(a=host_with(*pods))

@@ -71,7 +71,7 @@ def join(sources: Sources, *, settled: bool = True) -> Observation:
     held = holdings(sources)
     pods = find_live_pods(sources, held)
     if not settled:
-        _check_settled(sources, pods)
+        _check_settled(sources, pods, held)
     joined = join_devices(sources)
     machine = replace(sources.machine, devices=joined.devices)
     host = Host(machine, settings)
@@ -115,14 +115,21 @@ def check_files(machine: Machine, files: KubeletFiles) -> None:
                 )
 
 
-def _check_settled(sources: Sources, pods: LivePods) -> None:
+def _check_settled(sources: Sources, pods: LivePods, held: Holdings) -> None:
     for one in pods.newcomers:
         raise UnsettledError(f"pod {one.namespace}/{one.name} is not in the state files yet")
-    if sources.allocated is None:
-        return
     for uid, name in pods.alive.items():
-        if uid not in sources.allocated:
+        if not _is_admitted(sources, held, uid):
             raise AdmittingError(f"pod {'/'.join(name) if name else uid} is being admitted")
+
+
+def _is_admitted(sources: Sources, held: Holdings, uid: str) -> bool:
+    """Whether the kubelet has admitted a pod; it lists a pod before."""
+    if sources.allocated is not None:
+        return uid in sources.allocated
+    # An older kubelet, or one that has never admitted a pod.
+    known = (sources.pods or {}).get(uid)
+    return uid in held or known is None or known.reported
 
 
 def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool) -> RestoredLedger:

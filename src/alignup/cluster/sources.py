@@ -34,6 +34,7 @@ class KnownPod:
     pod: Pod
     stage: PodStage
     finished: bool  #: whether its phase is terminal: the kubelet itself has reported its end
+    reported: bool = True  #: whether the kubelet has reported anything about it, which it does after the admission
 
     @property
     def name(self) -> tuple[str, str]:
@@ -61,7 +62,9 @@ def known_pod(pod: ApiPod) -> KnownPod:
     The API server has static pods as mirror pods with another uid; the kubelet's is in an annotation.
     """
     read = replace(read_pod(PODS.document(pod)), uid=kubelet_uid(pod), labels={}, annotations={})
-    return KnownPod(pod=read, stage=api_pod_stage(pod), finished=pod.finished)
+    status = pod.status
+    reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
+    return KnownPod(pod=read, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
 
 
 def bound_pod(pod: ApiPod) -> tuple[KnownPod, str]:
@@ -94,12 +97,24 @@ def kubelet_uid(pod: ApiPod) -> str:
 
 def api_pod_stage(pod: ApiPod) -> PodStage:
     """How a pod counts that the API server has."""
+    if not pod.finished and _has_completed(pod):
+        return PodStage.TERMINATING
     statuses = pod.status.container_statuses
     return pod_stage(
         phase=pod.status.phase,
         deleting=pod.metadata.deletion_timestamp is not None,
         containers_terminated=bool(statuses) and all(one.state.terminated is not None for one in statuses),
     )
+
+
+def _has_completed(pod: ApiPod) -> bool:
+    """Whether all containers have ended by themselves, not to be started again."""
+    ends = [one.state.terminated for one in pod.status.container_statuses]
+    if not ends or any(one.restart_policy for one in pod.spec.containers):
+        return False
+    if pod.spec.restart_policy == "OnFailure":
+        return all(one is not None and not one.exit_code for one in ends)
+    return pod.spec.restart_policy == "Never" and all(one is not None for one in ends)
 
 
 def was_rejected(pod: ApiPod) -> bool:

@@ -33,6 +33,7 @@ class PodTrimmer:
                 resources=self._shared(spec.resources),
                 overhead=self._shared(spec.overhead),
                 priority=spec.priority,
+                restart_policy=self._shared(spec.restart_policy),
                 os=self._shared(spec.os),
             ),
             status=ApiPodStatus(

@@ -12,18 +12,16 @@ number of hosts that changed, not on the number of hosts.
 """
 
 import heapq
-from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from alignup.align.admit import build_placements
-from alignup.align.bits import NodeSet
-from alignup.align.decision import Placement
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
+from alignup.placement.comparison import placement_difference, pods_ended_before
 from alignup.placement.host_model import HostModel, HostModels
-from alignup.placement.host_record import Binding, HostRecord, RejectedBinding
+from alignup.placement.host_record import HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_verdicts import HostVerdicts
 from alignup.placement.pod_store import PodStore
 from alignup.placement.preemption import DisruptionBudget, VictimSearch, find_victims
@@ -47,8 +45,12 @@ class Confirmed:
     """A predicted pod that a report contains."""
 
     uid: str
-    as_predicted: bool  #: whether it got the CPUs and memory that were predicted, and devices like those
+    difference: str  #: between what it got and what was predicted; empty: the same, or devices like those predicted
     causes: tuple[Cause, ...]  #: what happened since the prediction
+
+    @property
+    def as_predicted(self) -> bool:
+        return not self.difference
 
 
 class RejectedPrediction(NamedTuple):
@@ -124,6 +126,7 @@ class Cluster:
         else:
             self._disturb(record, model, report)
             self._explain_rejections(record, reports=1)
+        before = record.ledger
         replaced = record.replace_report(model, report, self._stages)
         early = self._early.pop(name, {})
         self._lists += bool(early)
@@ -132,11 +135,11 @@ class Cluster:
             self._hosts[pod.uid] = name
             if pod.uid in self._stages:
                 record.observe_stage(pod.uid, self._stages[pod.uid])
-        results = [self._compare(record, one) for one in replaced.confirmed if not one.foreign]
+        results = tuple(self._compare(record, replaced, before))
         for binding in (*replaced.confirmed, *replaced.skipped):
             self._hosts.pop(binding.uid, None)
         self._verdicts.touch(name)
-        return tuple(results)
+        return results
 
     def remove_host(self, host: str) -> None:
         """Forget a host that left the cluster, and its pods."""
@@ -349,24 +352,15 @@ class Cluster:
             self._rejections.append(RejectedPrediction(one.binding.uid, record.name, causes[0]))
         record.rejected = waiting
 
-    def _compare(self, record: HostRecord, binding: Binding) -> Confirmed:
-        admitted = record.ledger.pods[binding.uid]
-        real = build_placements(admitted.pod, admitted.hints, record.ledger, record.model.host.providers)
-        expected = binding.verdict.placements if binding.verdict else ()
-        same = _resources(expected, record.ledger) == _resources(real, record.ledger)
-        return Confirmed(binding.uid, same, tuple(cause for cause in Cause if cause in binding.causes))
-
-
-def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, object]:
-    """What each container holds; of devices their NUMA nodes, because the kubelet takes any of several alike ones."""
-    return {one.container: (one.cpus, one.memory, _device_nodes(one.devices, ledger)) for one in placements}
-
-
-def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[str, Counter[NodeSet | str | None]]:
-    """The NUMA nodes of devices by resource; devices that are gone stand for themselves."""
-    found: dict[str, Counter[NodeSet | str | None]] = {}
-    for resource, ids in devices.items():
-        inventory = ledger.devices.inventories.get(resource)
-        known = {} if inventory is None else {one.id: one.nodes for one in inventory.devices}
-        found[resource] = Counter([known.get(id_, id_) for id_ in ids])
-    return found
+    def _compare(self, record: HostRecord, replaced: Replaced, before: Ledger) -> Iterator[Confirmed]:
+        """Compare what the pods of a new report got with the predictions; *before* is the ledger of the last report."""
+        for place, binding in enumerate(replaced.confirmed):
+            if binding.foreign:
+                continue
+            difference = placement_difference(binding.verdict, binding.uid, record.model, record.ledger)
+            causes = [cause for cause in Cause if cause in binding.causes]
+            if difference and not causes:
+                earlier = [one.pod for one in replaced.confirmed[:place]]
+                if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
+                    causes.append(Cause.POD_END)
+            yield Confirmed(binding.uid, difference, tuple(causes))

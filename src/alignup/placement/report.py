@@ -3,7 +3,8 @@
 When the resources of a pod count as free was measured on a real kubelet. A deletion timestamp alone frees nothing: the
 containers still run. The kubelet frees everything when it has ended the pod, which the API server learns a little
 later: the phase is terminal, all containers have terminated during a deletion, or the object is gone. So a terminating
-pod may or may not hold its resources. A container that ended by itself in a running pod frees nothing.
+pod may or may not hold its resources, and so may one whose containers have all ended by themselves, not to be started
+again: its phase becomes terminal soon. A container that ended by itself in a running pod frees nothing.
 """
 
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class Cause(StrEnum):
     KUBELET_RESTART = "kubelet_restart"  #: a starting kubelet admits the pods it finds by age
     DEVICES = "devices"  #: devices came, went, or changed their health
     PREEMPTION = "preemption"  #: the kubelet ended pods for a critical one
+    POD_END = "pod_end"  #: a pod ended before the admission; the prediction counted with it, and the pod took its place
     HOST_RESOURCES = "host_resources"  #: the host as a whole had no room (OutOfcpu and so on)
     APPROXIMATE = "approximate"  #: the report about the host was not exact
     UNEXPLAINED = "unexplained"  #: none of these: a defect of the prediction

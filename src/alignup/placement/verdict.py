@@ -33,6 +33,7 @@ class Verdict:
     score: PlacementScore | None = None  #: of an admission
     approximate: bool = False  #: whether the report about the host was not exact
     shared_placements: tuple[Placement, ...] = ()  #: with the device ids of one of the hosts in this state
+    alternatives: "tuple[Verdict, ...]" = ()  #: what the containers get instead, if terminating pods end before
     #: the devices of that host, and of the host that the verdict is for; ``None``: the same host
     inventories: Inventories | None = field(default=None, compare=False, repr=False)
     own_inventories: Inventories | None = field(default=None, compare=False, repr=False)
@@ -54,6 +55,11 @@ class Verdict:
         return tuple(_translate(one, self.inventories, self.own_inventories) for one in self.shared_placements)
 
     @property
+    def possible_placements(self) -> tuple[tuple[Placement, ...], ...]:
+        """All that the containers may get: more than one if it depends on when terminating pods end."""
+        return (self.placements, *(one.placements for one in self.alternatives))
+
+    @property
     def takes_resources(self) -> bool:
         """Whether the pod gets CPUs, memory or devices of its own."""
         return any(one.cpus is not None or one.memory or one.devices for one in self.shared_placements)
@@ -70,6 +76,7 @@ class Verdict:
             self.score,
             self.approximate,
             self.shared_placements,
+            tuple(one.for_host(inventories) for one in self.alternatives),
             self.inventories,
             inventories,
         )
@@ -113,7 +120,9 @@ def combine(verdicts: Iterable[Verdict]) -> Verdict:
     found = list(verdicts)
     kinds = {one.kind for one in found}
     if len(kinds) == 1:
-        return found[0]
+        first = found[0]
+        others = tuple(one for one in found[1:] if one.shared_placements != first.shared_placements)
+        return replace(first, alternatives=others) if first.admits and others else first
     refused = next(one for one in found if not one.admits)
     if VerdictKind.ADMITS not in kinds:
         return refused

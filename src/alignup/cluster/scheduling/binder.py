@@ -71,8 +71,8 @@ class Binder:
 
 
 def _annotations(verdict: Verdict) -> dict[str, str]:
-    """What the containers will get, if something of their own."""
-    if not verdict.takes_resources:
+    """What the containers will get, if something of their own, and if it is certain."""
+    if not verdict.takes_resources or verdict.alternatives:
         return {}
     return {PLACEMENT_ANNOTATION: encode([placement_document(one) for one in verdict.placements]).decode()}
 

@@ -309,7 +309,8 @@ class LiveCluster:
         for confirmed in self.cluster.confirm(report):
             cause = confirmed.causes[0] if confirmed.causes else "unexplained"
             if not confirmed.as_predicted:
-                _log.warning("pod_uid=%s node=%s outcome=placed_elsewhere cause=%s", confirmed.uid, name, cause)
+                told = f"pod_uid={confirmed.uid} node={name} outcome=placed_elsewhere cause={cause}"
+                _log.warning("%s difference=%s", told, confirmed.difference)
             self._count("as_predicted" if confirmed.as_predicted else "placed_elsewhere", cause)
         self._count_rejections()
         self._touch(name)

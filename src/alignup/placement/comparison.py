@@ -1,0 +1,75 @@
+"""Compares what a pod got with its prediction, and finds out whether the end of another pod explains a difference."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
+
+from alignup.align.admit import build_placements
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Placement
+from alignup.align.errors import AlignError
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Pod
+from alignup.placement.host_model import HostModel
+from alignup.placement.verdict import Verdict
+
+MAX_ENDED = 4  #: pods of which every combination may have ended before an admission; of more, only all together
+
+
+def placement_difference(predicted: Verdict | None, uid: str, model: HostModel, ledger: Ledger) -> str:
+    """How what a pod of *ledger* holds differs from all that was predicted; empty: it does not."""
+    real = _real(uid, model, ledger)
+    possible = ((),) if predicted is None else predicted.possible_placements
+    if any(_resources(one, ledger) == _resources(real, ledger) for one in possible):
+        return ""
+    return f"predicted {' or '.join(map(_show, possible))}, got {_show(real)}"
+
+
+def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger, *, earlier: Sequence[Pod]) -> bool:
+    """Whether a pod of *after* holds what it gets if pods of *before* end first that *after* does not contain.
+
+    *earlier*: pods that were admitted before it, and that *before* does not contain.
+    """
+    ended = [one for one in before.pods if one not in after.pods]
+    pod, wanted = after.pods[uid].pod, _resources(_real(uid, model, after), after)
+    for gone in _combinations(ended):
+        host = model.at(model.without(before, gone))
+        try:
+            for one in earlier:
+                host.apply(host.decide_without_plugins(one))
+            decision = host.decide_without_plugins(pod)
+        except AlignError:
+            continue
+        if decision.after is not None and _resources(decision.placements, after) == wanted:
+            return True
+    return False
+
+
+def _combinations(uids: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    if len(uids) > MAX_ENDED:
+        return iter([tuple(uids)])
+    return chain.from_iterable(combinations(uids, count) for count in range(1, len(uids) + 1))
+
+
+def _real(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
+    admitted = ledger.pods[uid]
+    return build_placements(admitted.pod, admitted.hints, ledger, model.host.providers)
+
+
+def _show(placements: Iterable[Placement]) -> str:
+    return "; ".join(f"{one.container} {one.as_text()}" for one in placements) or "nothing"
+
+
+def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, object]:
+    """What each container holds; of devices their NUMA nodes, because the kubelet takes any of several alike ones."""
+    return {one.container: (one.cpus, one.memory, _device_nodes(one.devices, ledger)) for one in placements}
+
+
+def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[str, Counter[NodeSet | str | None]]:
+    """The NUMA nodes of devices by resource; devices that are gone stand for themselves."""
+    found: dict[str, Counter[NodeSet | str | None]] = {}
+    for resource, ids in devices.items():
+        inventory = ledger.devices.inventories.get(resource)
+        known = {} if inventory is None else {one.id: one.nodes for one in inventory.devices}
+        found[resource] = Counter([known.get(id_, id_) for id_ in ids])
+    return found
