@@ -13,6 +13,7 @@ from typing import Any
 
 from alignup.cluster.host_states import HOST_STATES, host_state, to_object
 from alignup.cluster.join import join
+from alignup.cluster.scheduling.extender import ExtenderOptions
 from alignup.cluster.scheduling.service import ScheduleService
 from alignup.kube.pod import pod_to_dict
 from alignup.kubeapi import Access, ApiClient
@@ -53,7 +54,7 @@ async def _measure() -> Measured:
     fill(server)
     async with server, ApiClient(Access(server=server.url)) as client:
         start = process_time()
-        service = ScheduleService(client, PrometheusScheduleMetrics())
+        service = ScheduleService(client, PrometheusScheduleMetrics(), extender=ExtenderOptions(offered=16))
         running = asyncio.ensure_future(service.run())
         while not service.leading:  # noqa: ASYNC110 - a condition without an event
             await asyncio.sleep(0.05)

@@ -40,7 +40,12 @@ class ScheduleCommandOptions:
     client_ca_file: Path | None = path_option("FILE", "Require certificates of the authority in FILE from clients")
     insecure_http: bool = flag_option("Serve HTTP without TLS on other than loopback addresses")
     any_client: bool = flag_option("Serve clients without certificates on other than loopback addresses")
-    offered: int = count_option(16, "Nodes that a scheduler may choose from, at most", minimum=1)
+    offered: int | None = option(
+        "N",
+        "Nodes that a scheduler may choose from, at most",
+        "16 for pods with preferences, such as spreading, and 1 for others",
+        type=click.IntRange(min=1),
+    )
     unconfirmed: int = count_option(
         1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1
     )

@@ -38,11 +38,11 @@ def _exclusions(node: ApiNode, spec: ApiPodSpec) -> Iterator[str]:
     name, labels = node.metadata.name, node.metadata.labels
     if spec.node_name and spec.node_name != name:
         yield f"the pod names node {spec.node_name}"
-    if node.spec.unschedulable and not _tolerated(_UNSCHEDULABLE, spec.tolerations):
+    if node.spec.unschedulable and not is_tolerated(_UNSCHEDULABLE, spec.tolerations):
         yield "unschedulable"
     for taint in node.spec.taints:
         repeated = node.spec.unschedulable and taint.key == _UNSCHEDULABLE.key
-        if taint.effect in _EFFECTS and not repeated and not _tolerated(taint, spec.tolerations):
+        if taint.effect in _EFFECTS and not repeated and not is_tolerated(taint, spec.tolerations):
             yield f"taint {show_taint(taint)}"
     missing = [f"{key}={value}" for key, value in spec.node_selector.items() if labels.get(key) != value]
     if missing:
@@ -57,7 +57,8 @@ def show_taint(taint: Taint) -> str:
     return f"{taint.key}{taint.value and '='}{taint.value}:{taint.effect}"
 
 
-def _tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
+    """Whether one of *tolerations* is for *taint*."""
     return any(_tolerates(one, taint) for one in tolerations)
 
 

@@ -138,16 +138,40 @@ class NodeSelector(ObjectPart, frozen=True):
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
+class PreferredTerm(ObjectPart, frozen=True):
+    """A preferred term of an affinity; only that there is one matters."""
+
+    weight: int = 0
+
+
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
 class NodeAffinity(ObjectPart, frozen=True):
-    """Which nodes a pod may be scheduled to."""
+    """Which nodes a pod may be scheduled to, and whether it prefers some of them."""
 
     required: NodeSelector | None = msgspec.field(name="requiredDuringSchedulingIgnoredDuringExecution", default=None)
+    preferred: tuple[PreferredTerm, ...] = msgspec.field(name=_PREFERRED, default=())
+
+
+class InterPodAffinity(ObjectPart, frozen=True):
+    """Whether a pod prefers to be near other pods, or far from them."""
+
+    preferred: tuple[PreferredTerm, ...] = msgspec.field(name=_PREFERRED, default=())
 
 
 class PodAffinity(ObjectPart, frozen=True):
-    """The affinity of a pod, with the required node affinity only."""
+    """The affinity of a pod, without required affinity to other pods."""
 
     node_affinity: NodeAffinity | None = None
+    pod_affinity: InterPodAffinity | None = None
+    pod_anti_affinity: InterPodAffinity | None = None
+
+
+class TopologySpreadConstraint(ObjectPart, frozen=True):
+    """How evenly pods are spread, which a scheduler requires or prefers."""
+
+    when_unsatisfiable: str = ""  #: DoNotSchedule, or ScheduleAnyway: a preference
 
 
 class Toleration(ObjectPart, frozen=True):
@@ -179,6 +203,7 @@ class ApiPodSpec(ObjectPart, frozen=True):
     node_selector: Labels = {}
     affinity: PodAffinity | None = None
     tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
 
 
 class TerminatedState(ObjectPart, frozen=True):

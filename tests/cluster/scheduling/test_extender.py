@@ -11,12 +11,14 @@ from alignup.cluster.scheduling.demand import needs_alignment
 from alignup.cluster.scheduling.extender import ExtenderOptions
 from alignup.cluster.scheduling.live_cluster import LiveClusterOptions
 from alignup.cluster.scheduling.offers import SECONDS, Offers
+from alignup.cluster.scheduling.preferences import SoftTaints
 from alignup.cluster.scheduling.service import ScheduleService
 from alignup.kube.pod import read_pod
+from alignup.kubeapi.objects import Toleration
 from alignup.serve.schedule_app import schedule_app
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
-from tests.cluster.api_objects import api_pod
+from tests.cluster.api_objects import api_pod, node
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
@@ -28,6 +30,7 @@ PLAIN = {
     "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]},
 }
 JSON = {"Content-Type": "application/json"}
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 async def post(http, verb, message):
@@ -69,7 +72,7 @@ async def test_whole_nodes_are_answered_with_nodes(http):
     items = [{"metadata": {"name": name, "labels": {"x": "y"}}, "status": {"phase": 1}} for name in "ab"]
     answer = await post(http, "filter", {"Pod": api_pod(WIDE), "Nodes": {"items": items}, "NodeNames": None})
 
-    assert answer["Nodes"] == {"items": [{"metadata": {"name": "a"}}, {"metadata": {"name": "b"}}]}
+    assert answer["Nodes"] == {"items": [{"metadata": {"name": "a"}}]}
     assert answer["NodeNames"] is None
 
 
@@ -102,6 +105,75 @@ async def test_at_most_the_best_nodes_are_offered(http, nodes, service):
     assert first == [one.host for one in service.live.choose(WIDE, limit=2)]
     assert not {*first} & {*second}  # which the scheduler may have chosen already
     assert (await filtered(http, names="abcdef"))["NodeNames"] == first
+
+
+async def test_a_pod_without_preferences_gets_the_best_node_only(http, nodes, service):
+    """A scheduler asks about the next pod before it binds the one before: it must not get the same node."""
+    for name in "cd":
+        nodes.add(name)
+    await until(lambda: len(service.live.choose(WIDE)) == 4)
+    asked = [pod(f"wide-{number}", cpu="4", memory="1Gi") for number in range(4)]
+    for one in asked:
+        nodes.create(one)
+
+    offered = [(await filtered(http, one, names="abcd"))["NodeNames"] for one in asked]
+    problems = await asyncio.gather(*(bound(http, one, node) for one, (node,) in zip(asked, offered, strict=True)))
+
+    assert sorted(node for (node,) in offered) == ["a", "b", "c", "d"]
+    assert problems == [""] * 4
+
+
+async def test_a_pod_that_was_not_bound_may_get_another_node(http, nodes):
+    assert len((await filtered(http))["NodeNames"]) == 1
+
+    assert (await filtered(http))["NodeNames"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "owner", "choice"),
+    [
+        pytest.param({}, "Job", False, id="none"),
+        pytest.param({}, "ReplicaSet", True, id="spread by default"),
+        pytest.param({"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]}, "", True, id="spread"),
+        pytest.param(
+            {"topologySpreadConstraints": [{"whenUnsatisfiable": "DoNotSchedule"}]}, "ReplicaSet", False, id="required"
+        ),
+        pytest.param({"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 1}]}}}, "", True, id="nodes"),
+        pytest.param({"affinity": {"podAffinity": {PREFERRED: [{"weight": 1}]}}}, "", True, id="near pods"),
+        pytest.param({"affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 1}]}}}, "", True, id="far from pods"),
+        pytest.param({"affinity": {"nodeAffinity": {}, "podAffinity": {}}}, "", False, id="affinity without any"),
+    ],
+)
+async def test_a_scheduler_chooses_for_pods_with_preferences(http, spec, owner, choice):
+    document = api_pod(WIDE, phase="Pending", **spec)
+    document["metadata"]["ownerReferences"] = [{"kind": owner, "name": "x", "uid": "x", "controller": True}]
+
+    assert (await filtered(http, document))["NodeNames"] == (["a", "b"] if choice else ["a"])
+
+
+async def test_nodes_that_a_pod_avoids_come_last(http, nodes, service):
+    nodes.server.put(node("a", taints=[{"key": "spare", "effect": "PreferNoSchedule"}]))
+    await until(lambda: service.live.nodes.get("a").spec.taints)
+
+    assert (await filtered(http))["NodeNames"] == ["b"]
+    assert (await filtered(http, names=["a"]))["NodeNames"] == ["a"]
+
+
+async def test_a_pod_avoids_nodes_with_taints_that_it_does_not_tolerate(live, nodes):
+    soft = SoftTaints(live.nodes)
+    taints = [{"key": key, "effect": "PreferNoSchedule"} for key in ("spare", "slow")]
+    nodes.server.put(node("a", taints=taints))
+    nodes.server.put(node("b", taints=taints[:1]))
+    nodes.server.put(node("c", taints=[{"key": "gone", "effect": "NoSchedule"}]))
+    await until(lambda: live.nodes.get("c"))
+
+    assert soft.avoided_by([]) == {"a", "b"}
+    assert soft.avoided_by([Toleration("spare", "Exists")]) == {"a"}
+    assert soft.avoided_by([Toleration("", "Exists")]) == set()
+    nodes.server.put(node("a"))
+    nodes.server.remove("nodes", "b", namespace="")
+    await until(lambda: not live.nodes.get("b"))
+    assert soft.avoided_by([]) == set()
 
 
 def test_offers_end_with_the_binding_and_after_a_while():
@@ -142,7 +214,7 @@ def test_needs_alignment(resources, needed):
 
 async def test_nodes_without_host_state_pass_where_that_is_allowed(http, nodes, service):
     nodes.add("new", observed=False)
-    service.extender.options = ExtenderOptions(allow_unknown=True)
+    service.extender.options = ExtenderOptions(offered=2, allow_unknown=True)
     await until(lambda: service.live.nodes.get("new"))
 
     assert (await filtered(http, names=["new", "b"]))["NodeNames"] == ["b", "new"]
@@ -300,7 +372,7 @@ async def test_a_body_of_ten_megabytes_is_read(http):
     document = api_pod(WIDE)
     document["metadata"]["annotations"] = {"filler": filler}
 
-    assert (await filtered(http, document))["NodeNames"] == ["a", "b"]
+    assert (await filtered(http, document))["NodeNames"] == ["a"]
 
 
 async def test_a_body_that_is_too_large_is_not_read(service, metrics):

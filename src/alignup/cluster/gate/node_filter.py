@@ -12,7 +12,8 @@ MAX_SELECTIONS = 256  #: different selectors for which nodes are kept
 def selection_key(spec: ApiPodSpec) -> Hashable:
     """Equal for pods that may be scheduled to the same nodes."""
     affinity = spec.affinity.node_affinity if spec.affinity else None
-    return (spec.node_name, tuple(sorted(spec.node_selector.items())), affinity, spec.tolerations)
+    required = affinity.required if affinity else None
+    return (spec.node_name, tuple(sorted(spec.node_selector.items())), required, spec.tolerations)
 
 
 class NodeFilter:

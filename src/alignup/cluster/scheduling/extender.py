@@ -1,7 +1,7 @@
 """The scheduler extender: which nodes kube-scheduler may choose for a pod, and the binding to the one it chose.
 
-Filter offers the best nodes only, since the scheduler's own work grows with their number. The scheduler does not say
-which of them it chose before it binds the pod, so the binding checks again.
+Filter offers the best nodes only, since the scheduler's own work grows with their number: one if nothing but our rank
+matters. The scheduler does not say which of them it chose before it binds the pod, so the binding checks again.
 """
 
 import logging
@@ -17,6 +17,7 @@ from alignup.cluster.scheduling.binder import Binder
 from alignup.cluster.scheduling.demand import needs_alignment
 from alignup.cluster.scheduling.live_cluster import LiveCluster
 from alignup.cluster.scheduling.offers import Offers
+from alignup.cluster.scheduling.preferences import SoftTaints, has_preferences
 from alignup.kubeapi import PODS, ObjectRef
 from alignup.kubeapi.extender import (
     BindingArgs,
@@ -28,6 +29,7 @@ from alignup.kubeapi.extender import (
 from alignup.kubeapi.objects import ApiPod
 from alignup.placement.verdict import Verdict
 
+MANY = 16  #: nodes for a scheduler to choose from by its own scores
 MAX_SCORE = 10  #: of the protocol
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
 
@@ -36,7 +38,8 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderOptions:
-    offered: int = 16  #: nodes that filter answers with, at most
+    #: nodes that filter answers with, at most; ``None``: the best one, or ``MANY`` if the scheduler's scores matter
+    offered: int | None = None
     allow_unknown: bool = False  #: whether nodes without HostState pass
     #: whether the scheduler asks for victims where it needs none itself, as from Kubernetes 1.38 on; ``None``: as the
     #: version of the API server suggests
@@ -76,6 +79,7 @@ class Extender:
         self._live, self._binder, self._listener = live, binder, listener
         self._resolvable = resolvable  #: the nodes where evicting pods helps
         self._offers = Offers()
+        self._soft_taints = SoftTaints(live.nodes)
         self._records: OrderedDict[str, FilterRecord] = OrderedDict()  #: by uid
 
     def record(self, uid: str) -> FilterRecord | None:
@@ -90,7 +94,7 @@ class Extender:
             pod = self._live.read(args.pod)
             if not needs_alignment(pod):
                 return self._passing(args, list(names))
-            chosen = self._best(pod, names)
+            chosen = self._best(args.pod, pod, names)
             found = {} if chosen else self._live.feasible(pod, names)
         except PodError as error:
             return FilterResult(error=f"alignup cannot read the pod: {error}")
@@ -153,10 +157,18 @@ class Extender:
         record = self._records.get(args.pod_uid)
         return None if record is None else record.pod
 
-    def _best(self, pod: Pod, names: Sequence[str]) -> list[str]:
-        """The best nodes; those that were not offered to other pods first, those without HostState last."""
-        limit, taken = self.options.offered, self._offers.taken(pod.uid)
-        chosen = self._live.best(pod, limit, among=frozenset(names), last=taken)
+    def _limit(self, pod: ApiPod) -> int:
+        """How many nodes to offer. A pod that was not bound after the last offer may need another node."""
+        if self.options.offered is not None:
+            return self.options.offered
+        record = self._records.get(pod.metadata.uid)
+        return MANY if has_preferences(pod) or (record is not None and record.offered) else 1
+
+    def _best(self, api_pod: ApiPod, pod: Pod, names: Sequence[str]) -> list[str]:
+        """The best nodes; those that others may get or the pod avoids after them, those without HostState last."""
+        limit = self._limit(api_pod)
+        last = self._offers.taken(pod.uid) | self._soft_taints.avoided_by(api_pod.spec.tolerations)
+        chosen = self._live.best(pod, limit, among=frozenset(names), last=last)
         if len(chosen) < limit and (self.options.allow_unknown or self._live.options.approximate):
             unknown = [name for name in names if self._live.cluster.record(name) is None]
             verdicts = self._live.feasible(pod, unknown)
