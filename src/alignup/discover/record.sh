@@ -12,4 +12,4 @@ keep "sys/kernel/mm/hugepages/* $s/node/node[0-9]*/hugepages/*" "nr_hugepages fr
 keep "sys/bus/pci/devices/*" "class vendor device numa_node local_cpu*"
 keep proc meminfo
 grep -E '^(processor|physical id|core id|siblings|cpu cores|vendor_id)[[:space:]]*:' proc/cpuinfo > "$d/proc/cpuinfo"
-tar -czf - -C "$d" sys proc; rm -r "$d"; exit
+tar -czf - -C "$d" sys proc; rm -r "$d"
