@@ -26,12 +26,19 @@ class ClusterBed:
     """A cluster whose nodes have the names and shapes of *nodes*; everything of it is in *place*.
 
     Observers run as processes of the guests. With *images*, archives by the names of container images, the nodes have
-    these images, and no observers yet.
+    these images, and no observers yet. *programs* is the directory of Kubernetes' programs.
     """
 
-    def __init__(self, place: Path, nodes: Mapping[str, Shape], *, images: Mapping[str, Path] | None = None) -> None:
+    def __init__(
+        self,
+        place: Path,
+        nodes: Mapping[str, Shape],
+        *,
+        images: Mapping[str, Path] | None = None,
+        programs: Path | None = None,
+    ) -> None:
         self._egress = EgressProxy()
-        self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress)
+        self.plane = ControlPlane(place, nodes=tuple(nodes), egress=self._egress, programs=programs)
         self.api = Api(self.plane)
         self.nodes: dict[str, ObservedNode] = {}
         self.seconds = 0.0  #: that the start took
@@ -44,7 +51,7 @@ class ClusterBed:
         begun = time.monotonic()
         files = {f"/{path.name}": path for path in (self._images or {}).values()}
         with ExitStack() as stack:
-            image = cluster_guest.image()
+            image = cluster_guest.image(self.plane.programs)
             stack.enter_context(self._egress)
             stack.enter_context(self.plane)
             for number, (name, shape) in enumerate(self._shapes.items(), start=2):

@@ -212,26 +212,26 @@ class ClusterGuest:
         }
 
 
-def image() -> Path:
-    """The image of all guests, from the cache if nothing in it has changed."""
+def image(programs: Path | None = None) -> Path:
+    """The image of all guests with the kubelet in *programs*, from the cache if nothing in it has changed."""
     place = Path(os.environ.get(CACHE) or Path(tempfile.gettempdir()) / f"alignup-guest-cache-{os.getuid()}")
     place.mkdir(parents=True, exist_ok=True)
-    path = place / f"kubernetes-node-{_image_key()}.ext4"
+    path = place / f"kubernetes-node-{_image_key(programs)}.ext4"
     if not path.exists():
         with tempfile.TemporaryDirectory(dir=place) as scratch:
             root = disk.fill(
                 Path(scratch) / "root", extras=("agent", "cluster"), programs=PROGRAMS, init=_INIT, project=False
             )
-            _add_kubernetes(root)
+            _add_kubernetes(root, programs)
             disk.pack(root, Path(scratch) / "image", size=SIZE).rename(path)
     return path
 
 
-def _add_kubernetes(root: Path) -> None:
+def _add_kubernetes(root: Path, programs: Path | None) -> None:
     containerd.archive(root / ARCHIVE.relative_to("/"), IMAGES)
-    programs = {KUBELET: control_plane.program("kubelet")}
-    programs |= {PLUGINS / path.name: path for path in _network_plugins()}
-    for place, source in programs.items():
+    files = {KUBELET: control_plane.program("kubelet", programs)}
+    files |= {PLUGINS / path.name: path for path in _network_plugins()}
+    for place, source in files.items():
         target = root / place.relative_to("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())
@@ -241,13 +241,13 @@ def _add_kubernetes(root: Path) -> None:
         (root / "modules" / f"{name}.ko").write_bytes(path.read_bytes())
 
 
-def _image_key() -> str:
+def _image_key(programs: Path | None) -> str:
     """A text that changes with the content of the image."""
     code = [inspect.getsource(one) for one in (image, _add_kubernetes)]
     code += [inspect.getsource(one) for one in (disk, containerd)]
     found = hashlib.sha256(f"{_INIT}{IMAGES}{MODULES}{PROGRAMS}{SIZE}{code}{platform.python_version()}".encode())
     for path in (
-        *(control_plane.program(name) for name in ("kubelet", *PROGRAMS)),
+        *(control_plane.program(name, programs) for name in ("kubelet", *PROGRAMS)),
         *_modules().values(),
         *_network_plugins(),
         Path(sys.base_prefix),

@@ -1,7 +1,8 @@
 """A real etcd, kube-apiserver and, for clusters with nodes, kube-controller-manager and kube-scheduler.
 
 They listen on free ports of 127.0.0.1, have everything in one directory, and need no privileges.
-``ALIGNUP_KUBERNETES_BIN`` names the directory of Kubernetes' programs; ``etcd`` may be there or on the PATH.
+``ALIGNUP_KUBERNETES_BIN`` names the directory of Kubernetes' programs; ``etcd`` may be there or on the PATH. With
+several directories, separated by colons, tests of workloads run with each version, the others with the first one.
 """
 # ruff: noqa: S603, S607
 
@@ -54,21 +55,35 @@ def extenders(port: int) -> dict[str, Any]:
 
 def missing(programs: Iterable[str] = ("kube-apiserver",)) -> str | None:
     """Why *programs* of Kubernetes cannot run here; ``None`` if they can."""
-    directory = os.environ.get(VARIABLE)
-    absent = [one for one in programs if not directory or not (Path(directory) / one).is_file()]
-    if not directory or absent:
+    found = directories()
+    absent = [one for one in programs if not found or not all((place / one).is_file() for place in found)]
+    if absent:
         return (
             f"set {VARIABLE} to a directory with {', '.join(absent)}: in kubernetes-server-linux-amd64.tar.gz "
             "(https://kubernetes.io/releases/download/)"
         )
-    if not (Path(directory) / "etcd").is_file() and (without := not_installed(["etcd"])):
+    if not all((place / "etcd").is_file() for place in found) and (without := not_installed(["etcd"])):
         return without
     return not_installed(["openssl"])
 
 
-def program(name: str) -> Path:
-    """The path of a program of Kubernetes, or of one on the PATH."""
-    own = Path(os.environ[VARIABLE]) / name
+def directories() -> tuple[Path, ...]:
+    """The directories of Kubernetes' programs, one for each version."""
+    return tuple(Path(one) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one)
+
+
+def version(directory: Path | None) -> str:
+    """The version of the programs in a directory, such as ``v1.36.4``."""
+    if directory is None or not (directory / "kubelet").is_file():
+        return "none"
+    return subprocess.run(
+        [directory / "kubelet", "--version"], check=True, capture_output=True, text=True
+    ).stdout.split()[-1]
+
+
+def program(name: str, directory: Path | None = None) -> Path:
+    """The path of a program in a directory, by default the first one with programs of Kubernetes, or on the PATH."""
+    own = (directory or directories()[0]) / name
     return own if own.is_file() else Path(shutil.which(name) or name)
 
 
@@ -81,7 +96,7 @@ class ControlPlane:
     """An API server with its own authority, tokens and, in ``directory``, its files.
 
     With *nodes*, kubelets of these names can join, and controllers and the scheduler can be started. Connections to
-    nodes, pods and webhooks go through *egress*, if given.
+    nodes, pods and webhooks go through *egress*, if given. *programs* is the directory of Kubernetes' programs.
     """
 
     def __init__(
@@ -91,10 +106,12 @@ class ControlPlane:
         flags: tuple[str, ...] = (),
         nodes: tuple[str, ...] = (),
         egress: EgressProxy | None = None,
+        programs: Path | None = None,
     ) -> None:
         self.directory = directory
         self.certificate = directory / "ca.crt"
         self.egress = egress
+        self.programs = programs
         self._flags, self._nodes = (*flags, *(egress.flags if egress else ())), nodes
         self._port, self._etcd_port, self._peer_port = free_ports(3)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -262,7 +279,7 @@ class ControlPlane:
 
     def _start(self, name: str, *arguments: str) -> None:
         with (self.directory / f"{name}.log").open("ab") as log:
-            self._processes[name] = subprocess.Popen([program(name), *arguments], stdout=log, stderr=log)
+            self._processes[name] = subprocess.Popen([program(name, self.programs), *arguments], stdout=log, stderr=log)
 
     def _kill(self, name: str) -> None:
         process = self._processes.pop(name)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from e2e import cluster_guest
+from e2e import cluster_guest, control_plane
 from e2e.api import until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_faults import FaultyCluster, start_plugins
@@ -38,10 +38,11 @@ EVENTS = "/api/v1/namespaces/default/events"
 FAULTS = {"kubelet_restart", "devices", "foreign_pod", "host_resources", "pod_end"}
 
 
-@pytest.fixture(scope="module")
-def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
-    with ClusterBed(tmp_path_factory.mktemp("cluster"), SHAPES) as made:
-        print(f"\nnodes ready after {made.seconds:.0f} s", flush=True)
+@pytest.fixture(scope="module", params=control_plane.directories() or (None,), ids=control_plane.version)
+def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
+    """A cluster of each version of Kubernetes."""
+    with ClusterBed(tmp_path_factory.mktemp("cluster"), SHAPES, programs=request.param) as made:
+        print(f"\nnodes with {control_plane.version(request.param)} ready after {made.seconds:.0f} s", flush=True)
         made.check("start")
         yield made
 
@@ -54,7 +55,7 @@ def plugins(bed: ClusterBed) -> None:
 
 
 @pytest.fixture(scope="module")
-def results() -> Iterator[dict[str, dict[str, PodCounts]]]:
+def results(bed: ClusterBed) -> Iterator[dict[str, dict[str, PodCounts]]]:  # noqa: ARG001 - for each cluster
     """Scheduler → workload → what became of its pods; printed as the table of docs/cluster.md."""
     found: dict[str, dict[str, PodCounts]] = {}
     yield found
