@@ -35,7 +35,7 @@ _SCHEDULER, _CONTROLLER_MANAGER = "kube-scheduler", "kube-controller-manager"
 _TIMEOUT = 120.0  #: seconds until the server is ready
 
 
-def extenders(port: int) -> dict[str, Any]:
+def extenders(port: int, *, ignorable: bool = False) -> dict[str, Any]:
     """The part of a scheduler's configuration in docs/scheduling.md, for ``alignup schedule`` on *port*."""
     return {
         "extenders": [
@@ -47,6 +47,7 @@ def extenders(port: int) -> dict[str, Any]:
                 "preemptVerb": "preempt",
                 "weight": 5,
                 "nodeCacheCapable": True,
+                "ignorable": ignorable,
                 "httpTimeout": "30s",
             }
         ]

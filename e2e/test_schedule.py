@@ -90,19 +90,26 @@ def pod(name: str, cpus: int, *, node: str = "") -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def scheduled_cluster(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes, int]]:
-    """Three fake nodes, the service, and a scheduler that asks it."""
-    (port,) = free_ports(1)
+async def working_nodes(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes]]:
+    """Three fake nodes."""
     async with ApiClient(find_access(plane.kubeconfig(plane.directory / "admin.json"))) as client:
         await define_host_states(client)
         nodes = FakeNodes(client)
         for name in ("a", "b", "c"):
             await nodes.add(name)
         async with nodes.working():
-            with service(plane, port):
-                await until(lambda: is_ready(port), plane)
-                plane.start_scheduler(extenders(port))
-                yield client, nodes, port
+            yield client, nodes
+
+
+@asynccontextmanager
+async def scheduled_cluster(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes, int]]:
+    """Three fake nodes, the service, and a scheduler that asks it."""
+    (port,) = free_ports(1)
+    async with working_nodes(plane) as (client, nodes):
+        with service(plane, port):
+            await until(lambda: is_ready(port), plane)
+            plane.start_scheduler(extenders(port))
+            yield client, nodes, port
 
 
 async def messages(client: ApiClient) -> str:
@@ -157,3 +164,26 @@ async def test_reasons_are_grouped_and_room_in_a_report_wakes_a_pod(plane: Contr
         await client.delete(PODS.at("pod-0", namespace="default"))
         await until(lambda: "wide" in nodes.running, plane)
         assert nodes.rejected == []
+
+
+async def test_while_the_service_is_down_pods_wait_or_are_scheduled_without_it(plane: ControlPlane) -> None:
+    """``ignorable`` in the configuration of the scheduler says which."""
+    (port,) = free_ports(1)
+    async with working_nodes(plane) as (client, nodes):
+        plane.start_scheduler(extenders(port, ignorable=True))
+        await client.create(PODS, pod("ignoring", 2), namespace="default")
+        await until(lambda: "ignoring" in nodes.running, plane)
+        bound = await client.get(PODS.at("ignoring", namespace="default"))
+        assert PLACEMENT_ANNOTATION not in bound.metadata.annotations
+
+        plane.start_scheduler(extenders(port))
+        await client.create(PODS, pod("waiting", 2), namespace="default")
+        found = ""
+        async with asyncio.timeout(SECONDS):
+            while "connection refused" not in found:
+                found = await messages(client)
+        assert "waiting" not in nodes.running
+        with service(plane, port):
+            await until(lambda: "waiting" in nodes.running, plane)
+        bound = await client.get(PODS.at("waiting", namespace="default"))
+        assert PLACEMENT_ANNOTATION in bound.metadata.annotations
