@@ -14,6 +14,7 @@ from alignup.cluster.scheduling.offers import SECONDS, Offers
 from alignup.cluster.scheduling.preferences import SoftTaints
 from alignup.cluster.scheduling.service import ScheduleService
 from alignup.kube.pod import read_pod
+from alignup.kubeapi.extender import MAX_SEARCHES
 from alignup.kubeapi.objects import Toleration
 from alignup.serve.schedule_app import schedule_app
 from alignup.testing.api_server import ApiFault
@@ -340,6 +341,29 @@ async def test_malformed_messages_are_refused(http, verb, body):
 
     assert answer.status_code == 400
     assert answer.json()["detail"].startswith("not a message of the scheduler extender protocol: ")
+
+
+@pytest.mark.parametrize("verb", ["filter", "prioritize"])
+@pytest.mark.parametrize("names", [7, {"a": 1}, ["x", 7], [["x"]]])
+async def test_malformed_names_are_refused(http, verb, names):
+    content = json.dumps({"Pod": api_pod(WIDE), "NodeNames": names})
+
+    assert (await http.post(f"/v1/extender/{verb}", content=content, headers=JSON)).status_code == 400
+
+
+async def test_names_are_found_however_they_are_written_and_however_many_are_asked_for(http, nodes, service):
+    """A few are searched for in the text of the request, many are decoded."""
+    others = [f"z-{number}" for number in range(3 * MAX_SEARCHES)]
+    for name in others:
+        nodes.add(name)
+    await until(lambda: len(service.live.choose(WIDE)) == 2 + len(others))
+    plain = json.dumps({"Pod": api_pod(WIDE), "NodeNames": ["b"]}).encode()
+
+    for content in (plain, plain.replace(b'"b"', b'"\\u0062"')):
+        answer = await http.post("/v1/extender/filter", content=content, headers=JSON)
+        assert answer.json()["NodeNames"] == ["b"]
+    assert (await filtered(http, OTHER, names=others[-1:]))["NodeNames"] == others[-1:]
+    assert service.extender.record("other").asked == 1
 
 
 async def test_an_invalid_pod_is_an_error_of_the_attempt(http):

@@ -7,7 +7,7 @@ matters. The scheduler does not say which of them it chose before it binds the p
 import logging
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -60,7 +60,7 @@ class FilterRecord:
 class RejectionListener(Protocol):
     """Follows pods for which no node was offered."""
 
-    def rejected(self, pod: ApiPod, nodes: Sequence[str]) -> None: ...
+    def rejected(self, pod: ApiPod, nodes: Collection[str]) -> None: ...
 
     def scheduled(self, uid: str) -> None: ...
 
@@ -164,11 +164,11 @@ class Extender:
         record = self._records.get(pod.metadata.uid)
         return MANY if has_preferences(pod) or (record is not None and record.offered) else 1
 
-    def _best(self, api_pod: ApiPod, pod: Pod, names: Sequence[str]) -> list[str]:
+    def _best(self, api_pod: ApiPod, pod: Pod, names: Collection[str]) -> list[str]:
         """The best nodes; those that others may get or the pod avoids after them, those without HostState last."""
         limit = self._limit(api_pod)
         last = self._offers.taken(pod.uid) | self._soft_taints.avoided_by(api_pod.spec.tolerations)
-        chosen = self._live.best(pod, limit, among=frozenset(names), last=last)
+        chosen = self._live.best(pod, limit, among=names, last=last)
         if len(chosen) < limit and (self.options.allow_unknown or self._live.options.approximate):
             unknown = [name for name in names if self._live.cluster.record(name) is None]
             verdicts = self._live.feasible(pod, unknown)
@@ -179,7 +179,7 @@ class Extender:
         return chosen[:limit]
 
     def _passing(self, args: ExtenderArgs, names: list[str]) -> FilterResult:
-        if args.node_names is not None:
+        if args.by_name:
             return FilterResult(node_names=names)
         return FilterResult(nodes={"items": [{"metadata": {"name": name}} for name in names]})
 

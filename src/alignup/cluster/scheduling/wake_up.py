@@ -7,7 +7,7 @@ gets an annotation. Nodes change one by one, and each wakes at most one pod: the
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -53,7 +53,7 @@ class WakeUp:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def rejected(self, pod: ApiPod, nodes: Sequence[str]) -> None:
+    def rejected(self, pod: ApiPod, nodes: Collection[str]) -> None:
         """No node was offered for *pod*."""
         uid = pod.metadata.uid
         if self._nodes[0] != tuple(nodes):
