@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from alignup.align.host import Host
 from alignup.align.workload import Container, Pod
@@ -20,7 +20,8 @@ from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch, Wo
 from tests.placement.model_kubelet import Kubelet
 from tests.strategies_pods import container
 
-TICK = 0.2  #: seconds between two attempts of the scheduler
+TICK = 0.2  #: seconds between two turns of the schedulers
+RETRY = 1.0  #: seconds until a pod that went nowhere is tried again, the shortest of kube-scheduler
 CRITICAL = 2_000_001_000  #: the priority of system-node-critical pods
 
 
@@ -43,6 +44,12 @@ class Scheduler(Protocol):
         """All bound pods after a start."""
 
 
+class WaitingPod(NamedTuple):
+    uid: str
+    since: float
+    next: float  #: when it is tried next
+
+
 @dataclass
 class Outcome:
     """What happened in one run."""
@@ -50,6 +57,7 @@ class Outcome:
     placements: int = 0
     rejections: int = 0
     preempted: int = 0  #: pods that kubelets ended for critical ones
+    interruptions: int = 0  #: restarts of schedulers and of their watches
     busy: float = 0.0  #: CPU seconds that pods had exclusively
     seconds: float = 0.0
     longest_wait: float = 0.0
@@ -65,7 +73,7 @@ class Disturbances:
     foreign: float = 0.0
     restarts: float = 0.0
     devices: float = 0.0
-    schedulers: float = 0.0  #: restarts of ours
+    schedulers: float = 0.0  #: restarts of ours, and watches that are interrupted, equally many
     critical: float = 0.0  #: critical pods of others, for which kubelets preempt pods
     configurations: float = 0.0  #: kubelets that restart with other settings
 
@@ -87,7 +95,7 @@ class Simulation:
         self.api = ApiServer(self.world)
         self.make, self.pods = make, pods
         self.outcome = Outcome()
-        self.pending: deque[tuple[str, float]] = deque()
+        self.pending: deque[WaitingPod] = deque()
         self.api.watches.append(Watch(self.world, self.count_rejection, (0.001, 0.4)))
         self.services = [Service(self, make) for _ in range(services)]
         self.kubelets = [Kubelet(name, one, self.api, self.publish) for name, one in hosts.items()]
@@ -111,8 +119,12 @@ class Simulation:
 
     def drain(self) -> int:
         """Let everything end; the number of pods that were never placed."""
+        self.disturbances = Disturbances()
         limit = self.world.now + 600
         while self.pending and self.world.now < limit:
+            self.world.step()
+        limit = self.world.now + 60  # all pods have ended, and all reports have arrived
+        while self.world.now < limit:
             self.world.step()
         return len(self.pending)
 
@@ -123,23 +135,34 @@ class Simulation:
             pod, lifetime = next(self.pods)
             self.create(pod, lifetime)
         for _ in range(len(self.pending)):
-            uid, since = self.pending.popleft()
-            service = self.services[int(uid.rpartition("-")[2]) % len(self.services)]
-            host = service.scheduler.choose(self.api.pods[uid].pod)
-            if host is None:
-                self.pending.append((uid, since))
-                continue
-            self.outcome.longest_wait = max(self.outcome.longest_wait, self.world.now - since)
-            service.bindings.send(uid, host, service.scheduler)
+            waiting = self.pending.popleft()
+            if waiting.next > self.world.now:
+                self.pending.append(waiting)
+            elif self.place(waiting.uid):
+                self.outcome.longest_wait = max(self.outcome.longest_wait, self.world.now - waiting.since)
+            else:
+                self.pending.append(waiting._replace(next=self.world.now + RETRY))
         self.interfere()
+
+    def place(self, uid: str) -> bool:
+        """Let a scheduler choose a host; false if it finds none at present."""
+        service = self.services[int(uid.rpartition("-")[2]) % len(self.services)]
+        host = service.scheduler.choose(self.api.pods[uid].pod)
+        if host is not None:
+            service.bindings.send(uid, host, service.scheduler)
+        return host is not None
+
+    def wait(self, uid: str) -> None:
+        self.pending.append(WaitingPod(uid, since=self.world.now, next=self.world.now))
 
     def create(self, pod: Pod, lifetime: float) -> str:
         uid = f"{pod.name}-{next(self.numbers)}"
         self.api.pods[uid] = PodObject(replace(pod, uid=uid, name=uid), lifetime, self.world.now)
-        self.pending.append((uid, self.world.now))
+        self.wait(uid)
         return uid
 
     def publish(self, report: HostReport) -> None:
+        self.api.reports[report.host] = report
         for service in self.services:
             service.feed(report.host).send(report)
 
@@ -177,7 +200,9 @@ class Simulation:
         if random.random() < rates.devices * TICK:
             random.choice(self.kubelets).flip_device()
         if random.random() < rates.schedulers * TICK:
-            random.choice(self.services).restart()
+            service = random.choice(self.services)
+            random.choice((service.restart, service.list_pods))()
+            self.outcome.interruptions += 1
 
     def bind_foreign(self, pod: Pod, lifetime: float) -> None:
         """Something else binds a pod to any host."""
@@ -188,25 +213,33 @@ class Simulation:
 
 
 class Service:
-    """One scheduler, which can be replaced, with its own watches of pods and reports."""
+    """One scheduler, which can be replaced, with its own watches of pods and reports.
+
+    They are those of a real informer. It lists the objects, and continues with a watch from the resource version of the
+    list. Events that are older never arrive, and the list does not tell what happened before it: pods that came and
+    ended meanwhile are missing, and bindings come in any order. An interrupted watch may be too old to be continued
+    (410 Gone), then the objects are listed again. A starting service needs the list of pods before it reads reports.
+    """
 
     def __init__(self, simulation: Simulation, make: Callable[[], Scheduler]) -> None:
         self.simulation, self.make = simulation, make
         self.world, self.api = simulation.world, simulation.api
         self.scheduler = make()
-        self.reports: dict[str, HostReport] = {}
-        self.feeds: dict[str, Watch] = {}  #: by host
-        self.api.watches.append(Watch(self.world, self.handle, (0.001, 0.4)))
+        self.pods = self.watch(self.handle)
+        self.api.watches.append(self.pods)
+        self.feeds: dict[str, Watch] = {}  #: reports by host
         self.bindings = Watch(self.world, self.bind, (0.005, 0.05))
 
+    def watch(self, handler: Callable[..., object]) -> Watch:
+        return Watch(self.world, handler, (0.001, 0.4))
+
     def feed(self, host: str) -> Watch:
-        return self.feeds.setdefault(host, Watch(self.world, self.receive, (0.001, 0.4)))
+        return self.feeds.setdefault(host, self.watch(self.receive))
 
     def handle(self, found: PodObject, stage: PodStage, reason: str) -> None:
         self.scheduler.handle(found, stage, reason)
 
     def receive(self, report: HostReport) -> None:
-        self.reports[report.host] = report
         self.scheduler.report(report)
 
     def bind(self, uid: str, host: str, scheduler: Scheduler) -> None:
@@ -215,14 +248,25 @@ class Service:
         if fails or not self.api.bind(uid, host):
             if uid in self.api.pods:
                 self.scheduler.forget(self.api.pods[uid].pod)
-                self.simulation.pending.append((uid, self.world.now))
+                self.simulation.wait(uid)
             return
         self.simulation.outcome.placements += 1
         self.simulation.delete_later(uid)
 
-    def restart(self) -> None:
-        """A new scheduler reads all reports and lists all pods."""
-        self.scheduler = self.make()
-        for report in self.reports.values():
-            self.scheduler.report(report)
+    def list_pods(self) -> None:
+        """The watch of pods was interrupted."""
+        self.pods.close()
+        self.api.watches.remove(self.pods)
+        self.pods = self.watch(self.handle)
+        self.api.watches.append(self.pods)
         self.scheduler.relist([found for found in self.api.pods.values() if found.host])
+
+    def restart(self) -> None:
+        """A new scheduler lists all pods and reads all reports."""
+        self.scheduler = self.make()
+        self.list_pods()
+        for feed in self.feeds.values():
+            feed.close()
+        self.feeds.clear()
+        for report in self.api.reports.values():
+            self.scheduler.report(report)

@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 
 from alignup.align.workload import Pod
-from alignup.placement.report import PodStage
+from alignup.placement.report import HostReport, PodStage
 
 PREEMPTED = "Preempting"  #: the kubelet's reason of a pod that it ended for a critical one
 
@@ -29,7 +29,7 @@ class World:
         action()
 
 
-@dataclass
+@dataclass(eq=False)
 class Watch:
     """Delivers events in order, each after a random delay."""
 
@@ -41,6 +41,14 @@ class Watch:
     def send(self, *event: object) -> None:
         self.last = max(self.last, self.world.now + self.world.random.uniform(*self.delay))
         self.world.after(self.last - self.world.now, lambda: self.handler(*event))
+
+    def close(self) -> None:
+        """Lose the events that are on their way, like a closed connection."""
+        self.handler = _lose
+
+
+def _lose(*_: object) -> None:
+    """An event without a receiver."""
 
 
 @dataclass
@@ -60,6 +68,7 @@ class ApiServer:
         self.pods: dict[str, PodObject] = {}
         self.watches: list[Watch] = []
         self.kubelets: dict[str, Watch] = {}
+        self.reports: dict[str, HostReport] = {}  #: the last one of each host
 
     def bind(self, uid: str, host: str) -> bool:
         """Record a binding; false if the pod is gone or bound already."""

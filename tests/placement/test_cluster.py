@@ -557,6 +557,24 @@ class TestReports:
         assert record
         assert not record.bindings, "the kubelet has rejected the first pod"
 
+    @pytest.mark.parametrize("report_first", [True, False])
+    def test_a_pod_of_a_report_that_no_list_contains_may_have_ended(self, report_first):
+        """Or else its binding is still to be observed: the list and the report are of different times."""
+        one, (old, wanted) = host(), (pod("old", cpu="4"), pod("new", cpu="4"))
+        cluster = Cluster()
+        if report_first:
+            cluster.confirm(report("a", one))
+        cluster.relist([])
+
+        one.admit(old)
+        cluster.confirm(report("a", one, 2))
+        assert cluster.verdict(wanted, "a").reason == texts.WAITS_FOR_TERMINATION
+
+        cluster.observe(old, "a", PodStage.RUNNING)
+        assert cluster.verdict(wanted, "a").kind is VerdictKind.REJECTS
+        cluster.observe(old, "a", PodStage.ENDED)
+        assert cluster.verdict(wanted, "a").admits
+
     def test_a_report_can_change_settings_and_machine(self):
         cluster = cluster_of(a=host(), b=host())
         assert cluster.feasible(pod("new", cpu="5")).admitting() == []

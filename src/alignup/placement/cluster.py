@@ -13,7 +13,7 @@ number of hosts that changed, not on the number of hosts.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -88,6 +88,7 @@ class Cluster:
         self._stages: OrderedDict[str, PodStage] = OrderedDict()  #: of terminating and ended pods
         self._rejections: list[RejectedPrediction] = []
         self._lists = 0  #: lists of pods so far; pods that were bound before the first report of a host count as one
+        self._listed = False  #: whether all pods were listed once
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -121,20 +122,25 @@ class Cluster:
         if self._pods is not None:
             ledger = self._pods.compact(report.ledger)
             report = replace(report, machine=model.machine, settings=model.settings, ledger=ledger)
+        early = self._early.pop(name, {})
+        unobserved = self._unobserved(record.ledger.pods if record else early, report)
         if record is None:
             record = self._records[name] = HostRecord(model, report)
         else:
-            self._disturb(record, model, report)
+            self._disturb(record, model, report, foreign=bool(unobserved))
             self._explain_rejections(record, reports=1)
+        if self._listed:
+            for uid in unobserved:
+                self._remember(uid, PodStage.TERMINATING)
         before = record.ledger
         replaced = record.replace_report(model, report, self._stages)
-        early = self._early.pop(name, {})
         self._lists += bool(early)
         for pod in early.values():
-            record.observe_binding(self._compact(pod), listed=self._lists)
-            self._hosts[pod.uid] = name
-            if pod.uid in self._stages:
-                record.observe_stage(pod.uid, self._stages[pod.uid])
+            if pod.uid not in report.ledger.pods:
+                record.observe_binding(self._compact(pod), listed=self._lists)
+                self._hosts[pod.uid] = name
+                if pod.uid in self._stages:
+                    record.observe_stage(pod.uid, self._stages[pod.uid])
         results = tuple(self._compare(record, replaced, before))
         for binding in (*replaced.confirmed, *replaced.skipped):
             self._hosts.pop(binding.uid, None)
@@ -170,6 +176,8 @@ class Cluster:
             self._early[host].pop(uid, None)
         if stage is not PodStage.RUNNING:
             self._enter_stage(record, uid, stage)
+        elif self._stages.pop(uid, None) and record is not None:
+            record.resume(uid)
         self._verdicts.touch(host)
 
     def relist(self, pods: Iterable[tuple[Pod, str, PodStage]]) -> None:
@@ -177,9 +185,11 @@ class Cluster:
 
         Pods of reports that are not listed have ended. A list does not tell whether before or after the bindings that
         it shows for the first time, so for these the ended pods count as terminating. Nor does it tell the order of
-        these bindings.
+        these bindings. From then on, a pod that only reports contain counts as terminating until its binding is
+        observed: it may have ended before the list.
         """
         self._lists += 1
+        self._listed = True
         listed = {pod.uid: (pod, host, stage) for pod, host, stage in pods}
         ended = [
             (record, uid)
@@ -309,13 +319,21 @@ class Cluster:
     def _enter_stage(self, record: HostRecord | None, uid: str, stage: PodStage) -> None:
         if self._stages.get(uid) in {stage, PodStage.ENDED}:
             return
-        self._stages[uid] = stage
-        while len(self._stages) > MAX_ENDED:
-            self._stages.popitem(last=False)
+        self._remember(uid, stage)
         if record is not None:
             record.observe_stage(uid, stage)
         if stage is PodStage.ENDED:
             self._hosts.pop(uid, None)
+
+    def _remember(self, uid: str, stage: PodStage) -> None:
+        self._stages[uid] = stage
+        while len(self._stages) > MAX_ENDED:
+            self._stages.popitem(last=False)
+
+    def _unobserved(self, known: Mapping[str, object], report: HostReport) -> list[str]:
+        """The pods of *report* that nothing else has told of, apart from *known* ones."""
+        new = report.ledger.pods.keys() - known.keys() - self._stages.keys()
+        return [uid for uid in new if self._hosts.get(uid) != report.host]
 
     def _leave_other_host(self, uid: str, host: str) -> None:
         """A pod can be on one host only."""
@@ -324,16 +342,15 @@ class Cluster:
             self._records[before].forget(uid)
             self._verdicts.touch(before)
 
-    def _disturb(self, record: HostRecord, model: HostModel, report: HostReport) -> None:
-        """Note what a report shows beyond the events that were observed."""
+    def _disturb(self, record: HostRecord, model: HostModel, report: HostReport, *, foreign: bool) -> None:
+        """Note what a report shows beyond the events that were observed; *foreign*: pods that were not."""
         if model is not record.model:
             record.disturb(Cause.CONFIGURATION)
         if report.kubelet != record.report.kubelet:
             record.disturb(Cause.KUBELET_RESTART)
         if report.ledger.devices.inventories != record.ledger.devices.inventories:
             record.disturb(Cause.DEVICES)
-        new = report.ledger.pods.keys() - record.ledger.pods.keys() - self._stages.keys()
-        if any(record.binding(uid) is None for uid in new):
+        if foreign:
             record.disturb(Cause.FOREIGN_POD)
 
     def _explain_rejections(self, record: HostRecord, *, reports: int = 0) -> None:

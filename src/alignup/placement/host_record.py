@@ -159,6 +159,12 @@ class HostRecord:
             self._log.insert(self._first_unobserved(), StageChange(uid, stage))
             self._changed(prune=True)
 
+    def resume(self, uid: str) -> None:
+        """A pod that counted as terminating is running."""
+        self._terminating.discard(uid)
+        self._log = [one for one in self._log if isinstance(one, Binding) or one.uid != uid]
+        self._changed()
+
     def forget(self, uid: str) -> Binding | None:
         """Forget a binding that did not happen, or that the kubelet rejected."""
         found = self.binding(uid)
