@@ -2,6 +2,7 @@
 
 import ssl
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import trustme
@@ -70,6 +71,13 @@ async def test_a_certificate_of_another_authority_is_not(authority, server_certi
 
         assert await version(replace(access, verify=False)) == (1, 36)
     assert len(server.requests) == 1
+
+
+async def test_an_expired_certificate_is_named_as_the_reason(authority):
+    expired = authority.issue_cert("127.0.0.1", not_after=datetime.now(UTC) - timedelta(days=1))
+    async with ApiServer(tls=server_context(authority, expired)) as server:
+        with pytest.raises(UnreachableError, match="certificate has expired"):
+            await version(Access(server=server.url, authority=authority.cert_pem.bytes()))
 
 
 async def test_the_certificate_must_be_for_the_host_or_the_given_name(authority, server_certificate):

@@ -14,7 +14,7 @@ from alignup.serve import server, sockets
 from alignup.serve.connections import ConnectionLimits, has_hung_up
 from alignup.serve.server import ServerLimits, serve_app
 from alignup.serve.tls import ServerCertificate
-from tests.certificates import ca_file, install
+from tests.certificates import EXPIRED, ca_file, install
 from tests.deadlines import SECONDS, until
 from tests.serve.fake_backend import FakeBackend, app_of
 
@@ -68,6 +68,17 @@ async def test_a_renewed_certificate_is_used(tmp_path, caplog):
     assert (before, half, after) == ("first", "first", "second")
     assert [record.getMessage() for record in caplog.records if "certificate" in record.getMessage()] == [
         f"the new certificate {files[0]} cannot be used: the key belongs to another certificate"
+    ]
+
+
+def test_an_expired_certificate_is_logged(tmp_path, caplog):
+    """It is used until it is replaced: its clients say why they cannot connect."""
+    certificate = ServerCertificate(*install(EXPIRED, tmp_path))
+    install("second", tmp_path)
+    certificate.context()
+
+    assert [record.getMessage() for record in caplog.records] == [
+        f"clients will reject the certificate {tmp_path / 'tls.crt'}: certificate has expired"
     ]
 
 

@@ -59,10 +59,30 @@ class ServerCertificate:
             raise ValueError(f"the key is accessible to other users (mode {mode:04o}); run: chmod 600 {private_key}")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(certificate, private_key, password=_no_password)
+        if reason := _invalidity(context, certificate):
+            _log.warning("clients will reject the certificate %s: %s", certificate, reason)
         if self._client_authority is not None:
             context.load_verify_locations(self._client_authority)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
+
+
+def _invalidity(context: ssl.SSLContext, certificate: Path) -> str:
+    """Why a client that trusts *certificate* itself rejects it now: it has expired, or is not valid yet."""
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    trusting.check_hostname = False
+    trusting.verify_flags = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = trusting.wrap_bio(to_client, to_server)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+        except ssl.SSLError:  # it waits for the other side, or fails for a reason that is none of the certificate
+            continue
+    return ""
 
 
 def _no_password() -> str:

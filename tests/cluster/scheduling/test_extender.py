@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 
 import httpx2
 import pytest
@@ -321,6 +322,34 @@ async def test_filter_refuses_to_guess_while_the_cluster_is_not_followed(http, n
     assert (await bound(http)).startswith("alignup cannot tell what nodes have: ")
     answer = await http.get("/readyz")
     assert (answer.status_code, "are not followed" in answer.text) == (503, True)
+
+    nodes.create(OTHER, "a")  # by another scheduler, unseen
+    for verb in ("watch", "list"):
+        nodes.server.inject(ApiFault(), verb=verb)
+    await until(lambda: not service.live.problems)
+    assert (await filtered(http))["NodeNames"] == ["b"]
+
+
+async def test_every_decision_is_one_line_of_the_log(http, nodes, service, caplog):
+    caplog.set_level("INFO", "alignup.cluster.scheduling.extender")
+    nodes.create(WIDE)
+    nodes.create(pod("huge", cpu="64", memory="1Gi"))
+    await until(lambda: len(service.live.pods.objects) == 2)
+    await filtered(http)
+    await filtered(http, pod("huge", cpu="64", memory="1Gi"))
+    await bound(http)
+    await bound(http, OTHER, node="b")
+    await filtered(http, pod("odd", cpu="1", memory="-1"))
+
+    lines = [re.sub(r"seconds=\S+", "seconds=…", one.getMessage()) for one in caplog.records]
+    unknown = "alignup does not know pod default/other with uid other"
+    assert lines[:-1] == [
+        "verb=filter pod=default/wide uid=wide nodes=2 offered=1",
+        "verb=filter pod=default/huge uid=huge nodes=2 offered=0 reasons={'not enough cpu on one NUMA node': 2}",
+        "verb=bind pod=default/wide uid=wide node=a bound=True seconds=…",
+        f"verb=bind pod=default/other uid=other node=b bound=False seconds=… problem={unknown!r}",
+    ]
+    assert lines[-1].startswith("verb=filter pod=default/odd uid=odd problem='alignup cannot read the pod: ")
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])

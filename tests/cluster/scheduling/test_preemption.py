@@ -4,10 +4,14 @@ from dataclasses import replace
 
 import pytest
 
+from alignup.cluster.scheduling.extender import ExtenderOptions
 from alignup.cluster.scheduling.preemption import CHOOSES_VICTIMS, SEARCH_SECONDS, Preemption
-from alignup.testing.api_server import ServedResource
+from alignup.cluster.scheduling.service import ScheduleService
+from alignup.kubeapi import Access, ApiClient
+from alignup.serve.schedule_app import PrometheusScheduleMetrics
+from alignup.testing.api_server import ApiServer, ServedResource
 from tests.align.hosts import pod
-from tests.cluster.api_objects import api_pod
+from tests.cluster.api_objects import SERVED, api_pod
 from tests.cluster.scheduling.test_extender import PLAIN, WIDE, filtered, post
 from tests.deadlines import until
 
@@ -88,6 +92,23 @@ async def test_rejections_are_resolvable_where_the_scheduler_lets_us_choose(http
 
     assert answer["FailedNodes"] == failed
     assert set(answer["FailedAndUnresolvableNodes"]) == {"a", "b"} - set(failed)
+
+
+@pytest.mark.parametrize(
+    ("version", "option", "chooses"),
+    [("1.37", None, False), ("1.38", None, True), ("1.38", False, False), ("1.37", True, True)],
+)
+async def test_the_version_of_the_api_server_tells_who_chooses_victims(timing, follow, version, option, chooses):
+    async with ApiServer(version=version) as server:
+        server.serve(SERVED)
+        async with ApiClient(Access(server=server.url), timing=timing) as client:
+            options = ExtenderOptions(chooses_victims=option)
+            service = ScheduleService(client, PrometheusScheduleMetrics(), extender=options)
+            following = follow(service.run())
+            await until(lambda: service.leading)
+            following.cancel()
+
+    assert service.preemption.chooses is chooses
 
 
 async def test_the_search_for_victims_ends_in_time(full):

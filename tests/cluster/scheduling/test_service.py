@@ -7,18 +7,23 @@ import httpx2
 import pytest
 
 from alignup.align.errors import ListenError
+from alignup.cluster.scheduling.binder import NOT_LEADING, Binder
 from alignup.cluster.scheduling.service import LeaseOptions, ScheduleService
+from alignup.kubeapi import PODS
 from alignup.serve.schedule_app import PrometheusScheduleMetrics, health_app, schedule_app
 from alignup.serve.server import serve_app
 from alignup.serve.sockets import tcp_socket
 from alignup.serve.tls import ServerCertificate
 from alignup.testing.api_server import ApiFault
 from tests import certificates
+from tests.align.hosts import pod
 from tests.cluster.api_objects import api_pod
 from tests.cluster.scheduling.test_extender import JSON, OTHER, WIDE, bound, filtered, occupy
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
+
+PLAIN_POD = pod("plain")
 
 
 def candidate(client, name):
@@ -64,6 +69,24 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
 
         assert nodes.bound() == {"wide": "a"}
         assert await binding == ""
+
+
+async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_lost(live, nodes, client):
+    """The next leader would not know of it."""
+    for one in (WIDE, PLAIN_POD):
+        nodes.create(one)
+    nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
+    leads = [True]
+    binder = Binder(client, live, leads=lambda: leads[0])
+
+    tasks = [
+        asyncio.create_task(binder.bind(PODS.at(one.name, namespace="default"), one, "a")) for one in (WIDE, PLAIN_POD)
+    ]
+    await until(lambda: not live.verdict(OTHER, "a").admits)
+    leads[0] = False
+
+    assert await asyncio.gather(*tasks) == ["", NOT_LEADING]
+    assert nodes.bound() == {"wide": "a", "plain": ""}
 
 
 async def test_explanations_have_the_answer_of_every_node(http, nodes, service):
@@ -137,6 +160,11 @@ async def test_clients_need_a_certificate_and_a_renewed_one_is_served(tmp_path, 
             known.load_cert_chain(*certificates.install("client", tmp_path / "client"))
             async with httpx2.AsyncClient(verify=known, trust_env=False) as http:
                 assert (await http.get(url)).text == "ok\n"
+            certificates.install("second", tmp_path)
+            async with httpx2.AsyncClient(verify=known, trust_env=False) as http:
+                answer = await http.get(url)
+                served = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()
+                assert ("commonName", "second") in [pair for part in served["subject"] for pair in part]
 
 
 def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):

@@ -6,6 +6,7 @@ after a last check that the node still admits the pod.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from alignup.align.workload import Pod
@@ -19,16 +20,24 @@ from alignup.schema.codec import encode
 from alignup.schema.decisions import placement_document
 
 PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
+NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 SECONDS = 20.0  #: for one binding
 
 _log = logging.getLogger(__name__)
 
 
 class Binder:
-    """Writes bindings while it is open; only the leader may."""
+    """Writes bindings while *leads* returns true: another leader would not count with later ones."""
 
-    def __init__(self, client: ApiClient, live: LiveCluster, *, allow_unknown: bool = False) -> None:
-        self._client, self._live, self._allow_unknown = client, live, allow_unknown
+    def __init__(
+        self,
+        client: ApiClient,
+        live: LiveCluster,
+        *,
+        allow_unknown: bool = False,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._client, self._live, self._allow_unknown, self._leads = client, live, allow_unknown, leads
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by node
         self._running = 0
         self._idle = asyncio.Event()
@@ -41,7 +50,7 @@ class Binder:
         self._idle.clear()
         try:
             async with lock:
-                return await self._bind(ref, pod, node)
+                return await self._bind(ref, pod, node) if self._leads() else NOT_LEADING
         finally:
             self._running -= 1
             if not self._running:

@@ -87,6 +87,13 @@ class Extender:
         return self._records.get(uid)
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
+        result = self._filter(args)
+        if result.error:
+            metadata = args.pod.metadata
+            _log.warning("verb=filter pod=%s uid=%s problem=%r", metadata.full_name, metadata.uid, result.error)
+        return result
+
+    def _filter(self, args: ExtenderArgs) -> FilterResult:
         names = args.names
         if problems := self._live.problems:
             return FilterResult(error=f"alignup cannot tell what nodes have: {'; '.join(problems)}")
@@ -125,29 +132,36 @@ class Extender:
 
     async def bind(self, args: BindingArgs) -> BindingResult:
         started = time.perf_counter()
-        name = f"{args.pod_namespace}/{args.pod_name}"
-        found = self._find(args)
-        if found is None:
-            return BindingResult(f"alignup does not know pod {name} with uid {args.pod_uid}")
-        try:
-            pod = self._live.read(found)
-        except PodError as error:
-            return BindingResult(f"alignup cannot read the pod: {error}")
-        ref = ObjectRef(PODS, args.pod_name, namespace=args.pod_namespace, uid=found.metadata.uid)
-        problem = await self._binder.bind(ref, pod, args.node)
-        self._offers.withdraw(pod.uid)
-        if not problem and self._listener is not None:
-            self._listener.scheduled(pod.uid)
+        problem = await self._bind(args)
         _log.info(
-            "verb=bind pod=%s uid=%s node=%s bound=%s seconds=%.4f%s",
-            name,
-            pod.uid,
+            "verb=bind pod=%s/%s uid=%s node=%s bound=%s seconds=%.4f%s",
+            args.pod_namespace,
+            args.pod_name,
+            args.pod_uid,
             args.node,
             not problem,
             time.perf_counter() - started,
             f" problem={problem!r}" if problem else "",
         )
         return BindingResult(problem)
+
+    async def _bind(self, args: BindingArgs) -> str:
+        """Bind a pod; return why it was not bound, or nothing."""
+        if problems := self._live.problems:
+            return f"alignup cannot tell what nodes have: {'; '.join(problems)}"
+        found = self._find(args)
+        if found is None:
+            return f"alignup does not know pod {args.pod_namespace}/{args.pod_name} with uid {args.pod_uid}"
+        try:
+            pod = self._live.read(found)
+        except PodError as error:
+            return f"alignup cannot read the pod: {error}"
+        ref = ObjectRef(PODS, args.pod_name, namespace=args.pod_namespace, uid=found.metadata.uid)
+        problem = await self._binder.bind(ref, pod, args.node)
+        self._offers.withdraw(pod.uid)
+        if not problem and self._listener is not None:
+            self._listener.scheduled(pod.uid)
+        return problem
 
     def _find(self, args: BindingArgs) -> ApiPod | None:
         """The pod of a binding; the watch can be later than the scheduler."""

@@ -23,7 +23,6 @@ from alignup.kubeapi.disruption import POD_DISRUPTION_BUDGETS
 from alignup.kubeapi.errors import ApiError
 from alignup.kubeapi.extender import (
     BindingArgs,
-    BindingResult,
     ExtenderArgs,
     MetaVictims,
     PreemptionArgs,
@@ -80,7 +79,7 @@ class ScheduleService:
     ) -> None:
         self.live = LiveCluster(client, options=live, metrics=metrics)
         options = extender or ExtenderOptions()
-        self._binder = Binder(client, self.live, allow_unknown=options.allow_unknown)
+        self._binder = Binder(client, self.live, allow_unknown=options.allow_unknown, leads=lambda: self.leading)
         self._wake_up = WakeUp(client, self.live)
         self.preemption = Preemption(
             self.live, chooses=bool(options.chooses_victims), allow_unknown=options.allow_unknown
@@ -146,10 +145,7 @@ class ScheduleService:
             return write_message(self.extender.prioritize(read_message(body, ExtenderArgs)))
         if verb == "preempt":
             return write_message(await self._preempt(read_message(body, PreemptionArgs)))
-        args = read_message(body, BindingArgs)
-        if self.live.problems:
-            return write_message(BindingResult(f"alignup cannot tell what nodes have: {'; '.join(self.live.problems)}"))
-        return write_message(await self.extender.bind(args))
+        return write_message(await self.extender.bind(read_message(body, BindingArgs)))
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
         """The pods to evict; none while it is unknown what nodes have, or what budgets allow."""
