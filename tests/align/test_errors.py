@@ -50,7 +50,7 @@ LOCATED = LocatedProblem("pods.yaml, line 3", NAME)
         ),
         pytest.param(
             TraceError("not a number", file="trace.jsonl", line=7, field="cpu"),
-            "trace.jsonl, line 7, cpu: not a number",
+            "trace.jsonl:7: cpu: not a number",
             id="a trace with a location",
         ),
         pytest.param(TraceError("no events"), "no events", id="a trace without a location"),

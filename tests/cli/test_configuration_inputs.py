@@ -79,7 +79,7 @@ def test_notes_and_warnings_name_the_file(tmp_path):
         ),
         pytest.param(
             {"topologyManagerPolicy": "best"},
-            ["the drop-ins of", "topologyManagerPolicy: ", "(set in", "90-last.conf)"],
+            ["90-last.conf:1: topologyManagerPolicy: ", "the kubelet stops at validation"],
             id="an invalid value",
         ),
     ],

@@ -129,7 +129,10 @@ def test_what_cannot_be_simulated(arguments, message):
     [
         pytest.param("count: 2", "count: 0", "groups[0].count: Invalid value: 0", id="no nodes"),
         pytest.param("count: 2", "size: 2", "groups[0].size: unknown field; expected one of name, count", id="field"),
-        pytest.param("machine: machine.yaml", "machine: none.yaml", "in group a of", id="machine"),
+        pytest.param(
+            *("machine: machine.yaml", "machine: none.yaml", ":7: groups[0].machine: none.yaml does not exist"),
+            id="machine",
+        ),
         pytest.param("kind: Cluster", "kind: Trace", "kind: must be Cluster", id="kind"),
     ],
 )

@@ -126,7 +126,7 @@ BOMB = '<!DOCTYPE topology [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;">]><topolog
     ("text", "reason"),
     [
         pytest.param(BOMB, "it declares the entity 'a'", id="entities"),
-        pytest.param("<topology><object>", "is not valid XML", id="truncated"),
+        pytest.param("<topology><object>", "not valid XML", id="truncated"),
         pytest.param("<html></html>", "expected <topology>, found <html>", id="other XML"),
         pytest.param("<topology></topology>", "has no CPUs", id="an empty topology"),
         pytest.param("<topology>" + "<object>" * 500, "nested more than 128 levels deep", id="nesting"),

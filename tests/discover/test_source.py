@@ -51,12 +51,12 @@ def test_synthetic_machines_as_texts_and_files(tmp_path: Path):
         ),
         pytest.param("", "the text is empty", id="an empty text"),
         pytest.param("# nothing\n---\n", "the text is empty", id="only a comment"),
-        pytest.param("{", "is not valid JSON", id="half of JSON"),
+        pytest.param("{", "not valid JSON", id="half of JSON"),
         pytest.param(
             "{}", "does not describe a machine: expected a document with 'alignup: machine/v1'", id="empty JSON"
         ),
         pytest.param("[" * 100_000, "does not describe a machine", id="endless brackets"),
-        pytest.param('{"a":' * 100_000, "is not valid JSON", id="endless braces"),
+        pytest.param('{"a":' * 100_000, "not valid JSON", id="endless braces"),
         pytest.param("\n\n", "the text is empty", id="blank lines"),
         pytest.param("a\0b", "does not describe a machine", id="a NUL"),
     ],

@@ -133,35 +133,39 @@ def with_event(**event: object) -> str:
     ("text", "message"),
     [
         pytest.param("", "t.json: not a trace: it must start with", id="empty"),
-        pytest.param("kind: Pod", "t.json, line 1, apiVersion: must be alignup.dev/v1, not null", id="another kind"),
-        pytest.param("- 1", "t.json, line 1: must be an object, not a list", id="a list"),
-        pytest.param("a: [", "t.json, line ", id="invalid YAML"),
-        pytest.param(f"{HEADER}\n{{", "t.json, line 2: ", id="invalid JSON"),
-        pytest.param(f'{HEADER}\n{{"at": 1, "at": 2}}', "line 2: duplicate key at", id="a duplicate key"),
+        pytest.param("kind: Pod", "t.json:1: apiVersion: must be alignup.dev/v1, not null", id="another kind"),
+        pytest.param("- 1", "t.json:1: must be an object, not a list", id="a list"),
+        pytest.param("a: [", "t.json:", id="invalid YAML"),
+        pytest.param(f"{HEADER}\n{{", "t.json:2: ", id="invalid JSON"),
+        pytest.param(f'{HEADER}\n{{"at": 1, "at": 2}}', "t.json:2: duplicate key at", id="a duplicate key"),
         pytest.param(
-            HEADER[:-1] + ', "event": []}', "line 1, event: unknown field; expected one of apiV", id="an unknown field"
+            HEADER[:-1] + ', "event": []}',
+            "t.json:1: event: unknown field; expected one of apiV",
+            id="an unknown field",
         ),
         pytest.param(
-            HEADER[:-1] + ', "events": {}}', "line 1, events: must be a list, not an object", id="an object as events"
+            HEADER[:-1] + ', "events": {}}', "t.json:1: events: must be a list, not an object", id="an object as events"
         ),
-        pytest.param(with_event(), "line 2: an event must have one of arrive", id="an event without a kind"),
+        pytest.param(with_event(), "t.json:2: an event must have one of arrive", id="an event without a kind"),
         pytest.param(
-            with_event(leave="a", arrive="b"), "line 2: an event must have one of", id="an event of two kinds"
+            with_event(leave="a", arrive="b"), "t.json:2: an event must have one of", id="an event of two kinds"
         ),
         pytest.param(
-            with_event(leave="a", lifetime=1), "line 2, lifetime: unknown field", id="a lifetime of a departure"
+            with_event(leave="a", lifetime=1), "t.json:2: lifetime: unknown field", id="a lifetime of a departure"
         ),
-        pytest.param(with_event(leave=7), "line 2, leave: must be a string, not a number", id="a number as name"),
-        pytest.param(with_event(leave="a", at=-1), "line 2, at: -1 is not a time", id="a negative time"),
-        pytest.param(with_event(leave="a", at="soon"), 'line 2, at: "soon" is not a time', id="a string as time"),
-        pytest.param(with_event(leave="a", at=None), "line 2, at: Required value", id="no time"),
-        pytest.param(with_event(leave="a", at=True), "line 2, at: true is not a time", id="a boolean as time"),
+        pytest.param(with_event(leave=7), "t.json:2: leave: must be a string, not a number", id="a number as name"),
+        pytest.param(with_event(leave="a", at=-1), "t.json:2: at: -1 is not a time", id="a negative time"),
+        pytest.param(with_event(leave="a", at="soon"), 't.json:2: at: "soon" is not a time', id="a string as time"),
+        pytest.param(with_event(leave="a", at=None), "t.json:2: at: Required value", id="no time"),
+        pytest.param(with_event(leave="a", at=True), "t.json:2: at: true is not a time", id="a boolean as time"),
         pytest.param(
-            with_event(arrive="a", template="web", lifetime=0), "line 2, lifetime: 0 is too short", id="a zero lifetime"
+            with_event(arrive="a", template="web", lifetime=0),
+            "t.json:2: lifetime: 0 is too short",
+            id="a zero lifetime",
         ),
         pytest.param(
             with_event(arrive="a"),
-            "line 2: the arriving pod has neither a template nor requests",
+            "t.json:2: the arriving pod has neither a template nor requests",
             id="no template and no requests",
         ),
         pytest.param(
@@ -184,19 +188,19 @@ def with_event(**event: object) -> str:
         ),
         pytest.param(
             with_event(arrive="a", requests={"hugepages-2Mi": "2Mi"}),
-            "line 2: spec.containers[0].resources: Forbidden: HugePages require cpu or memory",
+            "t.json:2: spec.containers[0].resources: Forbidden: HugePages require cpu or memory",
             id="a pod that the API server rejects",
         ),
         pytest.param(
             with_event(pod={"apiVersion": "v1", "kind": "Pod"}),
-            "line 2, pod: metadata.name: Required value",
+            "t.json:2: pod: metadata.name: Required value",
             id="an empty pod",
         ),
-        pytest.param(with_event(pod={"kind": "Job"}), "line 2, pod: ", id="another kind as pod"),
-        pytest.param(with_event(pod=3), "line 2, pod: must be an object, not a number", id="a number as pod"),
+        pytest.param(with_event(pod={"kind": "Job"}), "t.json:2: pod: ", id="another kind as pod"),
+        pytest.param(with_event(pod=3), "t.json:2: pod: must be an object, not a number", id="a number as pod"),
         pytest.param(
             with_event(arrive="a", template="web") + '{"at": 1, "arrive": "a", "template": "web"}',
-            "line 3: pod a arrives at 1 s but is present since 0 s",
+            "t.json:3: pod a arrives at 1 s but is present since 0 s",
             id="the same pod twice",
         ),
         pytest.param(

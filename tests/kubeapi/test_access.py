@@ -152,11 +152,11 @@ async def test_plugins_impersonation_and_certificates(write, caplog):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        pytest.param("a: [", r"config, line 2: .*", id="not YAML"),
-        pytest.param("- a", r"config: not a kubeconfig: Expected `object`, got `array`", id="a list"),
+        pytest.param("a: [", r"config:2: .*", id="not YAML"),
+        pytest.param("- a", r"config: not a kubeconfig: expected `object`, got `array`", id="a list"),
         pytest.param(
             config(user={"token": 7}),
-            r"config: not a kubeconfig: Expected `str`, got `int` - at `\$\.users\[0\]\.user\.token`",
+            r"config:\d+: users\[0\]\.user\.token: expected `str`, got `int`",
             id="a wrong type",
         ),
         pytest.param(

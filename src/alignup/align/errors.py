@@ -19,6 +19,14 @@ class ParseError(AlignError, ValueError):
     """A malformed text; the message contains the location and the reason."""
 
 
+class FieldError(ParseError):
+    """A bad value in a document; ``field`` is its path, such as ``nodes[1].memory``."""
+
+    def __init__(self, what: str, *, field: str) -> None:
+        self.what, self.field = what, field
+        super().__init__(f"{field}: {what}")
+
+
 class QuantityError(ParseError):
     """A malformed Kubernetes quantity; the message is Kubernetes' own."""
 
@@ -39,7 +47,19 @@ class MachineError(AlignError, ValueError):
         super().__init__("; ".join(problems))
 
 
-class SourceError(AlignError):
+class FileFieldError(AlignError):
+    """A problem of a file that people write, as ``FILE:LINE: FIELD: what``.
+
+    ``file``, ``line`` and ``field`` are empty or 0 if unknown; then they are not in the message, or *what* names them.
+    """
+
+    def __init__(self, what: str, *, file: str = "", line: int = 0, field: str = "") -> None:
+        self.what, self.file, self.line, self.field = what, file, line, field
+        place = f"{file}:{line}" if file and line else file or (f"line {line}" if line else "")
+        super().__init__(": ".join(part for part in (place, field, what) if part))
+
+
+class SourceError(FileFieldError):
     """A file, directory, archive or text without a readable machine."""
 
 
@@ -144,14 +164,8 @@ class CheckpointFullError(CheckpointError):
         super().__init__(what, where=where, advice="release pods, or admit pods with fewer labels and annotations")
 
 
-class TraceError(AlignError, ValueError):
-    """An unreadable trace; ``file``, ``line`` and ``field`` are empty or 0 if unknown."""
-
-    def __init__(self, what: str, *, file: str = "", line: int = 0, field: str = "") -> None:
-        self.what, self.file, self.line, self.field = what, file, line, field
-        places = (file, f"line {line}" if line else "", field)
-        where = ", ".join(place for place in places if place)
-        super().__init__(f"{where}: {what}" if where else what)
+class TraceError(FileFieldError, ValueError):
+    """An unreadable trace, cluster file, sweep file or file of results."""
 
 
 class FileError(AlignError):

@@ -19,12 +19,13 @@ def locate(what: Sequence[str], where: str) -> tuple[list[str], str]:
     option, _, value = found["place"].partition(" ") if found["place"].startswith("--") else ("", "", "")
     names = [name for name in (option, value, found["place"]) if name]
     place = option or (f"{found['place']}:{found['line']}" if found["line"] else found["place"])
-    messages = [one if one.startswith(tuple(names)) else _prefixed(one, place) for one in what]
+    messages = [one if one.startswith(tuple(names)) else put_place(one, place) for one in what]
     more = [text for text in (found["document"], found["named"], found["remark"]) if text]
     return messages, ", ".join(more)
 
 
-def _prefixed(message: str, place: str) -> str:
+def put_place(message: str, place: str) -> str:
+    """Put *place*, a file or an option, before *message*, which may begin with a line."""
     if in_line := _LINE.fullmatch(message):
         return f"{place}:{in_line['line']}: {in_line['what']}"
     return f"{place}: {message}"

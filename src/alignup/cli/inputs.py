@@ -4,20 +4,29 @@ Invalid input raises an :class:`~alignup.cli.app.InputError` that says what is w
 """
 
 import json
-import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from alignup.align.errors import OWN_LIMIT, AlignError, ConfigurationError, DocumentError, ManifestError
+from alignup.align.errors import (
+    OWN_LIMIT,
+    AlignError,
+    ConfigurationError,
+    DocumentError,
+    FileFieldError,
+    ManifestError,
+    Problem,
+    SettingsError,
+)
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.cli.app import InputError
-from alignup.cli.machine import load_machine
-from alignup.cli.options import HostOptions
+from alignup.cli.configuration_place import ConfigurationPlace
+from alignup.cli.machine import load_machine, machine_place
+from alignup.cli.options import HostOptions, NodeOptions
 from alignup.discover import device_spec
 from alignup.kube import configuration, manifests
 from alignup.kube.configuration import Configuration, ConfigurationText, StartupStage
@@ -46,8 +55,8 @@ class HostInput(NamedTuple):
 
 
 def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
-    where = f"in --machine {machine}" if machine else "on this machine"
-    with input_errors(where, advice="See 'alignup machine show --help' for the forms of MACHINE."):
+    place = machine_place(machine, option="--machine")
+    with input_errors(place, advice="See 'alignup machine show --help' for the forms of MACHINE."):
         found = load_machine(machine)
     with input_errors("in --devices", advice=f"Use a value like {device_spec.EXAMPLE}."):
         return device_spec.add_devices(found, devices)
@@ -58,23 +67,10 @@ def read_configuration(
 ) -> Configuration:
     """Return the configuration; its warnings include what is unknown about it."""
     source = configuration_text(config, changes, config_dir=config_dir)
-    where = f"in {source.name}"
-    try:
+    place = ConfigurationPlace(source, changes)
+    with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION, locate=place.locate):
         found = configuration.read(source.text, name=source.name)
-    except ConfigurationError as error:
-        is_file = config is not None and not changes and config_dir is None
-        line = _field_line(source.text, error.problems[0].field) if is_file and len(error.problems) == 1 else ""
-        with input_errors(f"{where}{line}", advice=_GIVE_CONFIGURATION):
-            raise source.locate(error) from error
     return replace(found, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in found.warnings)))
-
-
-def _field_line(text: bytes, field: str) -> str:
-    """Return ``, line N`` if the outermost name of *field* is on one line of *text* only."""
-    name = re.escape(re.split(r"[.\[]", field, maxsplit=1)[0])
-    pattern = re.compile(rf"""["']?{name}["']?\s*:""".encode())
-    lines = [number for number, line in enumerate(text.splitlines(), start=1) if pattern.match(line.strip())]
-    return f", line {lines[0]}" if name and len(lines) == 1 else ""
 
 
 def configuration_text(
@@ -123,18 +119,30 @@ def _read_file(path: Path, *, option: str) -> bytes:
 def read_host(options: HostOptions) -> HostInput:
     machine = read_machine(options.machine, options.devices)
     read = read_configuration(options.config, options.changes, config_dir=options.config_dir)
-    given = options.config or options.config_dir
-    where = f"with {given or 'this configuration'} on {options.machine or 'this machine'}"
-    with input_errors(where, advice=_RUN_DOCTOR):
-        settings = configuration.host_settings(read, machine)
-    many = len(machine.nodes) > settings.topology.options.max_nodes
-    with input_errors(where, advice=_RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR):
-        host = Host(machine, settings)
+    host = build_host(machine, read, options)
     if options.state is not None:
         return _with_state(HostInput(host, read, read.warnings), options.state, options.pods)
     if options.pods:
         raise InputError("--pods requires --state", advice="Add --state DIR.")
     return HostInput(host, read, read.warnings)
+
+
+def build_host(machine: Machine, read: Configuration, options: NodeOptions) -> Host:
+    """An empty host; *read* is the configuration of *options*, which errors refer to."""
+    given = options.config or options.config_dir
+    where = f"with {given or 'this configuration'} on {options.machine or 'this machine'}"
+    source = configuration_text(options.config, options.changes, config_dir=options.config_dir)
+    place = ConfigurationPlace(source, options.changes)
+    with input_errors(where, advice=_RUN_DOCTOR, locate=place.locate):
+        settings = configuration.host_settings(read, machine)
+    many = len(machine.nodes) > settings.topology.options.max_nodes
+    advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
+    with input_errors(where, advice=advice, locate=place.locate):
+        try:
+            return Host(machine, settings)
+        except SettingsError as error:
+            errors = () if many else configuration.startup_errors(read, machine)
+            raise next((one for one in errors if str(error) in str(one)), error) from error
 
 
 def read_workloads(files: tuple[str, ...], *, keep: bool = False) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
@@ -192,7 +200,8 @@ def check_writable(option: str, path: Path | None) -> None:
 
 
 @contextmanager
-def input_errors(where: str, *, advice: str = "") -> Iterator[None]:
+def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], str] = str) -> Iterator[None]:
+    """Raise errors about the input as an :class:`InputError`; *locate* puts the place before a problem."""
     try:
         yield
     except ConfigurationError as error:
@@ -200,9 +209,11 @@ def input_errors(where: str, *, advice: str = "") -> Iterator[None]:
         own_advice = (error.advice or "").rstrip(".")
         loaded = advice == _GIVE_CONFIGURATION and error.stage != StartupStage.LOAD
         own = all(problem.what.endswith(OWN_LIMIT) for problem in error.problems)
+        remark = "" if own else _STAGE_TEXTS.get(error.stage, f"the kubelet stops at {stage}")
         raise InputError(
-            *(str(problem) for problem in error.problems),
-            where=where if own else f"{where} ({_STAGE_TEXTS.get(error.stage, f'the kubelet stops at {stage}')})",
+            *map(locate, error.problems),
+            # Located problems have the file already.
+            where=remark if locate is not str and where.startswith("in ") else _with_remark(where, remark),
             advice=f"{own_advice[0].upper()}{own_advice[1:]}." if own_advice else (_FIX_VALUE if loaded else advice),
         ) from error
     except ManifestError as error:
@@ -213,8 +224,18 @@ def input_errors(where: str, *, advice: str = "") -> Iterator[None]:
         ) from error
     except DocumentError as error:
         raise InputError(error.what, where=f"{where}, line {error.line}", advice=advice) from error
+    except FileFieldError as error:
+        if not error.file:
+            raise InputError(str(error), where=where, advice=advice) from error
+        line = f", line {error.line}" if error.line else ""
+        what = f"{error.field}: {error.what}" if error.field else error.what
+        raise InputError(what, where=f"in {error.file}{line}", advice=advice) from error
     except AlignError as error:
         raise InputError(str(error), where=where, advice=advice) from error
     except OSError as error:
         name = f"{error.filename}: " if isinstance(error.filename, str) else ""
         raise InputError(f"{name}{error.strerror or error}", where=where, advice=advice) from error
+
+
+def _with_remark(where: str, remark: str) -> str:
+    return f"{where} ({remark})" if remark else where

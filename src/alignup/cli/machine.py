@@ -1,5 +1,6 @@
 """``alignup machine``: show or record the topology of a machine."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -46,7 +47,8 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     from alignup.discover import machine_file  # noqa: PLC0415
     from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
 
-    with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE):
+    place = machine_place(machine)
+    with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE, place):
         found = load_machine(machine)
     if kubelet:
         view = found.kubelet_view()
@@ -116,13 +118,22 @@ command.add_command(record)
 
 
 @contextmanager
-def _input_errors(advice: str) -> Iterator[None]:
+def _input_errors(advice: str, where: str = "") -> Iterator[None]:
     from alignup.align.errors import AlignError  # noqa: PLC0415 - not needed for --help
 
     try:
         yield
     except AlignError as error:
-        raise InputError(str(error), advice=advice) from error
+        raise InputError(str(error), where=where, advice=advice) from error
+
+
+def machine_place(machine: str | None, option: str = "") -> str:
+    """Where an error in a machine is: in its file, in *option*, or on this machine."""
+    if machine is None:
+        return "on this machine"
+    if os.path.lexists(machine):
+        return f"in {machine}"
+    return f"in {option} {machine}" if option else ""
 
 
 def load_machine(machine: str | None) -> "Machine":

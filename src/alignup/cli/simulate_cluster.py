@@ -8,7 +8,6 @@ from pathlib import Path
 
 import click
 
-from alignup.align.host import Host
 from alignup.cli import inputs, simulate_output, terminal
 from alignup.cli.app import InputError
 from alignup.cli.layout import section, table
@@ -18,7 +17,7 @@ from alignup.fleet import report, trace
 from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, format_duration
 from alignup.fleet.generate import Profile
 from alignup.fleet.hosts import cluster_file, openb
-from alignup.fleet.hosts.cluster_file import GroupDescription
+from alignup.fleet.hosts.cluster_file import GroupDescription, RaisingDiagnostics
 from alignup.fleet.hosts.compared_figures import compare_figures, rejection_reasons
 from alignup.fleet.hosts.generate import generate
 from alignup.fleet.hosts.groups import HostGroup
@@ -27,9 +26,11 @@ from alignup.fleet.hosts.simulation import ClusterSimulation
 from alignup.fleet.hosts.strategies import STRATEGIES
 from alignup.fleet.hosts.submissions import PodSubmission, from_events
 from alignup.kube import configuration
+from alignup.kube.object_reader import ObjectReader
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, pluralize
 from alignup.schema import codec
+from alignup.schema.field_lines import find_line
 from alignup.schema.fleet import FleetReport, FleetResult
 
 _ALL = "all"
@@ -111,21 +112,35 @@ def read_cluster(path: Path, host: HostOptions) -> tuple[HostGroup, ...]:
             return openb.read_nodes(path, lambda machine: configuration.host_settings(read, machine))
     with inputs.input_errors(where, advice=_GIVE_CLUSTER):
         described = cluster_file.read(path)
-    return tuple(resolve_group(one, host, where=f"in group {one.name} of {path}") for one in described)
+    return tuple(resolve_group(one, host) for one in described)
 
 
-def resolve_group(group: GroupDescription, host: HostOptions, *, where: str) -> HostGroup:
+def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
     """*group* with its machine and settings; without a configuration of its own it has that of *host*."""
     config = Path(group.config) if group.config else host.config
+    own = replace(host, machine=group.machine, config=config, changes=(*host.changes, *group.changes))
     try:
         machine = inputs.read_machine(group.machine, group.devices)
-        read = inputs.read_configuration(config, (*host.changes, *group.changes), config_dir=host.config_dir)
+        read = inputs.read_configuration(config, own.changes, config_dir=host.config_dir)
+        found = inputs.build_host(machine, read, own)
     except InputError as error:
-        raise InputError(*error.what, where=where, advice=error.advice) from error
-    with inputs.input_errors(where, advice="Run 'alignup doctor' to see what the kubelet reports."):
-        settings = configuration.host_settings(read, machine)
-        Host(machine, settings)
-    return HostGroup(name=group.name, count=group.count, machine=machine, settings=settings, labels=group.labels)
+        raise name_field(error, group.source) from error.__cause__
+    return HostGroup(name=group.name, count=group.count, machine=machine, settings=found.settings, labels=group.labels)
+
+
+def name_field(error: InputError, source: ObjectReader | None) -> InputError:
+    """*error* with the field of *source*, an object of a file, instead of the option that has the same meaning."""
+    option = error.where.removeprefix("in ").partition(" ")[0]
+    field = option.removeprefix("--")
+    if source is None or not option.startswith("--") or not source.has(field):
+        return error
+    path = source.path_of(field)
+    problems = [f"{path}: {one.removeprefix(f'{option} ')}" for one in error.what]
+    found = source.diagnostics
+    if not isinstance(found, RaisingDiagnostics):
+        return error
+    line = find_line(found.text, path)
+    return InputError(*problems, where=f"in {found.file}, line {line}", advice=error.advice)
 
 
 def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> tuple[PodSubmission, ...]:

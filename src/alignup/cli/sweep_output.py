@@ -13,7 +13,7 @@ from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
-from alignup.cli.simulate_cluster import resolve_group
+from alignup.cli.simulate_cluster import name_field, resolve_group
 from alignup.cli.simulate_output import write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.discover import machine_file
@@ -43,7 +43,7 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
     inputs.check_writable("--html", options.html)
     with inputs.input_errors(f"in {spec}", advice=_GIVE_SPEC):
         found = sweep_spec.read(spec)
-    tasks = build_tasks(found, spec)
+    tasks = build_tasks(found)
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors("in --results", advice="Delete the file, or choose another one with --results."):
         results = ResultsFile(path)
@@ -70,14 +70,14 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         terminal.print_lines(_lines(rows, path))
 
 
-def build_tasks(found: SweepSpec, path: Path) -> tuple[SweepTask, ...]:
+def build_tasks(found: SweepSpec) -> tuple[SweepTask, ...]:
     """All combinations, in the order of the file."""
     submissions = _trace(found)
     digest = _digest(submissions)
     tasks = []
     for machine in found.machines:
         for configuration in found.configurations:
-            groups, error, text = _resolve(machine, configuration, path)
+            groups, error, text = _resolve(machine, configuration)
             for strategy in found.strategies:
                 for seed in found.seeds:
                     known = (text, strategy, seed, found.workload, found.retries, digest, __version__)
@@ -120,18 +120,18 @@ def _trace(found: SweepSpec) -> tuple[PodSubmission, ...]:
         return openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
 
 
-def _resolve(
-    machine: GroupDescription, configuration: NamedConfiguration, path: Path
-) -> tuple[tuple[HostGroup, ...], str, str]:
+def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tuple[tuple[HostGroup, ...], str, str]:
     """The hosts of a combination, why their kubelets would not start, and a text of everything they depend on."""
     config = Path(configuration.config) if configuration.config else None
     host = HostOptions(
         machine=None, devices=(), config=config, config_dir=None, changes=configuration.changes, state=None, pods=()
     )
-    where = f"for machine {machine.name} with configuration {configuration.name} of {path}"
-    text = inputs.configuration_text(config, configuration.changes).text.decode(errors="replace")
     try:
-        group = resolve_group(machine, host, where=where)
+        text = inputs.configuration_text(config, configuration.changes).text.decode(errors="replace")
+    except InputError as error:
+        raise name_field(error, configuration.source) from error.__cause__
+    try:
+        group = resolve_group(machine, host)
     except InputError as error:
         if not _is_about_settings(error):
             raise

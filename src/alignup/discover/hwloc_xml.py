@@ -63,7 +63,8 @@ def parse(text: str, *, name: str = "the text") -> Machine:
     try:
         reader.feed(text)
     except expat.ExpatError as error:
-        raise SourceError(f"{name} is not valid XML: {error}") from error
+        what = f"not valid XML: {expat.ErrorString(error.code)}"
+        raise SourceError(what, file=name, line=error.lineno) from error
     return _machine(reader, name=name)
 
 

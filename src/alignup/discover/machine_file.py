@@ -5,6 +5,7 @@ import json
 from alignup.align.errors import SourceError
 from alignup.align.machine import Machine
 from alignup.discover.limits import MAX_DEPTH, MAX_JSON_MARKS, MAX_YAML_VALUES
+from alignup.schema.field_lines import find_line
 from alignup.schema.machines import machine_from_document, machine_to_document
 
 
@@ -41,11 +42,15 @@ def parse(text: str, *, name: str = "the text") -> Machine:
             if values > MAX_YAML_VALUES:
                 raise SourceError(f"{name} has more than {MAX_YAML_VALUES} values and keys; JSON may have more")
         found = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(filter(None, (error.problem, error.context)))
+        raise SourceError(f"not valid YAML: {what}", file=name, line=mark.line + 1 if mark else 0) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SourceError(f"{name} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise SourceError(f"not valid YAML: {' '.join(str(error).split())}", file=name) from error
     if found is None:
         raise SourceError(f"{name} is empty: expected the description of a machine")
-    return machine_from_document(found, name=name)
+    return _read(found, text, name)
 
 
 def parse_json(text: str, *, name: str) -> Machine:
@@ -53,10 +58,23 @@ def parse_json(text: str, *, name: str) -> Machine:
         raise SourceError(f"{name} has more than {MAX_JSON_MARKS} commas, colons and brackets")
     try:
         found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SourceError(f"not valid JSON: {error.msg}", file=name, line=error.lineno) from error
     except (ValueError, RecursionError) as error:
-        raise SourceError(f"{name} is not valid JSON: {error}") from error
-    if "topology" in found and "num_cores" in found:
-        from alignup.discover.machine_info import from_machine_info  # noqa: PLC0415 - only for cAdvisor's JSON
+        raise SourceError(f"not valid JSON: {error}", file=name) from error
+    return _read(found, text, name)
 
-        return from_machine_info(found, name=name)
-    return machine_from_document(found, name=name)
+
+def _read(found: object, text: str, name: str) -> Machine:
+    """The machine in a decoded *text*; an error in a field has its line."""
+    try:
+        if isinstance(found, dict) and "topology" in found and "num_cores" in found:
+            from alignup.discover.machine_info import from_machine_info  # noqa: PLC0415 - only for cAdvisor's JSON
+
+            return from_machine_info(found, name=name)
+        return machine_from_document(found, name=name)
+    except SourceError as error:
+        if not error.field:
+            raise
+        line = find_line(text, error.field)
+        raise SourceError(error.what, file=error.file, line=line, field=error.field) from error

@@ -2,12 +2,12 @@
 
 import msgspec
 
-from alignup.align.errors import SourceError
+from alignup.align.errors import FieldError, ParseError, SourceError
 from alignup.align.machine import CadvisorNode, HugePages, Machine
 from alignup.align.machine_limits import MAX_CPUS, MAX_NODE_ID, MAX_NODES
 from alignup.discover import cadvisor
 from alignup.discover.cadvisor import CadvisorCore, CadvisorNodeTopology, CadvisorTopology
-from alignup.schema.codec import Int64
+from alignup.schema.codec import Int64, convert
 
 
 class _Pages(msgspec.Struct):
@@ -46,9 +46,11 @@ class _Info(msgspec.Struct):
 
 def from_machine_info(found: object, *, name: str) -> Machine:
     try:
-        info = msgspec.convert(found, _Info)
-    except msgspec.ValidationError as error:
-        raise SourceError(f"{name} is not a valid MachineInfo of cAdvisor: {error}") from error
+        info = convert(found, _Info)
+    except FieldError as error:
+        raise SourceError(error.what, file=name, field=error.field) from error
+    except ParseError as error:
+        raise SourceError(f"not a valid MachineInfo of cAdvisor: {error}", file=name) from error
     _check_size(info, name=name)
     if any(not core.thread_ids for node in info.topology or () for core in node.cores or ()):
         raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")

@@ -27,6 +27,7 @@ from alignup.kube import documents
 from alignup.kube.object_reader import Diagnostics, ObjectReader
 from alignup.kube.pod import amounts_to_dict, pod_to_dict, read_pod
 from alignup.kube.yaml_scalars import NumberLiteral
+from alignup.schema.field_lines import find_line
 
 API_VERSION, KIND = "alignup.dev/v1", "Trace"
 MAX_BYTES = 256 << 20  #: a million pods and more
@@ -60,9 +61,9 @@ def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
         raise TraceError(f"larger than {MAX_BYTES >> 20} MiB", file=file)
     reader = _TraceReader(file)
     try:
-        for line, document in _documents(text):
+        for place, document in _documents(text):
             add = reader.add_event if reader.has_header else reader.add_header
-            add(ObjectReader.of(document, _FirstProblem(file=file, line=line)))
+            add(ObjectReader.of(document, replace(place, file=file)))
     except DocumentError as error:
         what = f"{error.what}; a trace is YAML, or JSON with one document per line"
         raise TraceError(what, file=file, line=error.line) from error
@@ -79,14 +80,17 @@ class _FirstProblem(Diagnostics):
     """Raises the first problem as a :class:`TraceError`."""
 
     file: str = ""
-    line: int = 0
+    line: int = 0  #: where the document begins
+    number: int = 1  #: of the document in *text*
+    text: str | bytes = field(default="", repr=False)  #: empty for a document on one line
 
     def add(self, problem: Problem) -> None:
-        raise TraceError(problem.what, file=self.file, line=self.line, field=problem.field)
+        line = find_line(self.text, problem.field, document=self.number) if self.text else 0
+        raise TraceError(problem.what, file=self.file, line=line or self.line, field=problem.field)
 
 
-def _documents(text: str | bytes) -> Iterator[tuple[int, Any]]:
-    """The documents of a text, each with its line; JSON Lines are read line by line, which has no limit."""
+def _documents(text: str | bytes) -> Iterator[tuple[_FirstProblem, Any]]:
+    """The documents of a text, each with its place; JSON Lines are read line by line, which has no limit."""
     lines: Sequence[str | bytes] = text.split("\n") if isinstance(text, str) else text.split(b"\n")
     try:
         is_json_lines = isinstance(json.loads(next((line for line in lines if line.strip()), "")), dict)
@@ -101,7 +105,7 @@ def _documents(text: str | bytes) -> Iterator[tuple[int, Any]]:
             line = number or document.line
             if document.repeated:
                 raise DocumentError(f"duplicate key {document.repeated[0].key}", line=line)
-            yield line, document.value
+            yield _FirstProblem(line=line, number=document.number, text="" if number else text), document.value
 
 
 @dataclass

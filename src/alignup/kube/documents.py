@@ -114,7 +114,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(value, text, start, end)
-            yield ParsedDocument(count, line, value, tuple(DuplicateKey(line, key) for key in keys))
+            repeated = tuple(DuplicateKey(line, key) for key in keys)
+            yield ParsedDocument(count, line, value, repeated, json=text, start=start)
         line += text.count("\n", start, end)
 
 

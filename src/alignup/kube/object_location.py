@@ -6,6 +6,7 @@ from typing import Any
 
 from alignup.align.quick_dataclass import dataclass
 from alignup.kube.yaml_documents import ParsedDocument
+from alignup.schema.field_lines import find_line
 
 _STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
 
@@ -42,8 +43,9 @@ class ObjectLocation:
         line: int | None = document.line
         for part in (self.part, *self.along(field)):
             line = document.lines.get(id(part), line)
-        if isinstance(document.value, dict) and not document.lines and not self.several:
-            line = None  # JSON has no line numbers
+        if document.json:
+            inner = find_line(document.json[document.start :], self.field(field)) if field else 0  # only for problems
+            line = document.line + inner - 1 if inner else line if self.several else None
         return SourceLocation(self.file, document.number if self.several else None, line)
 
     def along(self, field: str) -> Iterator[object]:

@@ -45,6 +45,8 @@ class ParsedDocument:
     value: Any
     repeated: tuple[DuplicateKey, ...] = ()
     lines: dict[int, int] = field(default_factory=dict, repr=False, compare=False)  #: id of an object → its line
+    json: str = field(default="", repr=False, compare=False)  #: the text of all documents, if it is JSON
+    start: int = field(default=0, repr=False, compare=False)  #: where this one begins in ``json``
 
 
 def parse_yaml(text: str) -> Iterator[ParsedDocument]:

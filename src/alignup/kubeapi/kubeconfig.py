@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from alignup.align.bits import quote
+from alignup.align.errors import FieldError, ParseError
 from alignup.kubeapi.credentials import (
     CredentialFile,
     CredentialPlugin,
@@ -19,6 +20,8 @@ from alignup.kubeapi.credentials import (
     UserCredentials,
 )
 from alignup.kubeapi.errors import AccessError
+from alignup.schema.codec import convert
+from alignup.schema.field_lines import find_line
 
 _MAX_BYTES = 16 << 20
 _EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
@@ -278,11 +281,14 @@ def _read(path: Path) -> _File:
         value = yaml.load(text, Loader=_LOADER)  # noqa: S506 - the C version of the safe loader
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f", line {mark.line + 1}" if mark is not None else ""
+        where = f":{mark.line + 1}" if mark is not None else ""
         raise AccessError(f"{path}{where}: {getattr(error, 'problem', None) or 'not YAML'}") from None
     try:
-        return msgspec.convert(value or {}, _File)
-    except msgspec.ValidationError as error:
+        return convert(value or {}, _File)
+    except FieldError as error:
+        line = find_line(text, error.field)
+        raise AccessError(f"{path}:{line}: {error}" if line else f"{path}: {error}") from None
+    except ParseError as error:
         raise AccessError(f"{path}: not a kubeconfig: {error}") from None
 
 

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from alignup.align import bits
 from alignup.align.bits import Bits
-from alignup.align.errors import ParseError
+from alignup.align.errors import FieldError, ParseError
 
 T = TypeVar("T")
 
@@ -120,4 +120,4 @@ def parse_or_none(text: str | None) -> Bits | None:
 def _parse_error(error: msgspec.ValidationError) -> ParseError:
     what, _, path = str(error).partition(" - at `$")
     what, path = what[:1].lower() + what[1:], path.removesuffix("`").removeprefix(".")
-    return ParseError(f"{path}: {what}" if path else what)
+    return FieldError(what, field=path) if path else ParseError(what)

@@ -13,14 +13,14 @@ The id of a core is its lowest CPU unless ``numbers`` lists other ids. ``report`
 same form; without it the kubelet sees the hardware as described.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import msgspec
 
 from alignup.align import bits
 from alignup.align.distances import Distances
-from alignup.align.errors import ParseError, SourceError
+from alignup.align.errors import FieldError, ParseError, SourceError
 from alignup.align.machine import (
     CadvisorNode,
     CadvisorReport,
@@ -37,6 +37,9 @@ from alignup.align.quantity import Quantity
 from alignup.schema.codec import Int64, build, convert, show_or_none, to_builtins
 
 FORMAT = "machine/v1"
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
 
 _List = str | Int64  # YAML reads a list of one CPU as a number
 _PCI_CODES = {"kind": 6, "vendor": 4, "device": 4}  # name → hexadecimal digits
@@ -137,11 +140,13 @@ def machine_from_document(document: object, *, name: str = "the text") -> Machin
         )
     if (found := document["alignup"]) != FORMAT:
         other = f"the format {found[:40]!r}" if isinstance(found, str) else "another format"
-        raise SourceError(f"{name} has {other}: expected {FORMAT!r}")
+        raise SourceError(f"{other} is unknown: expected {FORMAT!r}", file=name, field="alignup")
     try:
         return _machine(convert(document, MachineDocument)).checked()
+    except FieldError as error:
+        raise SourceError(error.what, file=name, field=error.field) from error
     except ParseError as error:
-        raise SourceError(f"{name}: {error}") from error
+        raise SourceError(str(error), file=name) from error
 
 
 def _machine(document: MachineDocument) -> Machine:
@@ -151,30 +156,25 @@ def _machine(document: MachineDocument) -> Machine:
         ("pci", len(document.pci), MAX_PCI_DEVICES),
     ):
         if count > most:
-            raise ParseError(f"{field}: {count} entries: expected at most {most}")
-    for node in document.nodes:
+            raise FieldError(f"{count} entries: expected at most {most}", field=field)
+    for index, node in enumerate(document.nodes):
         if node.distances is not None:
-            raise ParseError(f"NUMA node {node.id} has its own distances: expected all of them under 'distances'")
+            what = f"NUMA node {node.id} has its own distances: expected all of them under 'distances'"
+            raise FieldError(what, field=f"nodes[{index}].distances")
     report = None
     if (reported := document.report) is not None:
-        nodes = None if reported.nodes is None else tuple(map(_cadvisor_node, reported.nodes))
-        report = build(CadvisorReport, reported, cpus=_cpus(reported.cpus), nodes=nodes)
-    pci, repeated = split_repeated_pci(map(_pci_device, document.pci))
+        nodes = None if reported.nodes is None else tuple(_each("report.nodes", _cadvisor_node, reported.nodes))
+        report = build(CadvisorReport, reported, cpus=_cpus(reported.cpus, field="report.cpus"), nodes=nodes)
+    pci, repeated = split_repeated_pci(_each("pci", _pci_device, document.pci))
     return Machine(
-        cpus=_cpus(document.cpus),
-        nodes=tuple(
-            NumaNode(node.id, memory=_bytes(node.memory), hugepages=_pages(node.hugepages))
-            for node in sorted(document.nodes, key=lambda node: node.id)
-        ),
+        cpus=_cpus(document.cpus, field="cpus"),
+        nodes=tuple(sorted(_each("nodes", _numa_node, document.nodes), key=lambda node: node.id)),
         distances=_distances(document.distances, sorted(node.id for node in document.nodes)),
-        devices=tuple(
-            Device(one.resource, one.id, _parse_list(one.nodes, below=MAX_NODE_ID), one.healthy)
-            for one in document.devices
-        ),
+        devices=tuple(_each("devices", _device, document.devices)),
         pci=pci,
         memory=_bytes(document.memory),
         hugepages=_pages(document.hugepages),
-        offline=_parse_list(document.offline) or 0,
+        offline=_parse_list(document.offline, field="offline") or 0,
         report=report,
         gaps=(*document.gaps, *repeated),
         model=document.model,
@@ -182,21 +182,41 @@ def _machine(document: MachineDocument) -> Machine:
     )
 
 
-def _cpus(groups: Iterable[CpuGroupDocument]) -> tuple[Cpu, ...]:
+def _each(field: str, make: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterator[_Made]:
+    """Make something of every entry of the list *field*; an error has the path of the entry."""
+    index = 0
+    try:
+        for index, one in enumerate(given):  # noqa: B007 - used by the handlers
+            yield make(one)
+    except FieldError as error:
+        raise FieldError(error.what, field=f"{field}[{index}].{error.field}") from error
+    except ParseError as error:
+        raise FieldError(str(error), field=f"{field}[{index}]") from error
+
+
+def _cpus(groups: Iterable[CpuGroupDocument], *, field: str) -> tuple[Cpu, ...]:
     cpus: list[Cpu] = []
-    for group in groups:
-        cores = str(group.cores).split()
-        numbers = None if group.numbers is None else str(group.numbers).split()
-        if numbers is not None and len(numbers) != len(cores):
-            raise ParseError(f"{len(numbers)} numbers are given for {len(cores)} cores")
-        for index, threads in enumerate(cores):
-            parsed = bits.parse(threads, below=MAX_CPU_ID)
-            if len(cpus) + parsed.bit_count() > MAX_CPUS:
-                raise ParseError(f"cpus: expected at most {MAX_CPUS}")
-            members = list(bits.members(parsed))
-            number = members[0] if numbers is None else bits.parse_integer(numbers[index])
-            cpus += [Cpu(id_, number, group.socket, group.node, group.cache) for id_ in members]
+    for own in _each(field, _group_cpus, groups):
+        cpus += own
+        if len(cpus) > MAX_CPUS:
+            raise FieldError(f"expected at most {MAX_CPUS}", field=field)
     return tuple(sorted(cpus, key=lambda cpu: cpu.id))
+
+
+def _group_cpus(group: CpuGroupDocument) -> list[Cpu]:
+    cpus: list[Cpu] = []
+    cores = str(group.cores).split()
+    numbers = None if group.numbers is None else str(group.numbers).split()
+    if numbers is not None and len(numbers) != len(cores):
+        raise FieldError(f"{len(numbers)} numbers are given for {len(cores)} cores", field="numbers")
+    for index, threads in enumerate(cores):
+        parsed = _parse_list(threads, field="cores") or 0
+        if len(cpus) + parsed.bit_count() > MAX_CPUS:
+            raise FieldError(f"expected at most {MAX_CPUS} CPUs", field="cores")
+        members = list(bits.members(parsed))
+        number = members[0] if numbers is None else bits.parse_integer(numbers[index])
+        cpus += [Cpu(id_, number, group.socket, group.node, group.cache) for id_ in members]
+    return cpus
 
 
 def _cpu_groups(cpus: Iterable[Cpu]) -> Iterator[CpuGroupDocument]:
@@ -208,6 +228,15 @@ def _cpu_groups(cpus: Iterable[Cpu]) -> Iterator[CpuGroupDocument]:
         default = all(core == (threads & -threads).bit_length() - 1 for core, threads in cores.items())
         numbers = None if default else " ".join(map(str, cores))
         yield CpuGroupDocument(socket, " ".join(map(bits.show, cores.values())), node, cache, numbers)
+
+
+def _numa_node(node: NodeDocument) -> NumaNode:
+    return NumaNode(node.id, memory=_bytes(node.memory), hugepages=_pages(node.hugepages))
+
+
+def _device(device: DeviceDocument) -> Device:
+    nodes = _parse_list(device.nodes, field="nodes", below=MAX_NODE_ID)
+    return Device(device.resource, device.id, nodes, device.healthy)
 
 
 def _node_document(node: NumaNode | CadvisorNode) -> NodeDocument:
@@ -225,7 +254,8 @@ def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | No
     if rows is None:
         return None
     if len(rows) != len(nodes) or any(len(row) != len(nodes) for row in rows):
-        raise ParseError(f"distances: expected {len(nodes)} rows of {len(nodes)}, in rising order of NUMA nodes")
+        what = f"expected {len(nodes)} rows of {len(nodes)}, in rising order of NUMA nodes"
+        raise FieldError(what, field="distances")
     return Distances({a: dict(zip(nodes, row, strict=True)) for a, row in zip(nodes, rows, strict=True)})
 
 
@@ -235,8 +265,10 @@ def _pci_device(device: PciDeviceDocument) -> PciDevice:
         try:
             codes[name] = int(code, 16) if isinstance(code, str) else code
         except ValueError:
-            raise ParseError(f"{code!r} is not a hexadecimal code such as 0x10de") from None
-    return build(PciDevice, device, **codes, cpus=_parse_list(device.cpus), names=tuple(device.names))
+            what = f"{code!r} is not a hexadecimal code such as 0x10de"
+            raise FieldError(what, field="class" if name == "kind" else name) from None
+    cpus = _parse_list(device.cpus, field="cpus")
+    return build(PciDevice, device, **codes, cpus=cpus, names=tuple(device.names))
 
 
 def _pci_document(device: PciDevice) -> PciDeviceDocument:
@@ -245,16 +277,28 @@ def _pci_document(device: PciDevice) -> PciDeviceDocument:
     return build(PciDeviceDocument, device, **texts, cpus=show_or_none(device.cpus), names=list(device.names))
 
 
-def _parse_list(listed: _List | None, *, below: int = MAX_CPU_ID) -> int | None:
-    return None if listed is None else bits.parse(str(listed), below=below)
+def _parse_list(listed: _List | None, *, field: str, below: int = MAX_CPU_ID) -> int | None:
+    try:
+        return None if listed is None else bits.parse(str(listed), below=below)
+    except ParseError as error:
+        raise FieldError(f"{str(listed)[:60]!r} is not a list such as 0-3,8: {error}", field=field) from error
 
 
 def _bytes(amount: int | str | None) -> int | None:
-    return Quantity.parse(amount).value() if isinstance(amount, str) else amount
+    return _amount(amount, field="memory") if isinstance(amount, str) else amount
+
+
+def _amount(text: str, *, field: str) -> int:
+    try:
+        return Quantity.parse(text).value()
+    except ParseError as error:
+        raise FieldError(f"{text[:60]!r} is not a quantity such as 64Gi: {error}", field=field) from error
 
 
 def _pages(pages: dict[str | int, int]) -> tuple[HugePages, ...]:
-    return tuple(HugePages(size=Quantity.parse(str(size)).value(), count=count) for size, count in pages.items())
+    return tuple(
+        HugePages(size=_amount(str(size), field=f"hugepages[{size}]"), count=count) for size, count in pages.items()
+    )
 
 
 def _page_counts(pages: Iterable[HugePages]) -> dict[str | int, int]:

@@ -60,8 +60,8 @@ def test_pods_are_made_by_rule(tmp_path):
 @pytest.mark.parametrize(
     ("read", "text", "message"),
     [
-        pytest.param(read_pods, NODES, "line 1: not a file of openb: column name is missing", id="another file"),
-        pytest.param(read_pods, f"{PODS}a,x,1,0,0,,LS,,0,1,0\n", "line 2, cpu_milli: x is not a number", id="text"),
+        pytest.param(read_pods, NODES, r"\.csv:1: not a file of openb: column name is missing", id="another file"),
+        pytest.param(read_pods, f"{PODS}a,x,1,0,0,,LS,,0,1,0\n", r"\.csv:2: cpu_milli: x is not a number", id="text"),
         pytest.param(read_pods, f"{PODS}a,1,1,0,0,,LS,,0,1,0\n" * 1 + "a,1,1,0,0,,LS,,0,1,0\n", "name", id="repeated"),
         pytest.param(
             lambda path: read_nodes(path, lambda _: SETTINGS), f"{NODES}n,0,1,0,\n", "must have CPUs", id="no CPUs"

@@ -11,6 +11,7 @@ from alignup.align.errors import DocumentError, Problem, TraceError
 from alignup.fleet.hosts.groups import MAX_HOSTS
 from alignup.kube import documents
 from alignup.kube.object_reader import Diagnostics, ObjectReader
+from alignup.schema.field_lines import find_line
 
 API_VERSION, KIND = "alignup.dev/v1", "Cluster"
 MAX_BYTES = 1 << 20
@@ -28,6 +29,7 @@ class GroupDescription:
     config: str = ""  #: a KubeletConfiguration; empty: that of the command, or the kubelet's defaults
     changes: tuple[str, ...] = ()  #: as for ``--set``
     labels: Mapping[str, str] = field(default_factory=dict)
+    source: ObjectReader | None = field(default=None, repr=False, compare=False)  #: of messages about it
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,11 @@ class RaisingDiagnostics(Diagnostics):
     """Raises the first problem of a document."""
 
     file: str = ""
+    text: bytes = field(default=b"", repr=False)
 
     def add(self, problem: Problem) -> None:
-        raise TraceError(problem.what, file=self.file, field=problem.field)
+        line = find_line(self.text, problem.field)
+        raise TraceError(problem.what, file=self.file, line=line, field=problem.field)
 
 
 def read_document(path: Path, *, kind: str, fields: tuple[str, ...]) -> ObjectReader:
@@ -54,7 +58,7 @@ def read_document(path: Path, *, kind: str, fields: tuple[str, ...]) -> ObjectRe
         raise TraceError(error.what, file=str(path), line=error.line) from error
     if len(found) != 1:
         raise TraceError(f"must have one document, not {len(found)}", file=str(path))
-    top = ObjectReader.of(found[0].value, RaisingDiagnostics(file=str(path)))
+    top = ObjectReader.of(found[0].value, RaisingDiagnostics(file=str(path), text=text))
     for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
         if top.text(name) != expected:
             top.error(name, f"must be {expected}")
@@ -89,6 +93,7 @@ def read_group(group: ObjectReader, base: Path) -> GroupDescription:
         config=_relative(group.text("config"), base),
         changes=group.strings("set"),
         labels=group.string_map("labels"),
+        source=group,
     )
 
 

@@ -1,6 +1,6 @@
 """Sweep files: which machines, configurations, strategies and seeds to combine, described in ``docs/fleet.md``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from alignup.fleet.generate import Profile
@@ -22,6 +22,7 @@ class NamedConfiguration:
     name: str
     config: str = ""  #: a KubeletConfiguration; empty: the kubelet's defaults
     changes: tuple[str, ...] = ()  #: as for ``--set``
+    source: ObjectReader | None = field(default=None, repr=False, compare=False)  #: of messages about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +56,10 @@ def read(path: Path) -> SweepSpec:
     for name in strategies:
         if name not in STRATEGIES:
             top.error("strategies", f"unknown strategy {name}; expected one of {', '.join(STRATEGIES)}")
-    for field, named in (("machines", machines), ("configurations", configurations)):
+    for name, named in (("machines", machines), ("configurations", configurations)):
         names = [one.name for one in named]
         if len(set(names)) < len(names):
-            top.error(field, "every name must be given once")
+            top.error(name, "every name must be given once")
     if not machines:
         top.error("machines", "Required value")
     seeds = top.number("seeds", low=1, high=MAX_SEEDS)
@@ -76,7 +77,10 @@ def _configuration(owner: ObjectReader, base: Path) -> NamedConfiguration:
     reject_unknown(owner, _CONFIGURATION_FIELDS)
     config = owner.text("config")
     return NamedConfiguration(
-        name=owner.required("name"), config=str(base / config) if config else "", changes=owner.strings("set")
+        name=owner.required("name"),
+        config=str(base / config) if config else "",
+        changes=owner.strings("set"),
+        source=owner,
     )
 
 

@@ -212,6 +212,7 @@ def _manager_error(
     error: SettingsError | QuantityError, stage: StartupStage, configuration: Configuration, advice: str | None = None
 ) -> ConfigurationError:
     field = next(field for words, field in _FIELDS[stage] if words in str(error))
+    advice = None if "unknown policy" in str(error) else advice
     found = ConfigurationError([Problem(field, str(error))], stage=stage, source=configuration.source, advice=advice)
     found.manager = stage.removesuffix("_manager")
     return found
