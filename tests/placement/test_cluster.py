@@ -20,6 +20,7 @@ from alignup.placement.report import Cause, PodStage, pod_stage
 from alignup.placement.verdict import VerdictKind
 from tests.align.hosts import GPU, host, pod
 from tests.placement.clusters import cluster_of, host_with, report, shared_pod
+from tests.strategies_pods import guaranteed
 
 
 def kinds(cluster: Cluster, wanted: Pod) -> dict[str, VerdictKind]:
@@ -618,6 +619,24 @@ class TestCausesOfRejections:
         cluster.confirm(report("a", host_with(pod("static")), 2))
 
         assert self.cause(cluster) is Cause.FOREIGN_POD
+
+    @pytest.mark.parametrize("observed", [True, False])
+    def test_a_pod_that_ended_unseen(self, observed):
+        """The first container gets the CPUs that are free now, on the node whose GPU the second one needs."""
+        gpu_on_node_0 = replace(host().machine, devices=(Device(GPU, "x", nodes=1),))
+        one = Host(gpu_on_node_0, host().settings)
+        one.admit(pod("old", cpu="1"))
+        cluster = cluster_of(a=one)
+        wide, near = {"cpu": "3", "memory": "1Gi"}, {"cpu": "1", "memory": "1Gi", GPU: "1"}
+        ours = Pod(name="ours", uid="ours", containers=(guaranteed("first", wide), guaranteed("second", near)))
+        assert cluster.assume(ours, "a").admits
+
+        one.release("old")
+        assert not one.admit(ours).admitted
+        if observed:
+            cluster.observe(pod("old", cpu="1"), "a", PodStage.ENDED)
+
+        assert self.cause(cluster, "TopologyAffinityError", one, one, one) is Cause.POD_END
 
     def test_a_restart_of_the_kubelet(self):
         cluster = self.assumed()

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.placement.comparison import placement_difference, pods_ended_before
+from alignup.placement.comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.host_model import HostModel, HostModels
-from alignup.placement.host_record import HostRecord, RejectedBinding, Replaced
+from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
 from alignup.placement.host_verdicts import HostVerdicts
 from alignup.placement.pod_store import PodStore
 from alignup.placement.preemption import DisruptionBudget, VictimSearch, find_victims
@@ -359,6 +359,8 @@ class Cluster:
         for one in record.rejected:
             one.reports += reports
             causes = [cause for cause in Cause if cause in one.binding.causes]
+            if not causes and self._ended_before(one.binding, record):
+                causes = [Cause.POD_END]
             if not causes and one.reports < MAX_REPORTS:
                 waiting.append(one)
                 continue
@@ -368,6 +370,14 @@ class Cluster:
                 causes = [Cause.HOST_RESOURCES if one.reason.startswith("OutOf") else Cause.UNEXPLAINED]
             self._rejections.append(RejectedPrediction(one.binding.uid, record.name, causes[0]))
         record.rejected = waiting
+
+    def _ended_before(self, binding: Binding, record: HostRecord) -> bool:
+        """Whether the end of pods that the prediction counted with explains a rejection."""
+        if binding.ledger is None:
+            return False
+        known = record.ledger.pods
+        ended = [uid for uid in binding.ledger.pods if uid not in known or self._stages.get(uid) is PodStage.ENDED]
+        return rejected_after_ends(binding.pod, record.model, binding.ledger, ended)
 
     def _compare(self, record: HostRecord, replaced: Replaced, before: Ledger) -> Iterator[Confirmed]:
         """Compare what the pods of a new report got with the predictions; *before* is the ledger of the last report."""

@@ -1,4 +1,7 @@
-"""Compares what a pod got with its prediction, and finds out whether the end of another pod explains a difference."""
+"""Compares what a pod got with its prediction, and finds out whether the end of another pod explains a difference.
+
+Or a rejection.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,6 +44,21 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
         except AlignError:
             continue
         if decision.after is not None and _resources(decision.placements, after) == wanted:
+            return True
+    return False
+
+
+def rejected_after_ends(pod: Pod, model: HostModel, before: Ledger, ended: Sequence[str]) -> bool:
+    """Whether a kubelet with *before* rejects *pod* if some of the *ended* pods end first.
+
+    More room can mean a rejection for a pod of several containers: the first one goes where the next one has to go.
+    """
+    for gone in _combinations(ended):
+        try:
+            decision = model.at(model.without(before, gone)).decide_without_plugins(pod)
+        except AlignError:
+            continue
+        if decision.rejection is not None:
             return True
     return False
 

@@ -32,6 +32,7 @@ class Binding:
     listed: int = 0  #: the list that showed it first, among whose bindings the order is unknown; 0: none
     causes: set[Cause] = field(default_factory=set)  #: what happened since that can change the kubelet's decision
     verdict: Verdict | None = None  #: the prediction; ``None`` for a foreign pod
+    ledger: Ledger | None = None  #: that the prediction started from, one of the possible ones
 
     @property
     def uid(self) -> str:
@@ -131,7 +132,8 @@ class HostRecord:
         )
 
     def assume(self, pod: Pod, verdict: Verdict) -> None:
-        self._log.append(Binding(pod, observed=False, foreign=False, verdict=verdict))
+        ledger = next(iter(self.states().ledgers), None)
+        self._log.append(Binding(pod, observed=False, foreign=False, verdict=verdict, ledger=ledger))
         self._changed()
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
