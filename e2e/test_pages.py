@@ -45,7 +45,7 @@ def running_agent(machine: Path) -> Iterator[RunningAgent]:
     with short_directory() as place:
         log = place / "log"
         words = ["agent", "--root-dir", place / "a", "--machine", machine, "--config", NODE / "kubelet.yaml"]
-        words += ["--on-misfit", "wait", "--web-listen", ":0"]
+        words += ["--on-misfit", "wait", "--web-listen", "127.0.0.1:0"]
         with log.open("wb") as stream:
             process = subprocess.Popen([sys.executable, "-m", "alignup", *map(str, words)], stderr=stream)  # noqa: S603
         try:

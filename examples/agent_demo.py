@@ -97,7 +97,7 @@ def start_agent(root: Path) -> AgentClient:
     machine = root.with_name("machine.yaml")
     machine.write_text(Path(NODE, "machine.yaml").read_text().partition("devices:")[0])  # the plugins have the devices
     options = ["--machine", str(machine), "--config", f"{NODE}/kubelet.yaml", "--on-misfit", "wait"]
-    options += ["--web-listen", ":0"]  # a free port of the loopback interface
+    options += ["--web-listen", "127.0.0.1:0"]  # a free port
     log = root.with_name("agent.log")
     process = start("alignup", "agent", "--root-dir", str(root), *options, log=log)
     while not (root / "agent.sock").exists():

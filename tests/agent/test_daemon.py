@@ -231,7 +231,7 @@ def test_tcp_requires_a_token(tmp_path):
     token = tmp_path / "token"
     token.write_text("let-me-in\n")
     token.chmod(0o600)
-    listen = ("--listen", ":0")
+    listen = ("--listen", "127.0.0.1:0")
 
     code, output = run_until_exit(tmp_path / "root", *listen)
     with running(tmp_path / "root", *listen, "--token-file", token) as agent:
@@ -338,6 +338,11 @@ def test_an_invalid_configuration_is_rejected_with_its_field(tmp_path):
 )
 def test_addresses(text, shown):
     assert str(parse_address(text)) == shown
+
+
+def test_servers_listen_at_a_port_without_a_host_on_all_addresses():
+    assert str(parse_address(":8080", listening=True)) == "0.0.0.0:8080"
+    assert str(parse_address("localhost:8080", listening=True)) == "localhost:8080"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,9 @@ spec:
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("agent") / "root", "--on-misfit", "wait", "--web-listen", ":0") as one:
+    with running(
+        tmp_path_factory.mktemp("agent") / "root", "--on-misfit", "wait", "--web-listen", "127.0.0.1:0"
+    ) as one:
         yield one
 
 

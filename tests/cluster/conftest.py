@@ -1,3 +1,25 @@
-from tests.kubeapi.conftest import anyio_backend, client, server, timing
+import pytest
 
-__all__ = ["anyio_backend", "client", "server", "timing"]
+from alignup.cluster.scheduling.live_cluster import LiveCluster
+from tests.cluster.scheduling.nodes import SimulatedNodes
+from tests.kubeapi.conftest import anyio_backend, client, follow, server, timing
+
+__all__ = ["anyio_backend", "client", "follow", "live", "nodes", "server", "timing"]
+
+
+@pytest.fixture
+def nodes(server):
+    """Two empty nodes, ``a`` and ``b``, of SimulatedKubelet's machine."""
+    made = SimulatedNodes(server)
+    for name in "ab":
+        made.add(name)
+    return made
+
+
+@pytest.fixture
+async def live(nodes, client, follow):
+    """A cluster that follows the nodes, and has read them."""
+    made = LiveCluster(client)
+    follow(made.run())
+    await made.wait_ready()
+    return made

@@ -54,16 +54,23 @@ class TcpAddress:
 Address = UnixAddress | TcpAddress
 
 
-def parse_address(text: str) -> Address:
-    """Parse ``unix:PATH``, ``HOST:PORT``, ``https://HOST:PORT``, ``http://HOST:PORT``, or ``:PORT`` for localhost."""
+def parse_address(text: str, *, listening: bool = False) -> Address:
+    """Parse ``unix:PATH``, ``HOST:PORT``, ``https://HOST:PORT``, ``http://HOST:PORT``, or ``:PORT``.
+
+    Servers listen at ``:PORT`` on all addresses of the machine, as programs of Kubernetes do; clients connect to
+    localhost.
+    """
     if text.startswith("unix:") and len(text) > len("unix:"):
         return UnixAddress(Path(text.removeprefix("unix:")).absolute())
     found = _TCP.fullmatch(text)
     if found is None or int(found["port"]) > 65535:
-        forms = "unix:PATH, HOST:PORT, https://HOST:PORT, or :PORT for localhost"
-        raise ParseError(f"{text!r} is not an address; write {forms}")
+        where = "all addresses" if listening else "localhost"
+        raise ParseError(
+            f"{text!r} is not an address; write unix:PATH, HOST:PORT, https://HOST:PORT, or :PORT for {where}"
+        )
     tls = None if found["scheme"] is None else found["scheme"] == "https"
-    return TcpAddress(found["host"].strip("[]") or "127.0.0.1", int(found["port"]), tls)
+    missing = "0.0.0.0" if listening else "127.0.0.1"  # noqa: S104 - as asked for
+    return TcpAddress(found["host"].strip("[]") or missing, int(found["port"]), tls)
 
 
 def default_root(environment: Mapping[str, str], *, uid: int | None = None) -> Path:

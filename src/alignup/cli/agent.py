@@ -40,11 +40,9 @@ _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 class AgentCommandOptions:
     root_dir: Path | None = path_option("DIR", "Directory of the checkpoint, history and socket", _ROOTS)
     manifest_dir: Path | None = path_option("DIR", "Admit the pods whose manifests are in DIR")
-    listen: str | None = option(
-        "ADDRESS", "unix:PATH, HOST:PORT, or :PORT on the loopback interface", f"agent.sock {_IN_ROOT}"
-    )
+    listen: str | None = option("ADDRESS", "unix:PATH, HOST:PORT, or :PORT on all addresses", f"agent.sock {_IN_ROOT}")
     web_listen: str | None = option(
-        "ADDRESS", "Serve the web pages to browsers at HOST:PORT, or :PORT on the loopback interface; see alignup web"
+        "ADDRESS", "Serve the web pages to browsers at HOST:PORT, for example 127.0.0.1:8889; see alignup web"
     )
     token_file: Path | None = path_option("FILE", "Require the token in FILE from clients; mandatory on the network")
     tls_cert_file: Path | None = path_option(
@@ -129,7 +127,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     root = (options.root_dir or address.default_root(os.environ)).absolute()
     with inputs.input_errors("in --listen"):
         default = address.UnixAddress(root / address.SOCKET_NAME)
-        listen = address.parse_address(options.listen) if options.listen else default
+        listen = address.parse_address(options.listen, listening=True) if options.listen else default
     _check_listen(options, listen)
     web = _web_address(options)
     node = inputs.read_host(replace(host, state=None, pods=()))
@@ -190,9 +188,9 @@ def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
     if options.web_listen is None:
         return None
     with inputs.input_errors("in --web-listen"):
-        address = parse_address(options.web_listen)
+        address = parse_address(options.web_listen, listening=True)
     if not isinstance(address, TcpAddress):
-        raise click.UsageError("--web-listen is for browsers, which need HOST:PORT or :PORT.")
+        raise click.UsageError("--web-listen is for browsers, which need HOST:PORT.")
     with_tls = options.tls_cert_file is not None
     if address.tls is not None and address.tls != with_tls:
         what = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"

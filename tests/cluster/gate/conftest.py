@@ -4,12 +4,8 @@ import pytest
 
 from alignup.cluster.gate.controller import GateController
 from alignup.cluster.gate.options import GateOptions
-from alignup.cluster.scheduling.live_cluster import LiveCluster
 from alignup.kubeapi import Access, ApiClient
 from tests.cluster.gate.simulated import GatedCluster
-from tests.kubeapi.conftest import anyio_backend, client, follow, server, timing
-
-__all__ = ["anyio_backend", "client", "clock", "cluster", "controller", "follow", "live", "server", "timing"]
 
 
 class ManualClock:
@@ -45,11 +41,9 @@ async def cluster(server, client, follow):
 
 
 @pytest.fixture
-async def live(cluster, client, follow):
-    made = LiveCluster(client)
-    follow(made.run())
-    await made.wait_ready()
-    return made
+def nodes(cluster):
+    """The nodes that ``live`` follows."""
+    return cluster
 
 
 @pytest.fixture
