@@ -17,8 +17,9 @@ from alignup.placement import cluster as clusters
 from alignup.placement import verdict as texts
 from alignup.placement.cluster import Cluster
 from alignup.placement.report import Cause, PodStage, pod_stage
+from alignup.placement.room import DEVICE
 from alignup.placement.verdict import VerdictKind
-from tests.align.hosts import GPU, host, pod
+from tests.align.hosts import GPU, NIC, host, pod
 from tests.placement.clusters import cluster_of, host_with, report, shared_pod
 from tests.strategies_pods import guaranteed
 
@@ -695,14 +696,6 @@ class TestCausesOfRejections:
 
 
 class TestRank:
-    def test_a_used_numa_node_is_filled_before_an_unused_one(self):
-        cluster = cluster_of(idle=host(), used=host_with(pod("x", cpu="1")))
-
-        ranked = cluster.rank(pod("new", cpu="1"))
-
-        assert [one.host for one in ranked] == ["used", "idle"]
-        assert [one.score.opened_nodes for one in ranked] == [0, 1]
-
     def test_one_numa_node_is_better_than_two(self):
         lenient = host(Policy.BEST_EFFORT)
         split = host(Policy.BEST_EFFORT)
@@ -730,14 +723,13 @@ class TestRank:
 
         room = ranked.score.room
         assert room.largest["cpu"] == 4
-        assert (room.stranded_cpus, room.stranded_devices[GPU]) == (0, 0)
-        assert ranked.score.newly_stranded == 1  # the network card of node 0, which has no CPUs left
-        assert 0 <= ranked.score.total <= 100
+        assert (room.stranded_cpus, room.stranded_devices) == (0, {GPU: 0, NIC: DEVICE})
+        assert ranked.score.stranded == DEVICE  # the network card of node 0, which has no CPUs left
 
     def test_a_pod_without_resources_of_its_own_is_ranked_too(self):
         (ranked,) = cluster_of(a=host()).rank(shared_pod("new"))
 
-        assert (ranked.score.nodes, ranked.score.kept) == (0, 1.0)
+        assert (ranked.score.nodes, ranked.score.points.numa_nodes) == (0, 20_000)
 
 
 def test_containers_of_one_pod_are_placed_one_after_the_other():

@@ -5,51 +5,109 @@ together with a minimum of everything else (one byte of memory, no exclusive CPU
 still admit. A node without free memory offers no CPUs, and a node whose memory is part of a block on several nodes
 offers nothing.
 
-Free CPUs that no container can get in this way are stranded, and so are free devices on nodes without CPUs or memory
-to go with them.
+Free CPUs that no container can get in this way are stranded. A free device is stranded as far as it lacks its share of
+the CPUs and memory: of a NUMA node with 4 devices and 60 CPUs, each needs 15. If 30 of the CPUs are free beside 3 free
+devices, 2 of these can be used, and 1 is stranded. The same holds for the totals of the host, from which pods that
+share CPUs take, too. Many devices on one NUMA node are parts of few real ones, so more than ``MAX_COUNTED`` of a
+resource count as so many.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.devices.ledger import DeviceInventory, DeviceLedger
+from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import Host
 from alignup.align.workload import names
+from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY
+
+DEVICE = 1000  #: stranded devices are counted in thousandths
+MAX_COUNTED = 4  #: devices of one resource on one NUMA node
+
+Stranded = Mapping[str, int]  #: resource → thousandths of devices
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
     largest: Mapping[str, int]  #: the largest aligned request for each resource on any NUMA node
     stranded_cpus: int
-    stranded_devices: Mapping[str, int]  #: by resource
-    unused_nodes: int  #: NUMA nodes of which no container has exclusive CPUs or memory
-
-    @property
-    def stranded(self) -> int:
-        return self.stranded_cpus + sum(self.stranded_devices.values())
+    stranded_devices: Stranded  #: by the CPUs and memory of their NUMA nodes
 
 
 def measure_room(host: Host) -> Room:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
+    placed = {name: own for name, own in devices.inventories.items() if own.placed}
     largest: dict[str, int] = {}
-    stranded_devices = dict.fromkeys(devices.inventories, 0)
-    stranded_cpus = unused = 0
+    stranded = dict.fromkeys(devices.inventories, 0)
+    stranded_cpus = 0
     for node, offered in largest_requests(host).items():
         for name, size in offered.items():
             if size > largest.get(name, -1):
                 largest[name] = size
+        share = DEVICE
         if exclusive:
-            stranded_cpus += cpus.free.get(node, 0) - offered[CPU]
-        if (exclusive and not offered[CPU]) or (memory.nodes and not offered[MEMORY]):
-            for resource, inventory in devices.inventories.items():
-                here = devices.free[resource] & inventory.on.get(node, 0) if inventory.placed else 0
-                stranded_devices[resource] += here.bit_count()
-        own = memory.nodes.get(node)
-        untouched = not cpus.node_cpus.get(node, 0) & exclusive & ~cpus.shared
-        unused += untouched and (own is None or not own.assignments)
-    return Room(largest, stranded_cpus, stranded_devices, unused)
+            free = cpus.free.get(node, 0)
+            stranded_cpus += free - offered[CPU]
+            own_cpus = (cpus.node_cpus.get(node, 0) & exclusive).bit_count()
+            share = DEVICE * free // own_cpus if own_cpus and offered[CPU] else 0
+        if node in memory.nodes:
+            allocatable = memory.nodes[node].tables[MEMORY].allocatable
+            share = min(share, DEVICE * offered[MEMORY] // allocatable if allocatable else 0)
+        for resource, inventory in placed.items():
+            stranded[resource] += _stranded(inventory.on.get(node, 0), inventory, devices.free[resource], share)
+    return Room(largest, stranded_cpus, stranded)
+
+
+def _stranded(here: int, inventory: DeviceInventory, free: int, share: int) -> int:
+    """How much of the devices *here* is stranded, where *share* thousandths of the CPUs and memory are free."""
+    count = (here & inventory.healthy).bit_count()
+    found = DEVICE * (free & here).bit_count() - share * count
+    if found <= 0:
+        return 0
+    return found if count <= MAX_COUNTED else found * MAX_COUNTED // count
+
+
+def stranded_by_totals(
+    devices: DeviceLedger, used: UsedResources, allocatable: NodeAllocatable, pod: FitRequest | None = None
+) -> Stranded:
+    """How much of the devices is stranded by the totals of a host, after *pod* if given."""
+    milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
+    taken: Mapping[str, int] = {}
+    if pod is not None:
+        milli, size, taken = milli - pod.milli_cpu, size - pod.memory, pod.scalars
+    share = min(
+        DEVICE * max(milli, 0) // allocatable.milli_cpu if allocatable.milli_cpu else 0,
+        DEVICE * max(size, 0) // allocatable.memory if allocatable.memory else 0,
+    )
+    found = {}
+    for resource, inventory in devices.inventories.items():
+        count = inventory.healthy.bit_count()
+        short = DEVICE * (devices.free[resource].bit_count() - taken.get(resource, 0)) - share * count
+        counted = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
+        found[resource] = 0 if short <= 0 else short if count <= counted else short * counted // count
+    return found
+
+
+def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]) -> int:
+    """The devices on *nodes* that a pod leaves unused: the free ones of *requested*, and all of other resources.
+
+    Devices without topology are on all nodes.
+    """
+    found = 0
+    requested = set(requested)
+    for resource, inventory in devices.inventories.items():
+        counted = devices.free[resource] if resource in requested else inventory.healthy
+        if inventory.placed:
+            found += sum(
+                min((counted & inventory.on.get(one, 0)).bit_count(), MAX_COUNTED) for one in bits.members(nodes)
+            )
+        else:
+            found += min(counted.bit_count(), MAX_COUNTED)
+    return found
 
 
 def largest_requests(host: Host) -> dict[int, dict[str, int]]:

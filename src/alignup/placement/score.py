@@ -1,21 +1,42 @@
 """How good a placement is: for the pod, and for the pods that come after it.
 
 For the pod: whether its hints were preferred, on how many NUMA nodes it is, and how far these are from each other. For
-later pods: how much of the largest aligned requests is left, how many unused NUMA nodes it starts to use, and how much
-it strands.
+later pods it counts what the pod takes from them, not how much a host has left:
+
+* devices that it strands: free ones that lose their share of CPUs and memory. See ``room``;
+* devices beside it that it leaves unused, and then CPUs that stay free beside it. Few of both is best: what is used
+  already is filled up, hosts with devices are left to the pods that need them, and large gaps stay whole.
+
+Each part gives points, which add up to the score. All are integers: equal states have equal scores everywhere.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision, Placement
 from alignup.align.distances import Distances
+from alignup.align.fit import NodeAllocatable
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.placement.room import Room, measure_room
+from alignup.align.workload.demand import FitRequest
+from alignup.placement.room import DEVICE, Room, Stranded, count_beside, measure_room, stranded_by_totals
 
 LOCAL = 10  #: the distance of a NUMA node from itself
+POINT = 1000  #: points are counted in thousandths
+_CPUS = 16  #: free CPUs that halve the points for few
+
+
+class ScorePoints(NamedTuple):
+    """Thousandths of points for each part; at most 100 points in total."""
+
+    preferred: int  #: 25: all hints were preferred
+    numa_nodes: int  #: 20 for one or none, 10 for two …
+    distance: int  #: 10 if the nodes are local
+    stranded: int  #: 30 if no device is stranded, 15 for one …
+    devices_beside: int  #: 10 for none, 5 for one …
+    cpus_beside: int  #: 5 for none
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,39 +47,82 @@ class PlacementScore:
     nodes: int  #: NUMA nodes of the placement; 0 if it has no resources of its own
     distance: float  #: mean distance between those nodes; 10 is local
     room: Room  #: afterwards
-    kept: float  #: the share of the largest aligned requests that is left, 0 to 1
-    opened_nodes: int  #: unused NUMA nodes that the pod starts to use
-    newly_stranded: int  #: CPUs and devices that were not stranded before
-    total: float
+    stranded: int  #: thousandths of devices that the pod strands; negative: it uses stranded ones
+    devices_beside: int  #: devices on its NUMA nodes that it leaves unused: free ones, and all that it does not request
+    cpus_beside: int  #: free CPUs on its NUMA nodes; of the host, if it has no CPUs of its own
+    approximate: bool = False  #: whether the placement is not known, which halves the points
+    points: ScorePoints = field(init=False)
+    total: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        points = ScorePoints(
+            preferred=25 * POINT if self.preferred else 0,
+            numa_nodes=20 * POINT // max(self.nodes, 1),
+            distance=int(10 * POINT * LOCAL / max(self.distance, LOCAL)),
+            stranded=30 * POINT * DEVICE // (DEVICE + max(self.stranded, 0)),
+            devices_beside=10 * POINT // (1 + self.devices_beside),
+            cpus_beside=5 * POINT * _CPUS // (_CPUS + self.cpus_beside),
+        )
+        if self.approximate:
+            points = ScorePoints(*(one // 2 for one in points))
+        object.__setattr__(self, "points", points)
+        object.__setattr__(self, "total", sum(points) / POINT)
 
 
 def score_placement(host: Host, decision: Decision, *, before: Room) -> PlacementScore:
     """The score of an admission; *host* is as it is after it, *before* is what it offered before."""
-    nodes = _nodes(decision.placements, host.ledger)
-    preferred = all(one.hint.preferred for one in decision.placements)
-    return build_score(
+    placements, ledger = decision.placements, host.ledger
+    preferred = all(one.hint.preferred for one in placements)
+    nodes = _nodes(placements, ledger)
+    requested = {name for one in placements for name in one.devices}
+    if not nodes and not requested:
+        return score_shared(host, room=before, preferred=preferred)
+    after = measure_room(host)
+    free = ledger.cpus.free
+    return PlacementScore(
         preferred=preferred,
         nodes=nodes.bit_count(),
         distance=_mean_distance(nodes, host.view.distances),
-        before=before,
-        after=measure_room(host) if nodes or any(one.devices for one in decision.placements) else before,
+        room=after,
+        stranded=sum(after.stranded_devices.values()) - sum(before.stranded_devices.values()),
+        devices_beside=count_beside(ledger.devices, nodes or host.view.all_nodes, requested),
+        cpus_beside=sum([free.get(node, 0) for node in bits.members(nodes)]),
     )
 
 
-def build_score(*, preferred: bool, nodes: int, distance: float, before: Room, after: Room) -> PlacementScore:
-    shares = [after.largest.get(name, 0) / size for name, size in before.largest.items() if size]
-    kept = sum(shares) / len(shares) if shares else 1.0
-    opened = max(0, before.unused_nodes - after.unused_nodes)
-    newly = max(0, after.stranded - before.stranded)
-    total = (
-        (25 if preferred else 0)
-        + 20 / max(nodes, 1)
-        + 10 * LOCAL / max(distance, LOCAL)
-        + 20 * kept
-        + 15 / (1 + opened)
-        + 10 / (1 + newly)
+def score_shared(host: Host, *, room: Room, preferred: bool) -> PlacementScore:
+    """The score of a pod without resources of its own, which takes nothing but a part of the totals."""
+    return PlacementScore(
+        preferred=preferred,
+        nodes=0,
+        distance=LOCAL,
+        room=room,
+        stranded=0,
+        devices_beside=count_beside(host.ledger.devices, host.view.all_nodes, ()),
+        cpus_beside=0,
     )
-    return PlacementScore(preferred, nodes, distance, after, kept, opened, newly, round(total, 3))
+
+
+def consider_totals(
+    score: PlacementScore, ledger: Ledger, *, before: Room, allocatable: NodeAllocatable, request: FitRequest
+) -> PlacementScore:
+    """*score* with what the pod takes from the totals of the host, where *ledger* and *before* are without the pod."""
+    used, devices = ledger.used, ledger.devices
+    stranded = score.stranded
+    if devices.inventories:
+        stranded = _sum_larger(score.room.stranded_devices, stranded_by_totals(devices, used, allocatable, request))
+        stranded -= _sum_larger(before.stranded_devices, stranded_by_totals(devices, used, allocatable))
+    cpus_beside = score.cpus_beside
+    if not score.nodes:
+        cpus_beside = max(0, allocatable.milli_cpu - used.milli_cpu - request.milli_cpu) // 1000
+    if stranded == score.stranded and cpus_beside == score.cpus_beside:
+        return score
+    return replace(score, stranded=stranded, cpus_beside=cpus_beside)
+
+
+def _sum_larger(some: Stranded, others: Stranded) -> int:
+    """The sum of the larger amounts of each resource; both have the same resources."""
+    return sum([max(size, others[name]) for name, size in some.items()])
 
 
 def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:

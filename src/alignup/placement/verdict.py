@@ -64,6 +64,9 @@ class Verdict:
         """Whether the pod gets CPUs, memory or devices of its own."""
         return any(one.cpus is not None or one.memory or one.devices for one in self.shared_placements)
 
+    def with_score(self, score: PlacementScore) -> "Verdict":
+        return self if score is self.score else replace(self, score=score)
+
     def for_host(self, inventories: Inventories) -> "Verdict":
         """This verdict with the device ids of another host in the same state."""
         if self.inventories is None or self.inventories is inventories:

@@ -18,7 +18,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel
 from alignup.placement.room import Room, measure_room
-from alignup.placement.score import build_score, score_placement
+from alignup.placement.score import consider_totals, score_placement, score_shared
 from alignup.placement.shape import PodShape, build_shape, shape_key
 from alignup.placement.verdict import TOO_MUCH_WORK, Verdict, VerdictKind, rejected, unknown
 
@@ -62,10 +62,8 @@ class AlignmentState:
                 known = self._anywhere[self.model, shape] = self._decide(shape)[0]
             verdict = known
             if known.score is not None:
-                preferred = known.score.preferred
-                score = build_score(
-                    preferred=preferred, nodes=0, distance=known.score.distance, before=self.room, after=self.room
-                )
+                host = self.model.aligning(self.ledger)
+                score = score_shared(host, room=self.room, preferred=known.score.preferred)
                 verdict = replace(known, score=score, approximate=self.approximate)
             after = self.ledger
         else:
@@ -110,7 +108,17 @@ class HostState:
             found, allocatable = self.alignment.align(shape)
             if allocatable is not None:
                 failure = check_fit(shape.pod, self.ledger, allocatable=allocatable, usage=shape.usage)
-                found = rejected(failure) if failure else found
+                if failure:
+                    found = rejected(failure)
+                elif found.score is not None:
+                    score = consider_totals(
+                        found.score,
+                        self.ledger,
+                        before=self.alignment.room,
+                        allocatable=allocatable,
+                        request=shape.usage,
+                    )
+                    found = found.with_score(score)
             self.verdicts[shape] = found
         return found
 

@@ -106,6 +106,10 @@ async def test_explanations_have_the_answer_of_every_node(http, nodes, service):
         ("new", "unknown", "no HostState"),
     ]
     assert found["nodes"][0]["placements"][0]["given"]["cpu"] == {"cpu": "4-7"}
+    score = found["nodes"][0]["score"]
+    assert score["total"] == pytest.approx(sum(score["points"].values()))
+    assert {"preferred", "numaNodes", "distance", "stranded", "devicesBeside", "cpusBeside", "room"} <= score.keys()
+    assert score["room"]["largest"]["cpu"] == 3
     assert "4 needed" in found["nodes"][1]["detail"]
     assert found["lastFilter"]["offered"] == ["a"]
     one = (await http.get("/v1/explain/default/wide?node=b")).json()

@@ -7,11 +7,13 @@ from itertools import product
 import pytest
 
 from alignup.align.workload import Pod
+from alignup.align.workload.names import CPU
 from alignup.cluster.join import join
 from alignup.cluster.node_topology import FingerprintMethod, node_topology
 from alignup.cluster.scheduling.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.cluster.scheduling.topology_zones import charge, read_zones, zones_verdict
 from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES
+from alignup.placement.score import POINT
 from alignup.schema.codec import convert
 from alignup.testing.api_server import ServedResource
 from tests.align.hosts import GPU, pod
@@ -88,6 +90,18 @@ def test_verdicts_of_an_idle_node(asked, policy, scope, kind, reason):
 
     assert (str(found.kind), found.reason) == (kind, reason)
     assert found.approximate is (kind != "unknown")
+
+
+def test_nodes_without_devices_are_best_for_pods_without_devices():
+    with_devices = zones(kubelet())
+    plain = replace(with_devices, allocatable=tuple({CPU: zone[CPU]} for zone in with_devices.allocatable))
+
+    best, other = (zones_verdict(one, pod("x", cpu="1")).score for one in (plain, with_devices))
+
+    assert best
+    assert other
+    assert 50 > best.total > other.total
+    assert sum(best.points) == round(POINT * best.total)
 
 
 def test_what_no_object_shows_counts_on_every_numa_node():

@@ -5,16 +5,18 @@ from dataclasses import replace
 import pytest
 
 from alignup.align.errors import SettingsError
+from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.fleet.events import GANG_LABEL
 from alignup.fleet.generate import Profile
 from alignup.fleet.hosts.generate import generate
+from alignup.fleet.hosts.groups import HostGroup
 from alignup.fleet.hosts.predicting_scheduler import PredictingScheduler
 from alignup.fleet.hosts.simulation import ClusterSimulation
 from alignup.fleet.hosts.strategies import STRATEGIES
 from alignup.schema import codec
 from alignup.schema.fleet import FleetResult
-from tests.align.hosts import host
+from tests.align.hosts import GPU, host
 from tests.fleet.hosts.clusters import group, of_host, submission
 
 
@@ -208,3 +210,23 @@ class TestStrategies:
         ClusterSimulation(groups, pods, make=Compared).run()
 
         assert Compared.compared >= 60
+
+    @pytest.mark.parametrize("strategy", ["aggregate", "blind-least-allocated"])
+    def test_ours_keeps_hosts_with_devices_free_for_pods_that_need_them(self, strategy):
+        """Pods that prepare data run beside the GPUs of a training cluster only if there is no room elsewhere."""
+        one = host(Policy.RESTRICTED, shape="pack:2 numa:1 core:16 pu:1")
+        devices = tuple(Device(GPU, f"{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(4))
+        groups = [
+            HostGroup(name="gpu", machine=replace(one.machine, devices=devices), settings=one.settings, count=6),
+            HostGroup(name="plain", machine=replace(one.machine, devices=()), settings=one.settings, count=2),
+        ]
+        pods = generate(Profile.TRAINING, groups, seed=2, pods=150, load=1.2)
+
+        ours, others = (run(groups, pods, name)[1] for name in ("alignup", strategy))
+
+        assert (ours.rejected, ours.failed, ours.mispredictions) == (0, 0, 0)
+        assert ours.started >= others.started
+        assert ours.use[GPU].mean >= others.use[GPU].mean
+        assert ours.stranded.devices[GPU] <= others.stranded.devices[GPU]
+        on_plain = [next(one.started for one in result.groups if one.name == "plain") for result in (ours, others)]
+        assert on_plain[0] > on_plain[1]

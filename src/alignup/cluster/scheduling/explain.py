@@ -8,7 +8,8 @@ from alignup.cluster.scheduling.demand import needs_alignment
 from alignup.cluster.scheduling.extender import FilterRecord
 from alignup.cluster.scheduling.live_cluster import LiveCluster
 from alignup.kubeapi.objects import ApiPod
-from alignup.placement.score import PlacementScore
+from alignup.placement.room import DEVICE
+from alignup.placement.score import POINT, PlacementScore
 from alignup.placement.verdict import Verdict, VerdictKind
 from alignup.schema.codec import to_builtins
 from alignup.schema.decisions import placement_document
@@ -55,12 +56,26 @@ def _row(name: str, verdict: Verdict, pod: Pod) -> dict[str, Any]:
 
 
 def _score(score: PlacementScore) -> dict[str, Any]:
+    points = score.points
     return {
         "total": score.total,
+        "points": {
+            "preferred": points.preferred / POINT,
+            "numaNodes": points.numa_nodes / POINT,
+            "distance": points.distance / POINT,
+            "stranded": points.stranded / POINT,
+            "devicesBeside": points.devices_beside / POINT,
+            "cpusBeside": points.cpus_beside / POINT,
+        },
         "preferred": score.preferred,
         "numaNodes": score.nodes,
         "distance": score.distance,
-        "kept": round(score.kept, 3),
-        "openedNodes": score.opened_nodes,
-        "newlyStranded": score.newly_stranded,
+        "stranded": score.stranded / DEVICE,
+        "devicesBeside": score.devices_beside,
+        "cpusBeside": score.cpus_beside,
+        "room": {
+            "largest": dict(score.room.largest),
+            "strandedCpus": score.room.stranded_cpus,
+            "strandedDevices": {name: size / DEVICE for name, size in score.room.stranded_devices.items()},
+        },
     }

@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from alignup.align.errors import AlignError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, QoS, demand
-from alignup.align.workload.names import CPU
+from alignup.align.workload.names import CPU, is_extended
 from alignup.align.workload.validation import apply_defaults
 from alignup.kubeapi.objects import NodeResourceTopology, TopologyZone
-from alignup.placement.room import Room
-from alignup.placement.score import PlacementScore
+from alignup.placement.room import MAX_COUNTED, Room
+from alignup.placement.score import LOCAL, PlacementScore
 from alignup.placement.verdict import Verdict, VerdictKind, unknown
 
 POLICY, SCOPE = "topologyManagerPolicy", "topologyManagerScope"
 ALIGNING = ("single-numa-node", "restricted")  #: policies that reject pods
 _ZONE_TYPE = "Node"
-_NO_ROOM = Room({}, 0, {}, 0)
-_SCORE = 50.0  #: of an empty NUMA node: nodes with exact verdicts are better
+_NO_ROOM = Room({}, 0, {})
 
 Requests = Mapping[str, int]  #: whole CPUs, bytes, devices
 
@@ -78,7 +77,7 @@ def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = 
     pod = apply_defaults(pod)
     free = [dict(zone) for zone in zones.available]
     if zones.policy not in ALIGNING:
-        return _admitted(zones, free)
+        return _admitted(zones, free, pod)
     if not zones.available:
         return unknown("no NUMA nodes in NodeResourceTopology")
     for own in charges:
@@ -92,7 +91,7 @@ def zones_verdict(zones: TopologyZones, pod: Pod, charges: Iterable[Requests] = 
                 _subtract(free, asked)
     except AlignError as error:
         return unknown("unknown requests", str(error))
-    return _admitted(zones, free)
+    return _admitted(zones, free, pod)
 
 
 def _steps(zones: TopologyZones, pod: Pod) -> Iterator[tuple[Requests, bool]]:
@@ -116,23 +115,24 @@ def _refusal(zones: TopologyZones, free: list[dict[str, int]], asked: Requests) 
     return Verdict(VerdictKind.REJECTS, what, note=f"by NodeResourceTopology; {detail}", approximate=True)
 
 
-def _admitted(zones: TopologyZones, free: list[dict[str, int]]) -> Verdict:
-    shares = [
-        max(0, zone.get(name, 0)) / amount
-        for zone, total in zip(free, zones.allocatable, strict=True)
-        for name, amount in total.items()
-        if amount
-    ]
-    kept = sum(shares) / len(shares) if shares else 1.0
+def _admitted(zones: TopologyZones, free: list[dict[str, int]], pod: Pod) -> Verdict:
+    """An admission with half of the usual points. It is not known on which NUMA node, so all of them count."""
+    requested = {name for one in pod.all_containers for name in one.resources.limits}
+    beside = sum(
+        min(left.get(name, 0) if name in requested else count, MAX_COUNTED)
+        for total, left in zip(zones.allocatable, free, strict=True)
+        for name, count in total.items()
+        if is_extended(name)
+    )
     score = PlacementScore(
         preferred=True,
         nodes=1,
-        distance=10.0,
+        distance=LOCAL,
         room=_NO_ROOM,
-        kept=kept,
-        opened_nodes=0,
-        newly_stranded=0,
-        total=round(_SCORE * kept, 3),
+        stranded=0,
+        devices_beside=max(0, beside),
+        cpus_beside=sum(max(0, zone.get(CPU, 0)) for zone in free),
+        approximate=True,
     )
     return Verdict(VerdictKind.ADMITS, score=score, approximate=True)
 
