@@ -35,7 +35,7 @@ APPLETS = (
 
 _NAMESPACE = "k8s.io"  #: containerd's namespace of CRI clients
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-_TIMEOUT = 120.0  #: seconds
+_TIMEOUT = 600.0  #: seconds; on an idle machine nothing takes a tenth of it
 _READY = "Start streaming server"  #: the last log line before it serves CRI
 
 

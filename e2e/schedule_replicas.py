@@ -156,7 +156,7 @@ def _install_webhook(api: Api, port: int) -> None:
         "endpoints": [{"addresses": [HOST]}],
     }
     for one in configuration["webhooks"]:
-        one["failurePolicy"] = "Fail"  # no pod may come without the gate
+        one.update(failurePolicy="Fail", timeoutSeconds=30)  # no pod comes without the gate
     api.request("POST", _SERVICES, service)
     api.request("POST", _ENDPOINT_SLICES, slice_)
     api.request("POST", _WEBHOOKS, configuration)
