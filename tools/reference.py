@@ -1,4 +1,4 @@
-"""The reference of commands, HTTP interfaces, objects and metrics as Markdown, generated from the code."""
+"""The reference as Markdown, generated from the code: commands, HTTP interfaces, objects, metrics, configuration."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,7 +15,9 @@ from alignup.serve.metrics import DevicePluginMetrics, Metrics
 from alignup.serve.observer_app import PrometheusObserverMetrics
 from alignup.serve.routes import openapi_document
 from alignup.serve.schedule_app import PrometheusScheduleMetrics
+from tools import configuration_reference
 from tools.command_tree import CommandHelp, walk
+from tools.markdown import cell, escape
 
 _CRDS = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds"
 
@@ -27,6 +29,7 @@ def pages() -> dict[str, str]:
         "http.md": _http_page(),
         "objects.md": _objects_page(),
         "metrics.md": _metrics_page(),
+        "configuration.md": configuration_reference.page(),
     }
 
 
@@ -45,12 +48,12 @@ def _command_lines(command: CommandHelp) -> Iterator[str]:
         if paragraph.startswith("\n"):
             yield from (f"    {line}" for line in paragraph.strip("\n").splitlines())
         else:
-            yield _escape(paragraph)
+            yield escape(paragraph)
     if command.subcommands:
         yield from ("", "| command | |", "|---|---|")
-        yield from (f"| `{name}` | {_cell(text)} |" for name, text in command.subcommands)
+        yield from (f"| `{name}` | {cell(text)} |" for name, text in command.subcommands)
     yield from ("", "| option | |", "|---|---|")
-    yield from (f"| `{_cell(names)}` | {_cell(text)} |" for names, text in command.options)
+    yield from (f"| `{cell(names)}` | {cell(text)} |" for names, text in command.options)
     if command.examples:
         yield from ("", "Examples:", "", *(f"    {line}" for line in command.examples))
 
@@ -67,7 +70,7 @@ def _http_page() -> str:
     ]
     for path, methods in document["paths"].items():
         lines += [
-            f"| `{method.upper()} {path}` | {_cell(operation.get('summary', ''))} |"
+            f"| `{method.upper()} {path}` | {cell(operation.get('summary', ''))} |"
             for method, operation in methods.items()
         ]
     lines += ["", "## Schemas"]
@@ -85,7 +88,7 @@ def _objects_page() -> str:
                 lines += ["", f"## {spec['names']['kind']} ({spec['group']}/{version['name']}, {spec['scope']})", ""]
                 schema = version["schema"]["openAPIV3Schema"]
                 if text := schema.get("description"):
-                    lines += [_escape(str(text)), ""]
+                    lines += [escape(str(text)), ""]
                 lines += _property_rows(schema)
     return "\n".join(lines) + "\n"
 
@@ -93,13 +96,13 @@ def _objects_page() -> str:
 def _property_rows(schema: Mapping[str, Any]) -> Iterator[str]:
     properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
     if not properties:
-        yield _escape(str(schema.get("description") or f"A {_type(schema)}."))
+        yield escape(str(schema.get("description") or f"A {_type(schema)}."))
         return
     required = schema.get("required", ())
     yield from ("| field | type | |", "|---|---|---|")
     for name, inner in properties.items():
-        text = _cell(" ".join([*(["Required."] if name in required else []), str(inner.get("description", ""))]))
-        yield f"| `{name}` | {_cell(_type(inner))} | {text.strip()} |"
+        text = cell(" ".join([*(["Required."] if name in required else []), str(inner.get("description", ""))]))
+        yield f"| `{name}` | {cell(_type(inner))} | {text.strip()} |"
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -124,7 +127,7 @@ def _metrics_page() -> str:
         lines += ["", f"## {title}", "", "| metric | type | |", "|---|---|---|"]
         for family in sorted(registry.collect(), key=lambda one: one.name):
             name = f"{family.name.removesuffix('_total')}_total" if family.type == "counter" else family.name
-            lines.append(f"| `{name}` | {family.type} | {_cell(family.documentation)} |")
+            lines.append(f"| `{name}` | {family.type} | {cell(family.documentation)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -139,11 +142,3 @@ def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
         ("alignup observe", PrometheusObserverMetrics("host").registry),
         ("alignup schedule", schedule.registry),
     )
-
-
-def _cell(text: str) -> str:
-    return _escape(" ".join(text.split())).replace("|", "\\|")
-
-
-def _escape(text: str) -> str:
-    return text.replace("<", "&lt;")

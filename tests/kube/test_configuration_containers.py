@@ -13,7 +13,7 @@ from alignup.kube.configuration import (
     pods_limits,
     read,
 )
-from alignup.kube.configuration.managers import _IGNORED, _OPTIONS
+from alignup.kube.configuration.managers import IGNORED, OPTIONS
 from alignup.kube.configuration.schema import FIELDS
 
 
@@ -133,4 +133,4 @@ def test_no_warning_without_ignored_fields():
 
 
 def test_ignored_fields_exist():
-    assert {*_IGNORED.split(), *_OPTIONS} <= FIELDS.keys()
+    assert {*IGNORED.split(), *OPTIONS} <= FIELDS.keys()

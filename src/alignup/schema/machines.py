@@ -14,9 +14,10 @@ same form; without it the kubelet sees the hardware as described.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 
 from alignup.align import bits
 from alignup.align.distances import Distances
@@ -49,61 +50,68 @@ class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """People write these documents, so a misspelled field is an error."""
 
 
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
 class NodeDocument(_Strict):
-    id: Int64
-    memory: Int64 | str | None = None
-    hugepages: dict[str | Int64, Int64] = {}
-    distances: list[Int64] | None = None  #: only in a report
+    id: Annotated[Int64, _doc("Number of the NUMA node.")]
+    memory: Annotated[Int64 | str | None, _doc("Memory, such as 64Gi.")] = None
+    hugepages: Annotated[dict[str | Int64, Int64], _doc("Number of huge pages by size: {2Mi: 512}.")] = {}
+    #: only in a report
+    distances: Annotated[list[Int64] | None, _doc("Only in a report: the distances that cAdvisor has.")] = None
 
 
 class CpuGroupDocument(_Strict):
     """The CPUs that share a socket, a NUMA node and a cache."""
 
-    socket: Int64
-    cores: _List
-    node: Int64 | None = None
-    cache: Int64 | None = None
-    numbers: _List | None = None
+    socket: Annotated[Int64, _doc("Number of the socket.")]
+    cores: Annotated[_List, _doc('The CPUs of each core; a space separates cores: "0,4 1,5".')]
+    node: Annotated[Int64 | None, _doc("Number of the NUMA node.")] = None
+    cache: Annotated[Int64 | None, _doc("Number of the last-level cache that these CPUs share.")] = None
+    numbers: Annotated[_List | None, _doc("Numbers of the cores, if they are not the lowest CPUs.")] = None
 
 
 class DeviceDocument(_Strict):
-    resource: str
-    id: str
-    nodes: _List | None = None
-    healthy: bool = True
+    resource: Annotated[str, _doc("Name of the resource, such as example.com/gpu.")]
+    id: Annotated[str, _doc("Id of the device.")]
+    nodes: Annotated[_List | None, _doc("NUMA nodes of the device; without them it is near all.")] = None
+    healthy: Annotated[bool, _doc("Whether the device plugin reports it as healthy.")] = True
 
 
 class PciDeviceDocument(_Strict, rename={"kind": "class"}):
-    address: str
-    kind: str | Int64 | None = None
-    vendor: str | Int64 | None = None
-    device: str | Int64 | None = None
-    node: Int64 | None = None
-    cpus: _List | None = None
-    names: list[str] = []
+    address: Annotated[str, _doc("Address, such as 0000:3b:00.0.")]
+    kind: Annotated[str | Int64 | None, _doc("Class code, such as 0x030200.")] = None
+    vendor: Annotated[str | Int64 | None, _doc("Vendor code, such as 0x10de.")] = None
+    device: Annotated[str | Int64 | None, _doc("Device code.")] = None
+    node: Annotated[Int64 | None, _doc("Number of the NUMA node.")] = None
+    cpus: Annotated[_List | None, _doc("CPUs near the device.")] = None
+    names: Annotated[list[str], _doc("Names that Linux gives the device, such as eth0 or nvme0n1.")] = []
 
 
 class CadvisorReportDocument(_Strict):
-    num_cpus: Int64
-    num_sockets: Int64
-    cpus: list[CpuGroupDocument] = []
-    nodes: list[NodeDocument] | None = None
+    num_cpus: Annotated[Int64, _doc("Number of CPUs.")]
+    num_sockets: Annotated[Int64, _doc("Number of sockets.")]
+    cpus: Annotated[list[CpuGroupDocument], _doc("As in the machine.")] = []
+    nodes: Annotated[list[NodeDocument] | None, _doc("As in the machine, each with its distances.")] = None
 
 
 class MachineDocument(_Strict):
-    alignup: str
-    cpus: list[CpuGroupDocument]
-    nodes: list[NodeDocument] = []
-    distances: list[list[Int64]] | None = None
-    memory: Int64 | str | None = None
-    hugepages: dict[str | Int64, Int64] = {}
-    offline: _List = ""
-    devices: list[DeviceDocument] = []
-    pci: list[PciDeviceDocument] = []
-    report: CadvisorReportDocument | None = None
-    gaps: list[str] = []
-    model: str = ""
-    caches: dict[str, Int64] = {}
+    alignup: Annotated[str, _doc("The format: machine/v1.")]
+    cpus: Annotated[list[CpuGroupDocument], _doc("Groups of CPUs.")]
+    nodes: Annotated[list[NodeDocument], _doc("NUMA nodes.")] = []
+    distances: Annotated[list[list[Int64]] | None, _doc("Distances, a row for each NUMA node in rising order.")] = None
+    memory: Annotated[Int64 | str | None, _doc("Memory of the machine, if it is not that of its NUMA nodes.")] = None
+    hugepages: Annotated[dict[str | Int64, Int64], _doc("Huge pages of the machine by size.")] = {}
+    offline: Annotated[_List, _doc("CPUs that are offline.")] = ""
+    devices: Annotated[list[DeviceDocument], _doc("Devices of device plugins.")] = []
+    pci: Annotated[list[PciDeviceDocument], _doc("PCI devices.")] = []
+    report: Annotated[
+        CadvisorReportDocument | None, _doc("What cAdvisor reports to the kubelet, if it differs from the hardware.")
+    ] = None
+    gaps: Annotated[list[str], _doc("What could not be read, for people.")] = []
+    model: Annotated[str, _doc("Model of the CPUs, for pictures.")] = ""
+    caches: Annotated[dict[str, Int64], _doc("Caches of a CPU in bytes, for pictures: {L1d: 49152, L2: 2097152}.")] = {}
 
 
 def machine_to_document(machine: Machine) -> dict[str, Any]:

@@ -54,7 +54,7 @@ _MIN_PERIOD, _MAX_PERIOD = Duration.parse("1ms"), Duration.parse("1s")
 _PERIOD_GATE = "CustomCPUCFSQuotaPeriod"
 
 #: Fields that an option of the agent replaces.
-_OPTIONS = {
+OPTIONS = {
     "allowedUnsafeSysctls": "--allow sysctl",
     "cgroupDriver": "--cgroup-driver",
     "cgroupRoot": "--cgroup-root",
@@ -64,7 +64,7 @@ _OPTIONS = {
 }
 
 #: Other fields that would change how pods run.
-_IGNORED = """
+IGNORED = """
     clusterDNS clusterDomain containerLogMaxWorkers containerLogMonitorInterval crashLoopBackOff defaultPodSysctls
     evictionMaxPodGracePeriod evictionMinimumReclaim evictionPressureTransitionPeriod evictionSoft
     evictionSoftGracePeriod imageGCHighThresholdPercent imageGCLowThresholdPercent imageMaximumGCAge imageMinimumGCAge
@@ -241,8 +241,8 @@ def pods_limits(configuration: Configuration, machine: Machine) -> Amounts:
 
 
 def ignored_fields(configuration: Configuration) -> tuple[str, ...]:
-    replaced = [f"{name} (use {option})" for name, option in _OPTIONS.items() if name in configuration.given]
-    ignored = [name for name in _IGNORED.split() if name in configuration.given]
+    replaced = [f"{name} (use {option})" for name, option in OPTIONS.items() if name in configuration.given]
+    ignored = [name for name in IGNORED.split() if name in configuration.given]
     return (f"the agent ignores {', '.join((*replaced, *ignored))}",) if replaced or ignored else ()
 
 
