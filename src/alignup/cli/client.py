@@ -257,6 +257,8 @@ def connect(options: AgentOptions, *, timeout: float = TIMEOUT) -> AgentClient:
         raise InputError(f"{error.filename}: {error.strerror}", where="in --token-file") from error
     if not token.isascii() or len(token.split()) > 1:
         raise InputError(f"{options.token_file} does not contain a token", where="in --token-file")
+    if options.ca_file is not None and not options.ca_file.exists():
+        raise InputError(f"{options.ca_file}: No such file or directory", where="in --ca-file")
     return AgentClient(address, token=token, timeout=timeout, ca_file=options.ca_file)
 
 

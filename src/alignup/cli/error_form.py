@@ -17,7 +17,7 @@ def locate(what: Sequence[str], where: str) -> tuple[list[str], str]:
     if found is None:
         return list(what), where
     option, _, value = found["place"].partition(" ") if found["place"].startswith("--") else ("", "", "")
-    names = [name for name in (option, value, found["place"]) if name]
+    names = [name for name in (option, f"{value}/" if value else "", "" if option else found["place"]) if name]
     place = option or (f"{found['place']}:{found['line']}" if found["line"] else found["place"])
     messages = [one if one.startswith(tuple(names)) else put_place(one, place) for one in what]
     more = [text for text in (found["document"], found["named"], found["remark"]) if text]

@@ -58,8 +58,13 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
     place = machine_place(machine, option="--machine")
     with input_errors(place, advice="See 'alignup machine show --help' for the forms of MACHINE."):
         found = load_machine(machine)
+    return add_devices(found, devices)
+
+
+def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
+    """*machine* with the devices of ``--devices``."""
     with input_errors("in --devices", advice=f"Use a value like {device_spec.EXAMPLE}."):
-        return device_spec.add_devices(found, devices)
+        return device_spec.add_devices(machine, devices)
 
 
 def read_configuration(
@@ -161,9 +166,10 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
     chosen = [work for work in workloads if name in (None, work.name, work.title, work.prefix)]
     if not chosen:
         known = ", ".join(work.title for work in workloads)
+        named = ", ".join(files)
         raise InputError(
-            f"workload {name!r} not found; found {known}" if known else "no workloads found",
-            where=f"in {', '.join(files)}",
+            f"workload {name!r} not found; {named} has {known}" if known else "no workloads found",
+            where="in --pod" if known else f"in {named}",
             advice="Give a file with a Pod, a Deployment, a Job or another object with a pod template.",
         )
     return chosen

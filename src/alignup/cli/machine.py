@@ -107,7 +107,10 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         raise click.ClickException(f"{file.parent} is not a directory. Create it, or choose another file.")
     if not force and (file.exists() or file.is_symlink()):
         raise click.ClickException(f"{file} already exists. Choose another file, or overwrite it with --force.")
-    with terminal.waiting_message(f"Recording {root}"), _input_errors("Give a directory with sys and proc in it."):
+    with (
+        terminal.waiting_message(f"Recording {root}"),
+        _input_errors("Give a directory with sys and proc in it.", f"in --root {root}"),
+    ):
         found = write(root, file)
     cpus, nodes = len(found.cpus), len(found.nodes)
     click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)

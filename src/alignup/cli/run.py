@@ -106,7 +106,9 @@ class RunOptions:
             seconds = -1.0
         if not 0 <= seconds <= inf:
             raise InputError(
-                f"--wait {self.wait}: not a number of seconds", advice="Put -- between the options and the command."
+                f'"{self.wait}" is not a number of seconds',
+                where="in --wait",
+                advice="Put -- between the options and the command.",
             )
         return seconds
 
@@ -134,6 +136,7 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
     """
     if options.machine is not None and not options.dry_run:
         raise InputError("--machine requires --dry-run: commands run on this machine", advice="Add --dry-run.")
+    _ = options.timeout  # an invalid one is an error before anything else
     uid = os.urandom(5).hex()
     request = RunRequest(
         uid=uid,
@@ -183,9 +186,9 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
     if options.machine is None:
         machine, permitted = local_allocator.permitted_machine(machine)
     if options.devices:
-        from alignup.discover import device_spec  # noqa: PLC0415 - rarely needed
+        from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
 
-        machine = device_spec.add_devices(machine, options.devices)
+        machine = inputs.add_devices(machine, options.devices)
     settings = None
     if options.config is not None:
         from alignup.cli import inputs  # noqa: PLC0415 - rarely needed

@@ -19,6 +19,7 @@ from alignup.cli.options import (
 )
 
 _PROFILES = ("telco", "training", "inference", "mixed")
+_CLUSTER_DEFAULTS = {"strategy": "alignup", "retries": 6, "rate": 1.0, "stay": False}
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 
 
@@ -58,16 +59,19 @@ class SimulateOptions:
         "NAME,…",
         "Strategies of the cluster's scheduler to compare: alignup, alignup-least-allocated, alignup-most-allocated, "
         "aggregate, blind-least-allocated, blind-most-allocated, or all",
-        default="alignup",
+        default=_CLUSTER_DEFAULTS["strategy"],
     )
     retries: int = option(
-        "N", "How often a pod is created again after kubelets rejected it", type=click.IntRange(0, 1000), default=6
+        "N",
+        "How often a pod is created again after kubelets rejected it",
+        type=click.IntRange(0, 1000),
+        default=_CLUSTER_DEFAULTS["retries"],
     )
     rate: float = option(
         "FACTOR",
         "Create the pods of a cluster so many times as fast",
         type=click.FloatRange(0, min_open=True),
-        default=1.0,
+        default=_CLUSTER_DEFAULTS["rate"],
     )
     stay: bool = flag_option("Ignore when pods of a cluster end: all stay")
 
@@ -106,6 +110,9 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
 
         simulate_cluster.run(host, options, output)
         return
+    for name in ("strategy", "retries", "rate", "stay"):
+        if getattr(options, name) != _CLUSTER_DEFAULTS[name]:
+            raise InputError("is for clusters", where=f"in --{name}", advice="Add --nodes N or --cluster FILE.")
     from alignup.cli import simulate_output  # noqa: PLC0415
 
     if options.compare is not None and options.svg:

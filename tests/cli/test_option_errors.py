@@ -1,0 +1,99 @@
+"""A bad value of an option is an error that begins with the option, whatever the command."""
+
+import click
+import pytest
+
+from alignup.cli.app import app
+from tests.cli.commands import in_process
+from tools.command_tree import walk
+
+MACHINE = ["--machine", "numa:2 core:4 pu:1"]
+POD = """apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {containers: [{name: app, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
+"""
+
+
+def commands():
+    """Every command, by its words."""
+    for described in walk():
+        command: click.Command | None = app
+        for word in described.words[1:]:
+            command = command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
+        if command is not None and not isinstance(command, click.Group):
+            yield described.words[1:], command
+
+
+TYPED = [
+    (words, option.opts[-1])
+    for words, command in commands()
+    for option in command.params
+    if isinstance(option, click.Option)
+    and isinstance(option.type, click.Choice | click.IntRange | click.FloatRange | type(click.INT) | type(click.FLOAT))
+]
+
+
+@pytest.mark.parametrize(("words", "option"), TYPED, ids=lambda one: " ".join(one) if isinstance(one, tuple) else one)
+def test_numbers_and_choices(words, option):
+    run = in_process(*words, option, "foo")
+
+    assert run.stderr.startswith(f"alignup: {option}: 'foo' is not "), run.stderr
+    assert "\n  Try 'alignup" in run.stderr
+    assert run.returncode == (125 if words == ("run",) else 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "start"),
+    [
+        ("why -f pod.yaml --machine missing.yaml", "--machine: missing.yaml does not exist"),
+        ("why -f pod.yaml --machine pack:foo", "--machine: "),
+        ("why -f pod.yaml --devices foo", '--devices: "foo" has no number of devices'),
+        ("why -f pod.yaml --config missing", "--config: missing: No such file or directory"),
+        ("why -f pod.yaml --config-dir missing", "--config-dir: missing: No such file or directory"),
+        ("why -f pod.yaml --set foo", "--set foo: no value"),
+        ("why -f pod.yaml --set foo=1", '--set foo=1: unknown field "foo"'),
+        ("why -f pod.yaml --state missing", "--state: missing: no such directory"),
+        ("why -f pod.yaml --state . --pods missing", "missing: cannot be read: No such file"),
+        ("why -f pod.yaml --pod foo", "--pod: workload 'foo' not found; pod.yaml has web"),
+        ("why -f missing", "missing: cannot be read: No such file or directory"),
+        ("simulate --generate mixed --compare foo", "--compare: "),
+        ("simulate --generate mixed --count 2 --save missing/file", "--save: missing/file: No such file"),
+        ("simulate --generate mixed --html missing/file", "--html: missing/file: No such file"),
+        ("simulate --generate mixed --svg missing/file", "--svg: missing/file: No such file"),
+        ("simulate --generate mixed --strategy foo", "--strategy: is for clusters"),
+        ("simulate --generate mixed --rate 2", "--rate: is for clusters"),
+        ("simulate --generate mixed --nodes 2 --strategy foo", "--strategy: unknown strategy foo"),
+        ("doctor --config pod.yaml --kubelet-dir missing", "--kubelet-dir: missing"),
+        ("run --cpus foo -- true", '--cpus: "foo" is not a quantity, such as 2, 500m or 4Gi'),
+        ("run --memory foo -- true", '--memory: "foo" is not a quantity'),
+        ("run --hugepages foo -- true", "--hugepages"),
+        ("run --device a/b=x -- true", '--device a/b=x: "x" is not a quantity'),
+        ("run --wait foo -- true", '--wait: "foo" is not a number of seconds'),
+        ("run --dry-run --no-agent --devices foo -- true", '--devices: "foo" has no number of devices'),
+        ("ps --agent foo", "--agent: "),
+        ("ps --token-file missing", "--token-file: missing: No such file"),
+        ("ps --ca-file missing", "--ca-file: missing: No such file"),
+        ("agent --listen foo", "--listen: "),
+        ("agent --web-listen foo", "--web-listen: "),
+        ("schedule --listen foo", "--listen: foo is not an address"),
+        ("schedule --health-listen foo", "--health-listen: foo is not an address"),
+        ("machine record --root missing host.tar.gz", "--root: missing is not a directory"),
+    ],
+)
+def test_values_that_commands_parse(words, start, tmp_path):
+    (tmp_path / "pod.yaml").write_text(POD)
+    name, *rest = words.split()
+    on = MACHINE if name in {"why", "simulate", "doctor", "agent"} and "--machine" not in rest else []
+
+    run = in_process(name, *on, *rest, cwd=tmp_path, env={"ALIGNUP_RUN_DIR": str(tmp_path), "HOME": str(tmp_path)})
+
+    assert run.stderr.startswith(f"alignup: {start}"), run.stderr
+    assert "Traceback" not in run.stderr
+    assert run.returncode == (125 if name == "run" else 2)
+
+
+def test_the_last_of_repeated_single_values_counts():
+    run = in_process("simulate", "--generate", "mixed", "--count", "1", "--count", "2", *MACHINE, "-o", "json")
+
+    assert run.stdout.count('"outcome"') == 2
