@@ -13,6 +13,7 @@ PACKAGES = {
     "curl": "curl",
     "dpkg-deb": "dpkg",
     "etcd": "etcd-server",
+    "fish": "fish",
     "hwloc-gather-topology": "hwloc",
     "ip": "iproute2",
     "ldd": "libc-bin",
@@ -22,6 +23,7 @@ PACKAGES = {
     "runc": "runc",
     "setpriv": "util-linux",
     "systemd-analyze": "systemd",
+    "zsh": "zsh",
 }
 
 

@@ -33,7 +33,7 @@ def complete(*words, env=None):
         (["why", "--pods", "exa"], ["file,exa"]),
         (["why", "--machine", "hos"], ["file,hos"]),
         (["machine", "show", "hos"], ["file,hos"]),
-        (["machine", "show", "pac"], ["file,pac", "plain,pack:2 numa:1 core:8 pu:2"]),
+        (["machine", "show", "pac"], ["file,pac", "plain,'pack:2 numa:1 core:8 pu:2'"]),
         (["mach"], ["plain,machine"]),
         (["why", "--sea"], ["plain,--search"]),
     ],

@@ -221,7 +221,7 @@ BAD = {
     "a missing machine file": (("--machine", "nowhere.xml"), pod(), "nowhere.xml does not exist"),
     "an invalid search time": (("--search", "nan"), pod(), "--search nan: not a number of seconds"),
     "a directory without state": (("--state", "."), pod(), "none of the kubelet's state files exists"),
-    "an unknown workload": (("--pod", "q"), pod(), "workload 'q' not found; found p"),
+    "an unknown workload": (("--pod", "q"), pod(), "workload 'q' not found; "),
 }
 
 

@@ -3,6 +3,7 @@
 Names come from a running agent or cluster that answers at once; without one there are none. A completer never fails.
 """
 
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +26,9 @@ def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomple
     """Files, and an example of a synthetic machine once its first letter is there."""
     found = [_item(incomplete, kind="file")]
     if incomplete and _SYNTHETIC.startswith(incomplete):
-        found.append(_item(_SYNTHETIC))
+        # bash inserts it as it is, other shells quote it.
+        is_bash = os.environ.get("_ALIGNUP_COMPLETE", "").startswith("bash")
+        found.append(_item(f"'{_SYNTHETIC}'" if is_bash else _SYNTHETIC))
     return found
 
 
