@@ -7,7 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,13 @@ from e2e import control_plane
 from e2e.control_plane import ControlPlane, extenders, free_ports
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import FakeNodes
+from e2e.schedule_replicas import NAMESPACE, extender_replicas
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
 
 SECONDS = 90.0  #: for what takes seconds
-EVENTS = Resource(type=PartialObject, kind="Event", plural="events", namespaced=True)
+NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 
 
 @pytest.fixture
@@ -187,3 +188,22 @@ async def test_while_the_service_is_down_pods_wait_or_are_scheduled_without_it(p
             await until(lambda: "waiting" in nodes.running, plane)
         bound = await client.get(PODS.at("waiting", namespace="default"))
         assert PLACEMENT_ANNOTATION in bound.metadata.annotations
+
+
+async def test_a_standby_takes_over_and_no_kubelet_rejects_a_pod(plane: ControlPlane) -> None:
+    """The first leader is killed right after it bound pods, so that the next one has to know of them."""
+    async with working_nodes(plane) as (client, nodes), AsyncExitStack() as stack:
+        await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+        replicas = extender_replicas(plane, count=2)
+        service = await asyncio.to_thread(replicas.__enter__)
+        stack.push_async_callback(asyncio.to_thread, replicas.__exit__, None, None, None)
+        for number in range(3):
+            await client.create(PODS, pod(f"first-{number}", 4), namespace="default")
+        await until(lambda: len(nodes.running) + len(nodes.rejected) == 3, plane)
+        await asyncio.to_thread(service.kill_leader)
+        for number, cpus in enumerate((4, 3, 3, 3)):  # the first one fits nowhere any more
+            await client.create(PODS, pod(f"second-{number}", cpus), namespace="default")
+
+        await until(lambda: len(nodes.running) + len(nodes.rejected) == 6, plane)
+        assert nodes.rejected == []
+        assert "second-0" not in nodes.running
