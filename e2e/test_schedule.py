@@ -27,6 +27,9 @@ WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
 
 SECONDS = 90.0  #: for what takes seconds
+PRIORITY_CLASSES = Resource(
+    type=PartialObject, group="scheduling.k8s.io", kind="PriorityClass", plural="priorityclasses"
+)
 NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 
 
@@ -207,3 +210,23 @@ async def test_a_standby_takes_over_and_no_kubelet_rejects_a_pod(plane: ControlP
         await until(lambda: len(nodes.running) + len(nodes.rejected) == 6, plane)
         assert nodes.rejected == []
         assert "second-0" not in nodes.running
+
+
+async def test_an_urgent_pod_takes_the_place_of_one_whose_end_admits_it(plane: ControlPlane) -> None:
+    """The nodes are full, so kube-scheduler asks which pods to evict."""
+    async with scheduled_cluster(plane) as (client, nodes, _):
+        await client.create(PRIORITY_CLASSES, {"metadata": {"name": "urgent"}, "value": 1000})
+        for cpus in (4, 3):
+            for number in range(3):
+                await client.create(PODS, pod(f"pod-{number}-{cpus}", cpus), namespace="default")
+            await until(lambda: len(nodes.running) >= (3 if cpus == 4 else 6), plane)  # noqa: B023 - called at once
+
+        urgent = pod("urgent", 4)
+        urgent["spec"]["priorityClassName"] = "urgent"
+        await client.create(PODS, urgent, namespace="default")
+        await until(lambda: "urgent" in nodes.running, plane)
+
+        evicted = {f"pod-{number}-{cpus}" for number in range(3) for cpus in (4, 3)} - nodes.running.keys()
+        assert [name[-1] for name in evicted] == ["4"]
+        assert nodes.rejected == []
+        assert "verb=preempt pod=default/urgent" in plane.log("alignup", 100_000)
