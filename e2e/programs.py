@@ -19,6 +19,7 @@ PACKAGES = {
     "ldd": "libc-bin",
     "mke2fs": "e2fsprogs",
     "openssl": "openssl",
+    "pipx": "pipx",
     "qemu-system-x86_64": "qemu-system-x86",
     "runc": "runc",
     "setpriv": "util-linux",

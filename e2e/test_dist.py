@@ -1,6 +1,11 @@
-"""``make dist`` builds, twice the same, a wheel that runs in an empty environment without this checkout."""
-# ruff: noqa: S101, S603
+"""``make dist`` builds, twice the same, a wheel that runs in an empty environment without this checkout.
 
+pip, pipx and uv get the libraries from the package index that they are configured to use.
+"""
+# ruff: noqa: S101, S603, S607
+
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from alignup import __version__
+from e2e.programs import not_installed
 from tools import dist
 
 TIMEOUT = 900  #: seconds
@@ -52,3 +58,44 @@ def test_it_installs_and_runs_in_an_empty_environment(built: Path, tmp_path: Pat
     share = tmp_path / "venv" / "share"
     assert (share / "man" / "man1" / "alignup-why.1").is_file()
     assert (share / "bash-completion" / "completions" / "alignup").is_file()
+
+
+@pytest.mark.parametrize("source", ["wheel", "clone"])
+def test_pipx_installs_the_commands(built: Path, tmp_path: Path, source: str) -> None:
+    if absent := not_installed(["pipx"]):
+        pytest.skip(absent)
+    env = {**os.environ, "PIPX_HOME": str(tmp_path / "home"), "PIPX_BIN_DIR": str(tmp_path / "bin")}
+    env |= {"PIPX_MAN_DIR": str(tmp_path / "man"), "PIPX_DEFAULT_PYTHON": sys.executable}
+
+    subprocess.run(
+        ["pipx", "install", f"{_package(built, source)}[agent,cluster]"], env=env, check=True, timeout=TIMEOUT
+    )
+
+    assert _output([tmp_path / "bin" / "alignup", "-V"], tmp_path).startswith(f"alignup {__version__} (commit ")
+    assert _output([tmp_path / "bin" / "alignup", "observe", "--help"], tmp_path).startswith("Usage: ")
+    assert _output([tmp_path / "bin" / "kubectl-alignup", "--help"], tmp_path).startswith("Usage: ")
+    assert (tmp_path / "man" / "man1" / "alignup-why.1").exists()
+
+
+@pytest.mark.parametrize("source", ["wheel", "clone"])
+def test_uvx_runs_one_command_without_installing_it(built: Path, tmp_path: Path, source: str) -> None:
+    if not shutil.which("uvx"):
+        pytest.skip("not installed: uvx (pip install uv)")
+    env = {**os.environ, "UV_CACHE_DIR": str(tmp_path / "cache"), "UV_TOOL_DIR": str(tmp_path / "tools")}
+    package = _package(built, source)
+
+    shown = _output(["uvx", "--from", package, "alignup", "machine", "show", "numa:2 core:2 pu:1"], tmp_path, env)
+    helped = _output(["uvx", "--from", f"{package}[cluster]", "kubectl-alignup", "--help"], tmp_path, env)
+
+    assert "2 NUMA nodes" in shown
+    assert helped.startswith("Usage: ")
+
+
+def _package(built: Path, source: str) -> str:
+    """What is installed: the wheel, or the directory of this checkout."""
+    return str(next(built.glob("*.whl"))) if source == "wheel" else str(dist.ROOT)
+
+
+def _output(command: list[str | Path], place: Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run(command, cwd=place, env=env, capture_output=True, text=True, check=True, timeout=TIMEOUT)
+    return str(done.stdout)

@@ -5,6 +5,7 @@ import io
 
 import pytest
 
+from alignup.cli import sweep_output
 from tests.cli.commands import in_process
 from tests.fleet.hosts.test_html_report import rows_of
 
@@ -99,3 +100,15 @@ def test_an_address_is_for_dask(spec):
 
     assert run.returncode == 2
     assert "--dask requires --engine dask" in run.stderr
+
+
+def test_without_dask_the_extra_is_named(spec, monkeypatch):
+    monkeypatch.setattr(sweep_output, "find_spec", lambda _: None)
+
+    run = sweep(spec, "--engine", "dask")
+
+    assert run.returncode == 1
+    assert run.stderr.startswith(
+        "alignup: distributed is not installed\n  Run in a clone of the repository: pip install"
+    )
+    assert "[fleet]" in run.stderr

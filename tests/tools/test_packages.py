@@ -4,6 +4,7 @@ import json
 import re
 import runpy
 import subprocess
+import tomllib
 
 import pytest
 
@@ -53,6 +54,14 @@ def test_completions_are_where_shells_look_for_them(shared):
     assert "complete -o nosort -F" in shared["bash-completion/completions/alignup"]
     assert shared["zsh/site-functions/_alignup"].startswith("#compdef alignup\n")
     assert "complete --no-files --command alignup" in shared["fish/vendor_completions.d/alignup.fish"]
+
+
+def test_the_page_of_installation_has_every_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    page = (ROOT / "docs" / "install.md").read_text("utf-8")
+
+    extras = project["optional-dependencies"].keys() - {"dev", "browser"}
+    assert [extra for extra in extras if f"| `{extra}` |" not in page] == []
 
 
 class TestCommit:

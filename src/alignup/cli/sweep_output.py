@@ -3,6 +3,7 @@
 import hashlib
 import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from alignup import __version__
 from alignup.align.errors import SettingsError
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError
+from alignup.cli.installation import MissingLibraryError
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate_cluster import name_field, resolve_group
@@ -40,6 +42,8 @@ _FIGURES = ("started", "failed", "pending", "rejections", "waiting_p99", "strand
 def run(spec: Path, options: SweepOptions, output: str) -> None:
     if options.dask and options.engine != "dask":
         raise InputError("--dask requires --engine dask", advice="Add --engine dask.")
+    if options.engine == "dask" and find_spec("distributed") is None:
+        raise MissingLibraryError(ImportError(name="distributed"), "fleet")
     inputs.check_writable("--html", options.html)
     with inputs.input_errors(f"in {spec}", advice=_GIVE_SPEC):
         found = sweep_spec.read(spec)

@@ -110,7 +110,7 @@ class DaskEngine:
         try:
             from distributed import Client  # noqa: PLC0415 - an extra, and slow to import
         except ImportError as error:
-            raise SettingsError("Dask is not installed: install alignup[fleet]") from error
+            raise SettingsError("Dask is not installed: it is in the extra fleet") from error
         try:
             if self._address is not None:
                 self.client = Client(self._address, timeout=self._timeout, set_as_default=False)  # type: ignore[no-untyped-call]
