@@ -5,7 +5,7 @@ its first node.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -19,7 +19,7 @@ from alignup.align.workload import Pod
 from alignup.cluster.node_selection import exclusions
 from alignup.cluster.view import ClusterView
 from alignup.kubeapi.objects import ApiNode, ApiPodSpec
-from alignup.placement.verdict import Verdict, VerdictKind, unknown
+from alignup.placement.verdict import NO_REPORT, Verdict, VerdictKind, unknown
 
 NO_REMEDIES = Remedies()
 
@@ -58,7 +58,7 @@ class NodeAnswer:
     @property
     def numa_nodes(self) -> str:
         """Where the containers go; empty unless the kubelet admits the pod."""
-        found = {one.container: _show_nodes(one) for one in self.verdict.placements}
+        found = {one.container: _show_nodes(one) for one in self.verdict.shared_placements}
         if len(set(found.values())) == 1:
             return next(iter(found.values()))
         return ", ".join(f"{container}: {nodes}" for container, nodes in found.items())
@@ -98,9 +98,20 @@ def ask_nodes(
 
     Search up to *seconds* in all for changes that would admit it where it is rejected.
     """
-    answers = sorted(_answers(view, pod, spec), key=lambda one: one.node)
+    return group_answers(view, pod, iterate_answers(view, pod, spec), seconds=seconds, clock=clock)
+
+
+def group_answers(
+    view: ClusterView,
+    pod: Pod,
+    answers: Iterable[NodeAnswer],
+    *,
+    seconds: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
+) -> PodAnswers:
+    """The groups of all *answers* to *pod*; see ``ask_nodes``."""
     grouped: dict[tuple[NodeAnswerKind, str, str], list[NodeAnswer]] = {}
-    for one in answers:
+    for one in sorted(answers, key=lambda one: one.node):
         where = one.numa_nodes if one.kind is NodeAnswerKind.ADMITS else ""
         grouped.setdefault((one.kind, one.reason, where), []).append(one)
     order = list(NodeAnswerKind)
@@ -123,11 +134,12 @@ def _deadline(clock: Callable[[], float], seconds: float) -> Callable[[], bool]:
     return lambda: clock() > end
 
 
-def _answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[NodeAnswer]:
+def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[NodeAnswer]:
+    """The answers of all nodes; the cluster may change meanwhile."""
     verdicts = view.cluster.feasible(pod)
     for name, node in view.nodes.items():
         record = view.cluster.record(name)
-        verdict = verdicts[name] if record else unknown(view.unknown[name])
+        verdict = verdicts[name] if record else unknown(view.unknown.get(name, NO_REPORT.reason))
         if record and record.holds(pod.uid):
             verdict = view.cluster.assume(pod, name)  # changes nothing: the pod is there
         excluded = exclusions(node, spec)

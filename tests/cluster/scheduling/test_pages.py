@@ -7,8 +7,10 @@ import re
 import httpx2
 import pytest
 
+from alignup.cluster.scheduling import page_backend
 from alignup.cluster.scheduling.page_backend import LivePages
 from alignup.kube.pod import pod_to_dict
+from alignup.kubeapi.objects import ApiPodSpec
 from alignup.serve.pages.cluster_page import CHUNK, NodeCard, read_query, select_cards
 from alignup.serve.pages.predictions import INTERVAL, PredictionHistory
 from alignup.serve.schedule_app import schedule_app
@@ -88,6 +90,27 @@ async def test_a_pasted_manifest_is_answered_for_groups_of_nodes(pages, nodes, s
     assert "<script>alert" not in wrong.text
     assert foreign.status_code == 403
     assert service.live.find_pod("default", "wide") is None
+
+
+async def test_other_requests_are_served_while_many_nodes_are_asked(service, nodes, monkeypatch):
+    monkeypatch.setattr(page_backend, "AT_ONCE", 1)
+    for number in range(8):
+        nodes.add(f"more-{number}")
+    await until(lambda: len(service.live.cluster.hosts) == 10)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    (found,) = await LivePages(service.live, service.problems).ask_nodes(WIDE, ApiPodSpec())
+    counting.cancel()
+
+    assert len(found.nodes) == 10
+    assert turns >= 20  # between any two verdicts, and between any two answers
 
 
 async def test_pods_are_found_and_explained(pages, nodes, service):

@@ -1,7 +1,7 @@
 """The live cluster for the web pages; implements ``serve.pages.cluster_pages.ClusterBackend``.
 
-Everything but the search for remedies runs in the event loop of the live cluster. Cards are kept until their node
-changes, so that a page about thousands of nodes costs little.
+Everything but the search for remedies runs in the event loop of the live cluster, some nodes at a time. Cards are kept
+until their node changes, so that a page about thousands of nodes costs little.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.cluster.node_selection import show_taint
-from alignup.cluster.pod_answers import AnswerGroup, NodeAnswerKind, ask_nodes
+from alignup.cluster.pod_answers import AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
 from alignup.cluster.scheduling.live_cluster import LiveCluster
 from alignup.cluster.scheduling_spec import scheduling_spec
 from alignup.cluster.sources import known_pod
@@ -32,6 +32,7 @@ from alignup.serve.streaming import EventSource
 CHANGE_SECONDS = 1.0  #: between events about changes
 SEARCH_SECONDS = 1.0  #: for changes that would admit a pod
 MAX_WORKLOADS = 20  #: of one manifest
+AT_ONCE = 100  #: nodes that are asked before the loop does something else
 MAX_SEARCHED = 3  #: groups of nodes for which remedies are searched
 
 _NOTHING = Pod(name="", namespace="", uid="", containers=())
@@ -99,8 +100,8 @@ class LivePages:
         return await self._ask(pod.metadata.full_name, known_pod(pod).pod, spec, bound)
 
     async def _ask(self, name: str, pod: Pod, spec: ApiPodSpec, notes: Sequence[str]) -> AnsweredPod:
-        groups = ask_nodes(self._view(), pod, spec).groups
         answered, searched = [], 0
+        groups = await self.ask_nodes(pod, spec)
         for group in groups:
             one = _answered(group)
             if group.host is not None and group.first.kind is NodeAnswerKind.REJECTS and searched < MAX_SEARCHED:
@@ -108,6 +109,20 @@ class LivePages:
                 one = replace(one, proposals=await asyncio.to_thread(_proposals, group.host, pod))
             answered.append(one)
         return AnsweredPod(name=name, groups=tuple(answered), notes=tuple(notes))
+
+    async def ask_nodes(self, pod: Pod, spec: ApiPodSpec) -> tuple[AnswerGroup, ...]:
+        """Ask some nodes at a time: thousands of them can take a second, in which schedulers would wait."""
+        cluster = self._live.cluster
+        for number, name in enumerate(cluster.hosts, start=1):
+            cluster.verdict(pod, name)  # is kept
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        view, answers = self._view(), []
+        for number, answer in enumerate(iterate_answers(view, pod, spec), start=1):
+            answers.append(answer)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return group_answers(view, pod, answers).groups
 
     def _view(self) -> ClusterView:
         live, nodes = self._live, {}
