@@ -13,6 +13,7 @@ from alignup.cli.app import Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     HostOptions,
+    check_exists,
     choice_option,
     count_option,
     flag_option,
@@ -129,6 +130,11 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         default = address.UnixAddress(root / address.SOCKET_NAME)
         listen = address.parse_address(options.listen, listening=True) if options.listen else default
     _check_listen(options, listen)
+    check_exists(
+        token_file=options.token_file,
+        tls_cert_file=options.tls_cert_file,
+        tls_private_key_file=options.tls_private_key_file,
+    )
     web = _web_address(options)
     node = inputs.read_host(replace(host, state=None, pods=()))
     containers = None

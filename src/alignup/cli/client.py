@@ -22,7 +22,7 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import AlignError, ParseError
 from alignup.cli.app import InputError
 from alignup.cli.exit_codes import FAILED
-from alignup.cli.options import option, path_option
+from alignup.cli.options import check_exists, option, path_option
 
 if TYPE_CHECKING:
     import socket
@@ -257,8 +257,7 @@ def connect(options: AgentOptions, *, timeout: float = TIMEOUT) -> AgentClient:
         raise InputError(f"{error.filename}: {error.strerror}", where="in --token-file") from error
     if not token.isascii() or len(token.split()) > 1:
         raise InputError(f"{options.token_file} does not contain a token", where="in --token-file")
-    if options.ca_file is not None and not options.ca_file.exists():
-        raise InputError(f"{options.ca_file}: No such file or directory", where="in --ca-file")
+    check_exists(ca_file=options.ca_file)
     return AgentClient(address, token=token, timeout=timeout, ca_file=options.ca_file)
 
 

@@ -54,7 +54,7 @@ def _report(error: Exception, session: Session) -> None:
         case click.BadParameter(param=click.Option() as option) if not isinstance(error, click.MissingParameter):
             what = error.message.rstrip(".").replace("not a valid integer range", "not an integer")
             what = what.replace("not a valid float range", "not a number").replace("a valid integer", "an integer")
-            advice = f"Try '{error.ctx.command_path} --help'." if error.ctx else ""
+            advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else ""
             _print_error(f"{option.opts[-1]}: {what}", details=(advice,))
         case click.UsageError():
             error.show()

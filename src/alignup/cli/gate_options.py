@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli.listen_address import parse_listen_address
-from alignup.cli.options import count_option, flag_option, option, path_option
+from alignup.cli.options import check_exists, count_option, flag_option, option, path_option
 
 if TYPE_CHECKING:
     from alignup.cluster.gate.service import GateServiceOptions
@@ -35,6 +35,7 @@ def gate_service_options(options: GateCommandOptions, *, namespace: str) -> "Gat
     """Return what the gate is given, *namespace* being that of its Service; ``None``: there is no gate."""
     if (options.webhook_cert_file is None) != (options.webhook_private_key_file is None):
         raise click.UsageError("--webhook-cert-file and --webhook-private-key-file need each other.")
+    check_exists(webhook_cert_file=options.webhook_cert_file, webhook_private_key_file=options.webhook_private_key_file)
     if not options.gate:
         if options.webhook_listen is not None:
             raise click.UsageError("--webhook-listen needs --gate: nobody would release the pods.")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from alignup.align.quick_dataclass import dataclass
+from alignup.cli.app import InputError
 from alignup.cli.completers import complete_files, complete_machines
 
 Decorator = Callable[[Any], Any]
@@ -62,6 +63,13 @@ def count_option(default: int, help_text: str, *, minimum: int = 0) -> Any:
 
 def flag_option(help_text: str, *names: str) -> Any:
     return option("", help_text, "", *names, is_flag=True)
+
+
+def check_exists(**paths: Path | None) -> None:
+    """Raise an ``InputError`` for the first of these options, named as their parameters, whose file is missing."""
+    for name, path in paths.items():
+        if path is not None and not path.exists():
+            raise InputError(f"{path}: No such file or directory", where=f"in --{name.replace('_', '-')}")
 
 
 IGNORE_MISSING_HELP = "Admit pods that request devices which no device plugin provides, as a kubelet does"

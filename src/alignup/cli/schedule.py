@@ -17,7 +17,15 @@ from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.gate_options import GateCommandOptions, gate_service_options
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
-from alignup.cli.options import choice_option, count_option, flag_option, option, path_option, with_options
+from alignup.cli.options import (
+    check_exists,
+    choice_option,
+    count_option,
+    flag_option,
+    option,
+    path_option,
+    with_options,
+)
 
 if TYPE_CHECKING:
     from alignup.cluster.scheduling.service import LeaseOptions, ScheduleOptions
@@ -107,6 +115,11 @@ def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions)
 
     listen = parse_listen_address(options.listen, "--listen")
     _check_security(options, listen)
+    check_exists(
+        tls_cert_file=options.tls_cert_file,
+        tls_private_key_file=options.tls_private_key_file,
+        client_ca_file=options.client_ca_file,
+    )
     health = None
     if options.health_listen is not None:
         health = parse_listen_address(options.health_listen, "--health-listen").pair
