@@ -98,7 +98,9 @@ def test_no_pod_is_rejected(
 
     print(f"{mode}: {dict(predictions)}")
     assert sum(predictions.values())
-    assert all('outcome="as_predicted"' in labels for labels in predictions)
+    wrong = [labels for labels in predictions if 'outcome="as_predicted"' not in labels]
+    # A pod can end after the prediction and before the admission; the next one then gets its CPUs, and is not rejected.
+    assert all('outcome="placed_elsewhere"' in labels and 'cause="pod_end"' in labels for labels in wrong)
     assert sum(found.rejected for found in baseline.values()), "the workloads are no trouble on this cluster"
     assert {name: found.rejected for name, found in ours.items()} == dict.fromkeys(ours, 0)
     assert [reason for found in ours.values() for reason in found.reasons if "Pod was rejected" in reason] == []
