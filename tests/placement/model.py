@@ -107,7 +107,9 @@ class Simulation:
         self.disturbances = disturbances or Disturbances()
 
     def run(self, placements: int) -> Outcome:
+        limit = 60.0 * (placements + 10)
         while self.outcome.placements < placements:
+            assert self.world.now < limit, "nothing is placed any more"
             self.world.step()
         now = self.outcome.seconds = self.world.now
         for kubelet in self.kubelets:
@@ -119,7 +121,7 @@ class Simulation:
 
     def drain(self) -> int:
         """Let everything end; the number of pods that were never placed."""
-        self.disturbances = Disturbances()
+        self.disturbances = Disturbances(devices=self.disturbances.devices)  # failed ones become healthy again
         limit = self.world.now + 600
         while self.pending and self.world.now < limit:
             self.world.step()

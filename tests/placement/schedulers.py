@@ -82,11 +82,11 @@ class CountingTotals:
         for name, host in self.hosts.items():
             if self.placed[name].pop(pod.uid, None):
                 self.scheduler.forget(pod, host)
+                self.synchronize(name)
 
     def handle(self, found: PodObject, stage: PodStage, _: str) -> None:
         if stage is PodStage.ENDED:
             self.forget(found.pod)
-            self.synchronize(found.host)
 
     def report(self, report: HostReport) -> None:
         self.latest[report.host] = report
@@ -96,6 +96,7 @@ class CountingTotals:
         latest, known = self.latest.get(name), self.placed[name]
         if self.reads_reports and latest and latest.ledger.pods.keys() == known.keys():
             self.hosts[name].kubelet.ledger = latest.ledger
+            self.scheduler.index.touch(name)
             for pod in known.values():
                 self.scheduler.forget(pod, self.hosts[name])
 
