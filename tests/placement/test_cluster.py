@@ -677,6 +677,33 @@ class TestCausesOfRejections:
     def test_none_of_them(self):
         assert self.cause(self.assumed()) is Cause.UNEXPLAINED
 
+    def test_a_rejection_counts_also_after_the_report_that_told_of_it(self):
+        """A pod of others came before ours, and one after it, which is the only one that the report contains."""
+        cluster, one = self.assumed(), host()
+        later = pod("later")
+        for uid in ("earlier", "ours", "later"):
+            cluster.observe(pod(uid), "a", PodStage.RUNNING)
+        cluster.observe(pod("earlier"), "a", PodStage.ENDED)
+        one.admit(later)
+        cluster.confirm(report("a", one, 2))
+
+        assert self.cause(cluster) is Cause.FOREIGN_POD
+
+    def test_a_pod_that_was_passed_over_and_ended_counts_no_more(self):
+        cluster, one = self.assumed(), host()
+        later = pod("later")
+        for uid in ("ours", "later"):
+            cluster.observe(pod(uid), "a", PodStage.RUNNING)
+        one.admit(later)
+        cluster.confirm(report("a", one, 2))
+        cluster.observe(pod("ours"), "a", PodStage.ENDED)
+
+        cluster.observe_rejection("ours", "a", "TopologyAffinityError")
+
+        record = cluster.record("a")
+        assert record
+        assert (cluster.take_rejections(), record.rejected) == ([], [])
+
     def test_a_pod_that_was_not_predicted_is_not_listed(self):
         cluster = self.assumed()
         cluster.observe(pod("foreign"), "a", PodStage.RUNNING)

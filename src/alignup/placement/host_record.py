@@ -85,6 +85,7 @@ class HostRecord:
         self._log: list[LogEntry] = []
         self._states: PossibleStates | None = None
         self.rejected: list[RejectedBinding] = []
+        self._skipped: dict[str, Binding] = {}  #: predicted pods of which a report says that they were not admitted
         self._steps: dict[tuple[str, int], _Step] = {}  #: by what happened and the identity of the ledger before
 
     @property
@@ -109,7 +110,8 @@ class HostRecord:
         """Continue from a newer report: forget the events that it contains."""
         ledger = report.ledger
         confirmed = tuple([one for one in self.bindings if one.uid in ledger.pods])
-        skipped = self._skipped(confirmed)
+        skipped = self._find_skipped(confirmed)
+        self._skipped |= {one.uid: one for one in skipped if not one.foreign}
         self.model, self.report = model, report
         self._log = [one for one in self._log if one not in confirmed and one not in skipped]
         logged = {(one.uid, one.stage) for one in self._log if isinstance(one, StageChange)}
@@ -121,7 +123,7 @@ class HostRecord:
         self._steps.clear()
         return Replaced(confirmed, skipped)
 
-    def _skipped(self, confirmed: Sequence[Binding]) -> tuple[Binding, ...]:
+    def _find_skipped(self, confirmed: Sequence[Binding]) -> tuple[Binding, ...]:
         """The bindings that were certainly recorded before a confirmed one, and that are not confirmed themselves."""
         observed = [one for one in self.bindings if one.observed]
         return tuple(
@@ -157,6 +159,8 @@ class HostRecord:
         self._changed()
 
     def observe_stage(self, uid: str, stage: PodStage) -> None:
+        if stage is PodStage.ENDED:
+            self._skipped.pop(uid, None)
         if self.holds(uid):
             self._log.insert(self._first_unobserved(), StageChange(uid, stage))
             self._changed(prune=True)
@@ -168,16 +172,17 @@ class HostRecord:
         self._changed()
 
     def forget(self, uid: str) -> Binding | None:
-        """Forget a binding that did not happen, or that the kubelet rejected."""
+        """Forget a binding that did not happen, or that the kubelet rejected; a report may have told so before."""
         found = self.binding(uid)
-        if found:
-            self._log = [one for one in self._log if one.uid != uid]
-            self._changed()
+        if found is None:
+            return self._skipped.pop(uid, None)
+        self._log = [one for one in self._log if one.uid != uid]
+        self._changed()
         return found
 
     def disturb(self, cause: Cause) -> None:
         """Something happened that can change the kubelet's decision on every unconfirmed pod."""
-        for binding in (*self.bindings, *(one.binding for one in self.rejected)):
+        for binding in (*self.bindings, *self._skipped.values(), *(one.binding for one in self.rejected)):
             binding.causes.add(cause)
 
     def states(self) -> PossibleStates:
