@@ -2,7 +2,7 @@
 
 Small in ``make test``, tens of thousands of placements in ``make soak``; set ``ALIGNUP_PLACEMENTS`` to the number of
 each run, for example 100,000 with ``-k no_kubelet_rejects``. The figures in docs/why/placement.md and
-docs/scheduling.md are those of ``ALIGNUP_PLACEMENTS=300``.
+docs/scheduling.md are those of ``ALIGNUP_PLACEMENTS=3000``.
 """
 
 import os
