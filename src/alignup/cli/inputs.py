@@ -71,8 +71,11 @@ def read_configuration(
     config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None
 ) -> Configuration:
     """Return the configuration; its warnings include what is unknown about it."""
-    source = configuration_text(config, changes, config_dir=config_dir)
-    place = ConfigurationPlace(source, changes)
+    return _parse_configuration(ConfigurationPlace(configuration_text(config, changes, config_dir=config_dir), changes))
+
+
+def _parse_configuration(place: ConfigurationPlace) -> Configuration:
+    source = place.source
     with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION, locate=place.locate):
         found = configuration.read(source.text, name=source.name)
     return replace(found, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in found.warnings)))
@@ -123,28 +126,28 @@ def _read_file(path: Path, *, option: str) -> bytes:
 
 def read_host(options: HostOptions) -> HostInput:
     machine = read_machine(options.machine, options.devices)
-    read = read_configuration(options.config, options.changes, config_dir=options.config_dir)
-    host = build_host(machine, read, options)
+    found = build_host(machine, options)
     if options.state is not None:
-        return _with_state(HostInput(host, read, read.warnings), options.state, options.pods)
+        return _with_state(found, options.state, options.pods)
     if options.pods:
         raise InputError("--pods requires --state", advice="Add --state DIR.")
-    return HostInput(host, read, read.warnings)
+    return found
 
 
-def build_host(machine: Machine, read: Configuration, options: NodeOptions) -> Host:
-    """An empty host; *read* is the configuration of *options*, which errors refer to."""
-    given = options.config or options.config_dir
-    where = f"with {given or 'this configuration'} on {options.machine or 'this machine'}"
+def build_host(machine: Machine, options: NodeOptions) -> HostInput:
+    """An empty host with the configuration of *options*."""
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir)
     place = ConfigurationPlace(source, options.changes)
+    read = _parse_configuration(place)
+    given = options.config or options.config_dir
+    where = f"with {given or 'this configuration'} on {options.machine or 'this machine'}"
     with input_errors(where, advice=_RUN_DOCTOR, locate=place.locate):
         settings = configuration.host_settings(read, machine)
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
     with input_errors(where, advice=advice, locate=place.locate):
         try:
-            return Host(machine, settings)
+            return HostInput(Host(machine, settings), read, read.warnings)
         except SettingsError as error:
             errors = () if many else configuration.startup_errors(read, machine)
             raise next((one for one in errors if str(error) in str(one)), error) from error

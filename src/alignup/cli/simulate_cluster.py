@@ -121,11 +121,10 @@ def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
     own = replace(host, machine=group.machine, config=config, changes=(*host.changes, *group.changes))
     try:
         machine = inputs.read_machine(group.machine, group.devices)
-        read = inputs.read_configuration(config, own.changes, config_dir=host.config_dir)
-        found = inputs.build_host(machine, read, own)
+        settings = inputs.build_host(machine, own).host.settings
     except InputError as error:
         raise name_field(error, group.source) from error.__cause__
-    return HostGroup(name=group.name, count=group.count, machine=machine, settings=found.settings, labels=group.labels)
+    return HostGroup(name=group.name, count=group.count, machine=machine, settings=settings, labels=group.labels)
 
 
 def name_field(error: InputError, source: ObjectReader | None) -> InputError:

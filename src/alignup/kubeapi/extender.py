@@ -30,14 +30,12 @@ class NodeList(msgspec.Struct, frozen=True, gc=False):
 class NodeNames(Collection[str]):
     """The names in a JSON array of thousands, decoded only if more than a few of them matter.
 
-    Decoding and hashing all of them would take longer than most answers. What is no array of names is a ``ParseError``
-    when it is decoded.
+    Decoding and hashing all of them would take longer than most answers. What is no array of names is a ``ParseError``.
     """
 
     def __init__(self, array: bytes) -> None:
         self._array = array
-        simple = array.startswith(b"[") and b"\\" not in array
-        self._searches = MAX_SEARCHES if simple else 0  #: that are left before all names are decoded
+        self._searches = MAX_SEARCHES if _has_plain_names(array) else 0  #: left before all names are decoded
         self._decoded: frozenset[str] | None = None
 
     def __contains__(self, name: object) -> bool:
@@ -56,6 +54,12 @@ class NodeNames(Collection[str]):
 
     def _decode(self) -> tuple[str, ...]:
         return read_message(self._array, tuple[str, ...])
+
+
+def _has_plain_names(array: bytes) -> bool:
+    """Whether a JSON text is an array of strings without escapes and commas."""
+    flat = array.startswith(b"[") and array.count(b"[") == 1 and b"{" not in array
+    return flat and b"\\" not in array and array.count(b'"') == 2 * (array.count(b",") + 1)
 
 
 class ExtenderArgs(_Message, frozen=True):

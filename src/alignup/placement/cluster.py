@@ -372,7 +372,7 @@ class Cluster:
         record.rejected = waiting
 
     def _ended_before(self, binding: Binding, record: HostRecord) -> bool:
-        """Whether the end of pods that the prediction counted with explains a rejection."""
+        """Whether a rejection is explained by pods that ended after the prediction."""
         if binding.ledger is None:
             return False
         known = record.ledger.pods

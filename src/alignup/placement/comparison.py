@@ -1,6 +1,6 @@
-"""Compares what a pod got with its prediction, and finds out whether the end of another pod explains a difference.
+"""Compares what a pod got with its prediction.
 
-Or a rejection.
+The end of another pod between the prediction and the admission can explain a difference, or a rejection.
 """
 
 from collections import Counter

@@ -64,7 +64,7 @@ class Cause(StrEnum):
     KUBELET_RESTART = "kubelet_restart"  #: a starting kubelet admits the pods it finds by age
     DEVICES = "devices"  #: devices came, went, or changed their health
     PREEMPTION = "preemption"  #: the kubelet ended pods for a critical one
-    POD_END = "pod_end"  #: a pod ended before the admission that the prediction counted with
+    POD_END = "pod_end"  #: a pod ended between the prediction and the admission
     HOST_RESOURCES = "host_resources"  #: the host as a whole had no room (OutOfcpu and so on)
     APPROXIMATE = "approximate"  #: the report about the host was not exact
     UNEXPLAINED = "unexplained"  #: none of these: a defect of the prediction

@@ -373,7 +373,7 @@ async def test_malformed_messages_are_refused(http, verb, body):
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize"])
-@pytest.mark.parametrize("names", [7, {"a": 1}, ["x", 7], [["x"]]])
+@pytest.mark.parametrize("names", [7, {"a": 1}, ["x", 7], [["x"]], ["b", 7], [["b"]], [{"b": 7}]])
 async def test_malformed_names_are_refused(http, verb, names):
     content = json.dumps({"Pod": api_pod(WIDE), "NodeNames": names})
 

@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 class Binder:
-    """Writes bindings while *leads* returns true: another leader would not count with later ones."""
+    """Writes bindings while *leads* returns true: the next leader would not know of later ones."""
 
     def __init__(
         self,
