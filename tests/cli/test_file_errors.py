@@ -1,5 +1,7 @@
 """An error in a file that people write begins with ``FILE:LINE: FIELD:``, whatever the file and the command."""
 
+import os
+
 import pytest
 
 from tests.cli.commands import in_process
@@ -219,3 +221,18 @@ def test_the_files_are_valid_without_the_bad_values(name, place):
     named = ["--config-dir", "drop"] if name.startswith("drop/") else [name]
 
     assert in_process(*words, *named, cwd=place).returncode == 0
+
+
+def test_a_configuration_from_a_pipe_is_named(tmp_path):
+    read, write = os.pipe()
+    with os.fdopen(read, "rb"):
+        with os.fdopen(write, "wb") as file:
+            file.write(
+                FILES["kubelet.yaml"].replace("topologyManagerPolicy: none", "topologyManagerPolicy: 7").encode()
+            )
+        (tmp_path / "pod.yaml").write_text(FILES["pod.yaml"])
+
+        result = in_process("why", "-f", str(tmp_path / "pod.yaml"), *MACHINE, "--config", f"/dev/fd/{read}")
+
+    assert result.returncode == 2
+    assert f"/dev/fd/{read}: " in result.stderr

@@ -32,7 +32,7 @@ class ConfigurationPlace(NamedTuple):
         found = _PART.fullmatch(self.source.name)
         file = self.source.origin(problem.field) or (found["file"] if found else self.source.name)
         path = Path(file)
-        if not path.is_file():
+        if not path.exists():
             return str(problem)
         parent = found["field"] if found and found["field"] and file == found["file"] else ""
         if parent == "data.kubelet":
@@ -53,6 +53,8 @@ class ConfigurationPlace(NamedTuple):
 
 
 def _read(path: Path) -> bytes:
+    if not path.is_file():  # a pipe, which was read already
+        return b""
     with suppress(OSError), path.open("rb") as file:
         return file.read(_MAX_BYTES)
     return b""
