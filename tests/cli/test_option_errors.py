@@ -62,6 +62,8 @@ def test_numbers_and_choices(words, option):
         ("simulate --generate mixed --html missing/file", "--html: missing/file: No such file"),
         ("simulate --generate mixed --svg missing/file", "--svg: missing/file: No such file"),
         ("simulate --generate mixed --strategy foo", "--strategy: is for clusters"),
+        ("simulate --generate mixed --strategy alignup", "--strategy: is for clusters"),
+        ("simulate --generate mixed --retries 6", "--retries: is for clusters"),
         ("simulate --generate mixed --rate 2", "--rate: is for clusters"),
         ("simulate --generate mixed --nodes 2 --strategy foo", "--strategy: unknown strategy foo"),
         ("doctor --config pod.yaml --kubelet-dir missing", "--kubelet-dir: missing"),

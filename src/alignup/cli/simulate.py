@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from alignup.cli.app import InputError, define_command
 from alignup.cli.options import (
@@ -19,7 +20,6 @@ from alignup.cli.options import (
 )
 
 _PROFILES = ("telco", "training", "inference", "mixed")
-_CLUSTER_DEFAULTS = {"strategy": "alignup", "retries": 6, "rate": 1.0, "stay": False}
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml"
 
 
@@ -59,19 +59,19 @@ class SimulateOptions:
         "NAME,…",
         "Strategies of the cluster's scheduler to compare: alignup, alignup-least-allocated, alignup-most-allocated, "
         "aggregate, blind-least-allocated, blind-most-allocated, or all",
-        default=_CLUSTER_DEFAULTS["strategy"],
+        default="alignup",
     )
     retries: int = option(
         "N",
         "How often a pod is created again after kubelets rejected it",
         type=click.IntRange(0, 1000),
-        default=_CLUSTER_DEFAULTS["retries"],
+        default=6,
     )
     rate: float = option(
         "FACTOR",
         "Create the pods of a cluster so many times as fast",
         type=click.FloatRange(0, min_open=True),
-        default=_CLUSTER_DEFAULTS["rate"],
+        default=1.0,
     )
     stay: bool = flag_option("Ignore when pods of a cluster end: all stay")
 
@@ -110,8 +110,9 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
 
         simulate_cluster.run(host, options, output)
         return
+    context = click.get_current_context()
     for name in ("strategy", "retries", "rate", "stay"):
-        if getattr(options, name) != _CLUSTER_DEFAULTS[name]:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             raise InputError("is for clusters", where=f"in --{name}", advice="Add --nodes N or --cluster FILE.")
     from alignup.cli import simulate_output  # noqa: PLC0415
 
