@@ -1,10 +1,12 @@
 """The gate controller, with a scheduler and kubelets."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from alignup.cluster.gate.controller import GateController
 from alignup.cluster.gate.names import GATE, NODE_ANNOTATION
-from alignup.cluster.gate.options import GateOptions
+from alignup.cluster.gate.options import GateMetrics, GateOptions
 from alignup.cluster.gate.pod_queue import GatedPod, waiting_order
 from alignup.cluster.gate.releases import AvoidedNodes, scheduled_condition
 from alignup.kubeapi.objects import ApiPod
@@ -356,3 +358,87 @@ async def test_a_pod_that_waits_long_gets_a_node_although_smaller_pods_keep_comi
             break
     assert cluster.bound()["wide"]
     assert cluster.rejected == []
+
+
+@pytest.fixture
+async def kept_node(cluster, controller, clock):
+    """Node ``a`` alone, full: 3 CPUs of ``left`` on NUMA node 0, 2 of ``right`` on node 1; ``wide`` has waited long."""
+    cluster.change("b", unschedulable=True)
+    await settle()
+    for name, cpus in (("left", "3"), ("right", "2")):
+        cluster.gate(pod(name, cpu=cpus, memory="1Gi"))
+        await until(lambda name=name: cluster.bound()[name] == "a")
+    cluster.gate(WIDE, created="2026-11-16T01:00:00Z")
+    await blocked(controller)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations))
+
+
+@pytest.mark.usefixtures("kept_node")
+async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, controller, clock):
+    """The 2 CPUs that are free are on the only NUMA node with room for the pod that waits."""
+    cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
+    await until(lambda: len(controller.queue.blocked()) == 2)
+    clock.now += 2
+    controller.notify()
+    await until(lambda: len(cluster.events()) == 2)
+    (text,) = [text for name, _, text in cluster.events() if name == "late"]
+    assert text == "0/2 nodes will admit the pod: 1 kept for a pod that has waited longer, 1 unschedulable."
+
+    cluster.finish("right")
+    await until(lambda: cluster.bound()["wide"] == "a")
+    assert cluster.bound()["late"] == ""
+
+
+@pytest.mark.usefixtures("kept_node")
+async def test_a_pod_after_the_waiting_one_uses_what_that_cannot_use(cluster, controller):
+    cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
+    await until(lambda: len(controller.queue.blocked()) == 2)
+
+    cluster.finish("left")
+    await until(lambda: cluster.bound()["late"] == "a")
+    assert cluster.bound()["wide"] == ""
+    assert len(controller.reservations) == 1
+    cluster.finish("right")
+    await until(lambda: cluster.bound()["wide"] == "a")
+    assert cluster.rejected == []
+
+
+async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(cluster, controller, clock):
+    """There are three, and the pod that waits needs two of them. Kubelets know nothing of licenses."""
+    cluster.change("b", unschedulable=True)
+    cluster.change("a", allocatable={LICENSE: "3"})
+    await settle()
+    cluster.gate(OTHER)
+    await until(lambda: cluster.bound()["other"] == "a")
+    cluster.gate(pod("wide", None, **{"cpu": "4", "memory": "1Gi", LICENSE: "2"}), created="2026-11-16T01:00:00Z")
+    await blocked(controller)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations))
+
+    licensed = [pod(name, None, **{"cpu": "1", "memory": "1Gi", LICENSE: "1"}) for name in ("first", "second")]
+    cluster.gate(licensed[0], created="2026-11-16T02:00:00Z")
+    await until(lambda: cluster.bound()["first"] == "a")
+    cluster.gate(licensed[1], created="2026-11-16T03:00:00Z")
+    await until(lambda: len(controller.queue.blocked()) == 2)
+    cluster.finish("first")
+    await until(lambda: cluster.bound()["second"] == "a")
+    cluster.finish("other")
+    await until(lambda: cluster.bound()["wide"] == "a")
+
+
+async def test_the_time_behind_the_gate_is_counted_if_the_response_is_lost(cluster, live, clocked, follow, clock):
+    """The scheduler has bound the pod when it is read again."""
+    metrics = Mock(spec=GateMetrics)
+    controller = GateController(clocked, live, metrics=metrics)
+    follow(controller.run())
+    cluster.gate(WIDE, nodeSelector={"disk": "ssd"})
+    await blocked(controller)
+    clock.now += 30
+    cluster.server.inject(ApiFault(disconnect=True, done=True), verb="patch", resource="pods")
+    cluster.change("b", labels={"disk": "ssd"})
+
+    await until(lambda: metrics.released.call_args)
+    assert metrics.released.call_args.kwargs == {"seconds": 30}

@@ -66,9 +66,9 @@ class GateController:
         self.nodes = NodeFilter(self._live.nodes.objects.values)
         self.queue = PodQueue(self.nodes)
         self.releases = Releases(unschedulable=options.unschedulable, silent=options.silent)
-        self.reservations = Reservations()
-        self._avoided = AvoidedNodes(options.avoid)
         self._room = NodeRoom(self._read)
+        self.reservations = Reservations(self._live, self._room)
+        self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client)
         self._blocked = BlockedPods(self._live, self._events, self.reservations, clock=self._clock)
         self._writer = ReleaseWriter(self._client, parallel=options.parallel)
@@ -158,7 +158,7 @@ class GateController:
             self._end(ReleaseOutcome.DELETED)
         self.releases.forget(uid)
         self._events.forget(uid)
-        self._room.remove_pod(uid)
+        self._leave_node(uid)
         gone = node or (release.node if release else "")
         if gone:
             self.queue.nodes_changed((gone,))
@@ -257,10 +257,12 @@ class GateController:
 
     def _assume(self, waiting: GatedPod, own: PodClass, name: str) -> bool:
         node = self._live.nodes.get(name)
-        if node is None or self.reservations.keeps_out(name, waiting):
+        if node is None:
             return False
         if self._room.insufficient(node, waiting.pod):
             own.full.add(name)
+            return False
+        if self.reservations.keeps_out(name, waiting):
             return False
         return self._live.assume(waiting.pod, name).admits
 
@@ -270,9 +272,7 @@ class GateController:
         for own in self.queue.blocked():
             first = own.waiting[0]
             if now - first.since >= self.options.patience:
-                allowed = self.nodes.allowed(own.spec)
-                record, pods = self._live.cluster.record, self._room.count
-                node = self.reservations.reserve(first, allowed, record=record, pods=pods, now=now)
+                node = self.reservations.reserve(first, self.nodes.allowed(own.spec), now=now)
                 if node:
                     _log.info("pod_uid=%s node=%s event=reserved waited=%.0f", first.uid, node, now - first.since)
                     self.queue.nodes_changed((node,), taken=True)
@@ -284,14 +284,16 @@ class GateController:
         release = Release(waiting.api, node, self._clock())
         self.releases.add(release)
         self._room.put_pod(waiting.api, node)
+        self.reservations.take(node, waiting)
         self.queue.nodes_changed((node,), taken=True)
-        self._start(self._release(release))
+        self._start(self._release(release, since=waiting.since))
 
-    async def _release(self, release: Release) -> None:
+    async def _release(self, release: Release, *, since: float) -> None:
+        """Write a release; the pod has waited *since* then."""
         written = await self._writer.write(release)
         now = self._clock()
         if written.failure is None:
-            waited = now - self._first_seen.get(release.uid, release.since)
+            waited = now - since
             release.done, release.since = True, now
             _log.info("pod=%s node=%s event=released waited=%.3f", release.pod_name, release.node, waited)
             if self._metrics is not None:
@@ -310,9 +312,14 @@ class GateController:
 
     def _undo(self, release: Release) -> None:
         self._live.forget(release.uid)
-        self._room.remove_pod(release.uid)
+        self._leave_node(release.uid)
         self.queue.nodes_changed((release.node,))
         self._wake.set()
+
+    def _leave_node(self, uid: str) -> None:
+        """A pod takes nothing from a node any more."""
+        self._room.remove_pod(uid)
+        self.reservations.forget_pod(uid)
 
     def check_releases(self) -> None:
         """Give up releases that have failed, and try refused ones again."""

@@ -4,7 +4,7 @@ A kubelet ignores extended resources that it does not know, and counts pods as e
 does. So a node whose kubelet admits a pod may be one to which the scheduler does not bind it.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from alignup.align import fit
 from alignup.align.errors import QuantityError
@@ -58,23 +58,36 @@ class NodeRoom:
         """The number of pods on *node*."""
         return len(self._pods.get(node, ()))
 
-    def insufficient(self, node: ApiNode, pod: Pod) -> tuple[str, ...]:
-        """The resources of which *node* has too little left for *pod*."""
+    def insufficient(self, node: ApiNode, pod: Pod, *, beside: Iterable[Pod] | None = None) -> tuple[str, ...]:
+        """The resources of which *node* has too little left for *pod*; *beside* these pods only, if given."""
         name = node.metadata.name
         if name not in self._allocatable:
             self._allocatable[name] = read_allocatable(node.status.allocatable)
-        used = self._used.get(name)
-        if used is None:
-            used = UsedResources()
-            for uid, own in self._pods.get(name, {}).items():
-                if uid not in self._requests:
-                    read = self._read(own)
-                    self._requests[uid] = NO_REQUEST if read is None else demand.fit_used(read)
-                used = used.plus(self._requests[uid])
-            self._used[name] = used
+        used = self._used_on(name) if beside is None else _sum(map(demand.fit_used, beside))
         request = demand.fit_request(pod)
         found = fit.insufficient_resources(request, used=used, allocatable=self._allocatable[name])
         return tuple(one.resource for one in found)
+
+    def _used_on(self, node: str) -> UsedResources:
+        """What the pods of *node* request."""
+        used = self._used.get(node)
+        if used is None:
+            pods = self._pods.get(node, {})
+            used = self._used[node] = _sum(self._request(uid, pod) for uid, pod in pods.items())
+        return used
+
+    def _request(self, uid: str, pod: ApiPod) -> FitRequest:
+        if uid not in self._requests:
+            read = self._read(pod)
+            self._requests[uid] = NO_REQUEST if read is None else demand.fit_used(read)
+        return self._requests[uid]
+
+
+def _sum(requests: Iterable[FitRequest]) -> UsedResources:
+    used = UsedResources()
+    for request in requests:
+        used = used.plus(request)
+    return used
 
 
 def read_allocatable(amounts: Mapping[str, Amount]) -> NodeAllocatable:
