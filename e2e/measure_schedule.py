@@ -1,23 +1,30 @@
-"""Measure how many pods a real kube-scheduler binds per second on thousands of fake nodes, without and with us.
+"""Measure how fast a real kube-scheduler binds pods on thousands of fake nodes, without and with us.
 
     ALIGNUP_KUBERNETES_BIN=DIR python -m e2e.measure_schedule [--nodes 5000] [--pods 1000] [--offered 16 --offered 1]
 
 Both schedulers consider all nodes (``percentageOfNodesToScore: 100``). The nodes have HostStates and no kubelets, and
 are in three zones. Pods without preferences are measured, and those of a ReplicaSet, which the scheduler spreads. With
-several numbers of offered nodes, each is measured after the other, and after the default. On a busy machine, the CPU
-time of each process for one pod tells more than the rate.
+several numbers of offered nodes, each is measured after the other, and after the default. The gate comes last: its pods
+are created behind the gate, and the scheduler is that without us.
+
+Many pods that are created at once give the rate, and pods that come one after the other the time from the request that
+creates a pod until a watch shows it bound. On a busy machine, the CPU time of each process for one pod tells more than
+the rate. The memory is the most that a process has had since its start.
 """
 # ruff: noqa: ASYNC110, T201
 
 import argparse
 import asyncio
 import os
+import re
+import statistics
 import tempfile
 import time
 from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from alignup.cluster.gate.names import GATE
 from alignup.cluster.host_states import HOST_STATES, host_state, to_object
 from alignup.cluster.join import join
 from alignup.kubeapi import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
@@ -32,6 +39,7 @@ FLAGS = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
 REPLICA_SETS = Resource(type=PartialObject, group="apps", kind="ReplicaSet", plural="replicasets", namespaced=True)
 ALL_NODES = {"percentageOfNodesToScore": 100}
 WARM_UP = 50  #: pods before the measured ones
+SINGLE = 200  #: pods that come one after the other
 
 
 async def together(calls: Iterable[Awaitable[object]], *, width: int = 16) -> None:
@@ -75,12 +83,30 @@ class BoundPods:
 
     def __init__(self, client: ApiClient) -> None:
         self.times: dict[str, float] = {}
+        self._changed = asyncio.Event()
         self.informer: Informer[ApiPod] = Informer(client, PODS)
         self.informer.subscribe(lambda change: self._note(change.object, change.type))
 
     def _note(self, found: ApiPod, kind: EventType) -> None:
         if found.spec.node_name and kind is not EventType.DELETED:
             self.times.setdefault(found.metadata.name, time.monotonic())
+        self._changed.set()
+
+    async def wait(self, names: Iterable[str]) -> None:
+        """Wait until pods with all these names are bound."""
+        awaited = set(names)
+        while not self.times.keys() >= awaited:
+            await self._next_change()
+
+    async def wait_none(self) -> None:
+        """Wait until there is no pod, and forget when they were bound."""
+        while self.informer.objects:
+            await self._next_change()
+        self.times.clear()
+
+    async def _next_change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
 
 def cpu_milliseconds(process: int) -> float:
@@ -89,44 +115,70 @@ def cpu_milliseconds(process: int) -> float:
     return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def peak_megabytes(process: int) -> float:
+    """The most memory that a process has had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    return int(found[1]) / 1024 if found else 0
+
+
 class Measurement:
     """One control plane whose scheduler is measured; *pods* of each kind."""
 
     def __init__(self, client: ApiClient, *, pods: int, kinds: dict[str, dict[str, Any]]) -> None:
         self.bound = BoundPods(client)
         self._client, self._pods, self._kinds = client, pods, kinds
+        self._gates: list[dict[str, str]] = []  #: of new pods
 
-    async def report(self, label: str, processes: dict[str, int]) -> None:
-        """Print the rate of each kind of pod."""
+    async def report(self, label: str, processes: dict[str, int], *, gate: bool = False) -> None:
+        """Print the rate and the latency of each kind of pod, and the memory of the processes."""
+        self._gates = [{"name": GATE}] if gate else []
         for kind, metadata in self._kinds.items():
+            await self._bind("warm", WARM_UP, metadata)
             print(f"{label}, {kind}: {await self._rate(metadata, processes)}", flush=True)
+            print(f"{label}, {kind}: {await self._latency(metadata)}", flush=True)
+            names = list(self.bound.times)
+            await together(self._client.delete(PODS.at(name, namespace="default"), grace_period=0) for name in names)
+            await self.bound.wait_none()
+        each = ", ".join(f"{name} {peak_megabytes(own):.0f} MB" for name, own in processes.items())
+        print(f"{label}: memory: {each}", flush=True)
+
+    async def _bind(self, part: str, count: int, metadata: dict[str, Any]) -> list[float]:
+        """Create pods at once, and return when each was bound."""
+        names = [f"{part}-{number}" for number in range(count)]
+        await together(self._create(name, metadata) for name in names)
+        await self.bound.wait(names)
+        return sorted(self.bound.times[name] for name in names)
+
+    async def _create(self, name: str, metadata: dict[str, Any]) -> None:
+        spec = {**pod(name, 2)["spec"], "schedulingGates": self._gates}
+        await self._client.create(PODS, {"metadata": {"name": name, **metadata}, "spec": spec}, namespace="default")
 
     async def _rate(self, metadata: dict[str, Any], processes: dict[str, int]) -> str:
-        """The pods per second that are bound, once the scheduler is warm, and the CPU time for one."""
-        client, bound = self._client, self.bound
-        used: dict[str, float] = {}
-        for part, size in (("warm", WARM_UP), ("measured", self._pods)):
-            used = {name: cpu_milliseconds(process) for name, process in processes.items()}
-            names = [f"{part}-{number}" for number in range(size)]
-            documents = ({**pod(name, 2), "metadata": {"name": name, **metadata}} for name in names)
-            await together(client.create(PODS, one, namespace="default") for one in documents)
-            while not bound.times.keys() >= set(names):
-                await asyncio.sleep(0.1)
+        """The pods per second that are bound, and the CPU time for one."""
+        used = {name: cpu_milliseconds(process) for name, process in processes.items()}
+        times = await self._bind("measured", self._pods, metadata)
         spent = {name: (cpu_milliseconds(own) - used[name]) / self._pods for name, own in processes.items()}
-        times = sorted(bound.times[name] for name in names)
-        await together(client.delete(PODS.at(name, namespace="default"), grace_period=0) for name in bound.times)
-        while bound.informer.objects:
-            await asyncio.sleep(0.1)
-        bound.times.clear()
         each = ", ".join(f"{name} {own:.1f} ms" for name, own in spent.items())
         total = f"{sum(spent.values()):.1f} ms"
         return f"{(len(times) - 1) / (times[-1] - times[0]):.0f} pods/s; CPU time for a pod: {each}, sum {total}"
+
+    async def _latency(self, metadata: dict[str, Any]) -> str:
+        """The time from the creation of a pod until it is bound, when pods come one after the other."""
+        taken = []
+        for name in (f"single-{number}" for number in range(SINGLE)):
+            begun = time.monotonic()
+            await self._create(name, metadata)
+            await self.bound.wait([name])
+            taken.append(1000 * (self.bound.times[name] - begun))
+        median, high = statistics.median(taken), statistics.quantiles(taken, n=100)[98]
+        return f"one after the other: bound after {median:.0f} ms (median), {high:.0f} ms (99th percentile)"
 
 
 async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int]) -> None:
     with ControlPlane(directory, nodes=("none",), flags=FLAGS) as plane:
         async with ApiClient(find_access(plane.kubeconfig(directory / "admin.json"))) as client:
             await define_host_states(client)
+            print(f"creating {nodes} nodes", flush=True)
             await create_nodes(client, nodes)
             kinds = {"no preferences": {}, "of a ReplicaSet": await create_replica_set(client)}
             measured = Measurement(client, pods=pods, kinds=kinds)
@@ -134,15 +186,16 @@ async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int]
             plane.start_scheduler(ALL_NODES)
             watched = {"scheduler": plane.process("kube-scheduler"), "API server": plane.process("kube-apiserver")}
             await measured.report("without", watched)
-            for label, options in (("with", ()), *((f"with {one} offered", (f"--offered={one}",)) for one in offered)):
+            runs: dict[str, list[str]] = {"extender": []}
+            runs |= {f"extender, {one} offered": [f"--offered={one}"] for one in offered}
+            for label, options in {**runs, "gate": ["--gate"]}.items():
                 (port,) = free_ports(1)
                 with service(plane, port, *options) as own:
                     while not is_ready(port):
                         await asyncio.sleep(0.2)
-                    plane.start_scheduler(ALL_NODES | extenders(port))
-                    await measured.report(
-                        label, {**watched, "scheduler": plane.process("kube-scheduler"), "alignup": own.pid}
-                    )
+                    plane.start_scheduler(ALL_NODES if label == "gate" else ALL_NODES | extenders(port))
+                    watched |= {"scheduler": plane.process("kube-scheduler"), "alignup": own.pid}
+                    await measured.report(label, watched, gate=label == "gate")
             following.cancel()
             print((directory / "alignup.log").read_text().count("bound=False"), "bindings refused")
 
