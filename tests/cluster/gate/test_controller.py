@@ -29,6 +29,11 @@ async def written(controller, count=1):
     await until(lambda: sum(one.done for one in controller.releases) == count)
 
 
+async def bound(cluster, name):
+    """Wait until a pod is bound to node ``a``."""
+    await until(lambda: cluster.bound()[name] == "a")
+
+
 async def blocked(controller):
     """Wait until no node admits one of the pods."""
     await until(lambda: controller.queue.blocked() != [])
@@ -367,7 +372,7 @@ async def kept_node(cluster, controller, clock):
     await settle()
     for name, cpus in (("left", "3"), ("right", "2")):
         cluster.gate(pod(name, cpu=cpus, memory="1Gi"))
-        await until(lambda name=name: cluster.bound()[name] == "a")
+        await bound(cluster, name)
     cluster.gate(WIDE, created="2026-11-16T01:00:00Z")
     await blocked(controller)
     clock.now += 61

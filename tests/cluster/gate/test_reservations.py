@@ -2,6 +2,7 @@
 
 from copy import copy
 from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -40,7 +41,7 @@ class KeptNode:
         self.holder = pod("holder", **holder)
         self.cluster, self.sequence, self.came = Cluster(), 0, 0
         document = {"metadata": {"name": NODE}, "status": {"allocatable": ALLOCATABLE}}
-        live = SimpleNamespace(nodes={NODE: convert(document, ApiNode)}, cluster=self.cluster)
+        live: Any = SimpleNamespace(nodes={NODE: convert(document, ApiNode)}, cluster=self.cluster)
         self.reservations = Reservations(live, NodeRoom(lambda _: None))
         self.report()
         self.kept = self.reservations.reserve(gated(self.holder, 0), [NODE], now=0.0) == NODE

@@ -19,6 +19,7 @@ from tests.cluster.gate.test_admission import pod as new_pod
 from tests.cluster.gate.test_admission import review
 from tests.cluster.gate.test_certificate_keeper import bundles, configuration
 from tests.deadlines import until
+from tests.kubeapi.tasks import running
 
 pytestmark = pytest.mark.anyio
 NAME = "alignup-webhook.alignup-system.svc"
@@ -30,7 +31,7 @@ def metrics():
 
 
 @pytest.fixture
-async def service(server, cluster, client, follow, metrics):
+async def service(server, cluster, client, metrics):
     """The cluster service with a gate; yields the port of the webhook."""
     server.put(configuration())
     webhook = WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup-system")
@@ -38,8 +39,9 @@ async def service(server, cluster, client, follow, metrics):
     made = ScheduleService(client, metrics)
     with gate_service(client, made.live, PrometheusGateMetrics(metrics.registry), options) as gate:
         made.gate = gate
-        follow(made.run())
-        yield gate
+        async with running() as start:  # it ends before its socket is closed
+            start(made.run())
+            yield gate
 
 
 async def ask(server, service, document):
