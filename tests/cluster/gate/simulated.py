@@ -81,14 +81,14 @@ class GatedCluster(SimulatedNodes):
         return [(one["involvedObject"]["name"], one["reason"], one["message"]) for one in found]
 
     def finish(self, name: str) -> None:
-        """A pod ends, its object goes, and its kubelet no longer holds anything for it."""
+        """A pod ends, its object goes, and its kubelet, if it has admitted it, no longer holds anything for it."""
         document = self.document(name)
-        host = document["spec"].get("nodeName")
+        host, uid = document["spec"].get("nodeName"), document["metadata"]["uid"]
         self.server.remove("pods", name)
-        if host:
+        if host and uid in self.kubelets[host].pods:
             kubelet = self.kubelets[host]
-            kubelet.end(document["metadata"]["uid"])
-            kubelet.host.release(document["metadata"]["uid"])
+            kubelet.end(uid)
+            kubelet.host.release(uid)
             kubelet.ended.clear()
             self.report(host)
 
@@ -119,7 +119,8 @@ class GatedCluster(SimulatedNodes):
             chosen = fitting[0].metadata.name
             with suppress(ConflictError, NotFoundError):  # it was deleted
                 await self.client.bind(PODS.of(pod), chosen)
-                self._admit(read, chosen)
+                if read.name in self.bound():  # it was not deleted before its kubelet knew of it
+                    self._admit(read, chosen)
         else:
             self._unschedulable(document)
 

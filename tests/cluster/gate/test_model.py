@@ -1,7 +1,8 @@
 """The gate controller through random events: whatever happens, no kubelet rejects a pod that it released.
 
 Pods are created, end and are deleted; nodes become unschedulable; observers are late; responses of the API server are
-lost, or pods change under the controller; the leader changes. In the end no pod waits that a node could run.
+lost, or pods change under the controller; the leader changes. In the end no pod waits that a node could run, unless the
+node is kept for a pod that has waited longer.
 """
 
 from random import Random
@@ -13,7 +14,6 @@ from alignup.cluster.gate.options import GateOptions
 from alignup.cluster.node_selection import exclusions
 from alignup.kube.pod import read_pod
 from alignup.kubeapi import NODES
-from alignup.kubeapi.objects import ApiPod
 from alignup.schema.codec import convert
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -111,13 +111,14 @@ async def test_no_kubelet_rejects_a_released_pod_and_none_waits_that_could_run(c
     await settle()
     await until(lambda: not controller.releases and controller.queue.next() is None)
     assert cluster.rejected == []
-    assert [name for name in events.pods(bound=False) if could_run(cluster, name)] == []
+    assert [one.uid for one in controller.queue if could_run(cluster, controller, one)] == []
+    assert {one.uid for one in controller.queue} == set(events.pods(bound=False))
 
 
-def could_run(cluster, name):
-    """Whether a node would run a pod that waits."""
-    document = cluster.document(name)
-    own, read = convert(document, ApiPod), read_pod(document)
+def could_run(cluster, controller, waiting):
+    """Whether a node would run a pod that waits, and is not kept for another."""
+    read = read_pod(cluster.document(waiting.pod.name))
     nodes = [convert(one, NODES.type) for one in cluster.server.objects("nodes")]
-    allowed = [one.metadata.name for one in nodes if not exclusions(one, own.spec)]
+    allowed = [one.metadata.name for one in nodes if not exclusions(one, waiting.api.spec)]
+    allowed = [name for name in allowed if not controller.reservations.keeps_out(name, waiting)]
     return any(cluster.kubelets[host].host.decide_without_plugins(read).admitted for host in allowed)
