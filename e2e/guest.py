@@ -26,6 +26,8 @@ NO_KERNEL = (
 BOOT = 300  #: seconds until a guest that prints nothing counts as hung
 SECONDS = 1800  #: timeout of a guest; on an idle machine it takes a tenth
 TAIL = 4000  #: characters of the output shown in errors
+#: A CPU of the kernel was busy for two minutes (twice the threshold) without a task switch: no program can do that.
+LOCKUP, LOCKUP_THRESHOLD = "Kernel panic - not syncing: softlockup", 60
 SECTOR = 512  #: bytes; the size of a disk is a multiple
 CPU = "Nehalem"  #: ``max`` has no hyperthreads
 
@@ -76,8 +78,8 @@ def accelerator() -> str:
 def run(shape: Shape, script: str, *, image: Path, seconds: int = SECONDS, tries: int = 3) -> str:
     """Run *script* in a guest of *shape* that boots from *image*, which is not changed; return its output.
 
-    On a busy machine, emulation sometimes hangs during boot, so a guest that does not boot in time is started again. A
-    script that takes more than *seconds* is not.
+    On a busy machine, emulation sometimes hangs, so a guest that does not boot in time, or whose CPUs lock up, is
+    started again. A script that takes more than *seconds* is not.
     """
     booted = kernel()
     if booted is None:
@@ -88,7 +90,7 @@ def run(shape: Shape, script: str, *, image: Path, seconds: int = SECONDS, tries
         command = list(qemu_command(shape, (image, second), booted))
         for _ in range(tries):
             printed = _printed(command, Path(scratch) / "printed", seconds=seconds)
-            if disk.BEGIN in printed:
+            if disk.BEGIN in printed and LOCKUP not in printed:
                 break
     return _between(printed)
 
@@ -180,5 +182,8 @@ def qemu_command(shape: Shape, disks: tuple[Path, ...], booted: Path, *, network
         yield from ("-netdev", f"user,id=n0,{network}", "-device", "virtio-net-pci,netdev=n0,romfile=")
     yield from ("-kernel", os.fspath(booted), "-append")
     # Without nokaslr, the kernel takes its 32 MB from a random NUMA node.
-    yield "root=/dev/nvme0n1 rw rootwait init=/init console=ttyS0 quiet panic=-1 mitigations=off nokaslr"
+    yield (
+        "root=/dev/nvme0n1 rw rootwait init=/init console=ttyS0 quiet panic=-1 mitigations=off nokaslr "
+        f"softlockup_panic=1 watchdog_thresh={LOCKUP_THRESHOLD}"
+    )
     yield from ("-no-reboot", "-serial", "stdio", "-monitor", "none", "-nodefaults", "-display", "none")
