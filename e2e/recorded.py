@@ -5,6 +5,7 @@ library does not follow, the agent is compared with the library instead.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -29,6 +30,8 @@ WAITS = "the pod waits where the kubelet rejects it"
 CRITICAL = "the kubelet treats static pods as critical, and its message says so"
 LIBRARY = f"{FAULT}; the agent agrees with the library"
 
+#: What precedes the kubelet's words in an error of ours: the file with the line, and the field or option.
+LOCATION = re.compile(r"alignup: (\S+\.json(:\d+)?: )?((--)?[\w.\[\]]+: )?")
 #: Tolerated difference in memory between a guest and the recorded one, in bytes.
 SLACK = 1 << 20
 #: The inputs of a step.
@@ -174,10 +177,9 @@ def configuration(step: Document, shown: Document) -> list[str]:
         return differ(step["name"], (shown["verdict"], shown["log"]), (step["verdict"], step["log"][-3:]))
     if step["verdict"] == "started":
         return []
-    error = shown["log"].partition("\n")[0].removeprefix("alignup: ")
+    error = LOCATION.sub("", shown["log"].partition("\n")[0])
     logged = [line.replace('\\"', '"') for line in step["log"]]
-    # The field may precede the message.
-    if any(words and words in line for words in (error, error.partition(": ")[2]) for line in logged):
+    if error and any(error in line for line in logged):
         return [] if shown["exit_code"] else [f"{step['name']}: exit status {shown['exit_code']}"]
     return differ(step["name"], error, logged)
 

@@ -124,3 +124,41 @@ def test_following_a_defect_of_the_kubelet_is_a_difference() -> None:
 
     assert run.failures
     assert run.compared + run.apart.total() + len(run.failures) == len(recording["steps"]) + 1
+
+
+REFUSED: Document = {
+    "name": "unknown scope",
+    "verdict": "refused",
+    "log": ['run.go:72] "command failed" err="error: topologyManagerScope \\"node\\" must be one of: pod, container"'],
+}
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "",
+        "--config: ",
+        "topologyManagerScope: ",
+        "/etc/kubelet.json:3: topologyManagerScope: ",
+        "/etc/kubelet.json: memory[0].node: ",
+    ],
+)
+def test_an_error_with_the_words_of_the_kubelet_has_no_differences(location: str) -> None:
+    log = f'alignup: {location}topologyManagerScope "node" must be one of: pod, container\nmore'
+    assert recorded.configuration(REFUSED, {"verdict": "refused", "exit_code": 2, "log": log}) == []
+
+
+@pytest.mark.parametrize(
+    "ours",
+    [
+        {"log": "alignup: /etc/kubelet.json:3: topologyManagerScope: unknown scope"},
+        {"log": "alignup: /etc/kubelet.json:3: topologyManagerScope: "},
+        {"log": ""},
+        {"verdict": "started", "exit_code": None},
+        {"exit_code": 0},
+    ],
+)
+def test_other_errors_are_differences(ours: Document) -> None:
+    same = {"verdict": "refused", "exit_code": 2, "log": 'alignup: topologyManagerScope "node" must be one of: pod'}
+    assert recorded.configuration(REFUSED, same) == []
+    assert recorded.configuration(REFUSED, {**same, **ours}) != []
