@@ -26,8 +26,8 @@ NO_KERNEL = (
 BOOT = 300  #: seconds until a guest that prints nothing counts as hung
 SECONDS = 1800  #: timeout of a guest; on an idle machine it takes a tenth
 TAIL = 4000  #: characters of the output shown in errors
-#: A CPU of the kernel was busy for two minutes (twice the threshold) without a task switch: no program can do that.
-LOCKUP, LOCKUP_THRESHOLD = "Kernel panic - not syncing: softlockup", 60
+LOCKUP = "Kernel panic - not syncing: softlockup"  #: a CPU switched no tasks for two thresholds: a fault of emulation
+LOCKUP_THRESHOLD = 60  #: seconds; the kernel allows no more
 SECTOR = 512  #: bytes; the size of a disk is a multiple
 CPU = "Nehalem"  #: ``max`` has no hyperthreads
 

@@ -1,11 +1,11 @@
-"""Measure how fast a real kube-scheduler binds pods on thousands of fake nodes, without and with us.
+"""Measure how fast a real kube-scheduler binds pods on thousands of fake nodes, without and with Alignup.
 
     ALIGNUP_KUBERNETES_BIN=DIR python -m e2e.measure_schedule [--nodes 5000] [--pods 1000] [--offered 16 --offered 1]
 
 Both schedulers consider all nodes (``percentageOfNodesToScore: 100``). The nodes have HostStates and no kubelets, and
 are in three zones. Pods without preferences are measured, and those of a ReplicaSet, which the scheduler spreads. With
 several numbers of offered nodes, each is measured after the other, and after the default. The gate comes last: its pods
-are created behind the gate, and the scheduler is that without us.
+are created behind the gate, and the scheduler is that without Alignup.
 
 Many pods that are created at once give the rate, and pods that come one after the other the time from the request that
 creates a pod until a watch shows it bound. On a busy machine, the CPU time of each process for one pod tells more than
@@ -29,7 +29,7 @@ from alignup.cluster.host_states import HOST_STATES, host_state, to_object
 from alignup.cluster.join import join
 from alignup.kubeapi import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
 from alignup.kubeapi.objects import ApiPod, PartialObject
-from e2e.control_plane import ControlPlane, extenders, free_ports
+from e2e.control_plane import ControlPlane, extenders, free_ports, missing
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import ALLOCATABLE
 from e2e.test_schedule import is_ready, pod, service
@@ -201,11 +201,15 @@ async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--offered", type=int, action="append", default=[])
     given = parser.parse_args()
+    if min(given.nodes, *given.offered, given.pods - 1) < 1:
+        parser.error("a rate needs at least one node, one offered node and two pods")
+    if problem := missing(("kube-apiserver", "kube-scheduler")):
+        parser.error(problem)
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(measure(Path(directory), given.nodes, given.pods, given.offered))
 

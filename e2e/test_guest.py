@@ -8,6 +8,8 @@ import pytest
 from e2e import disk, guest
 
 SHAPE = guest.Shape(sockets=1, cores=1, threads=1, nodes=(guest.Node(256, "0"),))
+GOOD = f"booting\n{disk.BEGIN}\nresult\n{disk.END}\n"
+LOCKED = f"{disk.BEGIN}\n[  120.7] {guest.LOCKUP}: hung tasks\n"
 #: The first start prints the file ``printed-1``, the second ``printed-2``, and so on.
 QEMU = """#!/bin/sh
 cd "$(dirname "$0")"
@@ -36,10 +38,6 @@ def write_output(image: Path, *outputs: str) -> None:
 
 def starts(image: Path) -> int:
     return len((image.parent / "starts").read_text())
-
-
-GOOD = f"booting\n{disk.BEGIN}\nresult\n{disk.END}\n"
-LOCKED = f"{disk.BEGIN}\n[  120.7] {guest.LOCKUP}: hung tasks\n"
 
 
 @pytest.mark.parametrize("hung", ["booting\n", LOCKED])

@@ -116,7 +116,7 @@ async def test_a_node_that_becomes_suitable_is_used(cluster, controller):
 async def test_a_pod_with_another_gate_is_decided_when_ours_is_the_last(cluster, controller):
     cluster.gate(WIDE, "example.com/quota")
     cluster.gate(OTHER)
-    await until(lambda: cluster.bound()["other"] == "a")
+    await bound(cluster, "other")
     assert cluster.gates() == {"wide": ["example.com/quota", GATE]}
 
     cluster.gate(WIDE)
@@ -392,7 +392,7 @@ async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, c
     assert text == "0/2 nodes will admit the pod: 1 kept for a pod that has waited longer, 1 unschedulable."
 
     cluster.finish("right")
-    await until(lambda: cluster.bound()["wide"] == "a")
+    await bound(cluster, "wide")
     assert cluster.bound()["late"] == ""
 
 
@@ -402,11 +402,11 @@ async def test_a_pod_after_the_waiting_one_uses_what_that_cannot_use(cluster, co
     await until(lambda: len(controller.queue.blocked()) == 2)
 
     cluster.finish("left")
-    await until(lambda: cluster.bound()["late"] == "a")
+    await bound(cluster, "late")
     assert cluster.bound()["wide"] == ""
     assert len(controller.reservations) == 1
     cluster.finish("right")
-    await until(lambda: cluster.bound()["wide"] == "a")
+    await bound(cluster, "wide")
     assert cluster.rejected == []
 
 
@@ -416,7 +416,7 @@ async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(clus
     cluster.change("a", allocatable={LICENSE: "3"})
     await settle()
     cluster.gate(OTHER)
-    await until(lambda: cluster.bound()["other"] == "a")
+    await bound(cluster, "other")
     cluster.gate(pod("wide", None, **{"cpu": "4", "memory": "1Gi", LICENSE: "2"}), created="2026-11-16T01:00:00Z")
     await blocked(controller)
     clock.now += 61
@@ -425,13 +425,13 @@ async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(clus
 
     licensed = [pod(name, None, **{"cpu": "1", "memory": "1Gi", LICENSE: "1"}) for name in ("first", "second")]
     cluster.gate(licensed[0], created="2026-11-16T02:00:00Z")
-    await until(lambda: cluster.bound()["first"] == "a")
+    await bound(cluster, "first")
     cluster.gate(licensed[1], created="2026-11-16T03:00:00Z")
     await until(lambda: len(controller.queue.blocked()) == 2)
     cluster.finish("first")
-    await until(lambda: cluster.bound()["second"] == "a")
+    await bound(cluster, "second")
     cluster.finish("other")
-    await until(lambda: cluster.bound()["wide"] == "a")
+    await bound(cluster, "wide")
 
 
 async def test_the_time_behind_the_gate_is_counted_if_the_response_is_lost(cluster, live, clocked, follow, clock):

@@ -131,7 +131,7 @@ def test_a_node_without_zones_is_unknown():
 
 @pytest.mark.soak
 def test_what_is_admitted_by_totals_is_admitted_by_the_kubelet():
-    """Never the other way round: totals do not tell everything. What is left on the whole node, schedulers count."""
+    """Never the other way round: totals of NUMA nodes do not tell everything. Schedulers check those of the node."""
     chance = random.Random(SEED)
     admitted = 0
     for policy, scope, _ in product(POLICIES, ("container", "pod"), range(rounds(2, soak=200))):
