@@ -10,7 +10,7 @@ from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
 from alignup.plugins.allocate_response import AllocateResponse
-from alignup.schema.run_status import PodGrants
+from alignup.schema.checkpoints import PodGrants
 from alignup.state.checkpoint import CheckpointStore
 from alignup.state.kubelet import ledger as states
 from alignup.state.kubelet import state_dir
