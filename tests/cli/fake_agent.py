@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from alignup.schema.api import PodView
-from tests.serve.fake_backend import FakeBackend, manifest
-from tests.serve.real_server import on_unix
+from alignup.documents.api import PodView
+from tests.agent.fake_backend import FakeBackend, manifest
+from tests.web.real_server import on_unix
 
 Result = TypeVar("Result")
 

@@ -9,8 +9,8 @@ from alignup.agent.pod_record import same_workload
 from alignup.align.workload.validation import accept
 from alignup.cli import app, layout, pod_status
 from alignup.cli.admit import pod_manifest
-from alignup.kube.manifests import read_workloads
-from alignup.kube.pod import pod_to_dict, read_pod_text
+from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod_text
+from alignup.kubernetes.manifests.workloads import read_workloads
 from tests.align.hosts import arrivals
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from alignup.cli import pod_status
+from alignup.cli.agent_client import AgentError
 from alignup.cli.app import InputError
-from alignup.cli.client import AgentError
 
 
 def pod(*, status="admitted", position=None):

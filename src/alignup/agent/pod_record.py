@@ -11,7 +11,7 @@ from alignup.align.errors import PodError, Problem
 from alignup.align.layered_map import LayeredMap, with_item, without_item
 from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
-from alignup.schema.checkpoints import PodGrants
+from alignup.documents.checkpoints import PodGrants
 
 Document = Mapping[str, Any]  #: JSON values
 

@@ -29,17 +29,12 @@ from alignup.align.errors import (
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.schema.checkpoints import (
-    CheckpointDocument,
-    HeldPodDocument,
-    PodGrants,
-    WaitingPodDocument,
-)
-from alignup.schema.ledgers.restore import restore_ledger
-from alignup.schema.pods import read_pod
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.checkpoint_format import LoadedCheckpoint
-from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
+from alignup.documents.checkpoints import CheckpointDocument, HeldPodDocument, PodGrants, WaitingPodDocument
+from alignup.documents.ledgers.restore import restore_ledger
+from alignup.documents.pods import read_pod
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import LoadedCheckpoint
+from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
 
 _ADVICE = "restore the machine or the configuration, or start with --recover drop-misfits to release only these pods"
 _DAMAGE = "start the alignup version that wrote it, or start with --recover previous to fall back to the previous one"

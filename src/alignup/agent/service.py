@@ -1,4 +1,4 @@
-"""The agent as the HTTP API uses it; implements ``serve.app.AgentBackend``."""
+"""The agent as the HTTP API uses it; implements ``agent.app.AgentBackend``."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -16,18 +16,12 @@ from alignup.agent.transaction import Transaction
 from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
-from alignup.kube import manifests, pod_json
-from alignup.kube.pod import read_pod_text
-from alignup.schema.api import (
-    AdmissionResult,
-    BusyError,
-    DecisionQuery,
-    NotReadyError,
-    PodView,
-    StoredDecision,
-)
-from alignup.serve.event_bus import EventBus, Subscription
-from alignup.state.history import History
+from alignup.documents.api import AdmissionResult, BusyError, DecisionQuery, NotReadyError, PodView, StoredDecision
+from alignup.kubernetes.manifests import pod_json
+from alignup.kubernetes.manifests import workloads as manifests
+from alignup.kubernetes.manifests.pod import read_pod_text
+from alignup.store.history import History
+from alignup.web.event_bus import EventBus, Subscription
 
 _FLUSH_SECONDS = 5.0
 _MAX_REJECTED = 64  #: pods that are kept

@@ -19,8 +19,8 @@ from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
-from alignup.schema.checkpoints import PodGrants
+from alignup.documents.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
+from alignup.documents.checkpoints import PodGrants
 
 _NONE: PreferenceAnswers = {}
 

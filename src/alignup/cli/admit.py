@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli import terminal
+from alignup.cli.agent_client import AgentClient, AgentOptions, Document, connect, pod_path
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentClient, AgentOptions, Document, connect, pod_path
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
 
 if TYPE_CHECKING:
     from alignup.align.workload import Pod
-    from alignup.kube.manifests import Workload
+    from alignup.kubernetes.manifests.workloads import Workload
 
 REJECTED = FAILED
 _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
@@ -64,7 +64,7 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
 
 def pod_manifest(workload: "Workload", pod: "Pod") -> Document:
     """Return *pod*, a replica of *workload*, as a v1 Pod: the manifest with the pod's own name."""
-    from alignup.kube.documents import to_json  # noqa: PLC0415 - not needed for --help
+    from alignup.kubernetes.manifests.documents import to_json  # noqa: PLC0415 - not needed for --help
 
     own = {name: value for name in ("name", "namespace", "uid") if (value := getattr(pod, name))}
     metadata = {**(workload.manifest.get("metadata") or {}), **own}

@@ -23,9 +23,9 @@ from alignup.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from alignup.agent.address import Address, TcpAddress
     from alignup.agent.daemon import DaemonOptions
     from alignup.agent.recovery import ImportedState
+    from alignup.web.address import Address, TcpAddress
 
 _IN_ROOT = "in the root directory"
 _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
@@ -97,8 +97,9 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
-    from alignup.agent import address, daemon, recovery, wait_queue  # noqa: PLC0415 - as above
+    from alignup.agent import daemon, recovery, wait_queue  # noqa: PLC0415 - as above
     from alignup.cli import inputs  # noqa: PLC0415
+    from alignup.web import address  # noqa: PLC0415 - as above
 
     root = (options.root_dir or address.default_root(os.environ)).absolute()
     with inputs.input_errors("in --listen"):
@@ -140,7 +141,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
 
 def _check_listen(options: AgentCommandOptions, listen: "Address") -> None:
     """Raise a ``UsageError`` if the options contradict each other."""
-    from alignup.agent.address import TcpAddress  # noqa: PLC0415 - not needed for --help
+    from alignup.web.address import TcpAddress  # noqa: PLC0415 - not needed for --help
 
     with_tls = options.tls_cert_file is not None
     if with_tls != (options.tls_private_key_file is not None):
@@ -157,8 +158,8 @@ def _check_listen(options: AgentCommandOptions, listen: "Address") -> None:
 
 
 def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
-    from alignup.agent.address import TcpAddress, parse_address  # noqa: PLC0415 - not needed for --help
     from alignup.cli import inputs  # noqa: PLC0415
+    from alignup.web.address import TcpAddress, parse_address  # noqa: PLC0415 - not needed for --help
 
     if options.web_listen is None:
         return None

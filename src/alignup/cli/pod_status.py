@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from alignup.cli.agent_client import AgentError, Document
 from alignup.cli.app import InputError
-from alignup.cli.client import AgentError, Document
 
 
 def find_pod(name: str, pods: Iterable[Document]) -> Document:
