@@ -17,10 +17,10 @@ from alignup.align.machine import Device, Machine
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologyOptions, TopologySettings
-from alignup.align.synthetic import parse
 from alignup.align.workload import Container, Pod, Resources
-from alignup.schema import codec
-from alignup.schema.decisions import decision_document
+from alignup.documents import codec
+from alignup.documents.decisions import decision_document
+from alignup.machines.synthetic import parse
 from bench.harness import Figure, best_over
 
 GIB = 1 << 30

@@ -14,15 +14,15 @@ from alignup.agent.state import AgentState, Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.host import Host
 from alignup.align.settings import Policy
-from alignup.schema import codec
-from alignup.schema.checkpoints import Fingerprint, HeldPodDocument
-from alignup.schema.decisions import decision_document
-from alignup.schema.ledgers.documents import pod_entry, residue
-from alignup.schema.ledgers.restore import restore_ledger
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.checkpoint_format import Checkpoint
-from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.state.history import History
+from alignup.documents import codec
+from alignup.documents.checkpoints import Fingerprint, HeldPodDocument
+from alignup.documents.decisions import decision_document
+from alignup.documents.ledgers.documents import pod_entry, residue
+from alignup.documents.ledgers.restore import restore_ledger
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import Checkpoint
+from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
+from alignup.store.history import History
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best, best_cpu
 

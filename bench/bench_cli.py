@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from alignup.align import synthetic
+from alignup.machines import synthetic
 from alignup.picture import draw_svg, draw_text
 from bench.harness import Figure, best, user_environment
 

@@ -8,20 +8,20 @@ from typing import Any
 
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, Machine
-from alignup.align.synthetic import parse
-from alignup.cluster.host_states import HOST_STATES, host_state, to_object
-from alignup.cluster.join import Observation
-from alignup.cluster.view import build_view
-from alignup.kube import configuration
-from alignup.kube.configuration import Configuration
-from alignup.kube.documents import to_json
-from alignup.kube.pod import pod_to_dict, read_pod
-from alignup.kubeapi import NODES, PODS
-from alignup.kubeapi.objects import ApiNode, ApiPod
-from alignup.schema.codec import convert
-from alignup.schema.host_state import HostStateDocument
+from alignup.documents.codec import convert
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes import configuration
+from alignup.kubernetes.api import NODES, PODS
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.kubernetes.configuration import Configuration
+from alignup.kubernetes.manifests.documents import to_json
+from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod
+from alignup.machines.synthetic import parse
+from alignup.observe.observation import Observation
+from alignup.schedule.cluster_snapshot import build_view
 from bench.harness import Figure
-from tests.cluster.kubelets import CONFIGURATION
+from tests.observe.kubelets import CONFIGURATION
 
 HOSTS, STATES, PODS_PER_HOST = 1000, 300, 30
 

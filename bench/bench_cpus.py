@@ -13,7 +13,7 @@ from alignup.align.cpus.provider import CpuNodes, create_selection
 from alignup.align.hint import AmountFamily, HintList, MergeInput
 from alignup.align.machine import KubeletView
 from alignup.align.merging.merge import merge
-from alignup.align.synthetic import parse
+from alignup.machines.synthetic import parse
 from bench.harness import Figure, best_cpu
 
 #: NUMA nodes and CPUs → the kubelet's time for the hints of 8 CPUs.

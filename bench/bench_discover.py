@@ -4,8 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from alignup.align import synthetic
-from alignup.discover import discover, load, machine_file, record
+from alignup.machines import discover, load, machine_file, record, synthetic
 from bench.harness import Figure, best
 from tests.discover import kernel
 

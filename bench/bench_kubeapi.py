@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from alignup.kubeapi import PODS, Access, ApiClient, Informer
+from alignup.kubernetes.api import PODS, Access, ApiClient, Informer
 from bench.harness import Figure
 from bench.pods_of_a_cluster import pod
 

@@ -10,20 +10,20 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from alignup import rpc
-from alignup.align import synthetic
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from alignup.plugins.manager import DevicePluginManager
-from alignup.plugins.pod_resources import RateLimiter, serve_pod_resources
+from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins.manager import DevicePluginManager
+from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
+from alignup.machines import synthetic
 from alignup.testing import Plugin, Preference
 from alignup.wire import pod_resources_pb2 as wire
 from bench.harness import Figure
-from tests.plugins.capacity import capacity_of
+from tests.kubernetes.plugins.capacity import capacity_of
 
 if TYPE_CHECKING:
     import grpc.aio
@@ -68,7 +68,7 @@ class NoMetrics:
 
 
 def figures() -> Iterator[Figure]:
-    logging.getLogger("alignup.plugins").setLevel(logging.ERROR)  # plugins stop all the time here
+    logging.getLogger("alignup.kubernetes.plugins").setLevel(logging.ERROR)  # plugins stop all the time here
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         registration, preference, allocation = asyncio.run(_plugin(Path(place)))
         yield Figure("a plugin registers, to its first device in use", registration, 0.100, "8 devices")

@@ -11,17 +11,17 @@ from multiprocessing import get_context
 from time import process_time
 from typing import Any
 
-from alignup.cluster.host_states import HOST_STATES, host_state, to_object
-from alignup.cluster.join import join
-from alignup.cluster.scheduling.extender import ExtenderOptions
-from alignup.cluster.scheduling.service import ScheduleService
-from alignup.kube.pod import pod_to_dict
-from alignup.kubeapi import Access, ApiClient
-from alignup.serve.schedule_app import PrometheusScheduleMetrics
+from alignup.kubernetes.api import Access, ApiClient
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.manifests.pod import pod_to_dict
+from alignup.observe.observation import join
+from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
 from bench.harness import Figure
 from tests.align.hosts import pod
-from tests.cluster.kubelets import SimulatedKubelet
+from tests.observe.kubelets import SimulatedKubelet
 
 NODES = 5000
 STATES = 7  #: of the simulated nodes

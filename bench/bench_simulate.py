@@ -7,10 +7,10 @@ from random import Random
 from time import process_time
 
 from alignup.align.settings import Policy
-from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent
-from alignup.fleet.generate import Profile, generate
-from alignup.fleet.simulate import SimulationResult, run
-from alignup.fleet.trace import read, write
+from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent
+from alignup.simulate.generate import Profile, generate
+from alignup.simulate.node_simulation import SimulationResult, run
+from alignup.simulate.trace import read, write
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best_cpu
 

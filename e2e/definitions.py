@@ -5,10 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from alignup.cluster.host_states import HOST_STATES
-from alignup.kubeapi import ApiClient, Resource
-from alignup.kubeapi.errors import ApiError
-from alignup.kubeapi.objects import PartialObject
+from alignup.kubernetes.api import ApiClient, Resource
+from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.host_states import HOST_STATES
+from alignup.kubernetes.api.objects import PartialObject
 
 DEPLOYED = Path(__file__).parents[1] / "deploy" / "kubernetes"
 DEFINITIONS = Resource(

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from alignup.cluster.host_states import HOST_STATES, host_state, to_object
-from alignup.cluster.join import join
-from alignup.cluster.sources import known_pod
-from alignup.kubeapi import NODES, PODS, ApiClient, Change, EventType, Informer
-from alignup.kubeapi.objects import ApiPod
-from tests.cluster.kubelets import SimulatedKubelet
+from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, EventType, Informer
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.observe.kubelet_sources import known_pod
+from alignup.observe.observation import join
+from tests.observe.kubelets import SimulatedKubelet
 
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110", "example.com/gpu": "2"}
 REJECTED = "Pod was rejected: Resources cannot be allocated with Topology locality"

@@ -12,9 +12,9 @@ from xxhash import xxh64_intdigest
 
 from alignup.align import bits
 from alignup.align.host import Host
-from alignup.cluster.host_states import HostStateReader
-from alignup.schema.codec import convert
-from alignup.schema.host_state import HostStateDocument
+from alignup.documents.codec import convert
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes.api.host_states import HostStateReader
 from e2e.guest import Shape
 
 Document = dict[str, Any]

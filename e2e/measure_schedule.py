@@ -24,16 +24,16 @@ from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignup.cluster.gate.names import GATE
-from alignup.cluster.host_states import HOST_STATES, host_state, to_object
-from alignup.cluster.join import join
-from alignup.kubeapi import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
-from alignup.kubeapi.objects import ApiPod, PartialObject
+from alignup.gate.names import GATE
+from alignup.kubernetes.api import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.objects import ApiPod, PartialObject
+from alignup.observe.observation import join
 from e2e.control_plane import ControlPlane, extenders, free_ports, missing
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import ALLOCATABLE
 from e2e.test_schedule import is_ready, pod, service
-from tests.cluster.kubelets import SimulatedKubelet
+from tests.observe.kubelets import SimulatedKubelet
 
 FLAGS = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
 REPLICA_SETS = Resource(type=PartialObject, group="apps", kind="ReplicaSet", plural="replicasets", namespaced=True)

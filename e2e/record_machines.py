@@ -45,7 +45,7 @@ SHAPES = {
 
 _SCRIPT = """
 import base64, glob, json
-from alignup.discover import record
+from alignup.machines import record
 
 def read(path):
     return Path(path).read_text().strip()

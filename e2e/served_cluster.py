@@ -8,16 +8,16 @@ import json
 import sys
 from dataclasses import replace
 
-from alignup.cluster.scheduling.page_backend import LivePages
-from alignup.cluster.scheduling.service import ScheduleService
-from alignup.kubeapi import Access, ApiClient
-from alignup.serve.schedule_app import PrometheusScheduleMetrics, schedule_app
-from alignup.serve.server import serve_app
-from alignup.serve.sockets import tcp_socket
+from alignup.kubernetes.api import Access, ApiClient
+from alignup.schedule.app import PrometheusScheduleMetrics, schedule_app
+from alignup.schedule.page_backend import LivePages
+from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer
+from alignup.web.server import serve_app
+from alignup.web.sockets import tcp_socket
 from tests.align.hosts import pod
-from tests.cluster.api_objects import SERVED, api_pod, node, state_of
-from tests.cluster.kubelets import SimulatedKubelet
+from tests.observe.api_objects import SERVED, api_pod, node, state_of
+from tests.observe.kubelets import SimulatedKubelet
 
 STATES = 7  #: that the nodes are in
 SHAPE = "pack:2 numa:1(memory=64GiB) core:8 pu:2"

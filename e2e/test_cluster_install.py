@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.cluster.gate.service import GateServiceOptions, WebhookOptions, gate_service
-from alignup.cluster.host_states import HOST_STATES
-from alignup.cluster.observe import observe
-from alignup.cluster.scheduling.service import LeaseOptions, ScheduleService
-from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiClient, find_access
-from alignup.kubeapi.admission import WEBHOOK_CONFIGURATIONS
-from alignup.kubeapi.errors import ForbiddenError
-from alignup.serve.gate_metrics import PrometheusGateMetrics
-from alignup.serve.schedule_app import PrometheusScheduleMetrics
+from alignup.gate.admission_review import WEBHOOK_CONFIGURATIONS
+from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.service import GateServiceOptions, WebhookOptions, gate_service
+from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiClient, find_access
+from alignup.kubernetes.api.errors import ForbiddenError
+from alignup.kubernetes.api.host_states import HOST_STATES
+from alignup.observe.service import observe
+from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
-from tests.cluster.observed_machine import observe_once
 from tests.deploy.chart import render_chart
 from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, find_program, of_kind, read_kustomization
+from tests.observe.observed_machine import observe_once
 
 KUBECTL = find_program("kubectl")
 KUBE_SCHEDULER = find_program("kube-scheduler")

@@ -17,10 +17,10 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import CriError
 from alignup.align.workload import Pod
-from alignup.enforce.cri.client import RuntimeClient, parse_endpoint
-from alignup.enforce.cri.pod_cgroups import PodCgroups
-from alignup.enforce.cri.resources import container_resources, pod_cgroup_resources
-from alignup.enforce.cri.types import (
+from alignup.run.cri.client import RuntimeClient, parse_endpoint
+from alignup.run.cri.pod_cgroups import PodCgroups
+from alignup.run.cri.resources import container_resources, pod_cgroup_resources
+from alignup.run.cri.types import (
     ContainerConfig,
     ContainerMount,
     ContainerState,
@@ -49,8 +49,8 @@ ctypes.CDLL(None).mount(b"cgroup2", b"/sys/fs/cgroup", b"cgroup2", 0, None)
 from pathlib import Path
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from alignup.enforce.cri.pod_cgroups import PodCgroups
-from alignup.enforce.cri.resources import pod_cgroup_resources
+from alignup.run.cri.pod_cgroups import PodCgroups
+from alignup.run.cri.resources import pod_cgroup_resources
 def pod(requests, limits):
     read = [{name: Quantity.parse(text) for name, text in one.items()} for one in (requests, limits)]
     return Pod(name="web", uid="1234-abcd", containers=(Container("web", Resources(*read)),))

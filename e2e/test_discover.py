@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.discover import load
+from alignup.machines import load
 from e2e import disk
 from e2e.guest import missing
 from e2e.record_machines import SHAPES, record_guest

@@ -54,7 +54,7 @@ def test_it_installs_and_runs_in_an_empty_environment(built: Path, tmp_path: Pat
     assert "2 NUMA nodes" in run("alignup", "machine", "show", "numa:2 core:2 pu:1")
     assert run("kubectl-alignup", "--help").startswith("Usage: ")
     assert run("alignup", "observe", "--help").startswith("Usage: ")
-    run("python", "-c", "import alignup.agent.daemon, alignup.cluster.scheduling.service")
+    run("python", "-c", "import alignup.agent.daemon, alignup.schedule.service")
     share = tmp_path / "venv" / "share"
     assert (share / "man" / "man1" / "alignup-why.1").is_file()
     assert (share / "bash-completion" / "completions" / "alignup").is_file()

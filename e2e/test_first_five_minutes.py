@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.discover import load
+from alignup.machines import load
 from e2e import cluster_guest, control_plane
 from e2e.api import until
 from e2e.cluster_bed import ClusterBed

@@ -16,27 +16,27 @@ from typing import Any
 import pytest
 import yaml
 
-from alignup.cluster.gate.admission import answer_review
-from alignup.cluster.gate.affinity import pinned_node
-from alignup.cluster.gate.certificate_keeper import CertificateKeeper
-from alignup.cluster.gate.controller import GateController
-from alignup.cluster.gate.names import GATE, LABEL
-from alignup.cluster.gate.options import GateOptions
-from alignup.cluster.host_states import HOST_STATES, host_state, to_object
-from alignup.cluster.join import join
-from alignup.cluster.scheduling.live_cluster import LiveCluster
-from alignup.cluster.sources import KnownPod, known_pod
-from alignup.kubeapi import NODES, PODS, ApiClient, Change, Resource, find_access
-from alignup.kubeapi.admission import SECRETS, WEBHOOK_CONFIGURATIONS
-from alignup.kubeapi.errors import InvalidObjectError
-from alignup.kubeapi.objects import ApiPod, PartialObject
-from alignup.serve.server import serve_app
-from alignup.serve.sockets import tcp_socket
-from alignup.serve.webhook_app import webhook_app
+from alignup.gate.admission import answer_review
+from alignup.gate.admission_review import SECRETS, WEBHOOK_CONFIGURATIONS
+from alignup.gate.affinity import pinned_node
+from alignup.gate.certificate_keeper import CertificateKeeper
+from alignup.gate.controller import GateController
+from alignup.gate.names import GATE, LABEL
+from alignup.gate.options import GateOptions
+from alignup.gate.webhook_app import webhook_app
+from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
+from alignup.kubernetes.api.errors import InvalidObjectError
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.objects import ApiPod, PartialObject
+from alignup.observe.kubelet_sources import KnownPod, known_pod
+from alignup.observe.observation import join
+from alignup.schedule.live_cluster import LiveCluster
+from alignup.web.server import serve_app
+from alignup.web.sockets import tcp_socket
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
 from e2e.definitions import DEPLOYED, define_host_states
-from tests.cluster.kubelets import SimulatedKubelet
+from tests.observe.kubelets import SimulatedKubelet
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]

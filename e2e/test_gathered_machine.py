@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.discover import discover, load
+from alignup.machines import discover, load
 from e2e.programs import not_installed
 
 

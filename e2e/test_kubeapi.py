@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from alignup.kubeapi import (
+from alignup.kubernetes.api import (
     LEASES,
     NODE_RESOURCE_TOPOLOGIES,
     NODES,
@@ -28,7 +28,7 @@ from alignup.kubeapi import (
     Timing,
     find_access,
 )
-from alignup.kubeapi.errors import (
+from alignup.kubernetes.api.errors import (
     AlreadyExistsError,
     ConflictError,
     ForbiddenError,
@@ -39,7 +39,7 @@ from alignup.kubeapi.errors import (
     TooManyRequestsError,
     UnauthorizedError,
 )
-from alignup.kubeapi.objects import ApiPod, PartialObject
+from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.testing.api_server import ApiServer
 from e2e import control_plane
 from e2e.control_plane import ADMIN, STRANGER, ControlPlane

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import PluginError
-from alignup.plugins.manager import DevicePluginManager
-from tests.plugins.capacity import capacity_of
-from tests.plugins.listener import RecordingListener, RecordingMetrics
+from alignup.kubernetes.plugins.manager import DevicePluginManager
+from tests.kubernetes.plugins.capacity import capacity_of
+from tests.kubernetes.plugins.listener import RecordingListener, RecordingMetrics
 
 PLUGINS, DEVICES = 50, 1_000
 TIMEOUT = 300.0  #: seconds

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from alignup.cluster.host_states import HOST_STATES, read_host_state
-from alignup.cluster.kubelet_reader import KubeletPaths, KubeletReader
-from alignup.cluster.observer import Observer, ObserverTiming
-from alignup.cluster.publisher import Publisher
-from alignup.kubeapi import NODES, ApiClient, EventType, find_access
-from alignup.serve.observer_app import PrometheusObserverMetrics
+from alignup.kubernetes.api import NODES, ApiClient, EventType, find_access
+from alignup.kubernetes.api.host_states import HOST_STATES, read_host_state
+from alignup.observe.app import PrometheusObserverMetrics
+from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.observer import Observer, ObserverTiming
+from alignup.observe.publisher import Publisher
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
 from e2e.definitions import define_host_states
 from tests.align.hosts import pod
-from tests.cluster.kubelets import SimulatedKubelet, SimulatedPodResources
+from tests.observe.kubelets import SimulatedKubelet, SimulatedPodResources
 
 WHY = control_plane.missing()
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import CriError
-from alignup.enforce.cri.client import RuntimeClient as Client
-from alignup.enforce.cri.types import ContainerConfig, ContainerState, LinuxResources, NamespaceOptions, SandboxConfig
+from alignup.run.cri.client import RuntimeClient as Client
+from alignup.run.cri.types import ContainerConfig, ContainerState, LinuxResources, NamespaceOptions, SandboxConfig
 from alignup.testing.runtime import Runtime
 from e2e import containerd
 from e2e.containerd import BUSYBOX

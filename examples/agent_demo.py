@@ -17,9 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from alignup.agent.address import UnixAddress
 from alignup.cli import entry
-from alignup.cli.client import AgentClient
+from alignup.cli.agent_client import AgentClient
+from alignup.web.address import UnixAddress
 
 PLUGINS = {"example.com/gpu": "2@0,2@1", "example.com/nic": "1@0,1@1"}  #: resource → number of devices @ NUMA node
 DEVICE_COUNT = 6

@@ -14,9 +14,9 @@ from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, Machine
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
-from alignup.align.synthetic import parse
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
+from alignup.machines.synthetic import parse
 
 GPU, NIC = "gpu-vendor.com/gpu", "nic-vendor.com/nic"
 ALIGNED = {"cpu": "2", "memory": "200Mi", GPU: "1", NIC: "1"}

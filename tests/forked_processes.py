@@ -28,9 +28,9 @@ _FORKING.set_forkserver_preload(
         "alignup.cli.simulate_output",
         "alignup.cli.why",
         "alignup.cli.why_output",
-        "alignup.discover",
-        "alignup.runs.local_allocator",
-        "alignup.runs.lifecycle",
+        "alignup.machines",
+        "alignup.run.local_allocator",
+        "alignup.run.lifecycle",
         "alignup.testing.plugin",
         "alignup.testing.runtime.__main__",
         "encodings.ascii",  # a child that dropped root may not be able to read root's Python files
@@ -46,6 +46,6 @@ def forked(target: Callable[..., None], *given: Any, daemon: bool = True) -> Bas
 
 
 def _begin(target: Callable[..., None], *given: Any) -> None:
-    # The fork server is shared. `fleet.executors` starts it with SIGINT blocked, and children inherit that.
+    # The fork server is shared. `simulate.executors` starts it with SIGINT blocked, and children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     target(*given)

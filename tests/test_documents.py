@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
-from alignup.schema.decisions import to_document
-from tests.schema.test_decisions import MAKERS
+from alignup.documents.decisions import to_document
+from tests.documents.test_decisions import MAKERS
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "own_provider.py"

@@ -114,13 +114,13 @@ def test_only_the_standard_library_is_loaded_by(code):
 
 
 def test_discover_is_imported_on_first_use():
-    loaded = "import alignup\nassert 'alignup.discover' not in sys.modules\nalignup.load\n"
+    loaded = "import alignup\nassert 'alignup.machines' not in sys.modules\nalignup.load\n"
 
-    assert "alignup" in loaded_by(f"import sys\n{loaded}assert 'alignup.discover' in sys.modules")
+    assert "alignup" in loaded_by(f"import sys\n{loaded}assert 'alignup.machines' in sys.modules")
 
 
 def test_discover_is_the_package():
     """A function of that name would be hidden as soon as the package is imported."""
-    assert isinstance(alignup.discover, ModuleType)
-    assert alignup.discover.load is alignup.load
-    assert callable(alignup.discover.discover)
+    assert isinstance(alignup.machines, ModuleType)
+    assert alignup.machines.load is alignup.load
+    assert callable(alignup.machines.discover)

@@ -8,13 +8,13 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from alignup import __version__
-from alignup.align import synthetic
+from alignup.agent.metrics import DevicePluginMetrics, Metrics
+from alignup.agent.routes import openapi_document
 from alignup.align.host import Host, Settings
-from alignup.serve.gate_metrics import PrometheusGateMetrics
-from alignup.serve.metrics import DevicePluginMetrics, Metrics
-from alignup.serve.observer_app import PrometheusObserverMetrics
-from alignup.serve.routes import openapi_document
-from alignup.serve.schedule_app import PrometheusScheduleMetrics
+from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.machines import synthetic
+from alignup.observe.app import PrometheusObserverMetrics
+from alignup.schedule.app import PrometheusScheduleMetrics
 from tools import configuration_reference
 from tools.command_tree import CommandHelp, walk
 from tools.markdown import cell, escape

@@ -13,7 +13,7 @@ import sys
 import time
 from array import array
 
-from alignup.enforce import memory
+from alignup.run import process_memory as memory
 
 SIZE = int(os.environ.get("LATENCY_MIB", "64")) << 20
 STEPS = int(os.environ.get("LATENCY_STEPS", "2000000"))

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alignup import discover as discover
+    from alignup import machines as discover
     from alignup.align import bits as bits
     from alignup.align.cpus.options import CpuSettings as CpuSettings
     from alignup.align.decision import Decision as Decision
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
     from alignup.align.workload import QoS as QoS
     from alignup.align.workload import Resources as Resources
     from alignup.align.workload.validation import accept as accept
-    from alignup.discover import load as load
-    from alignup.schema.decisions import from_document as from_document
-    from alignup.schema.decisions import to_document as to_document
+    from alignup.documents.decisions import from_document as from_document
+    from alignup.documents.decisions import to_document as to_document
+    from alignup.machines import load as load
 
 __version__ = "0.1.0.dev0"
 
@@ -86,11 +86,11 @@ _NAMES_BY_MODULE = {
     "alignup.align.settings": "FeatureGates Policy Scope TopologyOptions TopologySettings",
     "alignup.align.workload": "Container Pod QoS Resources",
     "alignup.align.workload.validation": "accept",
-    "alignup.discover": "load",
-    "alignup.schema.decisions": "from_document to_document",
+    "alignup.machines": "load",
+    "alignup.documents.decisions": "from_document to_document",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
-_SUBMODULES = {"bits": "alignup.align.bits", "discover": "alignup.discover"}
+_SUBMODULES = {"bits": "alignup.align.bits", "discover": "alignup.machines"}
 
 __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 - each name is above already
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from alignup.agent import daemon
-from alignup.agent.address import SOCKET_NAME, UnixAddress
 from alignup.agent.daemon import DaemonOptions
 from alignup.agent.pods.pod_state import PodIntervals
 from alignup.agent.pods.wiring import PodRuntimeOptions
@@ -18,9 +17,10 @@ from alignup.agent.wait_queue import WaitQueue
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.host import Host, Settings
 from alignup.align.quantity import Quantity
-from alignup.align.synthetic import parse
 from alignup.cli import entry
+from alignup.machines.synthetic import parse
 from alignup.testing.runtime import __main__ as runtime
+from alignup.web.address import SOCKET_NAME, UnixAddress
 
 #: Intervals of an agent that notices changes, and retries, at once; other delays are as usual.
 FAST = PodIntervals(poll=0.05, initial_retry=0.05, max_retry=0.2)

@@ -4,7 +4,7 @@ import random
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from alignup import rpc
+from alignup.kubernetes.plugins import rpc
 from alignup.testing import Fault, Plugin
 from alignup.wire import device_plugin_pb2 as wire
 

@@ -15,14 +15,14 @@ from alignup.agent.devices.plugin_wiring import PluginEvents, expected_resources
 from alignup.agent.queue import AdmissionQueue, SaveState
 from alignup.agent.state import AgentState, Clock
 from alignup.align.workload import Pod
-from alignup.plugins.endpoint import PluginTimeouts
-from alignup.plugins.manager import DevicePluginManager
+from alignup.kubernetes.plugins.endpoint import PluginTimeouts
+from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.testing import Preference
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU
 from tests.deadlines import until, wait_for
-from tests.plugins.listener import RecordingMetrics
-from tests.plugins.pausable import PausablePlugin
+from tests.kubernetes.plugins.listener import RecordingMetrics
+from tests.kubernetes.plugins.pausable import PausablePlugin
 
 DEVICES = "2@0,2@1"
 GPUS = ("--devices", DEVICES)  #: options of a plugin process

@@ -15,17 +15,17 @@ from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, CheckpointError
 from alignup.align.machine import Device
-from alignup.schema.api import BusyError, NotReadyError
-from alignup.schema.run_status import PodRunStatus
-from alignup.state import journal
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.checkpoint_format import NAME
+from alignup.documents.api import BusyError, NotReadyError
+from alignup.documents.run_status import PodRunStatus
+from alignup.store import journal
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import NAME
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, pod
 from tests.deadlines import wait_for
 from tests.effort import SEED, did, rounds
-from tests.state.rewriting import contents
-from tests.state.simulated_disk import SimulatedDisk
+from tests.store.rewriting import contents
+from tests.store.simulated_disk import SimulatedDisk
 
 ROOT = Path("/var/lib/agent")
 FINISHED = PodRunStatus(phase="Succeeded")

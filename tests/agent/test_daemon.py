@@ -15,9 +15,9 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from alignup.agent.address import default_root, parse_address
 from alignup.align.errors import ParseError
-from alignup.state.checkpoint import CheckpointStore
+from alignup.store.checkpoint import CheckpointStore
+from alignup.web.address import default_root, parse_address
 from tests.agent.agent_process import serve_command
 from tests.agent.agents import CONFIG, Agent, arguments, pod, run_until_exit, running
 from tests.certificates import ca_file, install

@@ -12,10 +12,10 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue as Queue
-from alignup.schema.decisions import decision_document
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.checkpoint_format import NAME
-from alignup.state.history import History
+from alignup.documents.decisions import decision_document
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import NAME
+from alignup.store.history import History
 from tests.agent.agents import CONFIG, pod, running
 from tests.agent.load import PODS_PER_KILL, come_and_go, kill_again_and_again, memory_of, nonsense
 from tests.agent.states import clock, empty_state

@@ -9,17 +9,17 @@ import pytest
 
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.devices.device_state import with_announced_devices
+from alignup.agent.metrics import Metrics
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
+from alignup.documents import codec
+from alignup.documents.api import BusyError, NotReadyError
+from alignup.documents.decisions import decision_document, from_document
+from alignup.documents.machines import machine_to_document
+from alignup.kubernetes.plugins.endpoint import PluginTimeouts
 from alignup.picture import draw_svg
-from alignup.plugins.endpoint import PluginTimeouts
-from alignup.schema import codec
-from alignup.schema.api import BusyError, NotReadyError
-from alignup.schema.decisions import decision_document, from_document
-from alignup.schema.machines import machine_to_document
-from alignup.serve import responses
-from alignup.serve.metrics import Metrics
-from alignup.state.checkpoint import CheckpointStore
+from alignup.store.checkpoint import CheckpointStore
+from alignup.web import responses
 from tests.agent.hostile_plugin import HostilePlugin
 from tests.agent.plugin_rig import start_rig
 from tests.agent.states import empty_state

@@ -13,12 +13,12 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
-from alignup.kube.podspec import PodManifest
-from alignup.schema.api import LedgerFullError
-from alignup.schema.run_status import PodRunStatus
-from alignup.serve.responses import backend_problem
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.checkpoint_format import NAME
+from alignup.documents.api import LedgerFullError
+from alignup.documents.run_status import PodRunStatus
+from alignup.kubernetes.podspec import PodManifest
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import NAME
+from alignup.web.responses import backend_problem
 from tests.agent.plugin_rig import start_rig
 from tests.agent.states import ANY_DECISION, clock, empty_state
 from tests.align.hosts import host, pod

@@ -19,21 +19,21 @@ from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.errors import AlignError, StateError
 from alignup.align.settings import Policy
-from alignup.schema import codec
-from alignup.schema.decisions import decision_document
-from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
-from alignup.serve import responses
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.checkpoint_format import NAME
-from alignup.state.history import History
+from alignup.documents import codec
+from alignup.documents.decisions import decision_document
+from alignup.documents.run_status import ContainerRunStatus, PodRunStatus
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import NAME
+from alignup.store.history import History
+from alignup.web import responses
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod
 from tests.effort import SEED, attacked, rounds
-from tests.state.mutations import every_other, mutate
-from tests.state.rewriting import contents, rewrite, with_checksum
+from tests.store.mutations import every_other, mutate
+from tests.store.rewriting import contents, rewrite, with_checksum
 
 HANG = 20  #: seconds
-VERSION_1 = Path(__file__).parents[1] / "schema" / "version1" / NAME
+VERSION_1 = Path(__file__).parents[1] / "documents" / "version1" / NAME
 
 
 class HangError(BaseException):

@@ -12,7 +12,7 @@ from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import MAX_BLOCKING, MAX_TRIES
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod, Resources
-from alignup.schema.api import AdmissionStatus
+from alignup.documents.api import AdmissionStatus
 from tests.agent.states import clock, empty_state
 from tests.agent.test_state import admits, after, not_none, releases, submit
 from tests.align.hosts import pod

@@ -16,7 +16,7 @@ from alignup.agent.state import AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
-from alignup.schema.api import AdmissionStatus, BusyError, NotReadyError
+from alignup.documents.api import AdmissionStatus, BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, pod
 from tests.effort import examples

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from alignup import rpc
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError, PluginError
-from alignup.plugins.endpoint import PluginTimeouts, plugin_error
-from alignup.schema.api import NotReadyError
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.kubelet import state_dir
+from alignup.documents.api import NotReadyError
+from alignup.kubernetes.kubelet_files import state_dir
+from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
+from alignup.store.checkpoint import CheckpointStore
 from alignup.testing import Fault, Preference
 from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
@@ -30,7 +30,7 @@ from tests.align.hosts import GPU, NIC, host, pod
 from tests.deadlines import until, wait_for
 from tests.effort import SEED, did, rounds
 from tests.grpc_fixtures import anyio_backend, one_loop
-from tests.plugins.capacity import capacity_of
+from tests.kubernetes.plugins.capacity import capacity_of
 from tests.short_paths import short_directory
 from tests.testing.processes import plugin_process
 

@@ -8,7 +8,7 @@ import pytest
 from alignup.agent.queue import MAX_JOBS, AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, PodError
-from alignup.schema.api import AdmissionStatus, BusyError, NotReadyError
+from alignup.documents.api import AdmissionStatus, BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 from tests.deadlines import wait_for

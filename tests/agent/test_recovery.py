@@ -20,14 +20,14 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
-from alignup.schema.api import AdmissionStatus
-from alignup.schema.checkpoints import TerminationRequest
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.checkpoint_format import NAME
+from alignup.documents.api import AdmissionStatus
+from alignup.documents.checkpoints import TerminationRequest
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import NAME
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod
 from tests.effort import examples
-from tests.state.rewriting import rewrite
+from tests.store.rewriting import rewrite
 
 WAITS = RecoveryOptions(waiting=WaitQueue(max_overtakes=3, capacity=10), wait_enabled=True)
 PREVIOUS, DROP = frozenset({RecoveryMode.PREVIOUS}), frozenset({RecoveryMode.DROP_MISFITS})
@@ -62,7 +62,7 @@ def durable_facts(one: AgentState):
 
 
 def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
-    old = Path(__file__).parents[1] / "schema" / "version1" / NAME
+    old = Path(__file__).parents[1] / "documents" / "version1" / NAME
     (tmp_path / NAME).write_bytes(old.read_bytes())
     (tmp_path / NAME).chmod(0o600)
 

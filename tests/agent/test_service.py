@@ -7,7 +7,7 @@ import pytest
 from alignup.agent.service import SELF_RUN_ANNOTATION, accept_runnable, is_self_run, read_pod
 from alignup.align.errors import PodError
 from alignup.cli.agent import PERMISSIONS
-from alignup.kube.podspec.types import Permission
+from alignup.kubernetes.podspec.types import Permission
 from tests.agent.agents import pod
 
 NOTHING: frozenset[Permission] = frozenset()

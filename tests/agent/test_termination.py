@@ -13,12 +13,12 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align import bits
-from alignup.kube.podspec import PodManifest
-from alignup.schema import codec
-from alignup.schema.api import AdmissionStatus
-from alignup.schema.checkpoints import TerminationRequest, upgrade_version_1
-from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
-from alignup.state.checkpoint import CheckpointStore
+from alignup.documents import codec
+from alignup.documents.api import AdmissionStatus
+from alignup.documents.checkpoints import TerminationRequest, upgrade_version_1
+from alignup.documents.run_status import ContainerRunStatus, PodRunStatus
+from alignup.kubernetes.podspec import PodManifest
+from alignup.store.checkpoint import CheckpointStore
 from tests.agent.states import clock, empty_state
 from tests.agent.test_state import FILE, admits, after, not_none
 from tests.align.hosts import host, pod

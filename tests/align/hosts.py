@@ -16,9 +16,9 @@ from alignup.align.machine import Device, KubeletView
 from alignup.align.memory.reserved_memory import ReservedMemory, propose_reserved_memory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
-from alignup.align.synthetic import parse
 from alignup.align.workload import Amounts, Pod, Resources
 from alignup.align.workload.validation import accept
+from alignup.machines.synthetic import parse
 from tests.strategies import machines
 from tests.strategies_pods import DEVICES, aligned, guaranteed, pods, quantities
 

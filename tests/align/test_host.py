@@ -15,10 +15,10 @@ from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, Hug
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologyOptions, TopologySettings
-from alignup.align.synthetic import parse
 from alignup.align.workload import Pod, Resources
 from alignup.align.workload.validation import accept
-from alignup.kube.pod import read_pod
+from alignup.kubernetes.manifests.pod import read_pod
+from alignup.machines.synthetic import parse
 from tests.align.hosts import GIB, GPU, RESERVATION, host, pod
 from tests.strategies_pods import amounts, container, guaranteed
 

@@ -22,7 +22,7 @@ from alignup.align.host import Host
 from alignup.align.memory.ledger import Block
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
-from alignup.schema.decisions import from_document, to_document
+from alignup.documents.decisions import from_document, to_document
 from tests.align.hosts import GIB, admit, arrivals, devices, host, hosts
 from tests.align.hosts import pod as small
 from tests.effort import examples

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from alignup.schema.api import PodView
-from alignup.schema.run_status import PodRunStatus
-from tests.serve.fake_backend import FakeBackend, manifest
-from tests.serve.real_server import on_unix
+from alignup.documents.api import PodView
+from alignup.documents.run_status import PodRunStatus
+from tests.agent.fake_backend import FakeBackend, manifest
+from tests.web.real_server import on_unix
 
 Result = TypeVar("Result")
 

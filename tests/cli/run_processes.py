@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from alignup.cli import entry
-from alignup.enforce import cgroup
+from alignup.run import cgroup
 from tests.deadlines import wait_for
 from tests.forked_processes import forked
 

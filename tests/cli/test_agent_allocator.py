@@ -10,12 +10,12 @@ import pytest
 
 from alignup.agent import service
 from alignup.align import admit
-from alignup.cli import client
-from alignup.cli.client import AgentError, AgentOptions
+from alignup.cli import agent_client as client
+from alignup.cli.agent_client import AgentError, AgentOptions
 from alignup.cli.run import _print_admission
-from alignup.runs import agent_allocator
-from alignup.runs.agent_allocator import AgentAllocator, pod_manifest
-from alignup.runs.request import RunRejectedError, RunRequest, build_environment
+from alignup.run import agent_allocator
+from alignup.run.agent_allocator import AgentAllocator, pod_manifest
+from alignup.run.request import RunRejectedError, RunRequest, build_environment
 
 REQUEST = RunRequest(uid="1", name="web", amounts={"cpu": "1", "example.com/gpu": "1"}, policy="restricted")
 PLACEMENT = {

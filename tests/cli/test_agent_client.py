@@ -7,10 +7,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from alignup.agent.address import TcpAddress, UnixAddress
-from alignup.cli import client
+from alignup.cli import agent_client as client
+from alignup.cli.agent_client import TIMEOUT, AgentClient, AgentError, AgentOptions
 from alignup.cli.app import InputError
-from alignup.cli.client import TIMEOUT, AgentClient, AgentError, AgentOptions
+from alignup.web.address import TcpAddress, UnixAddress
 
 OK = b"HTTP/1.1 200 OK\r\n"
 

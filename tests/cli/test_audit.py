@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from alignup.align import bits
-from alignup.enforce import cgroup, process
-from alignup.enforce.run_record import RUN_VARIABLE
+from alignup.run import cgroup, process
+from alignup.run.run_record import RUN_VARIABLE
 from tests.agent.agents import running
 from tests.cli.run_processes import workbench
 from tests.deadlines import wait_for
-from tests.enforce.commands import started
+from tests.run.commands import started
 
 PERMITTED = process.permitted_cpus()
 

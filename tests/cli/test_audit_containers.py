@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.agent.address import TcpAddress
 from alignup.align import bits
-from alignup.cli.client import AgentClient
-from alignup.enforce import cgroup, process
-from alignup.enforce.audit import audit_containers
-from alignup.schema.api import OrphanSandbox, RuntimeInfo, RuntimeStatus
+from alignup.cli.agent_client import AgentClient
+from alignup.documents.api import OrphanSandbox, RuntimeInfo, RuntimeStatus
+from alignup.run import cgroup, process
+from alignup.run.placement_audit import audit_containers
+from alignup.web.address import TcpAddress
+from tests.agent.fake_backend import GPU, run_of, running
 from tests.cli.commands import in_process
 from tests.cli.fake_agent import serve_fake_agent
 from tests.deadlines import wait_for
-from tests.enforce.commands import started
-from tests.serve.fake_backend import GPU, run_of, running
+from tests.run.commands import started
 from tests.short_paths import short_directory
 
 PERMITTED = process.permitted_cpus()

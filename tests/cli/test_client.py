@@ -9,7 +9,7 @@ from alignup.agent.pod_record import same_workload
 from alignup.align.workload.validation import accept
 from alignup.cli import app, layout, pod_status
 from alignup.cli.admit import pod_manifest
-from alignup.kube.pod import read_pod_text
+from alignup.kubernetes.manifests.pod import read_pod_text
 from tests.align.hosts import arrivals
 
 

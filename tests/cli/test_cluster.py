@@ -12,8 +12,8 @@ from alignup import cli
 from alignup.testing.api_server import ApiFault, ApiServer
 from tests.align.hosts import pod
 from tests.cli.commands import in_process
-from tests.cluster.api_objects import SERVED, api_pod, node, running_server, state_of
-from tests.cluster.kubelets import SimulatedKubelet
+from tests.observe.api_objects import SERVED, api_pod, node, running_server, state_of
+from tests.observe.kubelets import SimulatedKubelet
 
 FORBIDDEN = 'nodes is forbidden: User "eve" cannot list resource "nodes" in API group "" at the cluster scope'
 MANIFEST = """

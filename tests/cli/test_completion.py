@@ -5,7 +5,7 @@ import pytest
 from tests.agent.agents import running
 from tests.cli.commands import in_process
 from tests.cli.test_cluster import cluster
-from tests.cluster.api_objects import running_server
+from tests.observe.api_objects import running_server
 
 POD = """apiVersion: v1
 kind: Pod

@@ -10,14 +10,14 @@ import pytest
 
 from alignup.align.workload import Pod
 from alignup.cli.admit import pod_manifest
-from alignup.kube.podspec import PodManifest
-from alignup.schema.api import AdmissionStatus
-from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
+from alignup.documents.api import AdmissionStatus
+from alignup.documents.run_status import ContainerRunStatus, PodRunStatus
+from alignup.kubernetes.podspec import PodManifest
+from tests.agent.fake_backend import FakeLog, run_of, running
 from tests.cli.commands import in_process, start
 from tests.cli.fake_agent import serve_fake_agent
 from tests.cli.test_entry import examples_of
 from tests.deadlines import wait_for
-from tests.serve.fake_backend import FakeLog, run_of, running
 from tests.short_paths import short_directory
 
 CRASHING = ContainerRunStatus(

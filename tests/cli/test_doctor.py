@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.state.kubelet import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
 from tests.cli.commands import in_process, on_a_terminal
 
 ROOT = Path(__file__).parents[2]

@@ -3,7 +3,7 @@
 import pytest
 
 from alignup.cli import exit_codes
-from alignup.cli.error_form import locate
+from alignup.cli.error_format import locate
 from tests.cli.commands import in_process
 from tools.command_tree import walk
 

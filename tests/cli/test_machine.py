@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.discover import discover, load, machine_file
+from alignup.machines import discover, load, machine_file
 from alignup.picture import draw_svg
 from tests.cli.commands import in_process, on_a_terminal
 

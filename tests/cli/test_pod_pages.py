@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from alignup.agent.address import parse_address
-from alignup.cli.client import AgentClient, AgentError
-from alignup.serve.paging import SnapshotPager, TokenExpiredError
+from alignup.cli.agent_client import AgentClient, AgentError
+from alignup.web.address import parse_address
+from alignup.web.paging import SnapshotPager, TokenExpiredError
 from tests.cli.commands import in_process
 from tests.cli.fake_agent import serve_fake_agent
 from tests.short_paths import short_directory

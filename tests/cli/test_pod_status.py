@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.cli import pod_status
+from alignup.cli.agent_client import AgentError
 from alignup.cli.app import InputError
-from alignup.cli.client import AgentError
-from alignup.schema import codec
-from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
-from tests.serve.fake_backend import run_of, running
+from alignup.documents import codec
+from alignup.documents.run_status import ContainerRunStatus, PodRunStatus
+from tests.agent.fake_backend import run_of, running
 
 RUNNING = running()
 UNREADY = running(ready=False)

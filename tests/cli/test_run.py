@@ -14,7 +14,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.cli import entry
-from alignup.enforce import cgroup, process
+from alignup.run import cgroup, process
 from tests.agent.agents import running
 from tests.cli.commands import environment, in_process, python
 from tests.cli.run_processes import children, workbench
@@ -607,7 +607,7 @@ def test_help_describes_the_exit_codes():
 
 def test_a_run_with_an_agent_imports_nothing_slow():
     """Every import adds to the start of every command."""
-    modules = "alignup.cli.entry, alignup.cli.run, alignup.runs.agent_allocator, alignup.runs.lifecycle"
+    modules = "alignup.cli.entry, alignup.cli.run, alignup.run.agent_allocator, alignup.run.lifecycle"
 
     run = python("-c", f"import sys, {modules}; print(*sys.modules)")
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.cli.commands import in_process, start
 from tests.cli.test_cluster import cluster
-from tests.cluster.api_objects import running_server
 from tests.deadlines import wait_for
+from tests.observe.api_objects import running_server
 
 
 @pytest.mark.parametrize(

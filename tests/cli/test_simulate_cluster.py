@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from alignup.schema import codec
-from alignup.schema.fleet import FleetReport
+from alignup.documents import codec
+from alignup.simulate.cluster.result_documents import FleetReport
 from tests.cli.commands import in_process
-from tests.fleet.hosts.test_html_report import rows_of
+from tests.simulate.cluster.test_html_report import rows_of
 
 ROOT = Path(__file__).parents[2]
 NODE, FLEET = ROOT / "examples" / "node", ROOT / "examples" / "fleet"

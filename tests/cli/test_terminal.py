@@ -67,7 +67,7 @@ def test_a_daemon_logs_its_events_but_not_each_request():
         root.handlers.clear()  # of pytest
         log_to_stderr()
 
-        assert logging.getLogger("alignup.cluster").isEnabledFor(logging.INFO)
+        assert logging.getLogger("alignup.observe").isEnabledFor(logging.INFO)
         assert not requests.isEnabledFor(logging.INFO)
         assert requests.isEnabledFor(logging.WARNING)
     finally:

@@ -6,15 +6,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from alignup.agent.address import TcpAddress
+from alignup.cli.agent_client import AgentClient, AgentError
 from alignup.cli.app import InputError
-from alignup.cli.client import AgentClient, AgentError
-from alignup.serve import sockets
-from alignup.serve.server import ServerLimits, serve_app
-from alignup.serve.tls import ServerCertificate
+from alignup.web import sockets
+from alignup.web.address import TcpAddress
+from alignup.web.server import ServerLimits, serve_app
+from alignup.web.tls import ServerCertificate
+from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import ca_file, install
 from tests.cli.commands import in_process
-from tests.serve.fake_backend import FakeBackend, app_of
 
 
 @contextmanager

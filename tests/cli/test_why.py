@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.schema.decisions import from_document
+from alignup.documents.decisions import from_document
 from tests.cli.commands import alignup, in_process, into_a_closed_pipe, on_a_terminal
 
 ROOT = Path(__file__).parents[2]

@@ -9,9 +9,9 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block
-from alignup.state.kubelet import cpu_file, memory_file
-from alignup.state.kubelet.checkpoint import StateFileFormat, data_checksum_text, struct_checksum_text
-from alignup.state.kubelet.go_types import decode
+from alignup.kubernetes.kubelet_files import cpu_file, memory_file
+from alignup.kubernetes.kubelet_files.checkpoint import StateFileFormat, data_checksum_text, struct_checksum_text
+from alignup.kubernetes.kubelet_files.go_types import decode
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
 from tests.conformance.harness import Case, run_index

@@ -18,7 +18,7 @@ from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
-from alignup.kube.configuration import (
+from alignup.kubernetes.configuration import (
     Configuration,
     StartupStage,
     compute_node_allocatable,

@@ -20,7 +20,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import EnforceError, ProviderError
-from alignup.enforce.cri.types import ContainerState
+from alignup.run.cri.types import ContainerState
 from tests.agent.pods.cpuset_passes import reconcile_now
 from tests.conformance.cpu_cases import held_of, options_of
 from tests.conformance.harness import Case, run

@@ -1,7 +1,7 @@
 """The state file of the device manager: read, hashed and written as the kubelet does."""
 
-from alignup.state.kubelet import device_file
-from alignup.state.kubelet.checkpoint import fnv1a
+from alignup.kubernetes.kubelet_files import device_file
+from alignup.kubernetes.kubelet_files.checkpoint import fnv1a
 from tests.conformance.harness import Case, run
 
 

@@ -4,9 +4,9 @@ import json
 
 from alignup.align.errors import DocumentError, QuantityError
 from alignup.align.quantity import Quantity
-from alignup.kube import documents
-from alignup.kube.object_reader import ObjectReader
-from alignup.kube.yaml_scalars import NumberLiteral
+from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from tests.conformance.harness import Case, run
 
 

@@ -8,10 +8,9 @@ from starlette.routing import Route
 import alignup
 from alignup.cli import observe as observe_command
 from alignup.cli import schedule as schedule_command
-from alignup.cluster.join import join
-from alignup.cluster.node_topology import node_topology
-from alignup.serve.observer_app import PrometheusObserverMetrics, observer_app
-from tests.cluster.kubelets import SimulatedKubelet
+from alignup.observe.app import PrometheusObserverMetrics, observer_app
+from alignup.observe.node_topology import node_topology
+from alignup.observe.observation import join
 from tests.deploy.manifests import (
     BASE,
     KUBERNETES,
@@ -23,6 +22,7 @@ from tests.deploy.manifests import (
     read_documents,
     read_kustomization,
 )
+from tests.observe.kubelets import SimulatedKubelet
 
 KUBECTL = find_program("kubectl")
 DIRECTORIES = (BASE, SCHEDULE, SCHEDULER)

@@ -5,25 +5,25 @@ import ssl
 import pytest
 import trustme
 
-from alignup.cluster.gate.service import GateServiceOptions, WebhookOptions, gate_service
-from alignup.cluster.observe import observe
-from alignup.cluster.scheduling.service import LeaseOptions, ScheduleService
-from alignup.kubeapi import Access, ApiClient
-from alignup.serve.gate_metrics import PrometheusGateMetrics
-from alignup.serve.schedule_app import PrometheusScheduleMetrics
+from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.service import GateServiceOptions, WebhookOptions, gate_service
+from alignup.kubernetes.api import Access, ApiClient
+from alignup.observe.service import observe
+from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
-from tests.cluster.api_objects import SERVED, api_pod, node
-from tests.cluster.gate.conftest import cluster
-from tests.cluster.gate.test_certificate_keeper import configuration
-from tests.cluster.observed_machine import observe_once
-from tests.cluster.scheduling.conftest import http, metrics, service
-from tests.cluster.scheduling.nodes import SimulatedNodes
-from tests.cluster.scheduling.test_extender import WIDE, bound, filtered, occupy, post
 from tests.deadlines import until
 from tests.deploy.manifests import BASE, SCHEDULE, SCHEDULER, by_name, read_kustomization
 from tests.deploy.permissions import granted, used
-from tests.kubeapi.conftest import anyio_backend, client, follow, server, timing
+from tests.gate.conftest import cluster
+from tests.gate.test_certificate_keeper import configuration
+from tests.kubernetes.api.conftest import anyio_backend, client, follow, server, timing
+from tests.observe.api_objects import SERVED, api_pod, node
+from tests.observe.observed_machine import observe_once
+from tests.schedule.conftest import http, metrics, service
+from tests.schedule.nodes import SimulatedNodes
+from tests.schedule.test_extender import WIDE, bound, filtered, occupy, post
 
 __all__ = ["anyio_backend", "client", "cluster", "follow", "http", "metrics", "server", "service", "timing"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.machine import CadvisorNode, Cpu, HugePages, Machine, NumaNode, PciDevice
-from alignup.discover.cadvisor import CadvisorTopology
+from alignup.machines.cadvisor import CadvisorTopology
 
 Facts = Mapping[str, Any]
 Partition = frozenset[frozenset[int]]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from alignup.align import bits
 from alignup.align.machine import Cpu, Machine
-from alignup.discover.file_reader import ArchiveFiles
-from alignup.discover.topology import CPU, NODE
+from alignup.machines.file_reader import ArchiveFiles
+from alignup.machines.topology import CPU, NODE
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from alignup.align import synthetic
 from alignup.align.errors import SourceError
-from alignup.discover import discover, limits, load, record, record_script
-from alignup.discover.archive import read_archive
-from alignup.discover.topology import CPU
+from alignup.machines import discover, limits, load, record, record_script, synthetic
+from alignup.machines.archive import read_archive
+from alignup.machines.topology import CPU
 from tests.discover import kernel
 from tests.discover.kernel import with_
 

@@ -3,11 +3,11 @@
 import pytest
 from hypothesis import given
 
-from alignup.align import bits, synthetic
+from alignup.align import bits
 from alignup.align.machine import HugePages
-from alignup.discover import cadvisor, system
-from alignup.discover.file_reader import FileReader
-from alignup.discover.topology import CPU, NODE
+from alignup.machines import cadvisor, synthetic, system
+from alignup.machines.file_reader import FileReader
+from alignup.machines.topology import CPU, NODE
 from tests import strategies
 from tests.discover import kernel
 from tests.discover.kernel import Files, with_, without

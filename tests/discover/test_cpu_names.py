@@ -1,8 +1,8 @@
 import pytest
 
-from alignup.discover.cpu_names import read_caches, read_model
-from alignup.discover.file_reader import ArchiveFiles, FileReader
-from alignup.discover.topology import CPU
+from alignup.machines.cpu_names import read_caches, read_model
+from alignup.machines.file_reader import ArchiveFiles, FileReader
+from alignup.machines.topology import CPU
 
 
 def reader(**texts: str) -> FileReader:

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device
-from alignup.align.synthetic import parse as machine_of
-from alignup.discover.device_spec import EXAMPLE, add_devices, parse
+from alignup.machines.device_spec import EXAMPLE, add_devices, parse
+from alignup.machines.synthetic import parse as machine_of
 
 GPU = "example.com/gpu"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from alignup.discover import load
+from alignup.machines import load
 from tests.discover import expected
 
 MACHINES = Path(__file__).parent.parent / "machines"

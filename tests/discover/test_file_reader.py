@@ -5,9 +5,9 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.errors import SourceError
-from alignup.discover import file_reader
-from alignup.discover.file_reader import MAX_GAPS, ArchiveFiles, DirectoryFiles, FileReader
-from alignup.discover.limits import MAX_FILE_BYTES
+from alignup.machines import file_reader
+from alignup.machines.file_reader import MAX_GAPS, ArchiveFiles, DirectoryFiles, FileReader
+from alignup.machines.limits import MAX_FILE_BYTES
 
 
 def tree_of(**texts: str) -> FileReader:

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align import synthetic
 from alignup.align.errors import AlignError
 from alignup.align.machine import HugePages
-from alignup.discover import discover, load, machine_file, system
-from alignup.discover.file_reader import ArchiveFiles, FileReader
+from alignup.machines import discover, load, machine_file, synthetic, system
+from alignup.machines.file_reader import ArchiveFiles, FileReader
 from tests.deadlines import cpu_limit
 from tests.discover import kernel
 from tests.discover.kernel import with_

@@ -6,9 +6,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from alignup.align import synthetic
 from alignup.align.machine import Device, PciDevice
-from alignup.discover import system
+from alignup.machines import synthetic, system
 
 CARD = PciDevice("0000:9d:00.0", kind=0x030200, vendor=system.NVIDIA, device=0x2335, node=1)
 PLAIN = synthetic.parse("numa:2 core:2 pu:1")

@@ -6,7 +6,7 @@ from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
 from alignup.align.machine import HugePages, NumaNode, PciDevice
-from alignup.discover import hwloc_xml, load
+from alignup.machines import hwloc_xml, load
 
 GIB = 1 << 30
 

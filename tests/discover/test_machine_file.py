@@ -6,11 +6,11 @@ import pytest
 import yaml
 from hypothesis import given
 
-from alignup.align import bits, synthetic
+from alignup.align import bits
 from alignup.align.errors import MachineError, SourceError
 from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode, PciDevice
-from alignup.discover import load, machine_file
-from alignup.schema.machines import machine_from_document
+from alignup.documents.machines import machine_from_document
+from alignup.machines import load, machine_file, synthetic
 from tests import strategies
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@ import pytest
 from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
 from alignup.align.machine import HugePages, Machine, NumaNode
-from alignup.discover import load
+from alignup.machines import load
 
 MIB = 1 << 20
 

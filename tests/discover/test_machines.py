@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from alignup.discover import cadvisor, load
-from alignup.discover.archive import read_archive
-from alignup.discover.file_reader import FileReader
+from alignup.machines import cadvisor, load
+from alignup.machines.archive import read_archive
+from alignup.machines.file_reader import FileReader
 from tests.discover import expected
 from tests.discover.expected import VERDICTS, Verdict
 

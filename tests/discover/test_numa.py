@@ -1,11 +1,11 @@
 import pytest
 
-from alignup.align import bits, synthetic
+from alignup.align import bits
 from alignup.align.errors import SourceError
 from alignup.align.machine import HugePages
-from alignup.discover import system
-from alignup.discover.file_reader import FileReader
-from alignup.discover.topology import CPU, NODE
+from alignup.machines import synthetic, system
+from alignup.machines.file_reader import FileReader
+from alignup.machines.topology import CPU, NODE
 from tests.discover import kernel
 from tests.discover.kernel import Files, with_, without
 

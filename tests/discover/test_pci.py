@@ -2,8 +2,8 @@ import pytest
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import PciDevice
-from alignup.discover import system
-from alignup.discover.file_reader import ArchiveFiles, FileReader
+from alignup.machines import system
+from alignup.machines.file_reader import ArchiveFiles, FileReader
 
 BUS = "sys/bus/pci/devices"
 

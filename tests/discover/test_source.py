@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from alignup.align import synthetic
 from alignup.align.errors import SourceError
-from alignup.discover import discover, load, machine_file, record
+from alignup.machines import discover, load, machine_file, record, synthetic
 from tests.discover import kernel
 
 MACHINE = synthetic.parse("pack:2 numa:1 core:2 pu:2")
@@ -102,7 +101,7 @@ def test_this_machine_has_cpus():
 
 def test_discovery_imports_only_the_standard_library():
     code = (
-        "import sys; from alignup.discover import discover; discover();"
+        "import sys; from alignup.machines import discover; discover();"
         "print([name for name in ('yaml', 'msgspec', 'tarfile', 'subprocess') if name in sys.modules])"
     )
 

@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 
-from alignup.align import bits, synthetic
+from alignup.align import bits
 from alignup.align.errors import SourceError
 from alignup.align.machine import Machine
-from alignup.discover import system
-from alignup.discover.file_reader import FileReader
-from alignup.discover.topology import CPU
+from alignup.machines import synthetic, system
+from alignup.machines.file_reader import FileReader
+from alignup.machines.topology import CPU
 from tests import strategies
 from tests.discover import kernel
 from tests.discover.kernel import Files, with_, without

@@ -11,10 +11,10 @@ from alignup.align.distances import Distances
 from alignup.align.errors import StateError
 from alignup.align.machine import Machine
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.synthetic import parse
 from alignup.doctor.configuration import ConfigurationCheck, ManagerConfig, check_configuration
 from alignup.doctor.findings import Finding, Severity
-from alignup.state.kubelet import cpu_file, memory_file
+from alignup.kubernetes.kubelet_files import cpu_file, memory_file
+from alignup.machines.synthetic import parse
 from tests.conformance import harness
 from tests.conformance.harness import Case
 

@@ -12,7 +12,7 @@ from alignup.align.distances import Distances
 from alignup.align.machine import CadvisorReport, HugePages, Machine, NumaNode
 from alignup.doctor.configuration import check_configuration
 from alignup.doctor.findings import Area, DoctorReport, Severity
-from alignup.kube import configuration
+from alignup.kubernetes import configuration
 from tests.conformance.test_configuration import machine_of
 from tests.doctor.helpers import GIB, MEMORY, STATIC, by_severity, cases, check, machine, text
 from tests.strategies import machines

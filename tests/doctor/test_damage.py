@@ -14,13 +14,13 @@ from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Severity
 from alignup.doctor.state_check import StateFiles, check_state
-from alignup.state.kubelet import cpu_file, device_file, memory_file
-from alignup.state.kubelet.ledger import export_ledger
-from alignup.state.kubelet.state_dir import DEVICE_STATE
+from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files.ledger import export_ledger
+from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
 from tests.align.hosts import admit, hosts
 from tests.doctor.helpers import by_severity, kubelet_error
 from tests.effort import examples
-from tests.state.kubelet.test_export import new_pods
+from tests.kubernetes.kubelet_files.test_export import new_pods
 
 CPU, MEM = cpu_file.NAME, memory_file.NAME
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -8,9 +8,9 @@ import pytest
 from alignup.align.errors import FileError
 from alignup.doctor.diagnosis import read_state_files, write_state_files
 from alignup.doctor.state_check import FileRepair
-from alignup.state.kubelet import cpu_file, device_file, memory_file
-from alignup.state.kubelet.state_dir import DEVICE_STATE
-from tests.state.faults import small_disk, without_rights
+from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
+from tests.store.faults import small_disk, without_rights
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, tzinfo=UTC)
 CPU, MEM = cpu_file.NAME, memory_file.NAME

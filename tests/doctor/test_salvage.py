@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.settings import FeatureGates
 from alignup.doctor.salvage import SalvageSource, readable_prefix, salvage, salvage_devices
-from alignup.state.kubelet import cpu_file, device_file
-from alignup.state.kubelet.cpu_file import CpuState
-from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
+from alignup.kubernetes.kubelet_files import cpu_file, device_file
+from alignup.kubernetes.kubelet_files.cpu_file import CpuState
+from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
 
 GATES = FeatureGates({"PodLevelResourceManagers": True})
 STATE = CpuState(

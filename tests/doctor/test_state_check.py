@@ -15,11 +15,11 @@ from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Finding, Severity
 from alignup.doctor.state_check import StateCheck, StateFiles, check_state
-from alignup.state.kubelet import cpu_file, device_file, memory_file
-from alignup.state.kubelet.cpu_file import CpuState
-from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
-from alignup.state.kubelet.memory_file import MemoryState
-from alignup.state.kubelet.state_dir import DEVICE_STATE
+from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files.cpu_file import CpuState
+from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
+from alignup.kubernetes.kubelet_files.memory_file import MemoryState
+from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
 from tests.doctor.helpers import GIB, MEMORY, STATIC, by_severity, cases, check, kubelet_error, machine

@@ -7,12 +7,14 @@ from uuid import uuid4
 
 import pytest
 
-from alignup.enforce import audit, cgroup, memory, process
-from alignup.enforce.audit import DriftKind, PlacedContainer
-from alignup.enforce.cgroup import Cpuset
+from alignup.run import cgroup, process
+from alignup.run import placement_audit as audit
+from alignup.run import process_memory as memory
+from alignup.run.cgroup import Cpuset
+from alignup.run.placement_audit import DriftKind, PlacedContainer
 from tests.deadlines import wait_for
-from tests.enforce.commands import started
-from tests.enforce.test_cgroup import Tree
+from tests.run.commands import started
+from tests.run.test_cgroup import Tree
 
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED

@@ -7,10 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align.errors import PodError
-from alignup.kube.manifests import read_paths
-from alignup.kube.podspec import field_support, pod_spec_of
-from alignup.kube.podspec.types import ContainerKind, ContainerSpec, HostPort, PodSpec, PullPolicy, RestartPolicy
-from tests.kube.podspec import EVERYTHING, NOTHING, container, holding, manifest, parse, problems_of, read, warnings_of
+from alignup.kubernetes.manifests.workloads import read_paths
+from alignup.kubernetes.podspec import field_support, pod_spec_of
+from alignup.kubernetes.podspec.types import ContainerKind, ContainerSpec, HostPort, PodSpec, PullPolicy, RestartPolicy
+from tests.kubernetes.manifests.podspec import (
+    EVERYTHING,
+    NOTHING,
+    container,
+    holding,
+    manifest,
+    parse,
+    problems_of,
+    read,
+    warnings_of,
+)
 
 ROOT = Path(__file__).parents[2]
 

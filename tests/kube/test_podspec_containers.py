@@ -1,7 +1,16 @@
 import pytest
 
-from alignup.kube.podspec.types import EnvVar, LifecycleHook, Probe, PullPolicy
-from tests.kube.podspec import NOTHING, container, holding, manifest, problems_of, read, read_one, warnings_of
+from alignup.kubernetes.podspec.types import EnvVar, LifecycleHook, Probe, PullPolicy
+from tests.kubernetes.manifests.podspec import (
+    NOTHING,
+    container,
+    holding,
+    manifest,
+    problems_of,
+    read,
+    read_one,
+    warnings_of,
+)
 
 DIGEST = "sha256:" + "0" * 64
 

@@ -1,7 +1,7 @@
 import pytest
 
-from alignup.kube.podspec import MAX_WARNINGS
-from tests.kube.podspec import NOTHING, container, holding, manifest, parse, problems_of, warnings_of
+from alignup.kubernetes.podspec import MAX_WARNINGS
+from tests.kubernetes.manifests.podspec import NOTHING, container, holding, manifest, parse, problems_of, warnings_of
 
 EXPORTED = {
     "apiVersion": "v1",

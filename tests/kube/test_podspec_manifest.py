@@ -5,11 +5,11 @@ import yaml
 from hypothesis import given
 
 from alignup.align.errors import PodError
-from alignup.kube.manifests import read_paths, read_workloads
-from alignup.kube.pod import read_pod
-from alignup.kube.podspec import PodManifest, pod_spec_of
-from tests.kube.podspec import parse
-from tests.kube.test_pod import written_as
+from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.workloads import read_paths, read_workloads
+from alignup.kubernetes.podspec import PodManifest, pod_spec_of
+from tests.kubernetes.manifests.podspec import parse
+from tests.kubernetes.manifests.test_pod import written_as
 from tests.strategies_pods import pods
 
 POD = """\

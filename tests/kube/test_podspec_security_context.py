@@ -1,7 +1,7 @@
 import pytest
 
-from alignup.kube.podspec.types import Permission, SecurityContext
-from tests.kube.podspec import NOTHING, container, holding, manifest, problems_of, read
+from alignup.kubernetes.podspec.types import Permission, SecurityContext
+from tests.kubernetes.manifests.podspec import NOTHING, container, holding, manifest, problems_of, read
 
 
 def security_context_of(own=None, shared=None, **metadata):

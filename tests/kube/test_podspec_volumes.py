@@ -1,7 +1,17 @@
 import pytest
 
-from alignup.kube.podspec.types import DownwardApiFile, EnvVar, Permission, Volume, VolumeKind, VolumeMount
-from tests.kube.podspec import EVERYTHING, NOTHING, container, holding, manifest, parse, problems_of, read, warnings_of
+from alignup.kubernetes.podspec.types import DownwardApiFile, EnvVar, Permission, Volume, VolumeKind, VolumeMount
+from tests.kubernetes.manifests.podspec import (
+    EVERYTHING,
+    NOTHING,
+    container,
+    holding,
+    manifest,
+    parse,
+    problems_of,
+    read,
+    warnings_of,
+)
 
 
 def mounting(source, **mount):

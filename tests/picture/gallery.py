@@ -17,8 +17,8 @@ from alignup.align.machine import Device, HugePages, Machine, NumaNode, PciDevic
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
-from alignup.align.synthetic import parse
 from alignup.align.workload import Pod
+from alignup.machines.synthetic import parse
 from alignup.picture import draw_svg
 from tests.strategies import GIB, MIB, machines
 from tests.strategies_pods import amounts, guaranteed

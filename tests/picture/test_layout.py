@@ -7,7 +7,7 @@ from hypothesis import given, settings
 
 from alignup.align import bits
 from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
-from alignup.align.synthetic import parse
+from alignup.machines.synthetic import parse
 from alignup.picture.layout import layout_machine
 from tests.effort import examples
 from tests.picture.gallery import decorated, superchip

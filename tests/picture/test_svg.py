@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from alignup.align.host import Host
 from alignup.align.machine import Device
-from alignup.align.synthetic import parse
+from alignup.machines.synthetic import parse
 from alignup.picture import draw_svg
 from tests.effort import examples
 from tests.picture import gallery

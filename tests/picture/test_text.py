@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.machine import Cpu, Device, Machine, NumaNode
-from alignup.align.synthetic import parse
+from alignup.machines.synthetic import parse
 from alignup.picture.cells import Line, plain, to_ascii
 from alignup.picture.text import draw
 from alignup.picture.text_format import display_width

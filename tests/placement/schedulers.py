@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from alignup.align.host import Host
 from alignup.align.workload import Pod
-from alignup.fleet.hosts.groups import HostGroup, SimulatedHost, build_hosts
-from alignup.fleet.hosts.pod_classes import EqualPodsIndex
-from alignup.fleet.hosts.scheduler import TotalsScheduler
-from alignup.fleet.hosts.submissions import PodSubmission
 from alignup.placement.cluster import Cluster
 from alignup.placement.report import HostReport, PodStage
+from alignup.simulate.cluster.groups import HostGroup, SimulatedHost, build_hosts
+from alignup.simulate.cluster.pod_classes import EqualPodsIndex
+from alignup.simulate.cluster.scheduler import TotalsScheduler
+from alignup.simulate.cluster.submissions import PodSubmission
 from tests.placement.model_api import PREEMPTED, PodObject
 
 

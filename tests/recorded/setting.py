@@ -9,7 +9,7 @@ from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.host import Settings
 from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode
-from alignup.kube import configuration
+from alignup.kubernetes import configuration
 
 Document = Mapping[str, Any]
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.schema.api import AdmissionStatus, OrphanSandbox, RuntimeInfo, RuntimeStatus
-from alignup.schema.run_status import ContainerRunStatus, timestamp
-from alignup.serve.metrics import Metrics
-from tests.serve.fake_backend import START, FakeBackend, client_of, host, manifest, run_of, running
-from tests.serve.test_app import described
-from tests.serve.test_decision_metrics import TWO
-from tests.serve.test_metrics import read
+from alignup.agent.metrics import Metrics
+from alignup.documents.api import AdmissionStatus, OrphanSandbox, RuntimeInfo, RuntimeStatus
+from alignup.documents.run_status import ContainerRunStatus, timestamp
+from tests.agent.fake_backend import START, FakeBackend, client_of, host, manifest, run_of, running
+from tests.agent.test_app import described
+from tests.agent.test_decision_metrics import TWO
+from tests.agent.test_metrics import read
 
 WEB = "default-web"
 POD = f"/v1/pods/{WEB}"

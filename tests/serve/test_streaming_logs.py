@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from alignup.schema.api import NotReadyError
-from alignup.serve.server import ServerLimits
+from alignup.documents.api import NotReadyError
+from alignup.web.server import ServerLimits
+from tests.agent.fake_backend import FakeBackend, FakeLog, client_of, manifest, run_of, running
+from tests.agent.test_app import described
 from tests.deadlines import until
-from tests.serve.fake_backend import FakeBackend, FakeLog, client_of, manifest, run_of, running
-from tests.serve.real_server import client_at, on_unix
-from tests.serve.test_app import described
+from tests.web.real_server import client_at, on_unix
 
 pytestmark = pytest.mark.anyio
 

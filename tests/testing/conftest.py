@@ -1,7 +1,7 @@
 import pytest
 
 from tests.grpc_fixtures import anyio_backend, one_loop
-from tests.plugins.conftest import directory, listener, manager, metrics
+from tests.kubernetes.plugins.conftest import directory, listener, manager, metrics
 from tests.short_paths import short_directory
 from tests.testing.runtimes import runtime_and_client
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from alignup.align.errors import CriError
-from alignup.enforce.cri.client import RuntimeClient as Client
-from alignup.enforce.cri.types import ContainerConfig, ContainerState, CriContainer, NamespaceOptions, SandboxConfig
+from alignup.run.cri.client import RuntimeClient as Client
+from alignup.run.cri.types import ContainerConfig, ContainerState, CriContainer, NamespaceOptions, SandboxConfig
 from alignup.testing.runtime import Runtime
 
 IMAGE = "busybox"

@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from alignup.align.errors import PluginError
-from alignup.plugins.manager import DevicePluginManager
+from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.testing.plugin import main
-from tests.plugins.listener import RecordingMetrics
+from tests.kubernetes.plugins.listener import RecordingMetrics
 from tests.testing.processes import exit_code, plugin_process, plugin_program_process
 
 pytestmark = pytest.mark.anyio

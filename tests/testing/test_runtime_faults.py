@@ -5,11 +5,11 @@ import asyncio
 import grpc
 import pytest
 
-from alignup import rpc
 from alignup.align.errors import CriError, ListenError, ParseError
-from alignup.enforce.cri.client import CriTimeouts
-from alignup.enforce.cri.client import RuntimeClient as Client
-from alignup.enforce.cri.types import ContainerState
+from alignup.kubernetes.plugins import rpc
+from alignup.run.cri.client import CriTimeouts
+from alignup.run.cri.client import RuntimeClient as Client
+from alignup.run.cri.types import ContainerState
 from alignup.testing.recording_server import NO_FAULT, Fault, RecordingServer
 from alignup.testing.runtime import Runtime
 from tests.testing.runtimes import pod, shell, start_container, wait_exited, wait_reachable

@@ -3,7 +3,7 @@
 import pytest
 
 from alignup.align.errors import CriError
-from alignup.enforce.cri.types import ContainerConfig
+from alignup.run.cri.types import ContainerConfig
 from alignup.testing.runtime.containers import full_name
 from tests.testing.runtimes import pod, runtime_and_client, start_container, wait_exited
 

@@ -9,8 +9,8 @@ import grpc
 import pytest
 
 from alignup.align.errors import CriError
-from alignup.enforce.cri.types import ContainerConfig, ContainerMount, ContainerState
-from alignup.rpc import StatusError
+from alignup.kubernetes.plugins.rpc import StatusError
+from alignup.run.cri.types import ContainerConfig, ContainerMount, ContainerState
 from alignup.wire import cri_pb2 as wire
 from tests.deadlines import until
 from tests.testing.runtimes import is_running, pod, runtime_and_client, shell, start_container, wait_exited

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from alignup.align.errors import CriError, ParseError
-from alignup.enforce.cri.client import RuntimeClient as Client
-from alignup.enforce.cri.types import ContainerState
+from alignup.run.cri.client import RuntimeClient as Client
+from alignup.run.cri.types import ContainerState
 from alignup.testing import script
 from alignup.testing.runtime import __main__ as runtime_main
 from alignup.testing.runtime.__main__ import ACTIONS, main

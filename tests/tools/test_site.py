@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from alignup.cli import exit_codes
-from alignup.fleet import trace
-from alignup.fleet.hosts import cluster_file
-from alignup.fleet.sweeps import spec
-from alignup.kube.configuration.load import USED_FIELDS
+from alignup.kubernetes.configuration.load import USED_FIELDS
+from alignup.simulate import trace
+from alignup.simulate.cluster import cluster_file
+from alignup.simulate.sweeps import spec
 from tests.console_runner import ROOT
 from tools import reference
 from tools.command_tree import walk

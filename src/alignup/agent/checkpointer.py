@@ -19,14 +19,14 @@ from alignup.agent.state import AgentState
 from alignup.align.errors import AlignError, CheckpointError, CheckpointFullError
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.schema import codec
-from alignup.schema.checkpoints import HeldPodDocument, WaitingPodDocument
-from alignup.schema.ledgers.documents import check_holders, pod_entry, residue
-from alignup.schema.pods import pod_document
-from alignup.state.checkpoint import MAX_BYTES, CheckpointStore
-from alignup.state.checkpoint_format import Checkpoint
-from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.state.journal import JournalChange
+from alignup.documents import codec
+from alignup.documents.checkpoints import HeldPodDocument, WaitingPodDocument
+from alignup.documents.ledgers.documents import check_holders, pod_entry, residue
+from alignup.documents.pods import pod_document
+from alignup.store.checkpoint import MAX_BYTES, CheckpointStore
+from alignup.store.checkpoint_format import Checkpoint
+from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
+from alignup.store.journal import JournalChange
 
 MAX_BYTES_WITH_NEW_POD = MAX_BYTES // 4 * 3  #: of the checkpoint and its journal
 MAX_JOURNAL_BYTES = 4 << 20  #: of the journal, unless the checkpoint is larger

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING
 from structlog.typing import FilteringBoundLogger
 
 from alignup import __version__
-from alignup.agent import log as logs
-from alignup.agent import sd_notify
-from alignup.agent.address import Address, TcpAddress
+from alignup.agent import app, sd_notify
+from alignup.agent.app import Dependencies
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.events import EventDispatcher
 from alignup.agent.garbage import GarbageCollection
-from alignup.agent.log_queue import LogQueue
 from alignup.agent.manifests.directory import ManifestDir
 from alignup.agent.manifests.watcher import ManifestWatcher
+from alignup.agent.metrics import Metrics
 from alignup.agent.pod_record import API_SOURCE
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.queue_probe import QueueProbe
@@ -36,19 +35,20 @@ from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
 from alignup.align.workload import validation
-from alignup.kube.manifests import Accept
-from alignup.schema.api import BusyError, NotReadyError
-from alignup.schema.machines import machine_to_document
-from alignup.serve import app, server, sockets
-from alignup.serve.access import AccessRules
-from alignup.serve.app import Dependencies
-from alignup.serve.event_bus import EventBus
-from alignup.serve.metrics import Metrics
-from alignup.serve.sessions import Sessions
-from alignup.serve.tls import ServerCertificate
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.history import History
-from alignup.state.lock import lock
+from alignup.documents.api import BusyError, NotReadyError
+from alignup.documents.machines import machine_to_document
+from alignup.kubernetes.manifests.workloads import Accept
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.history import History
+from alignup.store.lock import lock
+from alignup.web import log as logs
+from alignup.web import server, sockets
+from alignup.web.access import AccessRules
+from alignup.web.address import Address, TcpAddress
+from alignup.web.event_bus import EventBus
+from alignup.web.log_queue import LogQueue
+from alignup.web.sessions import Sessions
+from alignup.web.tls import ServerCertificate
 
 if TYPE_CHECKING:
     from alignup.agent.pods.runner import PodRunner

@@ -10,15 +10,15 @@ from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.log import log_event
+from alignup.agent.metrics import Metrics
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
 from alignup.align.quick_dataclass import dataclass
-from alignup.schema.decisions import DecisionDocument, recent_documents
-from alignup.serve.event_bus import EventBus
-from alignup.serve.metrics import Metrics
-from alignup.state.history import History
+from alignup.documents.decisions import DecisionDocument, recent_documents
+from alignup.store.history import History
+from alignup.web.event_bus import EventBus
+from alignup.web.log import log_event
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)

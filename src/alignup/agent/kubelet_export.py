@@ -9,12 +9,12 @@ from alignup.agent.recovery import recover
 from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
-from alignup.plugins.allocate_response import AllocateResponse
-from alignup.schema.run_status import PodGrants
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.kubelet import ledger as states
-from alignup.state.kubelet import state_dir
-from alignup.state.lock import lock
+from alignup.documents.run_status import PodGrants
+from alignup.kubernetes.kubelet_files import ledger as states
+from alignup.kubernetes.kubelet_files import state_dir
+from alignup.kubernetes.plugins.allocate_response import AllocateResponse
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.lock import lock
 
 
 def export(options: DaemonOptions, directory: Path) -> Iterator[str]:

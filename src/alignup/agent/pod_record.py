@@ -12,12 +12,12 @@ from alignup.align.errors import PodError, Problem
 from alignup.align.layered_map import LayeredMap, with_item, without_item
 from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
-from alignup.kube.podspec import manifest_of
-from alignup.schema import codec
-from alignup.schema.checkpoints import FinishedPodDocument, TerminationRequest
-from alignup.schema.decisions import decision_document
-from alignup.schema.pods import pod_document
-from alignup.schema.run_status import PodGrants, PodRunStatus
+from alignup.documents import codec
+from alignup.documents.checkpoints import FinishedPodDocument, TerminationRequest
+from alignup.documents.decisions import decision_document
+from alignup.documents.pods import pod_document
+from alignup.documents.run_status import PodGrants, PodRunStatus
+from alignup.kubernetes.podspec import manifest_of
 
 Document = Mapping[str, Any]  #: JSON values
 

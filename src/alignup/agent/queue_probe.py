@@ -4,7 +4,7 @@ import asyncio
 
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
-from alignup.schema.api import BusyError, NotReadyError
+from alignup.documents.api import BusyError, NotReadyError
 
 READY_SECONDS = 5.0
 

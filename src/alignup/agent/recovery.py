@@ -29,21 +29,21 @@ from alignup.align.errors import (
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.kube.podspec import PodManifest
-from alignup.schema import codec
-from alignup.schema.checkpoints import (
+from alignup.documents import codec
+from alignup.documents.checkpoints import (
     CheckpointDocument,
     FinishedPodDocument,
     HeldPodDocument,
     WaitingPodDocument,
 )
-from alignup.schema.decisions import from_document
-from alignup.schema.ledgers.restore import restore_ledger
-from alignup.schema.pods import read_pod
-from alignup.schema.run_status import PodGrants
-from alignup.state.checkpoint import CheckpointStore
-from alignup.state.checkpoint_format import LoadedCheckpoint
-from alignup.state.fingerprint import machine_fingerprint, settings_fingerprint
+from alignup.documents.decisions import from_document
+from alignup.documents.ledgers.restore import restore_ledger
+from alignup.documents.pods import read_pod
+from alignup.documents.run_status import PodGrants
+from alignup.kubernetes.podspec import PodManifest
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import LoadedCheckpoint
+from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
 
 _ADVICE = "restore the machine or the configuration, or start with --recover drop-misfits to release only these pods"
 _MAX_NOTES = 10  # about finished pods

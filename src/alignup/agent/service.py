@@ -1,4 +1,4 @@
-"""The agent as the HTTP API uses it; implements ``serve.app.AgentBackend``."""
+"""The agent as the HTTP API uses it; implements ``agent.app.AgentBackend``."""
 
 import asyncio
 import re
@@ -18,12 +18,7 @@ from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
-from alignup.kube import manifests, pod_json
-from alignup.kube.manifests import Accept
-from alignup.kube.pod import read_pod_text
-from alignup.kube.podspec import manifest_of
-from alignup.kube.podspec.types import Permission
-from alignup.schema.api import (
+from alignup.documents.api import (
     AdmissionResult,
     BusyError,
     DecisionQuery,
@@ -33,8 +28,14 @@ from alignup.schema.api import (
     RuntimeStatus,
     StoredDecision,
 )
-from alignup.serve.event_bus import EventBus, Subscription
-from alignup.state.history import History
+from alignup.kubernetes.manifests import pod_json
+from alignup.kubernetes.manifests import workloads as manifests
+from alignup.kubernetes.manifests.pod import read_pod_text
+from alignup.kubernetes.manifests.workloads import Accept
+from alignup.kubernetes.podspec import manifest_of
+from alignup.kubernetes.podspec.types import Permission
+from alignup.store.history import History
+from alignup.web.event_bus import EventBus, Subscription
 
 if TYPE_CHECKING:
     from alignup.agent.pods.runner import PodRunner

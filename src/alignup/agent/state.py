@@ -14,7 +14,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionStatus, PodView
+from alignup.documents.api import AdmissionStatus, PodView
 
 
 class EventKind(StrEnum):

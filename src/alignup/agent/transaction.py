@@ -19,9 +19,9 @@ from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
-from alignup.schema.checkpoints import TerminationRequest
-from alignup.schema.run_status import PodGrants, PodRunStatus
+from alignup.documents.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
+from alignup.documents.checkpoints import TerminationRequest
+from alignup.documents.run_status import PodGrants, PodRunStatus
 
 _NONE: PreferenceAnswers = {}
 

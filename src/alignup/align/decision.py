@@ -1,6 +1,6 @@
 """The record of one admission: everything considered, chosen and rejected.
 
-Logs, metrics, HTTP responses, explanations and history are all made from a :class:`Decision`; ``schema.decisions``
+Logs, metrics, HTTP responses, explanations and history are all made from a :class:`Decision`; ``documents.decisions``
 converts it to a document and back. A decision changes nothing; ``Host.apply`` applies it.
 """
 

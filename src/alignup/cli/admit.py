@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli import terminal
+from alignup.cli.agent_client import AgentClient, AgentOptions, Document, connect, pod_path
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentClient, AgentOptions, Document, connect, pod_path
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
@@ -62,7 +62,7 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
 
 def pod_manifest(pod: "Pod") -> Document:
     """The pod as a v1 Pod: its own manifest if it has one, else what admission depends on."""
-    from alignup.kube.pod import pod_to_dict  # noqa: PLC0415 - not needed for --help
+    from alignup.kubernetes.manifests.pod import pod_to_dict  # noqa: PLC0415 - not needed for --help
 
     if not pod.manifest:
         return pod_to_dict(pod)

@@ -23,11 +23,11 @@ from alignup.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from alignup.agent.address import Address, TcpAddress
     from alignup.agent.daemon import DaemonOptions
     from alignup.agent.pods.wiring import PodRuntimeOptions
     from alignup.agent.recovery import ImportedState
     from alignup.cli.inputs import HostInput
+    from alignup.web.address import Address, TcpAddress
 
 #: What manifests need permission for; see ``kube.podspec.types.Permission``.
 PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port", "privileged", "sysctl")
@@ -121,9 +121,10 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
-    from alignup.agent import address, daemon, recovery, wait_queue  # noqa: PLC0415 - as above
+    from alignup.agent import daemon, recovery, wait_queue  # noqa: PLC0415 - as above
     from alignup.cli import inputs  # noqa: PLC0415
-    from alignup.kube.configuration import ignored_fields  # noqa: PLC0415
+    from alignup.kubernetes.configuration import ignored_fields  # noqa: PLC0415
+    from alignup.web import address  # noqa: PLC0415 - as above
 
     root = (options.root_dir or address.default_root(os.environ)).absolute()
     with inputs.input_errors("in --listen"):
@@ -171,7 +172,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
 
 def _check_listen(options: AgentCommandOptions, listen: "Address") -> None:
     """Raise a ``UsageError`` if the options contradict each other."""
-    from alignup.agent.address import TcpAddress  # noqa: PLC0415 - not needed for --help
+    from alignup.web.address import TcpAddress  # noqa: PLC0415 - not needed for --help
 
     with_tls = options.tls_cert_file is not None
     if with_tls != (options.tls_private_key_file is not None):
@@ -188,8 +189,8 @@ def _check_listen(options: AgentCommandOptions, listen: "Address") -> None:
 
 
 def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
-    from alignup.agent.address import TcpAddress, parse_address  # noqa: PLC0415 - not needed for --help
     from alignup.cli import inputs  # noqa: PLC0415
+    from alignup.web.address import TcpAddress, parse_address  # noqa: PLC0415 - not needed for --help
 
     if options.web_listen is None:
         return None
@@ -208,9 +209,9 @@ def _runtime_options(options: AgentCommandOptions, node: "HostInput", root: Path
     from alignup.agent.pods.wiring import PodRuntimeOptions  # noqa: PLC0415 - only with a runtime
     from alignup.align.errors import EnforceError  # noqa: PLC0415
     from alignup.cli import inputs  # noqa: PLC0415
-    from alignup.enforce.cri.client import parse_endpoint  # noqa: PLC0415
-    from alignup.kube.configuration import container_settings, pods_limits  # noqa: PLC0415
-    from alignup.kube.podspec.types import Permission  # noqa: PLC0415
+    from alignup.kubernetes.configuration import container_settings, pods_limits  # noqa: PLC0415
+    from alignup.kubernetes.podspec.types import Permission  # noqa: PLC0415
+    from alignup.run.cri.client import parse_endpoint  # noqa: PLC0415
 
     try:
         endpoint = parse_endpoint(options.runtime_endpoint)

@@ -8,15 +8,15 @@ import click
 
 from alignup.align import bits
 from alignup.cli import terminal
+from alignup.cli.agent_client import AgentOptions, find_agent
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentOptions, find_agent
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
 
 if TYPE_CHECKING:
-    from alignup.enforce.audit import Drift, PlacedContainer
-    from alignup.runs.audit import AuditReport
+    from alignup.run.audit import AuditReport
+    from alignup.run.placement_audit import Drift, PlacedContainer
 
 DRIFTED = FAILED
 VERSION = 1  #: of the JSON document
@@ -35,7 +35,7 @@ def command(*, fix: bool, output: str, agent: AgentOptions) -> None:
 
     The exit code is 0 when everything is in place or fixed, 1 otherwise.
     """
-    from alignup.runs import audit  # noqa: PLC0415 - not needed for --help
+    from alignup.run import audit  # noqa: PLC0415 - not needed for --help
 
     client = find_agent(agent)
     report = audit.audit(run_directory(), agent=client, fix=fix)
@@ -92,7 +92,7 @@ def _container_document(container: "PlacedContainer") -> dict[str, Any]:
 
 
 def _metrics(report: "AuditReport") -> Iterator[str]:
-    from alignup.enforce.audit import DriftKind  # noqa: PLC0415 - not needed for --help
+    from alignup.run.placement_audit import DriftKind  # noqa: PLC0415 - not needed for --help
 
     kinds = [kind for kind in DriftKind if kind is not DriftKind.ORPHAN]
     drifts = Counter((drift.uid, drift.container, drift.kind) for drift in report.drifts)

@@ -20,9 +20,9 @@ from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import option, output_option, path_option, with_options, workload_field
 
 if TYPE_CHECKING:
-    from alignup.cluster.view import ClusterView
-    from alignup.kubeapi import ApiClient
-    from alignup.kubeapi.objects import ApiPod
+    from alignup.kubernetes.api import ApiClient
+    from alignup.kubernetes.api.objects import ApiPod
+    from alignup.schedule.cluster_snapshot import ClusterView
 
 NOT_ADMITTED = FAILED
 ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
@@ -131,7 +131,7 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     that the kubelet has not admitted yet count as admitted; terminating pods hold their resources.
     """
     from alignup.cli import cluster_output  # noqa: PLC0415 - not needed for --help
-    from alignup.cluster.node_summary import summarize  # noqa: PLC0415
+    from alignup.schedule.node_summary import summarize  # noqa: PLC0415
 
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
         view, _ = _read(access)
@@ -157,7 +157,7 @@ def _read(
     import asyncio  # noqa: PLC0415 - slow to import
 
     try:
-        from alignup.kubeapi import ApiClient, Timing, find_access  # noqa: PLC0415
+        from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
     except ImportError as error:
         raise MissingLibraryError(error, "cluster") from error
 
@@ -172,7 +172,7 @@ def _read(
 
 
 async def _find_pod(client: "ApiClient", name: str, namespace: str) -> "ApiPod":
-    from alignup.kubeapi import PODS  # noqa: PLC0415 - slow to import
+    from alignup.kubernetes.api import PODS  # noqa: PLC0415 - slow to import
 
     kind, slash, rest = name.partition("/")
     if slash and kind not in {"pod", "pods", "po"}:
@@ -187,9 +187,9 @@ async def _find_pod(client: "ApiClient", name: str, namespace: str) -> "ApiPod":
 
 
 async def _read_view(client: "ApiClient") -> "ClusterView":
-    from alignup.cluster.host_states import HOST_STATES  # noqa: PLC0415 - slow to import
-    from alignup.cluster.view import read_cluster  # noqa: PLC0415
-    from alignup.kubeapi.errors import NotFoundError  # noqa: PLC0415
+    from alignup.kubernetes.api.errors import NotFoundError  # noqa: PLC0415
+    from alignup.kubernetes.api.host_states import HOST_STATES  # noqa: PLC0415 - slow to import
+    from alignup.schedule.cluster_snapshot import read_cluster  # noqa: PLC0415
 
     try:
         return await read_cluster(client)
@@ -199,7 +199,7 @@ async def _read_view(client: "ApiClient") -> "ClusterView":
 
 @contextmanager
 def _api_errors() -> Iterator[None]:
-    from alignup.kubeapi import errors  # noqa: PLC0415 - slow to import
+    from alignup.kubernetes.api import errors  # noqa: PLC0415 - slow to import
 
     try:
         yield

@@ -7,15 +7,15 @@ from alignup.align.explain import sentences
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
 from alignup.cli.layout import paragraph, print_table, section
-from alignup.cluster.node_summary import Amounts, NodeSummary
-from alignup.cluster.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
-from alignup.cluster.scheduling_spec import scheduling_spec
-from alignup.cluster.sources import known_pod
-from alignup.cluster.view import NO_HOST_STATE, ClusterView
-from alignup.kube.manifests import Workload
-from alignup.kubeapi.objects import ApiPod, ApiPodSpec
+from alignup.documents import codec
+from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.kubernetes.manifests.workloads import Workload
+from alignup.observe.kubelet_sources import known_pod
 from alignup.picture.cells import Cell, Line
-from alignup.schema import codec
+from alignup.schedule.cluster_snapshot import NO_HOST_STATE, ClusterView
+from alignup.schedule.node_summary import Amounts, NodeSummary
+from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
+from alignup.schedule.scheduling_spec import scheduling_spec
 
 VERSION = 1  #: of the JSON documents
 GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there (docs/observe.md)"

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from alignup.cli import terminal
 from alignup.cli.layout import paragraph, section, table
-from alignup.fleet.compare import Comparison, RankedVariant
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, display_width, pluralize
+from alignup.simulate.compare import Comparison, RankedVariant
 
 _MAX_ROWS = 20
 _MAX_EXAMPLES = 4  #: combinations listed per error

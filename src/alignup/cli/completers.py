@@ -34,7 +34,7 @@ def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomple
 
 def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
     """The pods of the agent: ``name`` in the namespace default, else ``namespace/name``."""
-    from alignup.cli.client import AgentOptions, connect  # noqa: PLC0415 - only for shells
+    from alignup.cli.agent_client import AgentOptions, connect  # noqa: PLC0415 - only for shells
 
     names: list[str] = []
     with suppress(Exception):
@@ -61,7 +61,7 @@ def _cluster_names(ctx: click.Context, *, pods: bool) -> list[str]:
     import asyncio  # noqa: PLC0415 - only for shells
 
     async def read() -> list[str]:
-        from alignup.kubeapi import NODES, PODS, ApiClient, Timing, find_access  # noqa: PLC0415
+        from alignup.kubernetes.api import NODES, PODS, ApiClient, Timing, find_access  # noqa: PLC0415
 
         config = ctx.params.get("kubeconfig")
         found = find_access(Path(config) if config else None, context=ctx.params.get("context") or "")

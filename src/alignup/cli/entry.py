@@ -59,7 +59,7 @@ def _report(error: Exception, session: Session) -> None:
         case click.UsageError():
             error.show()
         case InputError():
-            from alignup.cli.error_form import locate  # noqa: PLC0415 - only for errors
+            from alignup.cli.error_format import locate  # noqa: PLC0415 - only for errors
 
             messages, where = locate(error.what, error.where)
             _print_error(*messages, details=(where, error.advice))

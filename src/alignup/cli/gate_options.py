@@ -11,7 +11,7 @@ from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import check_exists, count_option, flag_option, option, path_option
 
 if TYPE_CHECKING:
-    from alignup.cluster.gate.service import GateServiceOptions
+    from alignup.gate.service import GateServiceOptions
 
 _SERVICE = "alignup-webhook"
 
@@ -40,8 +40,8 @@ def gate_service_options(options: GateCommandOptions, *, namespace: str) -> "Gat
         if options.webhook_listen is not None:
             raise click.UsageError("--webhook-listen needs --gate: nobody would release the pods.")
         return None
-    from alignup.cluster.gate.options import GateOptions  # noqa: PLC0415 - not needed for --help
-    from alignup.cluster.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
+    from alignup.gate.options import GateOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
 
     webhook = None
     if options.webhook_listen is not None:

@@ -24,13 +24,14 @@ from alignup.align.errors import (
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.cli.app import InputError
-from alignup.cli.configuration_place import ConfigurationPlace
+from alignup.cli.configuration_origin import ConfigurationPlace
 from alignup.cli.machine import load_machine, machine_place
 from alignup.cli.options import HostOptions, NodeOptions
-from alignup.discover import device_spec
-from alignup.kube import configuration, manifests
-from alignup.kube.configuration import Configuration, ConfigurationText, StartupStage
-from alignup.kube.manifests import Workload
+from alignup.kubernetes import configuration
+from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
+from alignup.kubernetes.manifests import workloads as manifests
+from alignup.kubernetes.manifests.workloads import Workload
+from alignup.machines import device_spec
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 _GIVE_CONFIGURATION = (
@@ -179,7 +180,7 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
-    from alignup.state.kubelet import ledger, state_dir  # noqa: PLC0415 - only for --state
+    from alignup.kubernetes.kubelet_files import ledger, state_dir  # noqa: PLC0415 - only for --state
 
     workloads, skipped = read_workloads(pod_files) if pod_files else ((), ())
     nameless = tuple(

@@ -1,8 +1,8 @@
 """The addresses on which the programs of a cluster listen."""
 
-from alignup.agent.address import TcpAddress, parse_address
 from alignup.align.errors import ParseError
 from alignup.cli.app import InputError
+from alignup.web.address import TcpAddress, parse_address
 
 
 def parse_listen_address(text: str, option: str) -> TcpAddress:

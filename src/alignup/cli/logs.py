@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import click
 
+from alignup.cli.agent_client import AgentOptions, connect, pod_path
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentOptions, connect, pod_path
 from alignup.cli.completers import complete_agent_pods
 from alignup.cli.options import flag_option, option, with_options
 from alignup.cli.pod_status import find_pod

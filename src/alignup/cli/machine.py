@@ -44,7 +44,7 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     YAML and JSON output back.
     """
     from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
-    from alignup.discover import machine_file  # noqa: PLC0415
+    from alignup.machines import machine_file  # noqa: PLC0415
     from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
 
     place = machine_place(machine)
@@ -93,8 +93,8 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
 
     The recording holds no host name, user, serial number or address. Other commands take it as --machine.
     """
-    from alignup.discover import record as write  # noqa: PLC0415 - not needed for --help
-    from alignup.discover import record_script  # noqa: PLC0415
+    from alignup.machines import record as write  # noqa: PLC0415 - not needed for --help
+    from alignup.machines import record_script  # noqa: PLC0415
 
     if script == (file is not None):
         raise click.UsageError("Give either FILE or --script.")
@@ -140,7 +140,7 @@ def machine_place(machine: str | None, option: str = "") -> str:
 
 
 def load_machine(machine: str | None) -> "Machine":
-    from alignup.discover import discover, load  # noqa: PLC0415 - slow to import
+    from alignup.machines import discover, load  # noqa: PLC0415 - slow to import
 
     if machine is None:
         return discover()

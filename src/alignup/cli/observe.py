@@ -18,7 +18,7 @@ from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import check_exists, choice_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
-    from alignup.cluster.observe import ObserveOptions
+    from alignup.observe.service import ObserveOptions
 
 _KUBELET_DIR = Path("/var/lib/kubelet")
 
@@ -76,9 +76,9 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
     are those of another machine, and 2 when the input is invalid.
     """
     try:
-        from alignup.cluster import observe  # noqa: PLC0415 - not needed for --help
-        from alignup.cluster.capabilities import drop_capabilities  # noqa: PLC0415
-        from alignup.kubeapi import find_access  # noqa: PLC0415
+        from alignup.kubernetes.api import find_access  # noqa: PLC0415
+        from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
+        from alignup.observe.capabilities import drop_capabilities  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup observe --help'."
@@ -99,10 +99,10 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
 
 
 def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
-    from alignup.cluster.kubelet_reader import KubeletPaths  # noqa: PLC0415 - as above
-    from alignup.cluster.node_topology import FingerprintMethod  # noqa: PLC0415
-    from alignup.cluster.observe import ObserveOptions  # noqa: PLC0415
-    from alignup.cluster.observer import ObserverTiming  # noqa: PLC0415
+    from alignup.observe.kubelet_reader import KubeletPaths  # noqa: PLC0415 - as above
+    from alignup.observe.node_topology import FingerprintMethod  # noqa: PLC0415
+    from alignup.observe.observer import ObserverTiming  # noqa: PLC0415
+    from alignup.observe.service import ObserveOptions  # noqa: PLC0415
 
     if not options.kubelet_dir.is_dir():
         raise InputError(
@@ -133,14 +133,14 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
 async def _print_objects(options: "ObserveOptions", machine: str | None) -> None:
     """Print the objects of the host, from its files and PodResources only."""
     from alignup.cli import inputs  # noqa: PLC0415 - as above
-    from alignup.cluster.host_states import HOST_STATES, host_state, to_object  # noqa: PLC0415
-    from alignup.cluster.join import join  # noqa: PLC0415
-    from alignup.cluster.kubelet_reader import KubeletReader  # noqa: PLC0415
-    from alignup.cluster.node_topology import node_topology  # noqa: PLC0415
-    from alignup.discover import source  # noqa: PLC0415
-    from alignup.kube.documents import to_yaml  # noqa: PLC0415
-    from alignup.kubeapi import NODE_RESOURCE_TOPOLOGIES  # noqa: PLC0415
-    from alignup.plugins.pod_resources_client import pod_resources_client  # noqa: PLC0415
+    from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES  # noqa: PLC0415
+    from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object  # noqa: PLC0415
+    from alignup.kubernetes.manifests.documents import to_yaml  # noqa: PLC0415
+    from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client  # noqa: PLC0415
+    from alignup.machines import machine_source as source  # noqa: PLC0415
+    from alignup.observe.kubelet_reader import KubeletReader  # noqa: PLC0415
+    from alignup.observe.node_topology import node_topology  # noqa: PLC0415
+    from alignup.observe.observation import join  # noqa: PLC0415
 
     given = None if machine is None else inputs.read_machine(machine)
     advice = "Run 'alignup doctor' to see what the kubelet reports."

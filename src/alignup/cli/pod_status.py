@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from alignup.cli.agent_client import AgentError, Document
 from alignup.cli.app import InputError
-from alignup.cli.client import AgentError, Document
 
 _INITIALIZING = "PodInitializing"  #: reason of a container whose turn to start has not come
 

@@ -7,12 +7,12 @@ import click
 
 from alignup.align import bits
 from alignup.cli import pod_status, terminal
+from alignup.cli.agent_client import AgentError, AgentOptions, Document, connect
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentError, AgentOptions, Document, connect
 from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
-from alignup.enforce.audit import RunProcesses
-from alignup.runs import registry
+from alignup.run import registry
+from alignup.run.placement_audit import RunProcesses
 
 
 @define_command("ps", "alignup ps", "alignup ps -o wide", "alignup ps -o json")

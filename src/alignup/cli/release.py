@@ -5,8 +5,8 @@ import time
 import click
 
 from alignup.cli import terminal
+from alignup.cli.agent_client import AgentOptions, connect, pod_path
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentOptions, connect, pod_path
 from alignup.cli.completers import complete_agent_pods
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_placements, find_pod, full_name, is_terminating

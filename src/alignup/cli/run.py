@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from alignup.agent.address import default_root
 from alignup.align import bits
+from alignup.cli.agent_client import AgentClient, AgentOptions, find_agent
 from alignup.cli.app import InputError, Session, define_command, escape_control
-from alignup.cli.client import AgentClient, AgentOptions, find_agent
 from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
-from alignup.enforce.launcher import CommandStartError
-from alignup.runs import lifecycle
-from alignup.runs.agent_allocator import AgentAllocator, pod_manifest
-from alignup.runs.claims import Claims
-from alignup.runs.registry import RunRegistry
-from alignup.runs.request import (
+from alignup.run import lifecycle
+from alignup.run.agent_allocator import AgentAllocator, pod_manifest
+from alignup.run.claims import Claims
+from alignup.run.launcher import CommandStartError
+from alignup.run.registry import RunRegistry
+from alignup.run.request import (
     GPU,
     RunRejectedError,
     RunRequest,
@@ -33,6 +32,7 @@ from alignup.runs.request import (
     parse_amounts,
     run_name,
 )
+from alignup.web.address import default_root
 
 if TYPE_CHECKING:
     from alignup.align.host import Host
@@ -179,7 +179,7 @@ def _run_with_agent(client: AgentClient, request: RunRequest, words: tuple[str, 
 
 
 def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOptions) -> int:
-    from alignup.runs import local_allocator  # noqa: PLC0415 - slow to import
+    from alignup.run import local_allocator  # noqa: PLC0415 - slow to import
 
     machine = _read_machine(options, gpus=GPU in request.amounts)
     permitted = machine.kubelet_view().all_cpus
@@ -192,7 +192,7 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
     settings = None
     if options.config is not None:
         from alignup.cli import inputs  # noqa: PLC0415 - rarely needed
-        from alignup.kube import configuration  # noqa: PLC0415
+        from alignup.kubernetes import configuration  # noqa: PLC0415
 
         read = inputs.read_configuration(options.config)
         with inputs.input_errors(f"with {options.config} on this machine"):
@@ -241,8 +241,8 @@ def _read_machine(options: RunOptions, *, gpus: bool) -> "Machine":
         from alignup.cli.machine import load_machine  # noqa: PLC0415 - rarely needed
 
         return load_machine(options.machine)
-    from alignup.discover import system  # noqa: PLC0415 - not needed for --help
-    from alignup.discover.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
+    from alignup.machines import system  # noqa: PLC0415 - not needed for --help
+    from alignup.machines.file_reader import DirectoryFiles, FileReader  # noqa: PLC0415
 
     return system.read_machine(FileReader(DirectoryFiles("")), name="this machine")
 
@@ -283,8 +283,8 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 def _explain(host: "Host", pod: "Pod") -> None:
     from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
     from alignup.cli import why_output  # noqa: PLC0415
-    from alignup.kube.manifests import Workload  # noqa: PLC0415
-    from alignup.kube.object_location import SourceLocation  # noqa: PLC0415
+    from alignup.kubernetes.manifests.object_location import SourceLocation  # noqa: PLC0415
+    from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
 
     if missing := host.missing_devices(pod):
         click.echo(sentences.not_schedulable(pod, missing))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.agent.address import TcpAddress
 from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.gate_options import GateCommandOptions, gate_service_options
@@ -26,9 +25,10 @@ from alignup.cli.options import (
     path_option,
     with_options,
 )
+from alignup.web.address import TcpAddress
 
 if TYPE_CHECKING:
-    from alignup.cluster.scheduling.service import LeaseOptions, ScheduleOptions
+    from alignup.schedule.service import LeaseOptions, ScheduleOptions
 
 _LISTEN = "127.0.0.1:8890"
 
@@ -93,9 +93,9 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, and 2 when the input is invalid.
     """
     try:
-        from alignup.cluster.scheduling import service  # noqa: PLC0415 - not needed for --help
-        from alignup.kubeapi import find_access  # noqa: PLC0415
-        from alignup.kubeapi.errors import AccessError  # noqa: PLC0415
+        from alignup.kubernetes.api import find_access  # noqa: PLC0415
+        from alignup.kubernetes.api.errors import AccessError  # noqa: PLC0415
+        from alignup.schedule import service  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup schedule --help'."
@@ -109,9 +109,9 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
 
 
 def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions) -> "ScheduleOptions":
-    from alignup.cluster.scheduling.extender import ExtenderOptions  # noqa: PLC0415 - not needed for --help
-    from alignup.cluster.scheduling.live_cluster import LiveClusterOptions  # noqa: PLC0415
-    from alignup.cluster.scheduling.service import ScheduleOptions  # noqa: PLC0415
+    from alignup.schedule.extender import ExtenderOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.schedule.live_cluster import LiveClusterOptions  # noqa: PLC0415
+    from alignup.schedule.service import ScheduleOptions  # noqa: PLC0415
 
     listen = parse_listen_address(options.listen, "--listen")
     _check_security(options, listen)
@@ -145,13 +145,13 @@ def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions)
 
 
 def _lease(options: ScheduleCommandOptions) -> "LeaseOptions":
-    from alignup.cluster.scheduling.service import LeaseOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.schedule.service import LeaseOptions  # noqa: PLC0415 - not needed for --help
 
     return LeaseOptions(namespace=_namespace(options), identity=f"{socket.gethostname()}_{uuid.uuid4()}")
 
 
 def _namespace(options: ScheduleCommandOptions) -> str:
-    from alignup.kubeapi.access import pod_namespace  # noqa: PLC0415 - not needed for --help
+    from alignup.kubernetes.api.access import pod_namespace  # noqa: PLC0415 - not needed for --help
 
     return options.lease_namespace or os.environ.get("POD_NAMESPACE") or pod_namespace() or "kube-system"
 

@@ -13,25 +13,26 @@ from alignup.cli.app import InputError
 from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
-from alignup.fleet import report, trace
-from alignup.fleet.events import PodArrival, PodDeparture, WorkloadEvent, format_duration
-from alignup.fleet.generate import Profile
-from alignup.fleet.hosts import cluster_file, openb
-from alignup.fleet.hosts.cluster_file import GroupDescription, RaisingDiagnostics
-from alignup.fleet.hosts.compared_figures import compare_figures, rejection_reasons
-from alignup.fleet.hosts.generate import generate
-from alignup.fleet.hosts.groups import HostGroup
-from alignup.fleet.hosts.pod_table import COLUMNS, rows
-from alignup.fleet.hosts.simulation import ClusterSimulation
-from alignup.fleet.hosts.strategies import STRATEGIES
-from alignup.fleet.hosts.submissions import PodSubmission, from_events
-from alignup.kube import configuration
-from alignup.kube.object_reader import ObjectReader
+from alignup.documents import codec
+from alignup.documents.line_numbers import find_line
+from alignup.kubernetes import configuration
+from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, pluralize
-from alignup.schema import codec
-from alignup.schema.field_lines import find_line
-from alignup.schema.fleet import FleetReport, FleetResult
+from alignup.simulate import result_report as report
+from alignup.simulate import trace
+from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent, format_duration
+from alignup.simulate.cluster import cluster_file, openb
+from alignup.simulate.cluster.cluster_file import GroupDescription, RaisingDiagnostics
+from alignup.simulate.cluster.compared_figures import compare_figures, rejection_reasons
+from alignup.simulate.cluster.generate import generate
+from alignup.simulate.cluster.groups import HostGroup
+from alignup.simulate.cluster.pod_table import COLUMNS, rows
+from alignup.simulate.cluster.result_documents import FleetReport, FleetResult
+from alignup.simulate.cluster.simulation import ClusterSimulation
+from alignup.simulate.cluster.strategies import STRATEGIES
+from alignup.simulate.cluster.submissions import PodSubmission, from_events
+from alignup.simulate.generate import Profile
 
 _ALL = "all"
 _GIVE_CLUSTER = "Give a cluster file as described in docs/fleet.md, or the nodes of openb as CSV."
@@ -64,7 +65,7 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
 
 
 def _draw_html(found: FleetReport) -> str:
-    from alignup.fleet.hosts import html_report  # noqa: PLC0415 - only for --html
+    from alignup.simulate.cluster import html_report  # noqa: PLC0415 - only for --html
 
     first = found.results[0]
     return html_report.render(

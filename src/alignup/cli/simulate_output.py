@@ -20,14 +20,27 @@ from alignup.cli.comparison_output import comparison_lines, more_lines
 from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
-from alignup.fleet import compare, events, generate, report, simulate, trace
-from alignup.fleet.compare import Comparison
-from alignup.fleet.events import PodArrival, WorkloadEvent, format_duration
-from alignup.fleet.executors import ProcessPool, SerialExecutor
-from alignup.fleet.simulate import SimulationResult
 from alignup.picture import draw_svg
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, format_size, pluralize
+from alignup.simulate import (
+    arrivals as events,
+)
+from alignup.simulate import (
+    compare,
+    generate,
+    trace,
+)
+from alignup.simulate import (
+    node_simulation as simulate,
+)
+from alignup.simulate import (
+    result_report as report,
+)
+from alignup.simulate.arrivals import PodArrival, WorkloadEvent, format_duration
+from alignup.simulate.compare import Comparison
+from alignup.simulate.executors import ProcessPool, SerialExecutor
+from alignup.simulate.node_simulation import SimulationResult
 
 Events = tuple[WorkloadEvent, ...]
 
@@ -79,7 +92,7 @@ def _print_comparison(comparison: Comparison, output: str) -> None:
 
 
 def _draw_html(result: SimulationResult, found: Events, comparison: Comparison | None) -> str:
-    from alignup.fleet import html_report  # noqa: PLC0415 - only for --html
+    from alignup.simulate import html_report  # noqa: PLC0415 - only for --html
 
     pods = pluralize(len(result.outcomes), "pod")
     title = f"Simulation of {pods}" + ("" if comparison is None else ", and a comparison of settings")

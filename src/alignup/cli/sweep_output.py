@@ -18,22 +18,23 @@ from alignup.cli.options import HostOptions
 from alignup.cli.simulate_cluster import name_field, resolve_group
 from alignup.cli.simulate_output import write_html
 from alignup.cli.sweep import SweepOptions
-from alignup.discover import machine_file
-from alignup.fleet import report, trace
-from alignup.fleet.events import format_duration
-from alignup.fleet.hosts import openb
-from alignup.fleet.hosts.cluster_file import GroupDescription
-from alignup.fleet.hosts.groups import HostGroup
-from alignup.fleet.hosts.submissions import PodSubmission, from_events
-from alignup.fleet.sweeps import spec as sweep_spec
-from alignup.fleet.sweeps.engines import EngineName, make_engine
-from alignup.fleet.sweeps.means import CombinationMeans, combination_means, invalid_combinations
-from alignup.fleet.sweeps.results_file import ResultsFile
-from alignup.fleet.sweeps.run import run_sweep
-from alignup.fleet.sweeps.spec import NamedConfiguration, SweepSpec
-from alignup.fleet.sweeps.tasks import COLUMNS, Row, SweepTask
+from alignup.machines import machine_file
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, pluralize
+from alignup.simulate import result_report as report
+from alignup.simulate import trace
+from alignup.simulate.arrivals import format_duration
+from alignup.simulate.cluster import openb
+from alignup.simulate.cluster.cluster_file import GroupDescription
+from alignup.simulate.cluster.groups import HostGroup
+from alignup.simulate.cluster.submissions import PodSubmission, from_events
+from alignup.simulate.sweeps import spec as sweep_spec
+from alignup.simulate.sweeps.averages import CombinationMeans, combination_means, invalid_combinations
+from alignup.simulate.sweeps.engines import EngineName, make_engine
+from alignup.simulate.sweeps.results_file import ResultsFile
+from alignup.simulate.sweeps.run import run_sweep
+from alignup.simulate.sweeps.spec import NamedConfiguration, SweepSpec
+from alignup.simulate.sweeps.tasks import COLUMNS, Row, SweepTask
 
 _GIVE_SPEC = "See docs/fleet.md for the format; examples/fleet/sweep.yaml is an example."
 _FIGURES = ("started", "failed", "pending", "rejections", "waiting_p99", "stranded_cpus")
@@ -63,7 +64,7 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         click.echo(f"{done}; run the command again to continue.", err=True)
         raise
     if options.html:
-        from alignup.fleet.sweeps import html_report  # noqa: PLC0415 - only for --html
+        from alignup.simulate.sweeps import html_report  # noqa: PLC0415 - only for --html
 
         write_html(options.html, html_report.render(rows, title=f"Sweep of {pluralize(len(rows), 'simulation')}"))
     if output == "json":

@@ -3,8 +3,8 @@
 import json
 
 from alignup.cli import terminal
+from alignup.cli.agent_client import AgentError, AgentOptions, Document, connect
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentError, AgentOptions, Document, connect
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_outcome, full_name
 

@@ -3,8 +3,8 @@
 import click
 
 from alignup.cli import terminal
+from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
-from alignup.cli.client import AgentOptions, connect
 from alignup.cli.options import output_option, with_options
 
 

@@ -46,7 +46,7 @@ def command(  # noqa: PLR0913 - options
     """
     from alignup.align.explain import sentences  # noqa: PLC0415 - not needed for --help
     from alignup.cli import inputs, why_output  # noqa: PLC0415
-    from alignup.kube.documents import to_yaml  # noqa: PLC0415
+    from alignup.kubernetes.manifests.documents import to_yaml  # noqa: PLC0415
 
     if isnan(search):
         raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")

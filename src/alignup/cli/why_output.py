@@ -11,7 +11,7 @@ from alignup.align.ledger import Ledger
 from alignup.cli import inputs, terminal
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
-from alignup.kube.manifests import Workload
+from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture import decision as picture
 from alignup.picture.cells import Cell, Line
 
@@ -107,7 +107,7 @@ def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
 
 
 def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
-    from alignup.schema import decisions  # noqa: PLC0415 - not for text
+    from alignup.documents import decisions  # noqa: PLC0415 - not for text
 
     answers = [
         {

@@ -11,8 +11,8 @@ from alignup.align.settings import FeatureGates
 from alignup.doctor import managers
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, warning
 from alignup.doctor.manager_inputs import ManagerInputs, read_inputs
-from alignup.kube import configuration
-from alignup.kube.configuration import StartupStage
+from alignup.kubernetes import configuration
+from alignup.kubernetes.configuration import StartupStage
 
 _AREAS = {
     StartupStage.TOPOLOGY_MANAGER: Area.TOPOLOGY,

@@ -15,9 +15,9 @@ from alignup.align.machine import Machine
 from alignup.doctor.configuration import check_configuration
 from alignup.doctor.findings import DoctorReport
 from alignup.doctor.state_check import FileRepair, StateFiles, check_state
-from alignup.kube.configuration import ConfigurationText
-from alignup.state import atomic_files
-from alignup.state.kubelet.state_dir import state_files
+from alignup.kubernetes.configuration import ConfigurationText
+from alignup.kubernetes.kubelet_files.state_dir import state_files
+from alignup.store import atomic_files
 
 
 @dataclass(frozen=True, slots=True)

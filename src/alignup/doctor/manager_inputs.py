@@ -17,9 +17,10 @@ from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.settings import FeatureGates, FeatureStage, Policy
 from alignup.align.workload.names import CPU
-from alignup.kube import configuration, documents, feature_gates
-from alignup.kube.configuration import Configuration, NodeReservations, StartupStage
-from alignup.kube.yaml_documents import ParsedDocument
+from alignup.kubernetes import configuration
+from alignup.kubernetes.configuration import Configuration, NodeReservations, StartupStage, feature_gates
+from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.yaml_documents import ParsedDocument
 
 OPTION_GATES = {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
 _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file is unknown

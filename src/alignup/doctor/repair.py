@@ -20,11 +20,11 @@ from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.settings import FeatureGates
 from alignup.doctor.findings import format_cpus
-from alignup.state.kubelet import cpu_file
-from alignup.state.kubelet.checkpoint import PODS_GATE
-from alignup.state.kubelet.cpu_file import CpuState
-from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
-from alignup.state.kubelet.memory_file import MemoryState
+from alignup.kubernetes.kubelet_files import cpu_file
+from alignup.kubernetes.kubelet_files.checkpoint import PODS_GATE
+from alignup.kubernetes.kubelet_files.cpu_file import CpuState
+from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
+from alignup.kubernetes.kubelet_files.memory_file import MemoryState
 
 Held = TypeVar("Held")
 Contents = Mapping[str, Any]

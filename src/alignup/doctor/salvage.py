@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from alignup.align.errors import ParseError
 from alignup.align.settings import FeatureGates
-from alignup.state.kubelet import go_json
-from alignup.state.kubelet.checkpoint import (
+from alignup.kubernetes.kubelet_files import go_json
+from alignup.kubernetes.kubelet_files.checkpoint import (
     CHECKSUM,
     CORRUPT,
     StateFileFormat,
@@ -28,8 +28,8 @@ from alignup.state.kubelet.checkpoint import (
     fnv1a,
     load_state_file,
 )
-from alignup.state.kubelet.device_file import DeviceEntry, DeviceState
-from alignup.state.kubelet.go_types import decode
+from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
+from alignup.kubernetes.kubelet_files.go_types import decode
 
 #: Down to this depth (file, entries, pod) parts may be missing. What a container holds is complete or absent.
 _PARTIAL_DEPTH = 3

@@ -19,11 +19,11 @@ from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Area, Finding, error, format_cpus, note, ok, warning
 from alignup.doctor.repair import DroppedEntry, PodNames, format_pod, repair_cpus, repair_devices, repair_memory
 from alignup.doctor.salvage import Salvage, SalvageSource, json_error, salvage, salvage_devices
+from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files.checkpoint import PODS_GATE
+from alignup.kubernetes.kubelet_files.memory_file import MemoryState
+from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
 from alignup.picture.text_format import pluralize
-from alignup.state.kubelet import cpu_file, device_file, memory_file
-from alignup.state.kubelet.checkpoint import PODS_GATE
-from alignup.state.kubelet.memory_file import MemoryState
-from alignup.state.kubelet.state_dir import DEVICE_STATE
 
 _FIX_CONFIGURATION = "fix the configuration first: the correct state depends on it"
 _ALLOCATED_AGAIN = "at startup the kubelet allocates again, or rejects the pod if it does not fit"

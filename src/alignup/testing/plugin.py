@@ -17,7 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from alignup.rpc import StatusError
+from alignup.kubernetes.plugins.rpc import StatusError
 from alignup.testing import script
 from alignup.testing.plugin_server import Plugin, Preference, parse_device_list
 from alignup.testing.recording_server import Fault

@@ -13,11 +13,11 @@ from typing import Self
 import grpc
 import grpc.aio
 
-from alignup import rpc
 from alignup.align import bits
 from alignup.align.devices.ledger import natural_sort_key
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device
+from alignup.kubernetes.plugins import rpc
 from alignup.testing.recording_server import RecordingServer
 from alignup.wire import device_plugin_pb2 as wire
 

@@ -16,8 +16,8 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 
-from alignup import rpc
 from alignup.align.errors import ParseError
+from alignup.kubernetes.plugins import rpc
 
 ALL_METHODS = "*"  #: every method for which no other fault is set
 GARBAGE = b"\xff\xff\xff\xff not a message"

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from alignup.agent import log
 from alignup.agent.manifests.directory import ManifestDir
 from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import CheckpointFullError, FileError
-from alignup.schema.api import AdmissionStatus
+from alignup.documents.api import AdmissionStatus
+from alignup.web import log
 from tests.agent.agents import pod as document
 from tests.agent.agents import running
 from tests.agent.states import clock, empty_state

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from alignup.agent import log as logs
 from alignup.agent.pods.pod_state import PodIntervals
 from alignup.agent.pods.runner import PodRunner
 from alignup.agent.pods.wiring import PodRuntimeOptions, run_pods
@@ -20,10 +19,11 @@ from alignup.agent.queue import AdmissionQueue, SaveState
 from alignup.agent.service import AgentService, read_pod
 from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
-from alignup.kube.podspec.types import Permission
-from alignup.schema.api import LogQuery, PodView
-from alignup.schema.run_status import PodRunStatus
+from alignup.documents.api import LogQuery, PodView
+from alignup.documents.run_status import PodRunStatus
+from alignup.kubernetes.podspec.types import Permission
 from alignup.testing.runtime import Runtime
+from alignup.web import log as logs
 from tests.agent.agent_process import FAST
 from tests.agent.states import empty_state
 

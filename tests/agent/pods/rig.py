@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from alignup.align import bits
-from alignup.rpc import address
+from alignup.kubernetes.plugins.rpc import address
 from alignup.wire import cri_pb2 as wire
 from tests.agent import agents
 from tests.agent.agent_process import serve_pods, serve_runtime

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from alignup.agent.pods.pod_state import PodStatus
-from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
-from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, Probe, PullPolicy, RestartPolicy
+from alignup.kubernetes.podspec.types import ContainerKind, ContainerSpec, PodSpec, Probe, PullPolicy, RestartPolicy
+from alignup.run.cri.types import ContainerState, CriContainer, CriSandbox
 
 NOW = 10_000.0
 

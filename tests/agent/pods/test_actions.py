@@ -19,7 +19,7 @@ from alignup.agent.pods.pod_state import (
     StopSandbox,
     WorkerState,
 )
-from alignup.kube.podspec.types import PodSpec
+from alignup.kubernetes.podspec.types import PodSpec
 from tests.agent.pods.statuses import (
     ALWAYS,
     APP,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.agent.pods.pod_state import DEFAULT_INTERVALS, Backoff, finished_at
-from alignup.enforce.cri.types import CriContainer
+from alignup.run.cri.types import CriContainer
 from tests.agent.pods.statuses import EXITED, NOW, instance
 
 

@@ -29,7 +29,7 @@ from alignup.align.errors import EnforceError
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
-from alignup.enforce.cri.types import ContainerState
+from alignup.run.cri.types import ContainerState
 from tests.agent.pods.cpuset_passes import reconcile_now
 from tests.align.hosts import host
 from tests.effort import examples

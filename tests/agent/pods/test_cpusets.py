@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from alignup.agent import log as logs
 from alignup.agent.pods.cpusets import CpusetReconciler
 from alignup.agent.pods.pod_state import PodStatus
 from alignup.agent.transaction import Transaction
 from alignup.align.bits import CpuSet
 from alignup.align.errors import CriError
-from alignup.enforce.cri.types import CriContainer, LinuxResources
+from alignup.run.cri.types import CriContainer, LinuxResources
+from alignup.web import log as logs
 from tests.agent.pods.statuses import CREATED, EXITED, RUNNING, instance, sandbox
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from alignup.state.checkpoint_format import NAME
+from alignup.store.checkpoint_format import NAME
 from tests.agent.pods.rig import has_finished, is_running, job, owned, rig, server
 from tests.deadlines import wait_for
 from tests.effort import SEED, did, rounds

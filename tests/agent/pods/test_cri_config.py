@@ -20,7 +20,11 @@ from alignup.agent.pods.cri_config import (
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align import bits
 from alignup.align.workload import Pod
-from alignup.enforce.cri.types import (
+from alignup.kubernetes.plugins import allocate_response
+from alignup.kubernetes.plugins.allocate_response import AllocateResponse
+from alignup.kubernetes.podspec import types as kube
+from alignup.kubernetes.podspec.types import LifecycleHook, PodSpec, SecurityContext
+from alignup.run.cri.types import (
     ContainerConfig,
     ContainerMount,
     CriImage,
@@ -32,10 +36,6 @@ from alignup.enforce.cri.types import (
     SandboxConfig,
     SecurityOptions,
 )
-from alignup.kube.podspec import types as kube
-from alignup.kube.podspec.types import LifecycleHook, PodSpec, SecurityContext
-from alignup.plugins import allocate_response
-from alignup.plugins.allocate_response import AllocateResponse
 from tests.agent.pods.statuses import APP, container
 
 POD = Pod(name="web", namespace="shop", uid="4711")

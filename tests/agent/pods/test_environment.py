@@ -18,7 +18,7 @@ from alignup.agent.pods.environment import (
 )
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.workload import Pod, Resources
-from alignup.kube.podspec.types import EnvVar
+from alignup.kubernetes.podspec.types import EnvVar
 from tests.agent.pods.statuses import APP
 from tests.strategies_pods import amounts, container
 

@@ -7,8 +7,8 @@ import pytest
 from alignup.agent.pods import probes
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.errors import EnforceError
-from alignup.enforce.cri.types import ExecResult
-from alignup.kube.podspec.types import LifecycleHook
+from alignup.kubernetes.podspec.types import LifecycleHook
+from alignup.run.cri.types import ExecResult
 
 RUN = LifecycleHook(command=("run", "$(THIS)"))
 

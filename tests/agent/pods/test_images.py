@@ -9,8 +9,8 @@ import pytest
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.agent.pods.runtime import ImageManager, verify_run_as_non_root
 from alignup.align.errors import CriError
-from alignup.enforce.cri.types import CriImage
-from alignup.kube.podspec.types import PullPolicy, SecurityContext
+from alignup.kubernetes.podspec.types import PullPolicy, SecurityContext
+from alignup.run.cri.types import CriImage
 from tests.agent.pods.statuses import APP
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.agent.pods import cri_config
-from alignup.enforce.cri.types import DnsConfig
+from alignup.run.cri.types import DnsConfig
 from tests.agent.pods.statuses import pod
 
 

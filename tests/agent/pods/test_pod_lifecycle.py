@@ -25,8 +25,8 @@ from alignup.agent.pods.pod_state import (
     WorkerState,
     finished_at,
 )
-from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
-from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, RestartPolicy
+from alignup.kubernetes.podspec.types import ContainerKind, ContainerSpec, PodSpec, RestartPolicy
+from alignup.run.cri.types import ContainerState, CriContainer, CriSandbox
 from tests.agent.pods.statuses import (
     CREATED,
     EXITED,

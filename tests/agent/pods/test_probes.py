@@ -14,8 +14,8 @@ from alignup.agent.pods.environment import MAX_BYTES
 from alignup.agent.pods.pod_state import ProbeStatus
 from alignup.agent.pods.probes import ExecSync, Prober, ProbeResult, ProbeTarget, probe_url, run_probe
 from alignup.align.errors import CriError, EnforceError
-from alignup.enforce.cri.types import ExecResult
-from alignup.kube.podspec.types import ContainerSpec, EnvVar, Probe
+from alignup.kubernetes.podspec.types import ContainerSpec, EnvVar, Probe
+from alignup.run.cri.types import ExecResult
 from tests.agent.pods.statuses import APP
 from tests.certificates import install
 

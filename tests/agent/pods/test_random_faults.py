@@ -14,7 +14,7 @@ import pytest
 
 from alignup.agent.state import AgentState
 from alignup.align import bits
-from alignup.schema.api import AdmissionStatus, NotReadyError
+from alignup.documents.api import AdmissionStatus, NotReadyError
 from alignup.testing import Fault
 from tests.agent.agent_process import FAST
 from tests.agent.pods.harness import SLEEP, PodHarness, container, exclusive, manifest, pod_harness_on, runtime_in

@@ -9,9 +9,9 @@ from alignup.agent.state import EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align import bits
 from alignup.align.quantity import Quantity
-from alignup.kube.configuration import ContainerSettings
-from alignup.kube.podspec import PodManifest
-from alignup.schema.api import AdmissionStatus
+from alignup.documents.api import AdmissionStatus
+from alignup.kubernetes.configuration import ContainerSettings
+from alignup.kubernetes.podspec import PodManifest
 from alignup.testing import Fault
 from alignup.testing.runtime import RuntimeContainer, Sandbox
 from alignup.wire import cri_pb2 as wire

@@ -11,7 +11,7 @@ from alignup.agent.pods.cri_config import AGENT_LABEL
 from alignup.agent.pods.pod_state import PodStatus
 from alignup.agent.pods.runtime import RuntimeCache
 from alignup.align.errors import CriError
-from alignup.enforce.cri.types import CriContainer, CriSandbox
+from alignup.run.cri.types import CriContainer, CriSandbox
 from tests.agent.pods.statuses import EXITED, RUNNING, instance, sandbox
 
 OWN = replace(sandbox(), labels={AGENT_LABEL: "me"})

@@ -8,8 +8,8 @@ from alignup.agent.pods.actions import compute_pod_actions
 from alignup.agent.pods.cpusets import CpusetPlacement
 from alignup.agent.pods.pod_state import Backoff, PodStatus, PodTermination, ProbeStatus, WorkerState
 from alignup.agent.pods.status import StatusInputs, generate_pod_run
-from alignup.kube.podspec.types import PodSpec
-from alignup.schema.run_status import ContainerRunStatus, PodRunStatus, timestamp
+from alignup.documents.run_status import ContainerRunStatus, PodRunStatus, timestamp
+from alignup.kubernetes.podspec.types import PodSpec
 from tests.agent.pods.statuses import (
     APP,
     CREATED,

@@ -15,9 +15,9 @@ from alignup.agent.pods.pod_state import (
 from alignup.agent.pods.worker import PodWork, PodWorker
 from alignup.agent.state import Clock
 from alignup.align.workload import Pod
-from alignup.enforce.cri.types import ContainerState
-from alignup.kube.podspec.types import LifecycleHook
-from alignup.schema.checkpoints import TerminationRequest
+from alignup.documents.checkpoints import TerminationRequest
+from alignup.kubernetes.podspec.types import LifecycleHook
+from alignup.run.cri.types import ContainerState
 from tests.agent.pods.statuses import (
     APP,
     CREATED,

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from alignup.align import bits, synthetic
+from alignup.align import bits
 from alignup.align.cpus.distributed import MAX_EXACT_NODES, DistributedSelection, plan_distribution
 from alignup.align.cpus.packed import PackedSelection
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Cpu, KubeletView, NumaNode
+from alignup.machines import synthetic
 from tests.align.cpus import naive
 from tests.strategies import cpu_sets, machines
 

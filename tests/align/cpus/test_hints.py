@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align import bits, synthetic
+from alignup.align import bits
 from alignup.align.cpus.provider import NO_HINTS, CpuNodes
 from alignup.align.hint import IMPOSSIBLE, HintList, provider_inputs, subsets
+from alignup.machines import synthetic
 from tests.strategies import cpu_sets, machines
 
 #: 2 sockets of 2 nodes of 4 CPUs.

@@ -4,10 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align import bits, synthetic
+from alignup.align import bits
 from alignup.align.cpus.packed import PackedSelection, lowest_cpus
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Cpu, KubeletView, NumaNode
+from alignup.machines import synthetic
 from tests.strategies import cpu_sets, machines
 
 #: 2 sockets, a node each, 4 cores of 2 threads each; siblings lie 8 fixed_sets.

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.align import bits, synthetic
+from alignup.align import bits
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.provider import NO_HINTS, CpuProvider
 from alignup.align.errors import ProviderError, SettingsError, StateError
@@ -12,6 +12,7 @@ from alignup.align.hint import HintList
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Pod, Resources
+from alignup.machines import synthetic
 from tests.align.cpus.allocation import allocate
 from tests.strategies_pods import amounts, container, guaranteed
 

@@ -22,10 +22,10 @@ from alignup.align.machine import Device, HugePages, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
-from alignup.align.synthetic import parse
 from alignup.align.workload import Amounts, Container, Pod, Resources
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept, validation_problems
+from alignup.machines.synthetic import parse
 from tests.align.hosts import CPU_OPTIONS, GPU, after, arrivals, hosts
 from tests.effort import examples
 from tests.soundness import check_sound

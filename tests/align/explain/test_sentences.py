@@ -17,8 +17,8 @@ from alignup.align.merging.merge import MergeRule
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
+from alignup.documents.decisions import from_document, to_document
 from alignup.picture.decision import decision_parts
-from alignup.schema.decisions import from_document, to_document
 from tests.align.hosts import GPU, RESERVATION, admit, arrivals, host, hosts, pod
 from tests.strategies_pods import guaranteed
 

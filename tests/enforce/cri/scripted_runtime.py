@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from alignup import rpc
+from alignup.kubernetes.plugins import rpc
 from alignup.wire import cri_pb2 as wire
 
 V1 = ("runtime.v1.RuntimeService", "runtime.v1.ImageService")

@@ -11,9 +11,9 @@ from socket import socket as make_socket
 import pytest
 
 from alignup.align.errors import CriError, EnforceError
-from alignup.enforce.cri import convert
-from alignup.enforce.cri.client import CriTimeouts, RuntimeClient, parse_endpoint, short_id
-from alignup.enforce.cri.types import (
+from alignup.run.cri import convert
+from alignup.run.cri.client import CriTimeouts, RuntimeClient, parse_endpoint, short_id
+from alignup.run.cri.types import (
     ContainerConfig,
     ContainerState,
     CriImage,

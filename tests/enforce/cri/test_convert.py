@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.enforce.cri import convert
-from alignup.enforce.cri.types import (
+from alignup.run.cri import convert
+from alignup.run.cri.types import (
     ContainerConfig,
     ContainerMount,
     ContainerState,

@@ -8,8 +8,8 @@ import pytest
 
 from alignup.align.errors import EnforceError
 from alignup.align.workload import Pod, QoS
-from alignup.enforce.cri.pod_cgroups import CGROUP_MOUNT, CgroupDriver, PodCgroups
-from alignup.enforce.cri.resources import CgroupResources, NodeLimits, node_cgroup_resources, pod_cgroup_resources
+from alignup.run.cri.pod_cgroups import CGROUP_MOUNT, CgroupDriver, PodCgroups
+from alignup.run.cri.resources import CgroupResources, NodeLimits, node_cgroup_resources, pod_cgroup_resources
 from tests.strategies_pods import amounts, container, guaranteed
 
 GIB = 1 << 30

@@ -12,9 +12,9 @@ import pytest
 from alignup.align import bits
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import PodSource, accept
-from alignup.enforce.cri.resources import NodeLimits, container_resources, shares_to_weight
-from alignup.enforce.cri.types import LinuxResources
-from alignup.kube.pod import read_pod
+from alignup.kubernetes.manifests.pod import read_pod
+from alignup.run.cri.resources import NodeLimits, container_resources, shares_to_weight
+from alignup.run.cri.types import LinuxResources
 from tests.recorded.replay import HOST, load
 
 Document = Mapping[str, Any]

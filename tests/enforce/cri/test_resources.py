@@ -7,7 +7,7 @@ from hypothesis import given
 
 from alignup.align.workload import Container, Pod, QoS, Resources
 from alignup.align.workload.validation import apply_defaults
-from alignup.enforce.cri.resources import (
+from alignup.run.cri.resources import (
     CgroupResources,
     NodeLimits,
     container_resources,

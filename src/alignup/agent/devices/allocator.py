@@ -20,12 +20,12 @@ from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
 from alignup.align.workload import Pod, demand
-from alignup.schema import codec
-from alignup.schema.api import AdmissionResult, BusyError, NotReadyError
+from alignup.documents import codec
+from alignup.documents.api import AdmissionResult, BusyError, NotReadyError
 
 if TYPE_CHECKING:
     from alignup.agent.devices.device_state import RequestedDevices
-    from alignup.plugins.manager import DevicePluginManager
+    from alignup.kubernetes.plugins.manager import DevicePluginManager
 
 MAX_PREFERENCE_ROUNDS = 4  #: how often plugins are asked again because the devices have changed
 MAX_BACKOFF = 30.0  #: seconds

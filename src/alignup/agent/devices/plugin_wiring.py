@@ -8,17 +8,17 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.devices.allocator import DeviceAllocator
+from alignup.agent.metrics import DevicePluginMetrics, Metrics
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.machine import Device
-from alignup.plugins.manager import DevicePluginManager
-from alignup.plugins.pod_resources import serve_pod_resources
-from alignup.serve.metrics import DevicePluginMetrics, Metrics
+from alignup.kubernetes.plugins.manager import DevicePluginManager
+from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 
 
 @dataclass(frozen=True, slots=True)
 class PluginEvents:
-    """Passes changes of the devices to the admission queue; implements ``plugins.resources.DeviceListener``."""
+    """Passes changes of the devices to the admission queue; implements ``kubernetes.plugins.resources.DeviceListener``."""
 
     queue: AdmissionQueue
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from alignup.agent.pod_record import API_SOURCE, PodRecord, same_workload
 from alignup.align.errors import ManifestError
 from alignup.align.workload import Pod, validation
-from alignup.kube import documents, manifests
-from alignup.kube.manifests import Accept
+from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests import workloads as manifests
+from alignup.kubernetes.manifests.workloads import Accept
 
 _UID_NAMESPACE = uuid.UUID("0f6a8f0a-4c0e-5b5e-8d3c-53a1b54c2f0e")  # must not change: derived uids depend on it
 Signature = tuple[int, int, int, int]  #: modification time, size, inode and device of a file

@@ -9,7 +9,7 @@ from alignup.agent.manifests.directory import ManifestDir, ManifestPod, plan_cha
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.workload import Pod
-from alignup.schema.api import AdmissionResult, BusyError, LedgerFullError, NotReadyError
+from alignup.documents.api import AdmissionResult, BusyError, LedgerFullError, NotReadyError
 
 
 @dataclass(slots=True)

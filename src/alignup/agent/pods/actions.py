@@ -32,8 +32,8 @@ from alignup.agent.pods.pod_state import (
     WorkerState,
     finished_at,
 )
-from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
-from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec, RestartPolicy
+from alignup.kubernetes.podspec.types import ContainerKind, ContainerSpec, PodSpec, RestartPolicy
+from alignup.run.cri.types import ContainerState, CriContainer, CriSandbox
 
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"

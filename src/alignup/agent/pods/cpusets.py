@@ -27,8 +27,8 @@ from alignup.align.errors import CriError
 from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.workload import Pod
-from alignup.enforce.cri.client import RuntimeClient
-from alignup.enforce.cri.types import ContainerState, LinuxResources
+from alignup.run.cri.client import RuntimeClient
+from alignup.run.cri.types import ContainerState, LinuxResources
 
 ContainerKey = tuple[str, str]  #: pod uid and container name
 

@@ -18,7 +18,9 @@ from alignup.agent.pods.environment import PodFacts, expand_all
 from alignup.agent.pods.files.pod_dirs import path_component
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.workload import Amounts, Pod
-from alignup.enforce.cri.types import (
+from alignup.kubernetes.plugins.allocate_response import AllocateResponse
+from alignup.kubernetes.podspec.types import ContainerSpec, PodSpec, SecurityContext
+from alignup.run.cri.types import (
     ContainerConfig,
     ContainerMount,
     CriImage,
@@ -30,8 +32,6 @@ from alignup.enforce.cri.types import (
     SandboxConfig,
     SecurityOptions,
 )
-from alignup.kube.podspec.types import ContainerSpec, PodSpec, SecurityContext
-from alignup.plugins.allocate_response import AllocateResponse
 
 AGENT_LABEL = "alignup.agent"
 POD_NAME = "io.kubernetes.pod.name"

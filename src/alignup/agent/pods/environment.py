@@ -15,7 +15,7 @@ from alignup.align.errors import QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Pod, names
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.kube.podspec.types import ContainerSpec, EnvVar
+from alignup.kubernetes.podspec.types import ContainerSpec, EnvVar
 
 MAX_BYTES = 6 << 20  #: the kernel's limit for the arguments and environment of a process, whatever its stack
 

@@ -28,11 +28,11 @@ from alignup.agent.pods.probes import ExecSync, Prober, ProbeTarget
 from alignup.agent.pods.runtime import RuntimeContext, verify_run_as_non_root
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import CriError, EnforceError, PluginError, StateError
-from alignup.enforce.cri.resources import container_resources, pod_cgroup_resources
-from alignup.enforce.cri.types import ContainerMount, ContainerState, CriContainer, CriImage, SandboxConfig
-from alignup.kube.podspec.types import ContainerSpec, PodSpec
-from alignup.plugins.allocate_response import AllocateResponse, merge_responses
-from alignup.schema.api import BusyError, NotReadyError
+from alignup.documents.api import BusyError, NotReadyError
+from alignup.kubernetes.plugins.allocate_response import AllocateResponse, merge_responses
+from alignup.kubernetes.podspec.types import ContainerSpec, PodSpec
+from alignup.run.cri.resources import container_resources, pod_cgroup_resources
+from alignup.run.cri.types import ContainerMount, ContainerState, CriContainer, CriImage, SandboxConfig
 
 _Result = TypeVar("_Result")
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
-from alignup.enforce.cri.types import ContainerState, CriContainer, CriSandbox
+from alignup.run.cri.types import ContainerState, CriContainer, CriSandbox
 
 _PULL_ERRORS = frozenset({"ErrImagePull", "ImagePullBackOff"})  #: each retry sends a request to a registry
 _MAX_STEPS = 6  #: failures in a row that reach the maximum delay

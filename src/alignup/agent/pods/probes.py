@@ -21,8 +21,8 @@ from urllib.parse import quote, urljoin, urlsplit
 from alignup.agent.pods.environment import expand_all
 from alignup.agent.pods.pod_state import PodStartError, ProbeStatus
 from alignup.align.errors import CriError, EnforceError
-from alignup.enforce.cri.types import ExecResult
-from alignup.kube.podspec.types import ContainerSpec, LifecycleHook, Probe
+from alignup.kubernetes.podspec.types import ContainerSpec, LifecycleHook, Probe
+from alignup.run.cri.types import ExecResult
 
 #: Run a command in a container within a number of seconds; ``CriError.timed_out`` if it takes longer.
 ExecSync = Callable[[tuple[str, ...], float], Awaitable[ExecResult]]

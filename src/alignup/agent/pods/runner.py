@@ -21,11 +21,11 @@ from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.enforce.cri.resources import node_cgroup_resources
-from alignup.kube.podspec import pod_spec_of
-from alignup.kube.podspec.types import Permission, PodSpec
-from alignup.schema.api import LogQuery, OrphanSandbox, RuntimeInfo, RuntimeStatus
-from alignup.schema.run_status import ContainerRunStatus, PodRunStatus
+from alignup.documents.api import LogQuery, OrphanSandbox, RuntimeInfo, RuntimeStatus
+from alignup.documents.run_status import ContainerRunStatus, PodRunStatus
+from alignup.kubernetes.podspec import pod_spec_of
+from alignup.kubernetes.podspec.types import Permission, PodSpec
+from alignup.run.cri.resources import node_cgroup_resources
 
 MAX_RELEASED_PODS = 1_000  #: released pods that are remembered, in case the runtime still completes something of them
 

@@ -25,13 +25,13 @@ from alignup.agent.pods.pod_state import PodIntervals, PodStartError, PodStatus,
 from alignup.agent.queue import AdmissionQueue
 from alignup.align.errors import AlignError, CriError, EnforceError
 from alignup.align.workload import Amounts, Pod
-from alignup.enforce.cri.client import RuntimeClient
-from alignup.enforce.cri.pod_cgroups import PodCgroups
-from alignup.enforce.cri.resources import NodeLimits
-from alignup.enforce.cri.types import ContainerState, CriContainer, CriImage, CriSandbox, RuntimeVersion
-from alignup.kube.configuration import ContainerSettings
-from alignup.kube.podspec.types import ContainerSpec, PullPolicy
-from alignup.schema.api import BusyError, NotReadyError
+from alignup.documents.api import BusyError, NotReadyError
+from alignup.kubernetes.configuration import ContainerSettings
+from alignup.kubernetes.podspec.types import ContainerSpec, PullPolicy
+from alignup.run.cri.client import RuntimeClient
+from alignup.run.cri.pod_cgroups import PodCgroups
+from alignup.run.cri.resources import NodeLimits
+from alignup.run.cri.types import ContainerState, CriContainer, CriImage, CriSandbox, RuntimeVersion
 
 MAX_REMEMBERED_WARNINGS = 1_000
 

@@ -7,9 +7,9 @@ from alignup.agent.pods.actions import has_started, should_restart
 from alignup.agent.pods.cpusets import CpusetPlacement
 from alignup.agent.pods.pod_state import Backoff, PodActions, PodStatus, ProbeStatus, WorkerState
 from alignup.align import bits
-from alignup.enforce.cri.types import ContainerState, CriContainer
-from alignup.kube.podspec.types import ContainerKind, ContainerSpec, PodSpec
-from alignup.schema.run_status import ContainerRunStatus, PodRunStatus, optional_timestamp
+from alignup.documents.run_status import ContainerRunStatus, PodRunStatus, optional_timestamp
+from alignup.kubernetes.podspec.types import ContainerKind, ContainerSpec, PodSpec
+from alignup.run.cri.types import ContainerState, CriContainer
 
 WAITING, RUNNING, TERMINATED = "waiting", "running", "ended"  #: values of ``ContainerRunStatus.state``
 

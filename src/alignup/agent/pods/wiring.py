@@ -23,11 +23,11 @@ from alignup.align.host import Host
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.enforce.cri.client import CriTimeouts, RuntimeClient
-from alignup.enforce.cri.pod_cgroups import CGROUP_MOUNT, CgroupDriver, PodCgroups
-from alignup.enforce.cri.resources import NodeLimits
-from alignup.kube.configuration import ContainerSettings
-from alignup.kube.podspec.types import Permission
+from alignup.kubernetes.configuration import ContainerSettings
+from alignup.kubernetes.podspec.types import Permission
+from alignup.run.cri.client import CriTimeouts, RuntimeClient
+from alignup.run.cri.pod_cgroups import CGROUP_MOUNT, CgroupDriver, PodCgroups
+from alignup.run.cri.resources import NodeLimits
 
 _ID_NAMESPACE = uuid.UUID("4a7c54f7-9f0e-5f3b-8b1d-6d2f0a3f5b11")  # constant, so that agent ids never change
 _RESOLV_CONF = Path("/etc/resolv.conf")

@@ -32,10 +32,10 @@ from alignup.agent.pods.pod_state import (
 from alignup.agent.pods.status import StatusInputs, generate_pod_run
 from alignup.agent.state import AgentEvent, Clock, EventKind
 from alignup.align.errors import AlignError
-from alignup.enforce.cri.types import ContainerState
-from alignup.kube.podspec.types import ContainerKind, PodSpec
-from alignup.schema.checkpoints import TerminationRequest
-from alignup.schema.run_status import PodRunStatus
+from alignup.documents.checkpoints import TerminationRequest
+from alignup.documents.run_status import PodRunStatus
+from alignup.kubernetes.podspec.types import ContainerKind, PodSpec
+from alignup.run.cri.types import ContainerState
 
 EventSink = Callable[[AgentEvent], None]
 

@@ -25,10 +25,10 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from alignup import rpc
 from alignup.align.errors import CriError, EnforceError
-from alignup.enforce.cri import convert
-from alignup.enforce.cri.types import (
+from alignup.kubernetes.plugins import rpc
+from alignup.run.cri import convert
+from alignup.run.cri.types import (
     ContainerConfig,
     CriContainer,
     CriImage,

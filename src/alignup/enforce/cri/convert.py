@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from alignup.align import bits
-from alignup.enforce.cri.types import (
+from alignup.run.cri.types import (
     ContainerConfig,
     ContainerState,
     CriContainer,

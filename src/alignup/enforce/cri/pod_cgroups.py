@@ -19,8 +19,8 @@ from typing import NamedTuple
 from alignup.align.errors import EnforceError
 from alignup.align.workload import Pod, QoS, demand
 from alignup.align.workload.names import CPU
-from alignup.enforce import cgroup
-from alignup.enforce.cri.resources import (
+from alignup.run import cgroup
+from alignup.run.cri.resources import (
     NO_LIMIT,
     PERIOD,
     CgroupResources,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.workload import Amounts, Container, Pod, QoS, demand, names
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.enforce.cri.types import LinuxResources
+from alignup.run.cri.types import LinuxResources
 
 PERIOD = 100_000  #: microseconds
 NO_LIMIT = -1

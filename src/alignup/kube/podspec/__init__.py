@@ -16,11 +16,11 @@ from typing import Any
 
 from alignup.align.errors import PodError, Problem
 from alignup.align.workload import Pod
-from alignup.kube.documents import to_json
-from alignup.kube.object_reader import ObjectReader
-from alignup.kube.podspec.field_support import warn_unsupported
-from alignup.kube.podspec.pod import read_pod_spec
-from alignup.kube.podspec.types import PodSpec
+from alignup.kubernetes.manifests.documents import to_json
+from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.podspec.field_support import warn_unsupported
+from alignup.kubernetes.podspec.pod import read_pod_spec
+from alignup.kubernetes.podspec.types import PodSpec
 
 MAX_WARNINGS = 50  #: further warnings are only counted
 

@@ -6,8 +6,8 @@ from collections.abc import Set as AbstractSet
 
 from alignup.align.bits import quote
 from alignup.align.workload import names
-from alignup.kube.object_reader import ObjectReader
-from alignup.kube.podspec.types import EnvVar
+from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.podspec.types import EnvVar
 
 _UNSUPPORTED = {
     "configMapKeyRef": "the value of a ConfigMap is not available: there is no Kubernetes API",

@@ -1,7 +1,7 @@
 """Every field of a pod, and whether it takes effect here.
 
 A field that is not in these tables is a typo and gets a warning. Fields that only a scheduler, a controller or the
-cluster DNS uses share one warning, since every pod exported from a cluster has some. ``kube.pod`` reads resources.
+cluster DNS uses share one warning, since every pod exported from a cluster has some. ``kubernetes.manifests.pod`` reads resources.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from alignup.align.bits import quote
-from alignup.kube.object_reader import ObjectReader, word_table
-from alignup.kube.podspec.volumes import UNSUPPORTED_VOLUMES
+from alignup.kubernetes.manifests.object_reader import ObjectReader, word_table
+from alignup.kubernetes.podspec.volumes import UNSUPPORTED_VOLUMES
 
 _EMPTY: tuple[object, ...] = ("", (), [], {})
 _MAX_NAME = 40  # characters of an unknown name in a warning

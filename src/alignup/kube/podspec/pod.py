@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from alignup.align.bits import quote
 from alignup.align.workload import names
-from alignup.kube.object_reader import ObjectReader
-from alignup.kube.podspec.environment import read_env
-from alignup.kube.podspec.security_context import read_security_context, read_sysctls
-from alignup.kube.podspec.types import (
+from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.podspec.environment import read_env
+from alignup.kubernetes.podspec.security_context import read_security_context, read_sysctls
+from alignup.kubernetes.podspec.types import (
     ContainerKind,
     ContainerSpec,
     HostPort,
@@ -22,7 +22,7 @@ from alignup.kube.podspec.types import (
     RestartPolicy,
     Volume,
 )
-from alignup.kube.podspec.volumes import read_mounts, read_volumes
+from alignup.kubernetes.podspec.volumes import read_mounts, read_volumes
 
 _MAX_PORT = 65_535
 

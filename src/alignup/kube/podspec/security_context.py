@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 
 from alignup.align.bits import quote
-from alignup.kube.object_reader import ObjectReader
-from alignup.kube.podspec.types import Permission, SecurityContext
+from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.podspec.types import Permission, SecurityContext
 
 #: The annotation that set AppArmor profiles before there was a field; a container name follows.
 _APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"

@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 from alignup.align.bits import quote
 from alignup.align.quantity import Quantity
 from alignup.align.workload import names
-from alignup.kube.object_reader import ObjectReader
-from alignup.kube.podspec.environment import read_env_source
-from alignup.kube.podspec.types import DownwardApiFile, Permission, Volume, VolumeKind, VolumeMount
+from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.podspec.environment import read_env_source
+from alignup.kubernetes.podspec.types import DownwardApiFile, Permission, Volume, VolumeKind, VolumeMount
 
 _TOKEN_PREFIX = "kube-api-access-"  # noqa: S105 - of a volume's name, not a secret
 _REMOTE_VOLUMES = (

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from alignup.align.errors import ParseError
-from alignup.rpc import check_socket_path
+from alignup.kubernetes.plugins.rpc import check_socket_path
 from alignup.testing import script
 from alignup.testing.runtime.server import DRIVERS, Runtime
 from alignup.testing.script import Action, Actions, Arguments

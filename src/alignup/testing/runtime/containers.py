@@ -20,7 +20,7 @@ import grpc
 
 from alignup.align import bits
 from alignup.align.errors import ParseError
-from alignup.rpc import StatusError
+from alignup.kubernetes.plugins.rpc import StatusError
 from alignup.testing.runtime.process import ChildProcess, ContainerLog, OutputHandler, ProcessStartError
 from alignup.wire import cri_pb2 as wire
 

@@ -9,7 +9,7 @@ from typing import Self
 
 import grpc
 
-from alignup.rpc import StatusError, check_socket_path
+from alignup.kubernetes.plugins.rpc import StatusError, check_socket_path
 from alignup.testing.recording_server import RecordingServer
 from alignup.testing.runtime.containers import ImageStore, RuntimeContainer, Sandbox, full_name
 from alignup.wire import cri_pb2 as wire

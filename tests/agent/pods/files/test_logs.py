@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from alignup.agent.pods.files import logs
 from alignup.align.errors import EnforceError
-from alignup.schema.api import LogQuery
+from alignup.documents.api import LogQuery
 from tests.agent.pods.files.mounting import names_in
 
 T = b"2026-01-31T23:59:59.5Z"

@@ -13,9 +13,9 @@ from alignup.agent.pods.environment import PodFacts
 from alignup.agent.pods.files import bind_mounts, volumes
 from alignup.agent.pods.pod_state import PodStartError
 from alignup.align.workload import Pod, Resources
-from alignup.enforce.cri.types import ContainerMount
-from alignup.kube.podspec.types import DownwardApiFile, EnvVar, PodSpec, Volume, VolumeKind
-from alignup.kube.podspec.types import VolumeMount as SpecMount
+from alignup.kubernetes.podspec.types import DownwardApiFile, EnvVar, PodSpec, Volume, VolumeKind
+from alignup.kubernetes.podspec.types import VolumeMount as SpecMount
+from alignup.run.cri.types import ContainerMount
 from tests.agent.pods.files.mounting import names_in, skip_unless_mountable
 from tests.agent.pods.statuses import APP, pod
 from tests.strategies_pods import amounts, container, guaranteed

@@ -20,7 +20,7 @@ from contextlib import ExitStack, aclosing, suppress
 from pathlib import Path
 from typing import IO, cast
 
-from alignup.schema.api import LogQuery
+from alignup.documents.api import LogQuery
 
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 20  #: a longer line is passed on in parts

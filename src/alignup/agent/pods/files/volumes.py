@@ -26,8 +26,8 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Pod, names
 from alignup.align.workload.demand import limits
 from alignup.align.workload.names import MEMORY
-from alignup.enforce.cri.types import ContainerMount
-from alignup.kube.podspec.types import ContainerSpec, PodSpec, Volume, VolumeKind, VolumeMount
+from alignup.kubernetes.podspec.types import ContainerSpec, PodSpec, Volume, VolumeKind, VolumeMount
+from alignup.run.cri.types import ContainerMount
 
 HOSTS_PATH = "/etc/hosts"
 MAX_MESSAGE_BYTES = 4096  #: of a termination message

@@ -1,5 +1,0 @@
-"""Read a :class:`~alignup.align.machine.Machine` from this system, a recording or a description."""
-
-from alignup.discover.source import discover, load, record, record_script
-
-__all__ = ["discover", "load", "record", "record_script"]

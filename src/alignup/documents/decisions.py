@@ -1,0 +1,277 @@
+"""A decision as a JSON document; ``docs/decision.md`` describes it.
+
+Version 2 is written. Version 1, in which pods were ``refused``, is upgraded when it is read.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from alignup.align import bits
+from alignup.align.decision import (
+    Decision,
+    MergeStep,
+    Outcome,
+    Placement,
+    Rejection,
+    ResourceHints,
+    Shortfall,
+    shown_hints,
+)
+from alignup.align.devices.provider import PreferenceRequest
+from alignup.align.errors import ParseError
+from alignup.align.hint import IMPOSSIBLE, Hint, HintList
+from alignup.align.machine_limits import MAX_NODE_ID
+from alignup.align.merging.merge import MergeRule
+from alignup.align.settings import Policy, Scope
+from alignup.align.workload import QoS
+from alignup.documents import codec
+from alignup.documents.codec import Document, LinuxList, build, parse_or_none, show_or_none
+
+VERSION = 2  #: raised when a field changes its meaning or goes away, not when one is added
+
+_RULES = [rule.name for rule in MergeRule]
+RuleName = Annotated[str, Meta(pattern=f"^({'|'.join(_RULES)})$", extra_json_schema={"enum": _RULES})]
+
+
+class HintDocument(Document, frozen=True):
+    nodes: LinuxList | None  #: ``None``: any node
+    preferred: bool
+
+    @classmethod
+    @lru_cache(maxsize=1024)  # decisions contain the same few hints again and again
+    def of(cls, hint: Hint) -> "HintDocument":
+        return cls(show_or_none(hint.nodes), hint.preferred)
+
+    def hint(self) -> Hint:
+        return Hint(parse_or_none(self.nodes), self.preferred)
+
+
+class ResourceHintsDocument(Document, frozen=True):
+    """The hints that one provider gave for one resource."""
+
+    provider: str
+    resource: str | None
+    request: int | None
+    free: Mapping[int, int] | None
+    hints: list[HintDocument]
+    hidden: bool
+
+
+class MergeStepDocument(Document, frozen=True):
+    """One merge of the hints of all resources."""
+
+    container: str | None
+    resources: list[ResourceHintsDocument]
+    width: int
+    rule: RuleName
+    hint: HintDocument
+    runners_up: list[LinuxList]
+    accepted: bool
+
+
+class PlacementDocument(Document, frozen=True):
+    """What one container holds: CPUs and devices as lists, memory as nodes=bytes."""
+
+    container: str
+    hint: HintDocument
+    given: Mapping[str, Mapping[str, str]]
+
+
+class ShortfallDocument(Document, frozen=True):
+    """A resource that is short, and where."""
+
+    provider: str
+    resource: str
+    needed: int
+    free: int
+    nodes: LinuxList | None
+
+
+class RejectionDocument(Document, frozen=True):
+    """Why a pod was rejected; the kubelet reports the same reason and message."""
+
+    reason: str
+    message: str
+    container: str | None
+    provider: str | None
+    shortfalls: list[ShortfallDocument]
+
+
+class PreferenceRequestDocument(Document, frozen=True):
+    """A question that a device plugin must answer before the pod can be admitted."""
+
+    uid: str
+    container: str
+    resource: str
+    available: list[str]
+    must_include: list[str]
+    size: int
+
+
+class DecidedPodDocument(Document, frozen=True):
+    uid: str
+    name: str
+    namespace: str
+    qos: QoS
+
+
+class DecisionDocument(Document, frozen=True, kw_only=True):
+    """The full record of one admission."""
+
+    version: Literal[2]
+    pod: DecidedPodDocument
+    policy: Policy
+    scope: Scope
+    outcome: Outcome
+    kept: bool
+    steps: list[MergeStepDocument]
+    placements: list[PlacementDocument]
+    rejection: RejectionDocument | None
+    asks: list[PreferenceRequestDocument]
+
+
+def decision_document(decision: Decision) -> DecisionDocument:
+    return DecisionDocument(
+        version=2,
+        pod=DecidedPodDocument(decision.uid, decision.name, decision.namespace, decision.qos),
+        policy=decision.policy,
+        scope=decision.scope,
+        outcome=decision.outcome,
+        kept=decision.kept,
+        steps=list(map(_step_document, decision.steps)),
+        placements=list(map(placement_document, decision.placements)),
+        rejection=None if decision.rejection is None else rejection_document(decision.rejection),
+        asks=[
+            build(PreferenceRequestDocument, ask, available=list(ask.available), must_include=list(ask.must_include))
+            for ask in decision.preference_requests
+        ],
+    )
+
+
+class RecentDocuments:
+    """The documents of the last *size* decisions, so that the answer, the history and the event share one."""
+
+    def __init__(self, size: int = 64) -> None:
+        self._size = size
+        self._kept: dict[int, tuple[Decision, DecisionDocument]] = {}  #: by ``id`` of the decision, oldest first
+
+    def document(self, decision: Decision) -> DecisionDocument:
+        """Return the document of *decision*; at worst, two threads build it twice."""
+        found = self._kept.get(id(decision))
+        if found is not None and found[0] is decision:
+            return found[1]
+        document = decision_document(decision)
+        if len(self._kept) >= self._size:
+            with suppress(StopIteration, KeyError, RuntimeError):  # another thread removes it, too
+                del self._kept[next(iter(self._kept))]
+        self._kept[id(decision)] = decision, document
+        return document
+
+
+#: Of this process.
+recent_documents = RecentDocuments()
+
+
+def placement_document(placement: Placement) -> PlacementDocument:
+    return PlacementDocument(placement.container, HintDocument.of(placement.hint), placement.as_text())
+
+
+def rejection_document(rejection: Rejection) -> RejectionDocument:
+    shortfalls = [build(ShortfallDocument, one, nodes=show_or_none(one.nodes)) for one in rejection.shortfalls]
+    return build(RejectionDocument, rejection, shortfalls=shortfalls)
+
+
+def to_document(decision: Decision) -> dict[str, Any]:
+    return codec.to_builtins(decision_document(decision))
+
+
+def from_document(document: Mapping[str, Any]) -> Decision:
+    """Return the decision that plain JSON values describe; ``ParseError`` if they describe none.
+
+    Unknown fields are ignored: a later release may add fields to this version.
+    """
+    try:
+        return _decision(codec.convert(upgrade(document), DecisionDocument))
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        raise ParseError(f"not a decision: {error}") from error
+
+
+def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *document* as version 2; ``ParseError`` if its version is unknown."""
+    version = document.get("version") if isinstance(document, Mapping) else None
+    if type(version) is not int or version not in {1, VERSION}:
+        raise ParseError(f"version {version!r} is not supported: this release reads versions 1 and {VERSION}")
+    upgraded: dict[str, Any] = dict(document)
+    if version == 1:
+        upgraded = rename_keys(document, {"refusal": "rejection"}) | {"version": VERSION}
+        if upgraded.get("outcome") == "refused":
+            upgraded["outcome"] = Outcome.REJECTED.value
+        if isinstance(steps := upgraded.get("steps"), list):
+            upgraded["steps"] = [rename_keys(step, {"voices": "resources"}) for step in steps]
+    return upgraded
+
+
+def rename_keys(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
+    """Return an object with new *names* for some keys; another value stays as it is."""
+    return {names.get(key, key): one for key, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def _step_document(step: MergeStep) -> MergeStepDocument:
+    return MergeStepDocument(
+        step.container,
+        [_resource_document(one) for one in step.resources],
+        step.width,
+        step.rule.name,
+        HintDocument.of(step.hint),
+        [bits.show(nodes) for nodes in step.runners_up],
+        step.accepted,
+    )
+
+
+def _resource_document(one: ResourceHints) -> ResourceHintsDocument:
+    hints, hidden = shown_hints(one)
+    free = None if one.free is None else dict(one.free)
+    return ResourceHintsDocument(one.provider, one.resource, one.request, free, list(_hint_documents(hints)), hidden)
+
+
+@lru_cache(maxsize=1024)
+def _hint_documents(hints: tuple[Hint, ...]) -> tuple[HintDocument, ...]:
+    return tuple(map(HintDocument.of, hints))
+
+
+def _decision(document: DecisionDocument) -> Decision:
+    rejection = None
+    if (rejected := document.rejection) is not None:
+        shortfalls = tuple(build(Shortfall, one, nodes=parse_or_none(one.nodes)) for one in rejected.shortfalls)
+        rejection = build(Rejection, rejected, shortfalls=shortfalls)
+    return build(
+        Decision,
+        document,
+        **msgspec.structs.asdict(document.pod),
+        steps=tuple(map(_step, document.steps)),
+        placements=tuple(Placement.of_text(one.container, one.hint.hint(), one.given) for one in document.placements),
+        rejection=rejection,
+        preference_requests=tuple(
+            build(PreferenceRequest, ask, available=tuple(ask.available), must_include=tuple(ask.must_include))
+            for ask in document.asks
+        ),
+        before=None,
+        after=None,
+    )
+
+
+def _step(step: MergeStepDocument) -> MergeStep:
+    resources = []
+    for one in step.resources:
+        if not all(0 <= node < MAX_NODE_ID for node in one.free or ()):
+            raise ParseError(f"free: NUMA node numbers are from 0 to {MAX_NODE_ID - 1}")
+        hints = HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE
+        resources.append(build(ResourceHints, one, hints=hints, truncated=one.hidden))
+    runners_up = tuple(bits.parse(nodes) for nodes in step.runners_up)
+    rule, hint = MergeRule[step.rule], step.hint.hint()
+    return build(MergeStep, step, resources=tuple(resources), rule=rule, hint=hint, runners_up=runners_up)

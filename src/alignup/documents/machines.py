@@ -1,0 +1,313 @@
+"""A machine as a document, which reads back as the same machine and is easy to write by hand.
+
+    alignup: machine/v1
+    cpus:
+      - {socket: 0, node: 0, cores: "0,4 1,5"}     # the threads of each core; a space separates cores
+      - {socket: 1, node: 1, cores: "2,6 3,7"}
+    nodes:
+      - {id: 0, memory: 64Gi, hugepages: {2Mi: 512}}
+      - {id: 1, memory: 64Gi}
+    distances: [[10, 21], [21, 10]]
+
+The id of a core is its lowest CPU unless ``numbers`` lists other ids. ``report`` holds what cAdvisor reports, in the
+same form; without it the kubelet sees the hardware as described.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from alignup.align import bits
+from alignup.align.distances import Distances
+from alignup.align.errors import FieldError, ParseError, SourceError
+from alignup.align.machine import (
+    CadvisorNode,
+    CadvisorReport,
+    Cpu,
+    Device,
+    HugePages,
+    Machine,
+    NumaNode,
+    PciDevice,
+    split_repeated_pci,
+)
+from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_DEVICES, MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES
+from alignup.align.quantity import Quantity
+from alignup.documents.codec import Int64, build, convert, show_or_none, to_builtins
+
+FORMAT = "machine/v1"
+
+_Given = TypeVar("_Given")
+_Made = TypeVar("_Made")
+
+_List = str | Int64  # YAML reads a list of one CPU as a number
+_PCI_CODES = {"kind": 6, "vendor": 4, "device": 4}  # name → hexadecimal digits
+
+
+class _Strict(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """People write these documents, so a misspelled field is an error."""
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class NodeDocument(_Strict):
+    id: Annotated[Int64, _doc("Number of the NUMA node.")]
+    memory: Annotated[Int64 | str | None, _doc("Memory, such as 64Gi.")] = None
+    hugepages: Annotated[dict[str | Int64, Int64], _doc("Number of huge pages by size: {2Mi: 512}.")] = {}
+    #: only in a report
+    distances: Annotated[list[Int64] | None, _doc("Only in a report: the distances that cAdvisor has.")] = None
+
+
+class CpuGroupDocument(_Strict):
+    """The CPUs that share a socket, a NUMA node and a cache."""
+
+    socket: Annotated[Int64, _doc("Number of the socket.")]
+    cores: Annotated[_List, _doc('The CPUs of each core; a space separates cores: "0,4 1,5".')]
+    node: Annotated[Int64 | None, _doc("Number of the NUMA node.")] = None
+    cache: Annotated[Int64 | None, _doc("Number of the last-level cache that these CPUs share.")] = None
+    numbers: Annotated[_List | None, _doc("Numbers of the cores, if they are not the lowest CPUs.")] = None
+
+
+class DeviceDocument(_Strict):
+    resource: Annotated[str, _doc("Name of the resource, such as example.com/gpu.")]
+    id: Annotated[str, _doc("Id of the device.")]
+    nodes: Annotated[_List | None, _doc("NUMA nodes of the device; without them it is near all.")] = None
+    healthy: Annotated[bool, _doc("Whether the device plugin reports it as healthy.")] = True
+
+
+class PciDeviceDocument(_Strict, rename={"kind": "class"}):
+    address: Annotated[str, _doc("Address, such as 0000:3b:00.0.")]
+    kind: Annotated[str | Int64 | None, _doc("Class code, such as 0x030200.")] = None
+    vendor: Annotated[str | Int64 | None, _doc("Vendor code, such as 0x10de.")] = None
+    device: Annotated[str | Int64 | None, _doc("Device code.")] = None
+    node: Annotated[Int64 | None, _doc("Number of the NUMA node.")] = None
+    cpus: Annotated[_List | None, _doc("CPUs near the device.")] = None
+    names: Annotated[list[str], _doc("Names that Linux gives the device, such as eth0 or nvme0n1.")] = []
+
+
+class CadvisorReportDocument(_Strict):
+    num_cpus: Annotated[Int64, _doc("Number of CPUs.")]
+    num_sockets: Annotated[Int64, _doc("Number of sockets.")]
+    cpus: Annotated[list[CpuGroupDocument], _doc("As in the machine.")] = []
+    nodes: Annotated[list[NodeDocument] | None, _doc("As in the machine, each with its distances.")] = None
+
+
+class MachineDocument(_Strict):
+    alignup: Annotated[str, _doc("The format: machine/v1.")]
+    cpus: Annotated[list[CpuGroupDocument], _doc("Groups of CPUs.")]
+    nodes: Annotated[list[NodeDocument], _doc("NUMA nodes.")] = []
+    distances: Annotated[list[list[Int64]] | None, _doc("Distances, a row for each NUMA node in rising order.")] = None
+    memory: Annotated[Int64 | str | None, _doc("Memory of the machine, if it is not that of its NUMA nodes.")] = None
+    hugepages: Annotated[dict[str | Int64, Int64], _doc("Huge pages of the machine by size.")] = {}
+    offline: Annotated[_List, _doc("CPUs that are offline.")] = ""
+    devices: Annotated[list[DeviceDocument], _doc("Devices of device plugins.")] = []
+    pci: Annotated[list[PciDeviceDocument], _doc("PCI devices.")] = []
+    report: Annotated[
+        CadvisorReportDocument | None, _doc("What cAdvisor reports to the kubelet, if it differs from the hardware.")
+    ] = None
+    gaps: Annotated[list[str], _doc("What could not be read, for people.")] = []
+    model: Annotated[str, _doc("Model of the CPUs, for pictures.")] = ""
+    caches: Annotated[dict[str, Int64], _doc("Caches of a CPU in bytes, for pictures: {L1d: 49152, L2: 2097152}.")] = {}
+
+
+def machine_to_document(machine: Machine) -> dict[str, Any]:
+    """Return *machine* as plain JSON values; fields with default values are left out."""
+    report = None
+    if (reported := machine.report) is not None:
+        nodes = None if reported.nodes is None else list(map(_node_document, reported.nodes))
+        report = build(CadvisorReportDocument, reported, cpus=list(_cpu_groups(reported.cpus)), nodes=nodes)
+    return to_builtins(
+        build(
+            MachineDocument,
+            machine,
+            alignup=FORMAT,
+            cpus=list(_cpu_groups(machine.cpus)),
+            nodes=list(map(_node_document, machine.nodes)),
+            distances=None if machine.distances is None else [list(row) for row in machine.distances.matrix],
+            hugepages=_page_counts(machine.hugepages),
+            offline=bits.show(machine.offline),
+            devices=[build(DeviceDocument, one, nodes=show_or_none(one.nodes)) for one in machine.devices],
+            pci=list(map(_pci_document, machine.pci)),
+            report=report,
+            gaps=list(machine.gaps),
+            caches=dict(machine.caches),
+        )
+    )
+
+
+def machine_from_document(document: object, *, name: str = "the text") -> Machine:
+    """Return the machine that decoded YAML or JSON describes; errors refer to it by *name*."""
+    if not isinstance(document, dict) or "alignup" not in document:
+        raise SourceError(
+            f"{name} does not describe a machine: expected a document with 'alignup: {FORMAT}', cAdvisor's MachineInfo,"
+            " hwloc XML or a synthetic machine such as 'pack:2 core:8 pu:2'"
+        )
+    if (found := document["alignup"]) != FORMAT:
+        other = f"the format {found[:40]!r}" if isinstance(found, str) else "another format"
+        raise SourceError(f"{other} is unknown: expected {FORMAT!r}", file=name, field="alignup")
+    try:
+        return _machine(convert(document, MachineDocument)).checked()
+    except FieldError as error:
+        raise SourceError(error.what, file=name, field=error.field) from error
+    except ParseError as error:
+        raise SourceError(str(error), file=name) from error
+
+
+def _machine(document: MachineDocument) -> Machine:
+    for field, count, most in (
+        ("nodes", len(document.nodes), MAX_NODES),
+        ("devices", len(document.devices), MAX_DEVICES),
+        ("pci", len(document.pci), MAX_PCI_DEVICES),
+    ):
+        if count > most:
+            raise FieldError(f"{count} entries: expected at most {most}", field=field)
+    for index, node in enumerate(document.nodes):
+        if node.distances is not None:
+            what = f"NUMA node {node.id} has its own distances: expected all of them under 'distances'"
+            raise FieldError(what, field=f"nodes[{index}].distances")
+    report = None
+    if (reported := document.report) is not None:
+        nodes = None if reported.nodes is None else tuple(_each("report.nodes", _cadvisor_node, reported.nodes))
+        report = build(CadvisorReport, reported, cpus=_cpus(reported.cpus, field="report.cpus"), nodes=nodes)
+    pci, repeated = split_repeated_pci(_each("pci", _pci_device, document.pci))
+    return Machine(
+        cpus=_cpus(document.cpus, field="cpus"),
+        nodes=tuple(sorted(_each("nodes", _numa_node, document.nodes), key=lambda node: node.id)),
+        distances=_distances(document.distances, sorted(node.id for node in document.nodes)),
+        devices=tuple(_each("devices", _device, document.devices)),
+        pci=pci,
+        memory=_bytes(document.memory),
+        hugepages=_pages(document.hugepages),
+        offline=_parse_list(document.offline, field="offline") or 0,
+        report=report,
+        gaps=(*document.gaps, *repeated),
+        model=document.model,
+        caches=tuple((name, size) for name, size in document.caches.items() if size > 0),
+    )
+
+
+def _each(field: str, make: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterator[_Made]:
+    """Make something of every entry of the list *field*; an error has the path of the entry."""
+    index = 0
+    try:
+        for index, one in enumerate(given):  # noqa: B007 - used by the handlers
+            yield make(one)
+    except FieldError as error:
+        raise FieldError(error.what, field=f"{field}[{index}].{error.field}") from error
+    except ParseError as error:
+        raise FieldError(str(error), field=f"{field}[{index}]") from error
+
+
+def _cpus(groups: Iterable[CpuGroupDocument], *, field: str) -> tuple[Cpu, ...]:
+    cpus: list[Cpu] = []
+    for own in _each(field, _group_cpus, groups):
+        cpus += own
+        if len(cpus) > MAX_CPUS:
+            raise FieldError(f"expected at most {MAX_CPUS}", field=field)
+    return tuple(sorted(cpus, key=lambda cpu: cpu.id))
+
+
+def _group_cpus(group: CpuGroupDocument) -> list[Cpu]:
+    cpus: list[Cpu] = []
+    cores = str(group.cores).split()
+    numbers = None if group.numbers is None else str(group.numbers).split()
+    if numbers is not None and len(numbers) != len(cores):
+        raise FieldError(f"{len(numbers)} numbers are given for {len(cores)} cores", field="numbers")
+    for index, threads in enumerate(cores):
+        parsed = _parse_list(threads, field="cores") or 0
+        if len(cpus) + parsed.bit_count() > MAX_CPUS:
+            raise FieldError(f"expected at most {MAX_CPUS} CPUs", field="cores")
+        members = list(bits.members(parsed))
+        number = members[0] if numbers is None else bits.parse_integer(numbers[index])
+        cpus += [Cpu(id_, number, group.socket, group.node, group.cache) for id_ in members]
+    return cpus
+
+
+def _cpu_groups(cpus: Iterable[Cpu]) -> Iterator[CpuGroupDocument]:
+    groups: dict[tuple[int, int | None, int | None], dict[int, int]] = {}
+    for cpu in cpus:
+        cores = groups.setdefault((cpu.socket, cpu.node, cpu.cache), {})
+        cores[cpu.core] = cores.get(cpu.core, 0) | 1 << cpu.id
+    for (socket, node, cache), cores in groups.items():
+        default = all(core == (threads & -threads).bit_length() - 1 for core, threads in cores.items())
+        numbers = None if default else " ".join(map(str, cores))
+        yield CpuGroupDocument(socket, " ".join(map(bits.show, cores.values())), node, cache, numbers)
+
+
+def _numa_node(node: NodeDocument) -> NumaNode:
+    return NumaNode(node.id, memory=_bytes(node.memory), hugepages=_pages(node.hugepages))
+
+
+def _device(device: DeviceDocument) -> Device:
+    nodes = _parse_list(device.nodes, field="nodes", below=MAX_NODE_ID)
+    return Device(device.resource, device.id, nodes, device.healthy)
+
+
+def _node_document(node: NumaNode | CadvisorNode) -> NodeDocument:
+    distances = node.distances if isinstance(node, CadvisorNode) else None
+    own = None if distances is None else list(distances)
+    return NodeDocument(node.id, node.memory, _page_counts(node.hugepages), own)
+
+
+def _cadvisor_node(node: NodeDocument) -> CadvisorNode:
+    distances = None if node.distances is None else tuple(node.distances)
+    return CadvisorNode(node.id, _bytes(node.memory) or 0, _pages(node.hugepages), distances)
+
+
+def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | None:
+    if rows is None:
+        return None
+    if len(rows) != len(nodes) or any(len(row) != len(nodes) for row in rows):
+        what = f"expected {len(nodes)} rows of {len(nodes)}, in rising order of NUMA nodes"
+        raise FieldError(what, field="distances")
+    return Distances({a: dict(zip(nodes, row, strict=True)) for a, row in zip(nodes, rows, strict=True)})
+
+
+def _pci_device(device: PciDeviceDocument) -> PciDevice:
+    codes = {name: getattr(device, name) for name in _PCI_CODES}
+    for name, code in codes.items():
+        try:
+            codes[name] = int(code, 16) if isinstance(code, str) else code
+        except ValueError:
+            what = f"{code!r} is not a hexadecimal code such as 0x10de"
+            raise FieldError(what, field="class" if name == "kind" else name) from None
+    cpus = _parse_list(device.cpus, field="cpus")
+    return build(PciDevice, device, **codes, cpus=cpus, names=tuple(device.names))
+
+
+def _pci_document(device: PciDevice) -> PciDeviceDocument:
+    codes = {name: getattr(device, name) for name in _PCI_CODES}
+    texts = {name: None if code is None else f"0x{code:0{_PCI_CODES[name]}x}" for name, code in codes.items()}
+    return build(PciDeviceDocument, device, **texts, cpus=show_or_none(device.cpus), names=list(device.names))
+
+
+def _parse_list(listed: _List | None, *, field: str, below: int = MAX_CPU_ID) -> int | None:
+    try:
+        return None if listed is None else bits.parse(str(listed), below=below)
+    except ParseError as error:
+        raise FieldError(f"{str(listed)[:60]!r} is not a list such as 0-3,8: {error}", field=field) from error
+
+
+def _bytes(amount: int | str | None) -> int | None:
+    return _amount(amount, field="memory") if isinstance(amount, str) else amount
+
+
+def _amount(text: str, *, field: str) -> int:
+    try:
+        return Quantity.parse(text).value()
+    except ParseError as error:
+        raise FieldError(f"{text[:60]!r} is not a quantity such as 64Gi: {error}", field=field) from error
+
+
+def _pages(pages: dict[str | int, int]) -> tuple[HugePages, ...]:
+    return tuple(
+        HugePages(size=_amount(str(size), field=f"hugepages[{size}]"), count=count) for size, count in pages.items()
+    )
+
+
+def _page_counts(pages: Iterable[HugePages]) -> dict[str | int, int]:
+    return {one.resource.removeprefix("hugepages-"): one.count for one in pages}

@@ -1,0 +1,78 @@
+"""Answers the API server's reviews of pods that are about to be created: which of them get the scheduling gate.
+
+No pod is refused. The API server asks about pods only that opted in, by their label or by that of their namespace
+(the selectors of the webhook), so the label is checked here for opting out only. Pods whose node is given are left
+alone: with a node name a gate is invalid, and the pods of a DaemonSet have a node affinity for theirs.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from alignup.align.errors import ParseError
+from alignup.align.workload.validation import MIRROR_ANNOTATION
+from alignup.documents.codec import decode, encode
+from alignup.gate.admission_review import (
+    REVIEW_KIND,
+    REVIEW_VERSION,
+    AdmissionReview,
+    AnsweredReview,
+    NewPod,
+    ReviewRequest,
+    ReviewResponse,
+)
+from alignup.gate.names import GATE, LABEL, OPT_OUT
+
+
+class ReviewOutcome(StrEnum):
+    """What happened to a pod, for metrics."""
+
+    GATED = "gated"
+    ALREADY_GATED = "already_gated"  #: the API server asks again after other webhooks
+    OPTED_OUT = "opted_out"
+    NODE_GIVEN = "node_given"  #: it has a node name, or is the mirror of a static pod
+    DAEMON_SET = "daemon_set"
+    NOT_A_NEW_POD = "not_a_new_pod"  #: another resource or operation, which the webhook should not ask about
+
+
+def answer_review(body: bytes, count: Callable[[ReviewOutcome], object] = lambda _outcome: None) -> bytes:
+    """Return the answer to a review; ``ParseError`` if it is not an AdmissionReview of version v1."""
+    review = decode(body, AdmissionReview)
+    if (review.api_version, review.kind) != (REVIEW_VERSION, REVIEW_KIND):
+        what = f"{review.api_version} {review.kind}"
+        raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {what}: see admissionReviewVersions")
+    if review.request is None:
+        raise ParseError("request: the review has no request")
+    outcome = review_pod(review.request)
+    count(outcome)
+    response = ReviewResponse(uid=review.request.uid, allowed=True)
+    if outcome is ReviewOutcome.GATED and review.request.object is not None:
+        patch = encode(add_gate(review.request.object))
+        response = ReviewResponse(uid=review.request.uid, allowed=True, patch_type="JSONPatch", patch=patch)
+    return encode(AnsweredReview(response))
+
+
+def review_pod(request: ReviewRequest) -> ReviewOutcome:
+    """Decide whether the pod of a review gets the gate."""
+    pod, resource = request.object, request.resource
+    if pod is None or (resource.group, resource.resource, request.sub_resource) != ("", "pods", ""):
+        return ReviewOutcome.NOT_A_NEW_POD
+    if request.operation != "CREATE":
+        return ReviewOutcome.NOT_A_NEW_POD
+    metadata = pod.metadata
+    if (metadata.labels or {}).get(LABEL) == OPT_OUT:
+        return ReviewOutcome.OPTED_OUT
+    if pod.spec.node_name or MIRROR_ANNOTATION in (metadata.annotations or {}):
+        return ReviewOutcome.NODE_GIVEN
+    if any(one.controller and one.kind == "DaemonSet" for one in metadata.owner_references or ()):
+        return ReviewOutcome.DAEMON_SET
+    if any(one.name == GATE for one in pod.spec.scheduling_gates or ()):
+        return ReviewOutcome.ALREADY_GATED
+    return ReviewOutcome.GATED
+
+
+def add_gate(pod: NewPod) -> list[dict[str, Any]]:
+    """Return the JSON patch that adds the gate after those that the pod has."""
+    if pod.spec.scheduling_gates:
+        return [{"op": "add", "path": "/spec/schedulingGates/-", "value": {"name": GATE}}]
+    return [{"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]

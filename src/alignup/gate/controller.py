@@ -1,0 +1,389 @@
+"""Chooses nodes for the pods behind the gate, and releases them; one process of a cluster does this.
+
+Every waiting pod is tried in its order. The best node that its kubelet, the Node object and the pod's own selectors
+allow is assumed, and the pod is released to it in one patch. The scheduler then binds it. A pod that no node admits is
+tried again when a node changes that could admit it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Coroutine
+from contextlib import suppress
+from typing import Any
+
+from alignup.align.errors import AlignError, PodError
+from alignup.align.workload import Pod
+from alignup.gate.affinity import pinned_node
+from alignup.gate.blocked_pods import BlockedPods
+from alignup.gate.names import GATE
+from alignup.gate.node_capacity import NodeRoom
+from alignup.gate.node_filter import NodeFilter
+from alignup.gate.options import GateMetrics, GateOptions
+from alignup.gate.pod_events import PodEvents
+from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue, waiting_order
+from alignup.gate.release_writer import ReleaseWriter
+from alignup.gate.releases import (
+    AvoidedNodes,
+    Release,
+    ReleaseOutcome,
+    Releases,
+    describe_failure,
+    will_be_created_again,
+)
+from alignup.gate.reservations import Reservations
+from alignup.kubernetes.api import ApiClient, Change, EventType
+from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.schedule.live_cluster import LiveCluster
+
+INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can decide on
+_YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
+_STALE_SECONDS = 1.0  #: between checks while the API server is not followed
+
+_log = logging.getLogger(__name__)
+
+
+class GateController:
+    """One controller; :meth:`run` may be called again after it was cancelled."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        live: LiveCluster,
+        *,
+        metrics: GateMetrics | None = None,
+        options: GateOptions | None = None,
+    ) -> None:
+        self.options = options or GateOptions()
+        self._client, self._live, self._metrics = client, live, metrics
+        self._clock = client.timing.clock
+        self._running = False
+        self._wake = asyncio.Event()
+        self._reset()
+        live.on_change(self._hosts_changed)
+
+    def _reset(self) -> None:
+        options = self.options
+        self.nodes = NodeFilter(self._live.nodes.objects.values)
+        self.queue = PodQueue(self.nodes)
+        self.releases = Releases(unschedulable=options.unschedulable, silent=options.silent)
+        self._room = NodeRoom(self._read)
+        self.reservations = Reservations(self._live, self._room)
+        self._avoided = AvoidedNodes(options.avoid)
+        self._events = PodEvents(self._client)
+        self._blocked = BlockedPods(self._live, self._events, self.reservations, clock=self._clock)
+        self._writer = ReleaseWriter(self._client, parallel=options.parallel)
+        self._other_gates: set[str] = set()  #: uids of pods that have other gates as well
+        self._first_seen: dict[str, float] = {}
+        self._refused: dict[str, tuple[ApiPod, float]] = {}  #: uid → pod, and when to try again to release it
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Release pods until cancelled."""
+        await self._live.wait_ready()
+        self._reset()
+        self._running = True
+        self._start(self._events.run())
+        stops = [self._live.nodes.subscribe(self._node_changed), self._live.pods.subscribe(self._pod_changed)]
+        try:
+            while True:
+                self._wake.clear()
+                await self._place_pods()
+                self._blocked.explain_due()
+                self._show_metrics()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._next_check()):
+                        await self._wake.wait()
+                self.check_releases()
+        finally:
+            self._running = False
+            for stop in stops:
+                stop()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            for release in self.releases:  # the next leader counts on them
+                self._live.forget(release.uid)
+
+    def notify(self) -> None:
+        """Look again soon: time has passed, or something has changed."""
+        self._wake.set()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Changes of the cluster
+
+    def _hosts_changed(self, names: Collection[str]) -> None:
+        if self._running:
+            self.queue.nodes_changed(names)
+            self._wake.set()
+
+    def _node_changed(self, change: Change[ApiNode]) -> None:
+        node = change.object
+        name = node.metadata.name
+        if change.type is EventType.MODIFIED and change.old is not None and _same_node(change.old, node):
+            return  # a heartbeat
+        if change.type is EventType.DELETED:
+            self.nodes.remove(name)
+        else:
+            self.nodes.put(node)
+        self.reservations.drop_node(name)
+        self._room.forget_node(name)
+        self.queue.nodes_changed((name,))
+        self._wake.set()
+
+    def _pod_changed(self, change: Change[ApiPod]) -> None:
+        pod = change.object
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        if change.type is EventType.DELETED or pod.finished:
+            self._pod_gone(uid, node)
+        elif node:
+            self._pod_bound(pod, node)
+        elif not _has_gate(pod) or pod.metadata.deletion_timestamp is not None:
+            self._stop_waiting(uid)
+            if pinned_node(pod) and uid not in self.releases and not self.releases.was_given_up(uid):
+                self._adopt(pod, pinned_node(pod))
+            self._wake.set()
+        elif uid not in self.releases:
+            self._wait(pod)
+
+    def _pod_gone(self, uid: str, node: str) -> None:
+        self._stop_waiting(uid)
+        self._first_seen.pop(uid, None)
+        release = self.releases.end(uid)
+        if release is not None and not node:
+            self._live.forget(uid)
+            self._end(ReleaseOutcome.DELETED)
+        self.releases.forget(uid)
+        self._events.forget(uid)
+        self._leave_node(uid)
+        gone = node or (release.node if release else "")
+        if gone:
+            self.queue.nodes_changed((gone,))
+            self._wake.set()
+
+    def _pod_bound(self, pod: ApiPod, node: str) -> None:
+        uid = pod.metadata.uid
+        self._stop_waiting(uid)
+        self._first_seen.pop(uid, None)
+        kept = self._live.find_pod(pod.metadata.namespace, pod.metadata.name)
+        self._room.put_pod(kept or pod, node)  # which is smaller than the one that came
+        outcome = self.releases.bound(uid, node)
+        if outcome is not None:
+            self._end(outcome)
+            if outcome is not ReleaseOutcome.BOUND:
+                _log.warning("pod_uid=%s node=%s outcome=%s", uid, node, outcome)
+
+    def _wait(self, pod: ApiPod) -> None:
+        """Put a pod into the queue, unless it has other gates as well: they may take long."""
+        uid = pod.metadata.uid
+        self.queue.remove(uid)
+        self._other_gates.discard(uid)
+        self._refused.pop(uid, None)
+        since = self._first_seen.setdefault(uid, self._clock())
+        if len(pod.spec.scheduling_gates) > 1:
+            self._other_gates.add(uid)
+            return
+        try:
+            read = self._live.read(pod)
+        except PodError as error:
+            self._events.note(pod, INVALID, f"no kubelet can decide on the pod: {error}")
+            return
+        waiting = GatedPod(waiting_order(pod), pod, read, since)
+        own = self.queue.put(waiting)
+        if own.blocked:
+            self._blocked.joined(waiting, own)
+        self._wake.set()
+
+    def _stop_waiting(self, uid: str) -> None:
+        self.queue.remove(uid)
+        self._other_gates.discard(uid)
+        self._refused.pop(uid, None)
+        kept = self.reservations.end(uid)
+        if kept:
+            self.queue.nodes_changed((kept,))
+            self._wake.set()
+
+    def _adopt(self, pod: ApiPod, node: str) -> None:
+        """Count on a pod that another process, or this one before a restart, has released."""
+        release = Release(pod, node, self._clock(), done=True)
+        self.releases.add(release)
+        self._room.put_pod(pod, node)
+        read = self._read(pod)
+        if read is None or not self._live.assume(read, node).admits:
+            _log.warning("pod=%s node=%s problem=released, but its kubelet will not admit it", release.pod_name, node)
+        self.queue.nodes_changed((node,), taken=True)
+
+    # Decisions
+
+    async def _place_pods(self) -> None:
+        """Try the waiting pods in their order, until none is left that a node admits."""
+        turn = self._clock()
+        self._reserve()
+        while True:
+            await self._writer.acquire()
+            found = None if self._live.problems else self.queue.next()
+            if found is None:
+                self._writer.release()
+                return
+            waiting, own = found
+            node = self._choose(waiting, own)
+            if node is None:
+                self._writer.release()
+                own.blocked = True
+                self._blocked.add(own)
+            else:
+                self._start_release(waiting, node)
+            if self._clock() - turn >= _YIELD_SECONDS:
+                await asyncio.sleep(0)
+                turn = self._clock()
+
+    def _choose(self, waiting: GatedPod, own: PodClass) -> str | None:
+        """Return the best node, which is then assumed; ``None`` if there is none."""
+        avoided = self._avoided.of(waiting.api, now=self._clock())
+        last: list[str] = []
+        try:
+            for name in own.candidates(self.nodes.allowed(own.spec), self._live.choose):
+                if name in avoided:
+                    last.append(name)
+                elif self._assume(waiting, own, name):
+                    return name
+            return next((name for name in last if self._assume(waiting, own, name)), None)
+        except AlignError as error:
+            self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")
+            return None
+
+    def _assume(self, waiting: GatedPod, own: PodClass, name: str) -> bool:
+        node = self._live.nodes.get(name)
+        if node is None:
+            return False
+        if self._room.insufficient(node, waiting.pod):
+            own.full.add(name)
+            return False
+        if self.reservations.keeps_out(name, waiting):
+            return False
+        return self._live.assume(waiting.pod, name).admits
+
+    def _reserve(self) -> None:
+        """Keep nodes for the first pods that have waited long."""
+        now = self._clock()
+        for own in self.queue.blocked():
+            first = own.waiting[0]
+            if now - first.since >= self.options.patience:
+                node = self.reservations.reserve(first, self.nodes.allowed(own.spec), now=now)
+                if node:
+                    _log.info("pod_uid=%s node=%s event=reserved waited=%.0f", first.uid, node, now - first.since)
+                    self.queue.nodes_changed((node,), taken=True)
+
+    # Releases
+
+    def _start_release(self, waiting: GatedPod, node: str) -> None:
+        self._stop_waiting(waiting.uid)
+        release = Release(waiting.api, node, self._clock())
+        self.releases.add(release)
+        self._room.put_pod(waiting.api, node)
+        self.reservations.take(node, waiting)
+        self.queue.nodes_changed((node,), taken=True)
+        self._start(self._release(release, since=waiting.since))
+
+    async def _release(self, release: Release, *, since: float) -> None:
+        """Write a release; the pod has waited *since* then."""
+        written = await self._writer.write(release)
+        now = self._clock()
+        if written.failure is None:
+            waited = now - since
+            release.done, release.since = True, now
+            _log.info("pod=%s node=%s event=released waited=%.3f", release.pod_name, release.node, waited)
+            if self._metrics is not None:
+                self._metrics.released(seconds=waited)
+            self._events.forget(release.uid)
+            self._wake.set()
+        elif self.releases.end(release.uid) is not None:
+            self._undo(release)
+            self._end(written.failure)
+            if written.failure is ReleaseOutcome.REFUSED:
+                _log.warning("pod=%s problem=%s", release.pod_name, written.error)
+                self._events.note(release.pod, "ReleaseFailed", f"cannot release the pod: {written.error}")
+                self._refused[release.uid] = (release.pod, now + self.options.retry)
+            elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
+                self._wait(written.current)
+
+    def _undo(self, release: Release) -> None:
+        self._live.forget(release.uid)
+        self._leave_node(release.uid)
+        self.queue.nodes_changed((release.node,))
+        self._wake.set()
+
+    def _leave_node(self, uid: str) -> None:
+        """A pod takes nothing from a node any more."""
+        self._room.remove_pod(uid)
+        self.reservations.forget_pod(uid)
+
+    def check_releases(self) -> None:
+        """Give up releases that have failed, and try refused ones again."""
+        now = self._clock()
+        for release in self.releases:
+            metadata = release.pod.metadata
+            current = self._live.find_pod(metadata.namespace, metadata.name)
+            exists = self._live.nodes.get(release.node) is not None
+            outcome = self.releases.failure(release, current, now=now, node_exists=exists)
+            if outcome is not None:
+                self._give_up(release, current or release.pod, outcome)
+        for pod, at in tuple(self._refused.values()):
+            if at <= now:
+                self._wait(pod)
+
+    def _give_up(self, release: Release, current: ApiPod, outcome: ReleaseOutcome) -> None:
+        """Forget the prediction, tell people, and replace the pod if that is allowed."""
+        self.releases.give_up(release)
+        self._undo(release)
+        self._end(outcome)
+        self._avoided.add(current, release.node, now=self._clock())
+        replaced = self.options.replace_stuck and will_be_created_again(current)
+        _log.warning("pod=%s node=%s outcome=%s replaced=%s", release.pod_name, release.node, outcome, replaced)
+        self._events.note(current, "NotScheduled", describe_failure(release, current, outcome, replaced=replaced))
+        if replaced:
+            self._start(self._writer.evict(current))
+
+    # Helpers
+
+    def _read(self, pod: ApiPod) -> Pod | None:
+        try:
+            return self._live.read(pod)
+        except PodError:
+            return None
+
+    def _next_check(self) -> float | None:
+        """Return the seconds after which something must be checked although nothing has changed."""
+        now = self._clock()
+        if self._live.problems:
+            return _STALE_SECONDS
+        found = [self.releases.next_check(now), self._blocked.next_check()]
+        found += [max(at - now, 0.1) for _, at in self._refused.values()]
+        return min((one for one in found if one is not None), default=None)
+
+    def _end(self, outcome: ReleaseOutcome) -> None:
+        if self._metrics is not None:
+            self._metrics.ended(outcome)
+
+    def _show_metrics(self) -> None:
+        if self._metrics is not None:
+            self._metrics.waiting(
+                pods=len(self.queue),
+                blocked=sum(len(own.waiting) for own in self.queue.blocked()),
+                other_gates=len(self._other_gates),
+                released=len(self.releases),
+                reserved_nodes=len(self.reservations),
+            )
+
+
+def _has_gate(pod: ApiPod) -> bool:
+    return any(one.name == GATE for one in pod.spec.scheduling_gates)
+
+
+def _same_node(old: ApiNode, new: ApiNode) -> bool:
+    """Whether nothing has changed that the choice of a node depends on."""
+    same_status = old.status.allocatable == new.status.allocatable
+    return same_status and (old.metadata.labels, old.spec) == (new.metadata.labels, new.spec)

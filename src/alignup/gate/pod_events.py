@@ -1,0 +1,132 @@
+"""Events about pods, for ``kubectl describe pod``: few, short, and the same text counted instead of repeated."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from alignup.kubernetes.api import ApiClient, Resource
+from alignup.kubernetes.api.errors import ApiError, NotFoundError
+from alignup.kubernetes.api.objects import ApiPod, PartialObject
+
+COMPONENT = "alignup-gate"
+MAX_MESSAGE = 1024  #: bytes, by the rule of the API server
+REPEAT_SECONDS = 300.0  #: between writes of the same event
+WRITES_PER_SECOND = 20.0
+MAX_KNOWN = 10_000  #: pods whose last event is remembered
+
+EVENTS = Resource(type=PartialObject, kind="Event", plural="events", namespaced=True)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    pod: ApiPod
+    reason: str
+    message: str
+    same: object  #: equal for messages that count as the same
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    name: str
+    note: _Note
+    first: str
+    count: int
+    at: float
+
+
+class PodEvents:
+    """Writes events in the background; of several about one pod that wait, only the last is written."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+        self._waiting: OrderedDict[str, _Note] = OrderedDict()
+        self._written: OrderedDict[str, _Written] = OrderedDict()  #: uid → the last event
+        self._wake = asyncio.Event()
+
+    def note(self, pod: ApiPod, reason: str, message: str, *, same: object = None) -> None:
+        """Write an event soon, unless the last one about *pod* has the same reason and *same* and is not old."""
+        note = _Note(pod, reason, _shortened(message), message if same is None else same)
+        last = self._written.get(pod.metadata.uid)
+        if last is None or not _alike(last.note, note) or self._client.timing.clock() - last.at >= REPEAT_SECONDS:
+            self._waiting[pod.metadata.uid] = note
+            self._wake.set()
+
+    def forget(self, uid: str) -> None:
+        """A pod is gone or has been released; an event that still waits is not written."""
+        self._waiting.pop(uid, None)
+        self._written.pop(uid, None)
+
+    async def run(self) -> None:
+        """Write events until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                uid, note = self._waiting.popitem(last=False)
+                try:
+                    await self._write(uid, note)
+                except ApiError as error:
+                    _log.warning("cannot write an event about pod %s: %s", note.pod.metadata.name, error)
+                await self._client.timing.sleep(1 / WRITES_PER_SECOND)
+
+    async def _write(self, uid: str, note: _Note) -> None:
+        timing = self._client.timing
+        now = datetime.fromtimestamp(timing.time_of_day(), UTC)
+        last = self._written.get(uid)
+        again = last is not None and _alike(last.note, note)
+        if last is not None and again:
+            written = replace(last, note=note, count=last.count + 1, at=timing.clock())
+        else:
+            name = f"{note.pod.metadata.name}.{int(now.timestamp() * 1e6):x}"
+            written = _Written(name, note, _timestamp(now), 1, timing.clock())
+        self._written[uid] = written
+        self._written.move_to_end(uid)
+        while len(self._written) > MAX_KNOWN:
+            self._written.popitem(last=False)
+        if again:
+            patch = {"count": written.count, "lastTimestamp": _timestamp(now), "message": note.message}
+            try:
+                await self._client.patch(EVENTS.at(written.name, namespace=note.pod.metadata.namespace), patch)
+            except NotFoundError:  # events expire
+                written = self._written[uid] = replace(written, first=_timestamp(now))
+            else:
+                return
+        await self._client.create(EVENTS, _event(written, now), namespace=note.pod.metadata.namespace)
+
+
+def _event(written: _Written, now: datetime) -> dict[str, object]:
+    note, metadata = written.note, written.note.pod.metadata
+    return {
+        "metadata": {"name": written.name, "namespace": metadata.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": metadata.name,
+            "namespace": metadata.namespace,
+            "uid": metadata.uid,
+        },
+        "type": "Warning",
+        "reason": note.reason,
+        "message": note.message,
+        "source": {"component": COMPONENT},
+        "firstTimestamp": written.first,
+        "lastTimestamp": _timestamp(now),
+        "count": written.count,
+    }
+
+
+def _alike(one: _Note, other: _Note) -> bool:
+    return (one.reason, one.same) == (other.reason, other.same)
+
+
+def _timestamp(now: datetime) -> str:
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _shortened(message: str) -> str:
+    encoded = message.encode()
+    return message if len(encoded) <= MAX_MESSAGE else encoded[: MAX_MESSAGE - 3].decode("utf-8", "ignore") + "…"

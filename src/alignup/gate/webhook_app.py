@@ -1,0 +1,43 @@
+"""The HTTP endpoint of an admission webhook, which the API server calls.
+
+An error response makes the API server follow the ``failurePolicy`` of the webhook; its text is in the API server's log.
+"""
+
+from collections.abc import Callable
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from alignup.align.errors import ParseError
+from alignup.web import responses
+from alignup.web.endpoint import receive_body
+from alignup.web.responses import ProblemError
+from alignup.web.server import CONNECTION, ServedConnection
+
+MAX_REVIEW_BYTES = 8 << 20  #: an object of the API server has at most 3 MiB
+_SECONDS = 10.0  #: for a review to arrive
+
+
+def webhook_app(path: str, answer: Callable[[bytes], bytes]) -> Starlette:
+    """Build the application; *answer* returns the answer to a review, or raises ``ParseError``."""
+
+    async def review(request: Request) -> Response:
+        try:
+            body = await receive_body(
+                request, limit=MAX_REVIEW_BYTES, seconds=_SECONDS, types=(responses.JSON,), expected=responses.JSON
+            )
+            answered = answer(body)
+        except ParseError as error:
+            return PlainTextResponse(f"not a review: {error}\n", status_code=400)
+        except ProblemError as problem:
+            return problem.response()
+        connection: ServedConnection | None = request.scope.get(CONNECTION)
+        if connection is not None:
+            connection.authenticate()  # the API server keeps its connections open
+        return Response(answered, media_type=responses.JSON)
+
+    app = Starlette(routes=[Route(path, review, methods=["POST"])])
+    app.router.redirect_slashes = False
+    return app

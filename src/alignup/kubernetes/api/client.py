@@ -1,0 +1,334 @@
+"""The operations of the Kubernetes API that Alignup needs, on objects of any type."""
+
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+import msgspec
+
+from alignup.kubernetes.api.access import Access
+from alignup.kubernetes.api.connection import ApiRequest, Connection
+from alignup.kubernetes.api.errors import GoneError, NotFoundError, UnreadableError, status_error
+from alignup.kubernetes.api.objects import ApiPod, PartialObject
+from alignup.kubernetes.api.resource import ALL, Object, ObjectRef, Query, Resource
+from alignup.kubernetes.api.timing import Timing
+
+PAGE_SIZE = 500  #: objects in one response
+MANAGER = "alignup"  #: the default field manager
+_INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class PatchType(StrEnum):
+    """How a patch is applied; the values are content types."""
+
+    MERGE = "application/merge-patch+json"
+    JSON = "application/json-patch+json"
+    STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class EventType(StrEnum):
+    """What happened to an object."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"  #: nothing, up to a resource version
+
+
+@dataclass(frozen=True, slots=True)
+class WatchEvent(Generic[Object]):
+    """An event of a watch.
+
+    ``object`` is ``None`` for a bookmark, and for an object that cannot be decoded, which counts as deleted.
+    ``initial_events_end`` marks the bookmark after the last object of a streamed list.
+    """
+
+    type: EventType
+    object: Object | None
+    namespace: str
+    name: str
+    resource_version: str
+    initial_events_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPage(Generic[Object]):
+    """A part of a list, or all of it; ``resource_version`` is that of the whole list."""
+
+    items: tuple[Object, ...]
+    resource_version: str
+
+
+class ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
+    """The version of an API server."""
+
+    major: str = ""
+    minor: str = ""
+    git_version: str = ""
+
+    @property
+    def number(self) -> tuple[int, int]:
+        """Major and minor version; (0, 0): unknown."""
+        major, minor = self.major, self.minor.rstrip("+")
+        return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)
+
+
+class _ListMeta(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    next_page: str = msgspec.field(name="continue", default="")
+
+
+class _ObjectList(msgspec.Struct, Generic[Object], frozen=True):
+    items: tuple[Object, ...] | None = None
+    metadata: _ListMeta = _ListMeta()
+
+
+class _RawList(msgspec.Struct, frozen=True):
+    items: tuple[msgspec.Raw, ...] | None = None
+    metadata: _ListMeta = _ListMeta()
+
+
+class _RawEvent(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+@cache
+def _decoder(type_: Any) -> msgspec.json.Decoder[Any]:  # noqa: ANN401 - any type that msgspec decodes
+    return msgspec.json.Decoder(type_)
+
+
+class ApiClient:
+    """A client of one API server. Methods raise :class:`ApiError`."""
+
+    def __init__(self, access: Access, *, timing: Timing | None = None) -> None:
+        self.access = access
+        self.timing = timing or Timing()
+        self._connection = Connection(access, self.timing)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._connection.close()
+
+    async def get(self, ref: ObjectRef[Object]) -> Object:
+        body = await self._connection.send(ApiRequest(description=f"get {ref}", path=ref.path))
+        return _decode(body, ref.resource.type)
+
+    async def find(self, ref: ObjectRef[Object]) -> Object | None:
+        """Like :meth:`get`, but ``None`` if there is no such object."""
+        try:
+            return await self.get(ref)
+        except NotFoundError:
+            return None
+
+    async def list(self, resource: Resource[Object], query: Query = ALL) -> ObjectPage[Object]:
+        """All objects, at one resource version."""
+        try:
+            return await self._list(resource, query, PAGE_SIZE)
+        except GoneError:  # the list took so long that its version is no longer available
+            return await self._list(resource, query, 0)
+
+    async def _list(self, resource: Resource[Object], query: Query, size: int) -> ObjectPage[Object]:
+        items: list[Object] = []
+        version = ""
+        async with aclosing(self.pages(resource, query, size=size)) as pages:
+            async for page in pages:
+                items += page.items
+                version = page.resource_version
+        return ObjectPage(tuple(items), version)
+
+    async def pages(
+        self, resource: Resource[Object], query: Query = ALL, *, size: int = PAGE_SIZE
+    ) -> AsyncGenerator[ObjectPage[Object], None]:
+        """All objects in parts of *size*, or with 0 in one; :class:`GoneError` if reading the parts took too long."""
+        path, description = resource.path(query.namespace), f"list {resource.full_name}"
+        parameters = dict(query.parameters)
+        if size:
+            parameters["limit"] = str(size)
+        while True:
+            request = ApiRequest(description=description, path=path, parameters=parameters)
+            page, following = _decode_page(await self._connection.send(request), resource)
+            yield page
+            if not following:
+                return
+            parameters["continue"] = following
+
+    @asynccontextmanager
+    async def watch(
+        self, resource: Resource[Object], query: Query = ALL, *, resource_version: str, initial: bool = False
+    ) -> AsyncIterator[AsyncIterator[WatchEvent[Object]]]:
+        """Changes after *resource_version*, until the server ends the watch, which it does after some minutes.
+
+        With *initial*, every object comes first as an addition, and then a bookmark with ``initial_events_end``.
+        """
+        seconds = 2 * self.timing.spread(self.timing.watch)
+        parameters = {
+            **query.parameters,
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(max(1, int(seconds))),
+        }
+        if initial:
+            parameters |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        description = f"watch {resource.full_name}"
+        request = ApiRequest(description=description, path=resource.path(query.namespace), parameters=parameters)
+        async with self._connection.lines(request, seconds=seconds + self.timing.response) as lines:
+            yield (_decode_event(line, resource, description) async for line in lines)
+
+    async def create(self, resource: Resource[Object], document: Mapping[str, Any], *, namespace: str = "") -> Object:
+        """Create an object; *namespace* is required for a namespaced one."""
+        body = msgspec.json.encode({"apiVersion": resource.api_version, "kind": resource.kind, **document})
+        path = resource.path(namespace)
+        request = ApiRequest(description=f"create {resource.full_name}", path=path, method="POST", body=body)
+        return _decode(await self._connection.send(request), resource.type)
+
+    async def patch(
+        self, ref: ObjectRef[Object], patch: object, *, patch_type: PatchType = PatchType.MERGE, manager: str = MANAGER
+    ) -> Object:
+        """Change some fields; a ``metadata.resourceVersion`` in the patch makes a :class:`ConflictError` possible."""
+        request = ApiRequest(
+            description=f"patch {ref}",
+            path=ref.path,
+            method="PATCH",
+            parameters={"fieldManager": manager},
+            body=msgspec.json.encode(patch),
+            content_type=patch_type,
+        )
+        return _decode(await self._connection.send(request), ref.resource.type)
+
+    async def apply(
+        self, ref: ObjectRef[Object], document: Mapping[str, Any], *, manager: str = MANAGER, force: bool = True
+    ) -> Object:
+        """Server-side apply: create the object or change the fields in *document*; this manager's others are removed.
+
+        Without *force*, a field that another manager owns is a :class:`ConflictError`.
+        """
+        resource = ref.resource
+        metadata = {**document.get("metadata", {}), "name": ref.name}
+        if ref.namespace:
+            metadata["namespace"] = ref.namespace
+        typed = {"apiVersion": resource.api_version, "kind": resource.kind, **document, "metadata": metadata}
+        request = ApiRequest(
+            description=f"apply {ref}",
+            path=ref.path,
+            method="PATCH",
+            parameters={"fieldManager": manager, "force": "true" if force else "false"},
+            body=msgspec.json.encode(typed),
+            content_type="application/apply-patch+yaml",  # JSON is YAML, and older servers know only this name
+            idempotent=True,
+        )
+        return _decode(await self._connection.send(request), resource.type)
+
+    async def delete(self, ref: ObjectRef[Object], *, grace_period: int | None = None) -> None:
+        """Delete an object; one that has the same name but another uid is a :class:`ConflictError`."""
+        body = msgspec.json.encode(_delete_options(ref.uid, grace_period))
+        request = ApiRequest(description=f"delete {ref}", path=ref.path, method="DELETE", body=body)
+        await self._connection.send(request)
+
+    async def bind(self, ref: ObjectRef[ApiPod], host: str, *, annotations: Mapping[str, str] | None = None) -> None:
+        """Assign a pod to a Kubernetes node; *annotations* are added to the pod in the same step.
+
+        :class:`ConflictError` if the pod is bound, is being deleted, has scheduling gates, or is another one.
+        """
+        metadata: dict[str, object] = {"name": ref.name, "namespace": ref.namespace}
+        if ref.uid:
+            metadata["uid"] = ref.uid
+        if annotations:
+            metadata["annotations"] = dict(annotations)
+        target = {"apiVersion": "v1", "kind": "Node", "name": host}
+        binding = {"apiVersion": "v1", "kind": "Binding", "metadata": metadata, "target": target}
+        await self._post(ref, "binding", binding)
+
+    async def evict(self, ref: ObjectRef[ApiPod], *, grace_period: int | None = None) -> None:
+        """Delete a pod unless a disruption budget prevents it: :class:`TooManyRequestsError`."""
+        options = _delete_options(ref.uid, grace_period)
+        metadata = {"name": ref.name, "namespace": ref.namespace}
+        eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata, "deleteOptions": options}
+        await self._post(ref, "eviction", eviction)
+
+    async def _post(self, ref: ObjectRef[ApiPod], subresource: str, document: Mapping[str, object]) -> None:
+        request = ApiRequest(
+            description=f"create {subresource} of {ref}",
+            path=f"{ref.path}/{subresource}",
+            method="POST",
+            body=msgspec.json.encode(document),
+            repeat=subresource != "eviction",  # where "too many requests" is the answer of a disruption budget
+        )
+        await self._connection.send(request)
+
+    async def get_raw(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
+        """The body of any path, such as ``/api/v1/nodes/NAME/proxy/configz``."""
+        request = ApiRequest(description=f"get {path}", path=path, parameters=parameters or {}, accept="*/*")
+        return await self._connection.send(request)
+
+    async def version(self) -> ServerVersion:
+        return _decode(await self.get_raw("/version"), ServerVersion)
+
+
+def _delete_options(uid: str, grace_period: int | None) -> dict[str, object]:
+    options: dict[str, object] = {"apiVersion": "v1", "kind": "DeleteOptions"}
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    if grace_period is not None:
+        options["gracePeriodSeconds"] = grace_period
+    return options
+
+
+def _decode(body: bytes | msgspec.Raw, type_: type[_T]) -> _T:
+    try:
+        found: _T = _decoder(type_).decode(body)  # type: ignore[arg-type]  # types are hashable
+    except msgspec.DecodeError as error:
+        raise UnreadableError(f"the API server sent an unreadable {type_.__name__}: {error}") from None
+    return found
+
+
+def _decode_page(body: bytes, resource: Resource[Object]) -> tuple[ObjectPage[Object], str]:
+    """The objects of a response, and the token for the next part; those that cannot be decoded are skipped."""
+    try:
+        page = _decoder(_ObjectList[resource.type]).decode(body)  # type: ignore[name-defined]
+        items = page.items or ()
+    except msgspec.ValidationError:
+        page = _decode(body, _RawList)
+        found = [_decode_object(item, resource) for item in page.items or ()]
+        items = tuple(obj for obj, _ in found if obj is not None)
+    return ObjectPage(items, page.metadata.resource_version), page.metadata.next_page
+
+
+def _decode_object(item: msgspec.Raw, resource: Resource[Object]) -> tuple[Object | None, PartialObject]:
+    """An object with its metadata; ``None`` if it does not have the expected form."""
+    try:
+        obj = _decoder(resource.type).decode(item)
+    except msgspec.ValidationError as error:
+        partial: PartialObject = _decode(item, PartialObject)
+        _log.warning("ignoring %s %s: %s", resource.kind, partial.metadata.name, error)
+        return None, partial
+    return obj, obj
+
+
+def _decode_event(line: bytes, resource: Resource[Object], description: str) -> WatchEvent[Object]:
+    event: _RawEvent = _decode(line, _RawEvent)
+    if event.type == "ERROR":
+        raise status_error(description, code=0, body=bytes(event.object))
+    if event.type == EventType.BOOKMARK:
+        metadata = _decode(event.object, PartialObject).metadata
+        end = metadata.annotations.get(_INITIAL_EVENTS_END) == "true"
+        return WatchEvent(EventType.BOOKMARK, None, "", "", metadata.resource_version, initial_events_end=end)
+    if event.type not in EventType.__members__:
+        raise UnreadableError(f"{description}: unknown event {event.type}")
+    obj, partial = _decode_object(event.object, resource)
+    meta = partial.metadata
+    type_ = EventType(event.type) if obj is not None else EventType.DELETED
+    return WatchEvent(type_, obj, meta.namespace, meta.name, meta.resource_version)

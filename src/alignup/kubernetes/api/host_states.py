@@ -1,0 +1,259 @@
+"""Observed hosts as ``HostState`` objects, and such objects as reports that placement works with.
+
+A pod reads back as one whose containers request what they hold. That decides every other pod alike; the API server has
+the full spec under the same uid.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from alignup.align import bits
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.devices.provider import DeviceProvider
+from alignup.align.errors import StateError
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Device, Machine
+from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
+from alignup.documents import host_state as schema
+from alignup.documents.codec import parse_or_none, show_or_none, to_builtins
+from alignup.documents.host_state import (
+    DeviceGroupDocument,
+    HeldResourcesDocument,
+    HostLedgerDocument,
+    HostStateDocument,
+)
+from alignup.documents.ledgers.documents import (
+    CpuResidue,
+    DeviceResidue,
+    MemoryResidue,
+    PodEntryDocument,
+    ResidueDocument,
+    UsageDocument,
+    device_nodes,
+    pod_entry,
+    residue,
+)
+from alignup.documents.ledgers.restore import restore_ledger
+from alignup.documents.machines import machine_from_document, machine_to_document
+from alignup.documents.pods import ContainerDocument, PodDocument
+from alignup.kubernetes import configuration as kubelet_configuration
+from alignup.kubernetes.api import Resource
+from alignup.kubernetes.manifests.documents import to_json
+from alignup.placement.report import HostReport
+
+if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
+    from alignup.observe.observation import Observation
+
+HOST_STATES = Resource(
+    type=HostStateDocument, kind=schema.KIND, plural=schema.PLURAL, group=schema.GROUP, version=schema.VERSION
+)
+
+HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again
+STALE_SECONDS = 3 * HEARTBEAT_SECONDS  #: after which its observer has probably stopped
+MAX_PROBLEMS = 20  #: of one host in its object
+
+
+def host_state(observation: "Observation") -> HostStateDocument:
+    """Return the object without its metadata and generations."""
+    host = observation.host
+    return HostStateDocument(
+        kubelet=observation.kubelet,
+        machine=machine_document(host.machine),
+        configuration=kubelet_configuration.alignment_fields(observation.configuration),
+        ledger=_ledger_document(host.ledger),
+        problems=shortened([*observation.contradictions, *observation.gaps]),
+    )
+
+
+def shortened(problems: list[str]) -> list[str]:
+    """Return the first problems, and how many more there are: an object must stay small."""
+    more = len(problems) - MAX_PROBLEMS
+    return [*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems
+
+
+def to_object(state: HostStateDocument) -> dict[str, Any]:
+    """Return the fields of the object, without metadata, to be applied."""
+    return {name: value for name, value in to_builtins(state).items() if name != "metadata"}
+
+
+def format_time(seconds: float) -> str:
+    """Return a time since the epoch as Kubernetes writes it."""
+    return f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def without_content(state: HostStateDocument) -> HostStateDocument:
+    """What remains of a HostState that was read."""
+    return state.replace(machine={}, configuration={}, ledger=None)
+
+
+def staleness(state: HostStateDocument, now: float) -> str:
+    """Say that the observer of a host has not reported for too long at *now*, since the epoch; empty if it has."""
+    if not state.observed_at:
+        return ""  # of an older observer
+    try:
+        age = now - datetime.fromisoformat(state.observed_at).timestamp()
+    except ValueError:
+        return f"observedAt: {state.observed_at!r} is not a time"
+    if age < STALE_SECONDS:
+        return ""
+    unit, seconds = ("minutes", 60) if age < 7200 else ("hours", 3600) if age < 172_800 else ("days", 86_400)
+    return f"its observer last reported {age // seconds:.0f} {unit} ago; see the log of its pod"
+
+
+class HostStateReader:
+    """Reads HostState objects; those with the same machine and configuration share what follows from them."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, Host] = {}  #: without devices, by the texts of machine and configuration
+
+    def read(self, state: HostStateDocument) -> HostReport:
+        """Return the report; ``StateError`` if the ledger is unknown, ``AlignError`` if the object is invalid."""
+        if state.ledger is None:
+            why = "; ".join(state.problems) or "no reason is given"
+            raise StateError(f"what node {state.metadata.name} holds is unknown: {why}")
+        idle = self._idle_host(state)
+        devices = tuple(
+            Device(group.resource, id_, parse_or_none(group.nodes), healthy=group.healthy)
+            for group in state.ledger.devices
+            for id_ in group.ids
+        )
+        provider = DeviceProvider(idle.view.all_nodes, devices, idle.settings.preferred_allocation)
+        return HostReport(
+            host=state.metadata.name,
+            machine=replace(idle.machine, devices=devices),
+            settings=idle.settings,
+            ledger=_read_ledger(state.ledger, replace(idle.ledger, devices=provider.initial_ledger())),
+            sequence=state.generation,
+            kubelet=state.kubelet,
+        )
+
+    def _idle_host(self, state: HostStateDocument) -> Host:
+        text = to_json(state.configuration)
+        key = f"{to_json(state.machine)}\n{text}"
+        if key not in self._idle:
+            name = f"HostState {state.metadata.name}"
+            machine = replace(machine_from_document(state.machine, name=name), devices=())
+            configuration = kubelet_configuration.read(text, name=name)
+            self._idle[key] = Host(machine, kubelet_configuration.host_settings(configuration, machine))
+        return self._idle[key]
+
+
+def read_host_state(state: HostStateDocument) -> HostReport:
+    """Like :meth:`HostStateReader.read`, for a single object."""
+    return HostStateReader().read(state)
+
+
+def machine_document(machine: Machine) -> dict[str, Any]:
+    """Return what decisions depend on; the report of cAdvisor only where it differs from the hardware."""
+    small = replace(machine, devices=(), pci=(), gaps=())
+    plain = replace(small, report=None)
+    return machine_to_document(plain if plain.kubelet_view() == small.kubelet_view() else small)
+
+
+def _ledger_document(ledger: Ledger) -> HostLedgerDocument:
+    left = residue(ledger)
+    empty = {name: own.registered for name, own in ledger.devices.inventories.items() if not own.devices}
+    stopped = {name: False for name, own in ledger.devices.inventories.items() if not own.registered}
+    return HostLedgerDocument(
+        pods=[_held_resources(ledger, uid) for uid in ledger.pods],
+        devices=list(_device_groups(ledger.devices)),
+        resources={**empty, **stopped},
+        lost_cpus=left.cpus.lost,
+        group_memory=left.memory.reserved,
+    )
+
+
+def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
+    entry = pod_entry(ledger, uid)
+    pod = ledger.pods[uid].pod
+    return HeldResourcesDocument(
+        uid=uid,
+        namespace=pod.namespace,
+        name=pod.name if pod.namespace else "",
+        priority=pod.priority or 0,
+        requests=_requests(ledger.pods[uid].usage),
+        cpus=entry.cpus,
+        memory=entry.memory,
+        devices={
+            container: {resource: list(ids) for resource, ids in own.items()}
+            for container, own in entry.devices.items()
+        },
+    )
+
+
+def _requests(usage: FitRequest) -> dict[str, str]:
+    amounts = {
+        CPU: Quantity(usage.milli_cpu, -3),
+        MEMORY: Quantity.of(usage.memory, QuantityFormat.BINARY_SI),
+        EPHEMERAL_STORAGE: Quantity.of(usage.ephemeral_storage, QuantityFormat.BINARY_SI),
+        **{name: Quantity.of(amount, QuantityFormat.BINARY_SI) for name, amount in usage.scalars.items()},
+    }
+    return {name: str(amount) for name, amount in amounts.items() if not amount.is_zero}
+
+
+def _device_groups(ledger: DeviceLedger) -> Iterator[DeviceGroupDocument]:
+    for resource, inventory in sorted(ledger.inventories.items()):
+        groups: dict[tuple[int | None, bool], list[str]] = {}
+        for device in inventory.devices:
+            groups.setdefault((device.nodes, device.healthy), []).append(device.id)
+        for (nodes, healthy), ids in groups.items():
+            yield DeviceGroupDocument(resource=resource, ids=ids, nodes=show_or_none(nodes), healthy=healthy)
+
+
+def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
+    for resource, registered in document.resources.items():
+        if resource in idle.devices.inventories and not registered:
+            idle = replace(idle, devices=idle.devices.give_up(resource))
+    resources = {name: own.registered for name, own in idle.devices.inventories.items()} | document.resources
+    left = ResidueDocument(
+        cpus=CpuResidue(reusable=None, lost=document.lost_cpus),
+        memory=MemoryResidue(reusable=None, reserved=document.group_memory),
+        devices=DeviceResidue(reusable=None, resources=resources),
+        providers={},
+    )
+    return restore_ledger([_pod_entry(one, idle.devices) for one in document.pods], left, idle=idle)
+
+
+def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDocument:
+    amounts = {name: Quantity.parse(amount) for name, amount in held.requests.items()}
+    cpu, memory, storage = (amounts.pop(name, Quantity.ZERO) for name in (CPU, MEMORY, EPHEMERAL_STORAGE))
+    names = dict.fromkeys((*held.cpus.containers, *(held.memory.containers or ()), *held.devices))
+    return PodEntryDocument(
+        pod=PodDocument(
+            uid=held.uid,
+            namespace=held.namespace,
+            name=held.name or held.uid,
+            priority=held.priority or None,
+            containers=[_container(held, name) for name in names],
+        ),
+        uses=UsageDocument(
+            milli_cpu=cpu.milli(),
+            memory=memory.value(),
+            ephemeral_storage=storage.value(),
+            scalars={name: amount.value() for name, amount in amounts.items()},
+        ),
+        cpus=held.cpus,
+        memory=held.memory,
+        devices={
+            container: {
+                resource: {id_: device_nodes(devices, resource, id_) for id_ in ids} for resource, ids in own.items()
+            }
+            for container, own in held.devices.items()
+        },
+    )
+
+
+def _container(held: HeldResourcesDocument, name: str) -> ContainerDocument:
+    """Return a container that requests what it holds."""
+    amounts: dict[str, Any] = {}
+    if cpus := held.cpus.containers.get(name):
+        amounts[CPU] = str(bits.parse(cpus).bit_count())
+    for block in (held.memory.containers or {}).get(name, ()):
+        amounts[block.type] = str(int(amounts.get(block.type, 0)) + block.bytes)
+    amounts |= {resource: str(len(ids)) for resource, ids in held.devices.get(name, {}).items()}
+    return ContainerDocument(name, amounts, amounts)

@@ -1,0 +1,254 @@
+"""A cache of the objects of one resource that follows the API server, with every change in order.
+
+The objects are listed once and then watched. A watch that ends is resumed at the last resource version. If that version
+is no longer available, the objects are listed again, and only the differences are reported.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Generic
+
+from alignup.kubernetes.api.client import ApiClient, EventType, WatchEvent
+from alignup.kubernetes.api.errors import (
+    ApiError,
+    ApiStatusError,
+    GoneError,
+    InvalidObjectError,
+    ServerFailureError,
+    UnreachableError,
+)
+from alignup.kubernetes.api.resource import ALL, Object, Query, Resource
+from alignup.kubernetes.api.timing import RetryDelay
+
+ObjectKey = tuple[str, str]  #: namespace (empty: none) and name
+
+_STREAMED_LISTS = (1, 34)  #: the first version of Kubernetes in which every API server streams lists
+_SHORT_WATCH = 1.0  #: seconds; a watch that ends without an event before this counts as failed
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[Object]):
+    """An object was added, modified or deleted. ``object`` is its latest known state, ``old`` the state before.
+
+    ``listed``: it is a difference to a new list, so the order of the events between the lists is unknown.
+    """
+
+    type: EventType
+    object: Object
+    old: Object | None = None
+    listed: bool = False
+
+
+Listener = Callable[[Change[Object]], object]
+
+
+class Informer(Generic[Object]):
+    """The objects that match a query, as the API server last reported them.
+
+    Changes are applied to ``objects`` one by one, and listeners are called after each. No other task runs while the
+    differences of a new list are applied, so other tasks see the objects of one resource version.
+
+    *trim* makes the objects smaller that are kept; listeners get changed objects as they came.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        resource: Resource[Object],
+        query: Query = ALL,
+        *,
+        trim: Callable[[Object], Object] | None = None,
+    ) -> None:
+        self.resource, self.query = resource, query
+        self.objects: Mapping[ObjectKey, Object]
+        self.error: ApiError | None = None  #: why the cache does not follow the API server now; ``None``: it does
+        self._client, self._trim = client, trim
+        self._objects: dict[ObjectKey, Object] = {}
+        self.objects = MappingProxyType(self._objects)
+        self._version = ""  #: the resource version to resume at; empty: list first
+        self._streamed: bool | None = None  #: whether the server streams lists; ``None``: unknown
+        self._listeners: list[Listener[Object]] = []
+        self._list_listeners: list[Callable[[], object]] = []
+        self._replacing = False  #: whether the differences of a list are applied now
+        self._synced = asyncio.Event()
+
+    @property
+    def synced(self) -> bool:
+        """Whether the objects have been listed."""
+        return self._synced.is_set()
+
+    @property
+    def listing(self) -> bool:
+        """Whether the objects are to be listed, for the first time or again, before the watch goes on."""
+        return not self._version
+
+    async def wait_synced(self) -> None:
+        await self._synced.wait()
+
+    def get(self, name: str, *, namespace: str = "") -> Object | None:
+        return self.objects.get((namespace, name))
+
+    def subscribe(self, listener: Listener[Object]) -> Callable[[], None]:
+        """Call *listener* with every object as an addition now, and then with every change; return how to stop that."""
+        for obj in tuple(self._objects.values()):
+            listener(Change(EventType.ADDED, obj))
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def subscribe_lists(self, listener: Callable[[], object]) -> None:
+        """Call *listener* whenever the differences of a list have been applied, and reported one by one."""
+        self._list_listeners.append(listener)
+
+    async def changes(self) -> AsyncGenerator[Change[Object], None]:
+        """Like :meth:`subscribe`, as an iterator; changes wait until they are taken."""
+        queue: asyncio.Queue[Change[Object]] = asyncio.Queue()
+        stop = self.subscribe(queue.put_nowait)
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            stop()
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled. Errors are kept in ``error``, logged once, and retried."""
+        delay = RetryDelay(self._client.timing)
+        while True:
+            try:
+                if not self._version and not await self._streams_lists():
+                    await self._list()
+                await self._watch(delay)
+            except ApiError as error:
+                if self._give_up_streaming(error):
+                    continue
+                if _needs_list(error):
+                    self._version = ""
+                self._failed(error)
+                at_least = error.retry_after if isinstance(error, ApiStatusError) else None
+                await delay.wait(at_least=at_least or 0.0)
+
+    async def _streams_lists(self) -> bool:
+        if self._streamed is None:
+            self._streamed = (await self._client.version()).number >= _STREAMED_LISTS
+        return self._streamed
+
+    def _give_up_streaming(self, error: ApiError) -> bool:
+        """Whether to list in pages from now on, since the server could not stream a list of this resource.
+
+        A server with an etcd before 3.4.25 fails only when it is asked, and not with an error of its own.
+        """
+        failed = isinstance(error, InvalidObjectError | ServerFailureError) and not self._version
+        if failed and self._streamed:
+            self._streamed = False
+            return True
+        return False
+
+    async def _list(self) -> None:
+        page = await self._client.list(self.resource, self.query)
+        self._replace(page.items, page.resource_version)
+
+    async def _watch(self, delay: RetryDelay) -> None:
+        """Follow one watch to its end; it begins with a streamed list if there is no version to resume at."""
+        initial: dict[ObjectKey, Object] | None = None if self._version else {}
+        clock = self._client.timing.clock
+        started, received = clock(), False
+        async with self._client.watch(
+            self.resource, self.query, resource_version=self._version, initial=initial is not None
+        ) as events:
+            if initial is None:
+                self._recovered()
+            async for event in events:
+                received = True
+                if initial is None:
+                    self._apply(event)
+                    delay.reset()
+                elif event.initial_events_end:
+                    self._replace(initial.values(), event.resource_version)
+                    self._recovered()
+                    initial = None
+                else:
+                    _collect(initial, event)
+        if initial is not None:
+            self._streamed = False
+            raise UnreachableError(f"watch {self.resource.full_name}: ended before the list was complete")
+        if not received and clock() - started < _SHORT_WATCH:
+            raise UnreachableError(f"watch {self.resource.full_name}: ended at once")
+
+    def _recovered(self) -> None:
+        if self.error is not None:
+            self.error = None
+            _log.info("%s: following the API server again", self.resource.full_name)
+
+    def _failed(self, error: ApiError) -> None:
+        if str(error) != str(self.error):
+            _log.warning("%s: %s; trying again", self.resource.full_name, error)
+        self.error = error
+
+    def _replace(self, objects: Iterable[Object], version: str) -> None:
+        """Take a whole new list; report deletions first, and then the other changes in the order of their versions."""
+        fresh = {_key(obj): obj for obj in objects}
+        self._replacing = True
+        for key in [key for key in self._objects if key not in fresh]:
+            self._remove(key)
+        for key, obj in sorted(fresh.items(), key=lambda item: _number(item[1])):
+            self._put(key, obj)
+        self._replacing = False
+        self._version = version
+        self._synced.set()
+        for listener in tuple(self._list_listeners):
+            listener()
+
+    def _apply(self, event: WatchEvent[Object]) -> None:
+        key = (event.namespace, event.name)
+        if event.type is EventType.DELETED:
+            self._remove(key, event.object)
+        elif event.object is not None:
+            self._put(key, event.object)
+        self._version = event.resource_version
+
+    def _put(self, key: ObjectKey, obj: Object) -> None:
+        old = self._objects.get(key)
+        if old is not None and old.metadata.uid != obj.metadata.uid:  # deleted and created again, unseen
+            self._remove(key)
+            old = None
+        if old is not None and old.metadata.resource_version == obj.metadata.resource_version:
+            return
+        self._objects[key] = obj if self._trim is None else self._trim(obj)
+        self._notify(Change(EventType.ADDED if old is None else EventType.MODIFIED, obj, old, self._replacing))
+
+    def _remove(self, key: ObjectKey, last: Object | None = None) -> None:
+        old = self._objects.pop(key, None)
+        if old is not None:
+            self._notify(Change(EventType.DELETED, last if last is not None else old, old, self._replacing))
+
+    def _notify(self, change: Change[Object]) -> None:
+        for listener in tuple(self._listeners):
+            listener(change)
+
+
+def _needs_list(error: ApiError) -> bool:
+    """Whether the resource version cannot be resumed at: it is too old, or newer than the server after a restore."""
+    unknown = isinstance(error, ServerFailureError) and "Too large resource version" in error.message
+    return unknown or isinstance(error, GoneError | InvalidObjectError)
+
+
+def _collect(objects: dict[ObjectKey, Object], event: WatchEvent[Object]) -> None:
+    """Add an event to a list that is being streamed."""
+    key = (event.namespace, event.name)
+    if event.type is EventType.DELETED:
+        objects.pop(key, None)
+    elif event.object is not None:
+        objects[key] = event.object
+
+
+def _key(obj: Object) -> ObjectKey:
+    return obj.metadata.namespace, obj.metadata.name
+
+
+def _number(obj: Object) -> int:
+    version = obj.metadata.resource_version
+    return int(version) if version.isdecimal() else 0

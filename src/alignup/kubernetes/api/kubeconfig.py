@@ -1,0 +1,297 @@
+"""Reads kubeconfig files as kubectl does: several are merged, and the first definition of a name counts."""
+
+import base64
+import binascii
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+
+from alignup.align.bits import quote
+from alignup.align.errors import FieldError, ParseError
+from alignup.documents.codec import convert
+from alignup.documents.line_numbers import find_line
+from alignup.kubernetes.api.credentials import (
+    CredentialFile,
+    CredentialPlugin,
+    Credentials,
+    PluginCredentials,
+    UserCredentials,
+)
+from alignup.kubernetes.api.errors import AccessError
+
+_MAX_BYTES = 16 << 20
+_EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_T = TypeVar("_T")
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="kebab"):
+    """The base of all parts of a kubeconfig; fields that are not used here are skipped."""
+
+
+class KubeconfigCluster(_Entry, frozen=True):
+    """An API server, and how to verify it."""
+
+    server: str = ""
+    certificate_authority: str = ""
+    certificate_authority_data: str = ""
+    insecure_skip_tls_verify: bool = False
+    tls_server_name: str = ""
+    proxy_url: str = ""
+    disable_compression: bool = False
+    extensions: tuple[dict[str, Any], ...] | None = None
+
+
+class ExecVariable(_Entry, frozen=True):
+    """An environment variable of a credential plugin."""
+
+    name: str
+    value: str = ""
+
+
+class ExecConfig(_Entry, frozen=True, rename="camel"):
+    """A credential plugin."""
+
+    command: str
+    api_version: str = ""
+    args: tuple[str, ...] | None = None
+    env: tuple[ExecVariable, ...] | None = None
+    install_hint: str = ""
+    interactive_mode: str = "IfAvailable"
+    provide_cluster_info: bool = False
+
+
+class KubeconfigUser(_Entry, frozen=True):
+    """Credentials."""
+
+    token: str = ""
+    token_file: str = msgspec.field(name="tokenFile", default="")
+    client_certificate: str = ""
+    client_certificate_data: str = ""
+    client_key: str = ""
+    client_key_data: str = ""
+    username: str = ""
+    password: str = ""
+    exec: ExecConfig | None = None
+    auth_provider: Any = None
+    impersonate: str = msgspec.field(name="as", default="")
+    impersonate_uid: str = msgspec.field(name="as-uid", default="")
+    impersonate_groups: tuple[str, ...] | None = msgspec.field(name="as-groups", default=None)
+
+
+class KubeconfigContext(_Entry, frozen=True):
+    """A cluster with a user and a default namespace."""
+
+    cluster: str = ""
+    user: str = ""
+    namespace: str = ""
+
+
+class _NamedCluster(_Entry, frozen=True):
+    name: str
+    cluster: KubeconfigCluster | None = None
+
+
+class _NamedUser(_Entry, frozen=True):
+    name: str
+    user: KubeconfigUser | None = None
+
+
+class _NamedContext(_Entry, frozen=True):
+    name: str
+    context: KubeconfigContext | None = None
+
+
+class _File(_Entry, frozen=True):
+    clusters: tuple[_NamedCluster, ...] | None = None
+    users: tuple[_NamedUser, ...] | None = None
+    contexts: tuple[_NamedContext, ...] | None = None
+    current_context: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The file that a cluster or user was read from: relative paths in it start there."""
+
+    file: Path
+
+    def path(self, text: str) -> Path:
+        return self.file.parent / text
+
+
+@dataclass(slots=True)
+class Kubeconfig:
+    """One or several files, merged."""
+
+    files: list[Path] = field(default_factory=list)
+    clusters: dict[str, tuple[KubeconfigCluster, Located]] = field(default_factory=dict)
+    users: dict[str, tuple[KubeconfigUser, Located]] = field(default_factory=dict)
+    contexts: dict[str, KubeconfigContext] = field(default_factory=dict)
+    current_context: str = ""
+
+    @property
+    def name(self) -> str:
+        return ":".join(map(str, self.files))
+
+    def add(self, path: Path) -> None:
+        """Read a file; what earlier files define stays."""
+        read, place = _read(path), Located(path)
+        self.files.append(path)
+        for cluster in read.clusters or ():
+            self.clusters.setdefault(cluster.name, (cluster.cluster or KubeconfigCluster(), place))
+        for user in read.users or ():
+            self.users.setdefault(user.name, (user.user or KubeconfigUser(), place))
+        for context in read.contexts or ():
+            self.contexts.setdefault(context.name, context.context or KubeconfigContext())
+        self.current_context = self.current_context or read.current_context or ""
+
+    def context(self, name: str = "") -> tuple[str, KubeconfigContext]:
+        """The context called *name*, by default the current one, with its name."""
+        chosen = name or self.current_context
+        if not chosen:
+            advice = "choose one with --context, or set it with: kubectl config use-context NAME"
+            raise AccessError(f"{self.name}: no current context; {advice} ({_choices(self.contexts)})")
+        return chosen, self._find(self.contexts, chosen, "context")
+
+    def cluster(self, name: str) -> tuple[KubeconfigCluster, Located]:
+        cluster, place = self._find(self.clusters, name, "cluster")
+        if not cluster.server.startswith(("https://", "http://")):
+            found = quote(cluster.server) if cluster.server else "missing"
+            raise AccessError(
+                f"{place.file}: cluster {quote(name)}: server: must be a URL such as https://host:6443, {found}"
+            )
+        return cluster, place
+
+    def user(self, name: str) -> tuple[KubeconfigUser, Located]:
+        """The user called *name*; a context without one is anonymous."""
+        return self._find(self.users, name, "user") if name else (KubeconfigUser(), Located(self.files[0]))
+
+    def _find(self, entries: Mapping[str, _T], name: str, what: str) -> _T:
+        if name not in entries:
+            raise AccessError(f"{self.name}: no {what} is called {quote(name)} ({_choices(entries)})")
+        return entries[name]
+
+
+def read_kubeconfig(paths: Iterable[Path]) -> Kubeconfig:
+    """Merge these files; as in kubectl, of several those that do not exist are skipped."""
+    paths = list(paths)
+    config = Kubeconfig()
+    for path in paths:
+        if len(paths) == 1 or path.exists():
+            config.add(path)
+    if not config.files:
+        raise AccessError(f"{':'.join(map(str, paths))}: none of these kubeconfig files exists")
+    return config
+
+
+def authority(cluster: KubeconfigCluster, place: Located) -> bytes:
+    """The PEM certificates that the server's certificate is verified with; empty: those of the system."""
+    if cluster.certificate_authority_data:
+        return _decode(cluster.certificate_authority_data, "certificate-authority-data", place)
+    if cluster.certificate_authority:
+        return CredentialFile(place.path(cluster.certificate_authority), what="certificate authority").read()
+    return b""
+
+
+def credentials(
+    user: KubeconfigUser, place: Located, *, cluster: Mapping[str, object], environ: Mapping[str, str], timeout: float
+) -> Credentials:
+    """The credentials of a user; *cluster* is what a plugin can ask to be told."""
+    if user.exec is not None and not (user.token or user.token_file):
+        return PluginCredentials(_plugin(user.exec, place, cluster=cluster, environ=environ), timeout=timeout)
+    if user.auth_provider is not None:
+        raise AccessError(
+            f"{place.file}: auth-provider is not supported, nor by kubectl since 1.26; use an exec plugin"
+        )
+    token: str | CredentialFile = user.token
+    if user.token_file and not token:
+        token = CredentialFile(place.path(user.token_file), what="token")
+    certificate = _pem(user.client_certificate_data, user.client_certificate, "client-certificate", place)
+    key = _pem(user.client_key_data, user.client_key, "client-key", place)
+    if bool(certificate) is not bool(key):
+        missing = "client-key" if certificate else "client-certificate"
+        raise AccessError(f"{place.file}: a user has no {missing}; a certificate needs both")
+    return UserCredentials(token=token, user=user.username, password=user.password, certificate=certificate, key=key)
+
+
+def cluster_info(cluster: KubeconfigCluster, certificates: bytes) -> dict[str, object]:
+    """What a credential plugin is told about the cluster if it asks."""
+    info: dict[str, object] = {"server": cluster.server}
+    if cluster.tls_server_name:
+        info["tls-server-name"] = cluster.tls_server_name
+    if cluster.insecure_skip_tls_verify:
+        info["insecure-skip-tls-verify"] = True
+    if certificates:
+        info["certificate-authority-data"] = base64.b64encode(certificates).decode()
+    if cluster.proxy_url:
+        info["proxy-url"] = cluster.proxy_url
+    for extension in cluster.extensions or ():
+        if extension.get("name") == "client.authentication.k8s.io/exec":
+            info["config"] = extension.get("extension")
+    return info
+
+
+def _plugin(
+    config: ExecConfig, place: Located, *, cluster: Mapping[str, object], environ: Mapping[str, str]
+) -> CredentialPlugin:
+    if config.api_version not in _EXEC_VERSIONS:
+        raise AccessError(
+            f"{place.file}: exec: apiVersion {quote(config.api_version)} is not supported; use {_EXEC_VERSIONS[0]}"
+        )
+    if config.interactive_mode not in {"Never", "IfAvailable", "Always"}:
+        raise AccessError(f"{place.file}: exec: interactiveMode must be Never, IfAvailable or Always")
+    return CredentialPlugin(
+        # As in kubectl, a relative path starts at the kubeconfig, and a bare name is looked up in PATH.
+        command=str(place.path(config.command)) if "/" in config.command else config.command,
+        arguments=config.args or (),
+        environment={**environ, **{one.name: one.value for one in config.env or ()}},
+        api_version=config.api_version,
+        interactive=config.interactive_mode,
+        cluster=cluster if config.provide_cluster_info else None,
+        install_hint=config.install_hint,
+        source=str(place.file),
+    )
+
+
+def _pem(data: str, path: str, what: str, place: Located) -> bytes | CredentialFile:
+    if data:
+        return _decode(data, f"{what}-data", place)
+    return CredentialFile(place.path(path), what=what) if path else b""
+
+
+def _decode(data: str, what: str, place: Located) -> bytes:
+    try:
+        return base64.b64decode("".join(data.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise AccessError(f"{place.file}: {what} is not base64") from None
+
+
+def _read(path: Path) -> _File:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES)
+    except OSError as error:
+        raise AccessError(f"{path}: cannot read the kubeconfig: {error.strerror}") from None
+    try:
+        value = yaml.load(text, Loader=_LOADER)  # noqa: S506 - the C version of the safe loader
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark is not None else ""
+        raise AccessError(f"{path}{where}: {getattr(error, 'problem', None) or 'not YAML'}") from None
+    try:
+        return convert(value or {}, _File)
+    except FieldError as error:
+        line = find_line(text, error.field)
+        raise AccessError(f"{path}:{line}: {error}" if line else f"{path}: {error}") from None
+    except ParseError as error:
+        raise AccessError(f"{path}: not a kubeconfig: {error}") from None
+
+
+def _choices(names: Iterable[str]) -> str:
+    listed = ", ".join(sorted(names))
+    return f"there are: {listed}" if listed else "there are none"

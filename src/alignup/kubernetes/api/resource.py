@@ -1,0 +1,107 @@
+"""Resources of the API (pods, nodes, custom resources) and queries for their objects."""
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from alignup.kubernetes.api.objects import ApiNode, ApiObject, ApiPod, Lease, NodeResourceTopology
+
+Object = TypeVar("Object", bound=ApiObject)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resource(Generic[Object]):
+    """A resource of the API, and the msgspec struct that its objects are decoded as.
+
+    A struct that has no fields but those Alignup reads makes lists fast; unknown fields are skipped.
+    """
+
+    type: type[Object]
+    kind: str
+    plural: str
+    version: str = "v1"
+    group: str = ""  #: empty: the core group
+    namespaced: bool = False
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def full_name(self) -> str:
+        """The name in messages, as kubectl accepts it: ``pods``, ``leases.coordination.k8s.io``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    def path(self, namespace: str = "") -> str:
+        """The URL path of all objects; without *namespace* of all namespaces."""
+        parts = ["", "apis" if self.group else "api", self.api_version]
+        parts += ["namespaces", quote(namespace, safe="")] if namespace and self.namespaced else []
+        return "/".join([*parts, self.plural])
+
+    def at(self, name: str, *, namespace: str = "", subresource: str = "") -> "ObjectRef[Object]":
+        """A reference to one object."""
+        if bool(namespace) is not self.namespaced:
+            wanted = "needs a namespace" if self.namespaced else "has no namespace"
+            raise ValueError(f"{self.kind} {name} {wanted}")
+        return ObjectRef(self, name, namespace=namespace, subresource=subresource)
+
+    def of(self, obj: Object, *, subresource: str = "") -> "ObjectRef[Object]":
+        """A reference to *obj*, and to no other object that has the same name later."""
+        metadata = obj.metadata
+        return ObjectRef(self, metadata.name, namespace=metadata.namespace, subresource=subresource, uid=metadata.uid)
+
+    def document(self, obj: Object) -> dict[str, Any]:
+        """The object as decoded JSON, with the fields that its struct has and with its type."""
+        fields: dict[str, Any] = msgspec.to_builtins(obj)
+        return {"apiVersion": self.api_version, "kind": self.kind, **fields}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRef(Generic[Object]):
+    """One object of a resource, or a subresource of it; it need not exist."""
+
+    resource: Resource[Object]
+    name: str
+    namespace: str = ""
+    subresource: str = ""
+    uid: str = ""  #: empty: any
+
+    @property
+    def path(self) -> str:
+        parts = [self.resource.path(self.namespace), quote(self.name, safe="")]
+        return "/".join([*parts, self.subresource] if self.subresource else parts)
+
+    def __str__(self) -> str:
+        subresource = f"/{self.subresource}" if self.subresource else ""
+        return f"{self.resource.full_name}{subresource} {self.namespace}{self.namespace and '/'}{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Which objects to list or watch."""
+
+    namespace: str = ""  #: empty: all
+    labels: str = ""  #: a label selector, such as ``app=web,tier!=db``
+    fields: str = ""  #: a field selector, such as ``spec.nodeName=host-a``
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        selectors = {"labelSelector": self.labels, "fieldSelector": self.fields}
+        return {name: selector for name, selector in selectors.items() if selector}
+
+
+ALL = Query()
+UNFINISHED_PODS = Query(fields="status.phase!=Succeeded,status.phase!=Failed")
+
+PODS = Resource(type=ApiPod, kind="Pod", plural="pods", namespaced=True)
+NODES = Resource(type=ApiNode, kind="Node", plural="nodes")
+LEASES = Resource(type=Lease, kind="Lease", plural="leases", group="coordination.k8s.io", namespaced=True)
+NODE_RESOURCE_TOPOLOGIES = Resource(
+    type=NodeResourceTopology,
+    kind="NodeResourceTopology",
+    plural="noderesourcetopologies",
+    group="topology.node.k8s.io",
+    version="v1alpha2",
+)

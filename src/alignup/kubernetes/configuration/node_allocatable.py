@@ -1,0 +1,258 @@
+"""Node allocatable: what the kubelet reserves for the system, for Kubernetes, and by its eviction thresholds.
+
+Sums are computed as in the kubelet, for each resource of the machine. The kubelet learns about ephemeral storage only
+when its container manager runs, so the CPU and memory managers get a reservation without it.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet, quote
+from alignup.align.errors import ConfigurationError, Problem, QuantityError
+from alignup.align.machine import KubeletView, Machine, hugepages_resource
+from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.quick_dataclass import dataclass
+from alignup.align.workload import Amounts
+from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
+from alignup.kubernetes.configuration.model import Configuration, StartupStage, StringMap
+from alignup.kubernetes.manifests.yaml_scalars import to_float32
+
+_T = TypeVar("_T")
+
+_RESERVABLE = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE, "pid"})
+_SIGNALS = frozenset(
+    [f"{name}.available" for name in ("memory", "nodefs", "imagefs", "containerfs", "pid", "allocatableMemory")]
+    + [f"{name}.inodesFree" for name in ("nodefs", "imagefs", "containerfs")]
+)
+#: Signals whose threshold is reserved → the resource.
+RESERVED_SIGNALS = {"memory.available": MEMORY, "nodefs.available": EPHEMERAL_STORAGE}
+
+_DIGITS = r"[0-9](?:_?[0-9])*+"
+_HEX = r"[0-9a-fA-F](?:_?[0-9a-fA-F])*+"
+_DECIMAL_FLOAT = re.compile(rf"[+-]?(?:{_DIGITS}\.?(?:{_DIGITS})?|\.{_DIGITS})(?:[eE][+-]?{_DIGITS})?", re.ASCII)
+_HEX_FLOAT = re.compile(rf"[+-]?0[xX]_?(?:{_HEX}\.?(?:{_HEX})?|\.{_HEX})[pP][+-]?{_DIGITS}", re.ASCII)
+_NAMED_FLOAT = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionThreshold:
+    """Pods are evicted below this amount, or below this fraction of the capacity."""
+
+    signal: str
+    quantity: Quantity | None = None
+    percentage: float = 0.0  #: from 0 to 1, in 32 bits; used without a quantity
+
+    def amount(self, capacity: int) -> Quantity:
+        if self.quantity is not None:
+            return self.quantity
+        if math.isnan(self.percentage):  # converted to an integer as Go does on 64-bit processors
+            return Quantity(-(1 << 63), format=QuantityFormat.BINARY_SI)
+        return Quantity(int(float(capacity) * self.percentage), format=QuantityFormat.BINARY_SI)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReservations:
+    system_reserved: Amounts
+    kube_reserved: Amounts
+    reserved_system_cpus: CpuSet
+    thresholds: tuple[EvictionThreshold, ...]
+    reservation: Amounts  #: the sums for the machine's resources except ephemeral storage, without zeros
+
+
+@dataclass(frozen=True, slots=True)
+class OverReservation:
+    resource: str
+    reservation: Quantity
+    capacity: Quantity
+
+    def __str__(self) -> str:
+        return (
+            f"Resource {quote(self.resource)} has a reservation of {_go_struct(self.reservation)} "
+            f"but capacity of {_go_struct(self.capacity)}. Expected capacity >= reservation."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StartupResources:
+    capacity: Amounts
+    reservation: Amounts
+    pods_limits: Amounts  #: of all pods together: capacity without reservations, but with eviction thresholds
+    excess: tuple[OverReservation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    capacity: Amounts
+    allocatable: Amounts
+
+
+def compute_reservations(configuration: Configuration, machine: Machine) -> NodeReservations:
+    """:class:`ConfigurationError` of the stages from reserved_cpus to eviction_hard."""
+    cpus = _reserved_cpus(configuration, machine.kubelet_view())
+    system, kube = dict(configuration.system_reserved), dict(configuration.kube_reserved)
+    if cpus:
+        kube.pop(CPU, None)
+        system[CPU] = str(cpus.bit_count())
+    kube_reserved = _parse_each(kube, _reserved, StartupStage.KUBE_RESERVED, configuration)
+    system_reserved = _parse_each(system, _reserved, StartupStage.SYSTEM_RESERVED, configuration)
+    hard = dict(sorted(configuration.eviction_hard.items()))
+    parsed = _parse_each(hard, _threshold, StartupStage.EVICTION_HARD, configuration)
+    thresholds = tuple(threshold for threshold in parsed.values() if threshold)
+    whole = {CPU: None, MEMORY: None, **_capacity(machine)}
+    with _adding(configuration):
+        reservation = _reservation((system_reserved, kube_reserved), thresholds, whole)
+    return NodeReservations(system_reserved, kube_reserved, cpus, thresholds, reservation)
+
+
+def compute_node_allocatable(
+    configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None
+) -> StartupResources:
+    """*ephemeral_storage*: bytes, ``None`` if unknown; :class:`ConfigurationError` for invalid reservations."""
+    reservations = compute_reservations(configuration, machine)
+    whole = _capacity(machine)
+    if ephemeral_storage is not None and configuration.local_storage_capacity_isolation:
+        whole[EPHEMERAL_STORAGE] = Quantity.of(ephemeral_storage)
+    with _adding(configuration, StartupStage.NODE_ALLOCATABLE):
+        system, kube = reservations.system_reserved, reservations.kube_reserved
+        reservation = _reservation((system, kube), reservations.thresholds, whole)
+        limits = subtract(subtract(whole, system), kube)
+    over = [name for name in reservation if reservation[name] > whole[name]]
+    excess = tuple(OverReservation(name, reservation[name], whole[name]) for name in over)
+    return StartupResources(whole, reservation, limits, excess)
+
+
+def _capacity(machine: Machine) -> dict[str, Quantity]:
+    view = machine.kubelet_view()
+    whole = {CPU: Quantity(1000 * view.num_cpus, -3)}
+    sizes = [node.memory for node in view.nodes] if machine.memory is None else [machine.memory]
+    if known := [size for size in sizes if size is not None]:
+        whole[MEMORY] = Quantity.of(sum(known), QuantityFormat.BINARY_SI)
+    pages: dict[int, int] = {}
+    for one in machine.hugepages or [pages for node in view.nodes for pages in node.hugepages]:
+        pages[one.size] = pages.get(one.size, 0) + one.bytes
+    for size, total in pages.items():
+        whole[hugepages_resource(size)] = Quantity.of(total, QuantityFormat.BINARY_SI)
+    return whole
+
+
+def subtract(amounts: Amounts, taken: Amounts) -> dict[str, Quantity]:
+    """*amounts* without *taken*, but not below zero."""
+    left = {name: amount - taken.get(name, Quantity.ZERO) for name, amount in amounts.items()}
+    return {name: one if one.sign >= 0 else Quantity(0, format=one.format) for name, one in left.items()}
+
+
+def _reserved_cpus(configuration: Configuration, view: KubeletView) -> CpuSet:
+    text = configuration.reserved_system_cpus
+    if not text:
+        return 0
+    what = view.discovery_error and f"unable to discover CPU topology info: {view.discovery_error}"
+    highest = bits.parse_spans(text)[-1][1]
+    if not what and highest < view.all_cpus.bit_length() and not bits.parse(text) & ~view.all_cpus:
+        return bits.parse(text)
+    what = what or f"reserved-cpus: {text} is not a subset of online-cpus: {bits.show(view.all_cpus)}"
+    problems = [Problem("reservedSystemCPUs", what)]
+    raise ConfigurationError(problems, stage=StartupStage.RESERVED_CPUS, source=configuration.source)
+
+
+def _parse_each(
+    texts: StringMap, parse: Callable[[str, str], _T], stage: StartupStage, configuration: Configuration
+) -> dict[str, _T]:
+    """The entries of a field; of several invalid ones the kubelet reports a random one."""
+    field, prefix = {
+        StartupStage.SYSTEM_RESERVED: ("systemReserved", "--system-reserved value failed to parse: "),
+        StartupStage.KUBE_RESERVED: ("kubeReserved", "--kube-reserved value failed to parse: "),
+        StartupStage.EVICTION_HARD: ("evictionHard", ""),
+    }[stage]
+    found, wrong = {}, []
+    for name, text in texts.items():
+        try:
+            found[name] = parse(name, text)
+        except QuantityError as error:
+            wrong.append(Problem(f"{field}[{name}]", f"{prefix}{error}"))
+    if wrong:
+        raise ConfigurationError(wrong, stage=stage, source=configuration.source)
+    return found
+
+
+def _reserved(name: str, text: str) -> Quantity:
+    if name not in _RESERVABLE:
+        raise QuantityError(f"cannot reserve {quote(name)} resource")
+    try:
+        amount = Quantity.parse(text)
+    except QuantityError as error:
+        raise QuantityError(f"failed to parse quantity {quote(text)} for {quote(name)} resource: {error}") from None
+    if amount.sign < 0:
+        raise QuantityError(f"resource quantity for {quote(name)} cannot be negative: {text}")
+    if name != CPU:
+        return amount
+    # The kubelet rounds millionths to thousandths.
+    millionths = Quantity(amount.unscaled, amount.power + 3, dec=amount.dec).milli() + 500
+    thousandths = abs(millionths) // 1000
+    return Quantity(thousandths if millionths > 0 else -thousandths, -3, format=amount.format)
+
+
+def _threshold(signal: str, text: str) -> EvictionThreshold | None:
+    """``None`` if *text* disables the threshold."""
+    if signal not in _SIGNALS:
+        raise QuantityError(f"unsupported eviction signal {signal}")
+    if text in {"0%", "100%"}:
+        return None
+    if text.endswith("%"):
+        percentage = to_float32(_parse_float(text.rstrip("%")) / 100)
+        if percentage < 0:
+            raise QuantityError(f"eviction percentage threshold {signal} must be >= 0%: {text}")
+        if percentage > 1:
+            raise QuantityError(f"eviction percentage threshold {signal} must be <= 100%: {text}")
+        return EvictionThreshold(signal, percentage=percentage)
+    quantity = Quantity.parse(text)
+    if quantity.sign <= 0:
+        raise QuantityError(f"eviction threshold {signal} must be positive: {quantity}")
+    return EvictionThreshold(signal, quantity)
+
+
+def _parse_float(text: str) -> float:
+    """A 32-bit float in any of Go's spellings."""
+    if _DECIMAL_FLOAT.fullmatch(text) or _NAMED_FLOAT.fullmatch(text):
+        number = float(text)
+    elif _HEX_FLOAT.fullmatch(text):
+        number = float.fromhex(text.replace("_", ""))
+    else:
+        raise QuantityError(f"strconv.ParseFloat: parsing {quote(text)}: invalid syntax")
+    single = to_float32(number)
+    if math.isinf(single) and not _NAMED_FLOAT.fullmatch(text):
+        raise QuantityError(f"strconv.ParseFloat: parsing {quote(text)}: value out of range")
+    return single
+
+
+def _reservation(
+    reserved: Iterable[Amounts], thresholds: Iterable[EvictionThreshold], whole: Mapping[str, Quantity | None]
+) -> Amounts:
+    """The sum for each resource in *whole*, without zeros."""
+    free = {}
+    for threshold in thresholds:
+        if resource := RESERVED_SIGNALS.get(threshold.signal):
+            free[resource] = threshold.amount((whole.get(resource) or Quantity.ZERO).value())
+    every = (*reserved, free)
+    sums = {name: sum((own.get(name, Quantity.ZERO) for own in every), Quantity.ZERO) for name in whole}
+    return {name: total for name, total in sums.items() if not total.is_zero}
+
+
+@contextmanager
+def _adding(configuration: Configuration, stage: StartupStage = StartupStage.SYSTEM_RESERVED) -> Iterator[None]:
+    """Reject quantities with exponents so far apart that adding them would keep a kubelet busy for hours."""
+    try:
+        yield
+    except QuantityError as error:
+        problems = [Problem("systemReserved", str(error))]
+        raise ConfigurationError(problems, stage=stage, source=configuration.source) from None
+
+
+def _go_struct(amount: Quantity) -> str:
+    """A quantity as Go prints the struct; addresses are masked."""
+    if amount.dec:
+        return f"{{{{0 0}} {{0xADDRESS}} {amount.text or ''} {amount.format}}}"
+    return f"{{{{{amount.unscaled} {amount.power}}} {{<nil>}} {amount.text or ''} {amount.format}}}"

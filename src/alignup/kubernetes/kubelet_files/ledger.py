@@ -1,0 +1,354 @@
+"""Restore the ledger of a host from a kubelet's state files, and export it as such files.
+
+The files know pods by uid and containers by name, and only their exclusive resources. A list of pods, if available,
+provides the rest. A pod that is not in the list is replaced by a stand-in that requests exactly what it holds.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, combinations
+
+from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.cpus.provider import CpuProvider
+from alignup.align.devices.ledger import DeviceLedger, natural_sort_key
+from alignup.align.devices.provider import DeviceProvider
+from alignup.align.errors import StateError
+from alignup.align.host import Host
+from alignup.align.ledger import AdmittedPod, Ledger
+from alignup.align.machine import Device
+from alignup.align.memory.ledger import Block, MemoryLedger
+from alignup.align.memory.provider import MemoryPolicy, MemoryProvider
+from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.workload import Container, Pod, QoS, Resources
+from alignup.align.workload.demand import FitRequest, fit_used
+from alignup.align.workload.names import CPU, MEMORY
+from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files.checkpoint import check_policy
+from alignup.kubernetes.kubelet_files.cpu_file import CpuState
+from alignup.kubernetes.kubelet_files.device_file import NO_NODE, DeviceEntry, DeviceState
+from alignup.kubernetes.kubelet_files.memory_file import MemoryState
+from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+
+EncodedResponses = Mapping[tuple[str, str, str], bytes]  #: (pod uid, container, resource) → ContainerAllocateResponse
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredLedger:
+    ledger: Ledger
+    gaps: tuple[str, ...] = ()  #: what is unknown, one sentence each
+    unknown: tuple[str, ...] = ()  #: uids of pods that hold resources but are not in the list
+
+
+def restore_ledger(
+    host: Host, files: KubeletFiles, pods: Iterable[Pod] = (), *, running: bool = False
+) -> RestoredLedger:
+    """Return the ledger of *host* with its kubelet's *files* and running *pods*; the host itself does not change.
+
+    ``StateError`` if a file has a problem, or with the kubelet's message if a kubelet with the host's settings would
+    not start with it. A missing file counts as that of an idle machine.
+
+    A *running* kubelet does not check its files. Theirs may be such that it would not start again, while it counts with
+    what they say; that is a gap, not an error, if they belong to this machine.
+    """
+    for problem in files.problems:
+        raise StateError(problem.what)
+    gaps = [*files.gaps]
+    cpus = _cpus(host.cpus, files.cpu, gaps, policy=host.settings.cpus.policy, running=running)
+    memory = _memory(host.memory, files.memory, gaps, running=running)
+    devices = _devices(host.devices, files.devices, gaps)
+    ledger = replace(host.initial_ledger(), cpus=cpus, memory=memory, devices=devices)
+    pods = tuple(pods)
+    by_uid = {pod.uid: pod for pod in pods if pod.uid}
+    holders = {*cpus.held, *cpus.pod_held, *memory.held, *memory.pod_held, *devices.held}
+    unknown = tuple(sorted(holders - by_uid.keys()))
+    for pod in by_uid.values():
+        ledger = ledger.with_pod(AdmittedPod(pod, {}, fit_used(pod)))
+    for uid in unknown:
+        ledger = ledger.with_pod(_stand_in(uid, ledger))
+    gaps += [
+        f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files"
+        for pod in pods
+        if not pod.uid
+    ]
+    count = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
+    if unknown:
+        gaps.append(f"the state files do not contain the names and shared CPU use of {count}; give them with --pods")
+    if unknown and pods:
+        gaps.append(
+            f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}; "
+            "if they are gone, a kubelet frees their resources when it admits the next pod"
+        )
+    return RestoredLedger(ledger, tuple(gaps), unknown)
+
+
+def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, policy: str, running: bool) -> CpuLedger:
+    """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
+    if state is not None:
+        check_policy(cpu_file.FORMAT, configured=policy, stored=state.policy)
+    if state is None or provider.policy is CpuPolicy.NONE:
+        return provider.initial_ledger()
+    try:
+        ledger = provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
+    except StateError as error:
+        if not running:
+            raise
+        ledger = _unchecked_cpus(provider, state, error)
+        gaps.append(f"{cpu_file.NAME}: {error}; a kubelet would not start with it")
+    owned = {uid: ledger.owned(uid) for uid in sorted({*ledger.held, *ledger.pod_held})}
+    for (one, own), (other, theirs) in combinations(owned.items(), 2):
+        if own & theirs:  # the kubelet does not check this, but neither could be released
+            raise StateError(
+                f"pods {one} and {other} both hold CPUs {bits.show(own & theirs)}; delete one of them, "
+                f"or drain the node and delete its {cpu_file.NAME}"
+            )
+    orphans = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in ledger.held}
+    pod_held = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in orphans}
+    gaps += [
+        f"pod {uid} holds CPUs {bits.show(cpus)} as a whole, but its containers hold none; they stay unavailable"
+        for uid, cpus in sorted(orphans.items())
+    ]
+    return replace(ledger, pod_held=pod_held, lost=ledger.lost | bits.union(orphans.values()))
+
+
+def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -> CpuLedger:
+    """Return the ledger in *state* as it is; CPUs that it does not list are lost. Raise *error* for unknown CPUs."""
+    pod_held = state.pod_entries if provider.pod_level else {}
+    own = (cpus for containers in state.entries.values() for cpus in containers.values())
+    taken = bits.union((*own, *pod_held.values()))
+    everything = provider.view.all_cpus
+    if (taken | state.default) & ~everything:
+        raise error
+    idle = provider.initial_ledger()
+    shared = state.default & idle.shared & ~taken
+    lost = idle.shared & ~state.default & ~taken
+    return replace(idle, shared=shared, held=state.entries, pod_held=pod_held, lost=lost)
+
+
+def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[str], *, running: bool) -> MemoryLedger:
+    idle = provider.initial_ledger()
+    if state is not None:
+        check_policy(memory_file.FORMAT, configured=provider.settings.policy, stored=state.policy)
+    if state is None or provider.settings.policy is MemoryPolicy.NONE:
+        return idle
+    stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
+    try:
+        ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
+    except StateError as error:
+        layouts = [{id_: node.tables.keys() for id_, node in one.nodes.items()} for one in (stored, idle)]
+        if not running or layouts[0] != layouts[1]:
+            raise
+        ledger = stored if provider.settings.pod_level_managers else replace(stored, pod_held={})
+        gaps.append(f"{memory_file.NAME}: {error}; a kubelet would not start with it")
+    orphans = ledger.pod_held.keys() - ledger.held.keys()
+    gaps += [
+        f"pod {uid} holds memory as a whole, but its containers hold none; it stays unavailable"
+        for uid in sorted(orphans)
+    ]
+    pod_held = {uid: blocks for uid, blocks in ledger.pod_held.items() if uid not in orphans}
+    return replace(ledger, pod_held=pod_held)
+
+
+def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[str]) -> DeviceLedger:
+    """Return the device ledger in *state*, with the devices of the machine as far as they are known."""
+    if state is None:
+        return provider.initial_ledger()
+    ledger = DeviceLedger(nodes=provider.nodes)
+    for one in restore_devices(provider.devices, state):
+        preferred = one.resource in provider.preferred_allocation
+        ledger = ledger.announce(one.resource, one.devices.values(), preferred_allocation=preferred)
+        ledger = ledger if one.present else ledger.give_up(one.resource)
+        gaps += one.gaps
+    held: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
+    for entry in state.entries:
+        held.setdefault((entry.uid, entry.container), {})[entry.resource] = tuple(entry.nodes)
+    for (uid, container), devices in held.items():
+        try:
+            ledger = ledger.give(uid, container, devices=devices)
+        except StateError as error:
+            raise StateError(
+                f"pod {uid} container {container}: {error}; delete one of the two pods, "
+                f"or drain the node and delete its {device_file.NAME}"
+            ) from None
+    return ledger
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredDevices:
+    resource: str
+    devices: Mapping[str, Device]  #: by id
+    present: bool  #: whether the file or the machine lists the resource; if not, only held devices are known
+    gaps: tuple[str, ...]  #: what is uncertain, one sentence each
+
+
+def restore_devices(known: Iterable[Device], state: DeviceState) -> Iterator[RestoredDevices]:
+    """Yield the devices of each resource that is *known* or in *state*, sorted by resource.
+
+    The file has the ids of all healthy devices, but the NUMA nodes only of devices that a container holds. *Known*
+    devices provide the missing nodes: by id, or, if their ids are made up, by matching a device of the file with a
+    known device on the same nodes.
+    """
+    declared: dict[str, dict[str, Device]] = {}
+    for device in known:
+        declared.setdefault(device.resource, {})[device.id] = device
+    held: dict[str, dict[str, NodeSet]] = {}
+    for entry in state.entries:
+        own = held.setdefault(entry.resource, {})
+        for id_, nodes in entry.nodes.items():
+            own[id_] = bits.of(node for node in nodes if 0 <= node < bits.MAX_MEMBER)
+    for resource in sorted({*declared, *held, *state.registered}):
+        healthy = frozenset(state.registered[resource] or ()) if resource in state.registered else None
+        yield _match_devices(resource, declared.get(resource, {}), held=held.get(resource, {}), healthy=healthy)
+
+
+def _match_devices(
+    resource: str, declared: Mapping[str, Device], *, held: Mapping[str, NodeSet], healthy: Collection[str] | None
+) -> RestoredDevices:
+    """Match the devices of one resource; *healthy* is ``None`` if the file does not list the resource."""
+    listed = [*sorted(held, key=natural_sort_key), *sorted({*(healthy or ())} - held.keys(), key=natural_sort_key)]
+    spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed}, key=natural_sort_key)}
+    devices, moved, added = {}, [], []
+    for id_ in listed:
+        matching = [one for one in spare.values() if held.get(id_) in (None, one.nodes or 0)][:1]
+        found = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
+        if found is None:
+            added.append(id_)
+            found = Device(resource, id_, held.get(id_) or None, healthy=False)
+        elif id_ in held and held[id_] != (found.nodes or 0):
+            moved.append(id_)
+        devices[id_] = replace(found, id=id_, healthy=found.healthy if healthy is None else id_ in healthy)
+    unhealthy = [id_ for id_, device in spare.items() if device.healthy and healthy is not None]
+    for id_, device in spare.items():
+        devices[id_] = replace(device, healthy=device.healthy and healthy is None)
+    undeclared = [id_ for id_ in added if id_ in held and declared]
+    gaps = [
+        f"device{'s' if len(ids) > 1 else ''} {', '.join(ids)} of {resource} {'are' if len(ids) > 1 else 'is'} {what}"
+        for ids, what in (
+            (moved, "declared on other NUMA nodes than in the state files; using the declared nodes"),
+            (undeclared, "in the state files, but too few are declared on the same NUMA nodes; added there"),
+            (unhealthy, "declared but not healthy in the state files; treated as unhealthy"),
+        )
+        if ids
+    ]
+    if unplaced := len([id_ for id_ in added if id_ not in held]):
+        free = "a free device" if unplaced == 1 else f"{unplaced} free devices"
+        what = f"the topology of {free} of {resource}; give --devices {resource}=..."
+        gaps.append(f"the state files do not contain {what}")
+    return RestoredDevices(resource, devices, present=healthy is not None or bool(declared), gaps=tuple(gaps))
+
+
+def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
+    cpus = ledger.cpus.held.get(uid, {})
+    blocks = ledger.memory.held.get(uid, {})
+    devices = ledger.devices.held.get(uid, {})
+    containers = tuple(
+        Container(name, _guaranteed(cpus.get(name, 0), blocks.get(name, ()), devices.get(name, {})))
+        for name in sorted({*cpus, *blocks, *devices})
+    )
+    whole = _guaranteed(ledger.cpus.pod_held.get(uid, 0), ledger.memory.pod_held.get(uid, ()), {})
+    pod = Pod(
+        name=uid,
+        namespace="",
+        uid=uid,
+        containers=containers,
+        resources=whole,
+        # Only Guaranteed pods hold CPUs or memory; any pod can hold devices.
+        recorded_qos=QoS.GUARANTEED if cpus or blocks or whole.requests else None,
+    )
+    # Its containers may use the same CPUs and devices one after the other.
+    sizes = _sizes(ledger.memory.pod_held.get(uid) or chain.from_iterable(blocks.values()))
+    resources = sorted({resource for own in devices.values() for resource in own})
+    usage = FitRequest(
+        milli_cpu=1000 * ledger.cpus.owned(uid).bit_count(),
+        memory=sizes.pop(MEMORY, 0),
+        ephemeral_storage=0,
+        scalars=sizes | {resource: len(ledger.devices.owned(uid, resource)) for resource in resources},
+    )
+    return AdmittedPod(pod, {}, usage)
+
+
+def _guaranteed(cpus: bits.CpuSet, blocks: Iterable[Block], devices: Mapping[str, tuple[str, ...]]) -> Resources:
+    amounts = {CPU: Quantity.of(cpus.bit_count())} if cpus else {}
+    for type_, size in _sizes(blocks).items():
+        amounts[type_] = Quantity.of(size, QuantityFormat.BINARY_SI)
+    amounts |= {resource: Quantity.of(len(ids)) for resource, ids in devices.items()}
+    return Resources(amounts, amounts)
+
+
+def _sizes(blocks: Iterable[Block]) -> dict[str, int]:
+    sizes: Counter[str] = Counter()
+    for block in blocks:
+        sizes[block.type] += block.size
+    return dict(+sizes)  # without empty ones
+
+
+def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> KubeletFiles:
+    """Return the states with which a kubelet with this host's settings starts.
+
+    The ledger does not contain the plugins' *responses*. Without one, a kubelet would restart the container without
+    the device files and variables of its devices, so a missing response is a gap.
+
+    A kubelet cannot start with one of these states: all CPUs are exclusive, none shared (``docs/why/differences.md``).
+    """
+    ledger, settings = host.ledger, host.settings
+    entries = tuple(
+        DeviceEntry(
+            uid=uid,
+            container=container,
+            resource=resource,
+            devices=_ids_by_node(ledger.devices, resource, ids),
+            response=(responses or {}).get((uid, container, resource), b""),
+        )
+        for uid, containers in sorted(ledger.devices.held.items())
+        for container, own in sorted(containers.items())
+        for resource, ids in sorted(own.items())
+    )
+    registered = {
+        resource: inventory.names(inventory.healthy)
+        for resource, inventory in sorted(ledger.devices.inventories.items())
+        if inventory.registered
+    }
+    unknown = sorted({one.resource for one in entries if not one.response})
+    return KubeletFiles(
+        cpu=CpuState(
+            policy=settings.cpus.policy,
+            # A kubelet requires that every CPU is listed, so lost ones are shared again.
+            default=ledger.cpus.shared | ledger.cpus.lost,
+            entries=ledger.cpus.held,
+            pod_entries=ledger.cpus.pod_held,
+            baselines=ledger.cpus.held if settings.gates.on(cpu_file.BASELINES_GATE) else {},
+        ),
+        memory=_memory_state(ledger.memory, policy=settings.memory_policy),
+        devices=DeviceState(entries=entries, registered=registered),
+        gaps=tuple(f"the Allocate response of the plugin of {resource} is unknown" for resource in unknown),
+    )
+
+
+def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
+    """Return the state without empty blocks of types that the machine does not have: a kubelet rejects those."""
+    types = {type_ for node in ledger.nodes.values() for type_ in node.tables}
+    nodes = dict(ledger.nodes)
+    held: dict[str, dict[str, tuple[Block, ...]]] = {}
+    for uid, containers in ledger.held.items():
+        held[uid] = {name: tuple(one for one in own if one.type in types) for name, own in containers.items()}
+        if uid in ledger.pod_held:  # blocks of its containers do not count
+            continue
+        for block in chain.from_iterable(containers.values()):
+            for id_ in bits.members(block.nodes) if block.type not in types else ():
+                left = nodes[id_].assignments - 1
+                nodes[id_] = nodes[id_]._replace(cells=nodes[id_].cells if left else 1 << id_, assignments=left)
+    return MemoryState(policy=policy, machine_state=nodes, entries=held, pod_entries=ledger.pod_held)
+
+
+def _ids_by_node(ledger: DeviceLedger, resource: str, ids: tuple[str, ...]) -> dict[int, tuple[str, ...]]:
+    """Return NUMA node → *ids*; a device that no longer exists has no node."""
+    inventory = ledger.inventories.get(resource)
+    nodes: dict[int, tuple[str, ...]] = {}
+    for id_ in ids:
+        known = inventory.devices[inventory.indexes[id_]].nodes if inventory and id_ in inventory.indexes else None
+        for node in bits.members(known) if known else (NO_NODE,):
+            nodes[node] = (*nodes.get(node, ()), id_)
+    return nodes

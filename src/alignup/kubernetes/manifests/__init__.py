@@ -1,0 +1,1 @@
+"""Manifests: YAML and JSON as Kubernetes reads them, pods and workloads."""

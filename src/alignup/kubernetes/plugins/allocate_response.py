@@ -1,0 +1,114 @@
+"""What a device plugin's Allocate returns for a container: environment, mounts, device nodes, annotations, CDI names.
+
+The response is stored with the container's placement, so that a container that restarts while the plugin is down gets
+the same settings.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from alignup.align.errors import ParseError, StateError
+from alignup.documents import codec
+from alignup.wire import device_plugin_pb2 as wire
+
+_LOG = logging.getLogger(__name__)
+_FIELDS = {"envs", "mounts", "devices", "annotations", "cdi"}
+_INVALID = "not a stored device plugin response"
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class MountSpec:
+    container_path: str
+    host_path: str
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """A host device to make available in a container; ``permissions`` combine r, w and m."""
+
+    container_path: str
+    host_path: str
+    permissions: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocateResponse:
+    envs: Mapping[str, str] = field(default_factory=dict)
+    mounts: tuple[MountSpec, ...] = ()
+    devices: tuple[DeviceSpec, ...] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    cdi: tuple[str, ...] = ()  #: names of CDI devices
+
+    @classmethod
+    def from_message(cls, message: wire.ContainerAllocateResponse) -> Self:
+        return cls(
+            envs=dict(sorted(message.envs.items())),
+            mounts=tuple(MountSpec(one.container_path, one.host_path, one.read_only) for one in message.mounts),
+            devices=tuple(DeviceSpec(one.container_path, one.host_path, one.permissions) for one in message.devices),
+            annotations=dict(sorted(message.annotations.items())),
+            cdi=tuple(one.name for one in message.cdi_devices),
+        )
+
+    def to_message(self) -> wire.ContainerAllocateResponse:
+        """Return the protobuf message; its bytes are ``AllocResp`` in the kubelet's checkpoint."""
+        return wire.ContainerAllocateResponse(
+            envs=self.envs,
+            mounts=[wire.Mount(**asdict(one)) for one in self.mounts],
+            devices=[wire.DeviceSpec(**asdict(one)) for one in self.devices],
+            annotations=self.annotations,
+            cdi_devices=[wire.CDIDevice(name=name) for name in self.cdi],
+        )
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Read ``AllocResp`` of the kubelet's checkpoint; raise ``StateError`` if it is no such message."""
+        try:
+            return cls.from_message(wire.ContainerAllocateResponse.FromString(data))
+        except DecodeError as error:
+            raise StateError(str(error)) from error
+
+    @classmethod
+    def from_document(cls, document: object) -> Self:
+        """Read the output of :meth:`to_document`; raise ``StateError`` if it is anything else."""
+        if not isinstance(document, dict) or document.keys() != _FIELDS:
+            raise StateError(f"{_INVALID}: it must have exactly the keys {', '.join(sorted(_FIELDS))}")
+        try:
+            return codec.convert(document, cls)
+        except ParseError as error:
+            raise StateError(f"{_INVALID}: {error}") from error
+
+    def to_document(self) -> dict[str, Any]:
+        document: dict[str, Any] = codec.load(codec.encode(self))  # with lists, as it is read back
+        return document
+
+
+def merge_responses(responses: Mapping[str, AllocateResponse]) -> AllocateResponse:
+    """Combine the responses of several resources; of conflicting values the first one wins, and a warning is logged.
+
+    Resources are merged in order of their names, so the result is deterministic; the kubelet merges in random order.
+    """
+    ordered = [responses[resource] for resource in sorted(responses)]
+    mounts = ((one.container_path, one) for response in ordered for one in response.mounts)
+    devices = ((one.container_path, one) for response in ordered for one in response.devices)
+    return AllocateResponse(
+        envs=_first_wins("environment variable", (item for one in ordered for item in one.envs.items())),
+        mounts=tuple(_first_wins("mount", mounts).values()),
+        devices=tuple(_first_wins("device node", devices).values()),
+        annotations=_first_wins("annotation", (item for one in ordered for item in one.annotations.items())),
+        cdi=tuple(dict.fromkeys(name for one in ordered for name in one.cdi)),
+    )
+
+
+def _first_wins(kind: str, items: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:
+    merged: dict[str, _Value] = {}
+    for key, value in items:
+        if merged.setdefault(key, value) != value:
+            _LOG.warning("device plugins disagree on %s %s: used=%s ignored=%s", kind, key, merged[key], value)
+    return merged

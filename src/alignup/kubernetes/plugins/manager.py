@@ -1,0 +1,213 @@
+"""The device plugin manager: registers device plugins, follows their device lists, and calls them.
+
+    async with DevicePluginManager(directory, listener, metrics=metrics) as manager:
+        ids = await manager.preferred(wanted)
+        response = await manager.allocate("example.com/gpu", ids)
+        await manager.pre_start("example.com/gpu", ids)
+
+Each plugin has its own connection and tasks, so a slow or hanging plugin delays only the callers that wait for it.
+
+Plugins register at ``kubelet.sock`` in the directory, and watch the directory: when ``kubelet.sock`` is recreated and
+their own socket is gone, they register again.
+"""
+
+import asyncio
+import logging
+import stat
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Literal, Protocol, Self
+
+from alignup.align.bits import quote
+from alignup.align.devices.provider import PreferenceRequest
+from alignup.align.errors import ListenError, PluginError
+from alignup.align.workload import names
+from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins.allocate_response import AllocateResponse
+from alignup.kubernetes.plugins.endpoint import Endpoint, PluginTimeouts
+from alignup.kubernetes.plugins.resources import ChangeNotifier, Clock, DeviceListener, EndpointStore, ResourceStatus
+from alignup.wire import device_plugin_pb2 as wire
+
+SOCKET = "kubelet.sock"
+VERSION = "v1beta1"
+EXPIRY_INTERVAL = 10.0  #: seconds between checks for resources whose grace period is over
+
+_NOT_FOUND = "endpoint not found in cache for a registered resource:"
+_LOG = logging.getLogger(__name__)
+_REGISTRATION = wire.DESCRIPTOR.services_by_name["Registration"]
+
+PodResourcesMethod = Literal["list", "get", "get_allocatable"]
+
+
+class PluginMetrics(Protocol):
+    """Counters and durations of device plugins and of the PodResources endpoint, including failed calls."""
+
+    def count_registration(self, resource: str) -> None: ...
+    def observe_allocation(self, resource: str, seconds: float) -> None: ...
+    def count_request(self, method: PodResourcesMethod) -> None: ...
+    def count_error(self, method: PodResourcesMethod) -> None: ...
+
+
+class DevicePluginManager:
+    """Accepts plugins in *directory* while entered, and reports device changes to *listener*."""
+
+    def __init__(
+        self,
+        directory: Path,
+        listener: DeviceListener,
+        *,
+        metrics: PluginMetrics,
+        timeouts: PluginTimeouts | None = None,
+        now: Clock = time.monotonic,
+    ) -> None:
+        self._directory = directory
+        self._metrics = metrics
+        self._timeouts = timeouts or PluginTimeouts()
+        self._notifier = ChangeNotifier(listener, self.status)
+        self._store = EndpointStore(now=now, changed=self._notifier.changed, grace=self._timeouts.reconnect)
+        self._watchers: dict[Endpoint, asyncio.Task[None]] = {}
+        self._closing: dict[Endpoint, asyncio.Task[None]] = {}
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Remove all sockets in the directory, and listen; raise ``ListenError`` if another server listens."""
+        socket = self._directory / SOCKET
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._notifier.close)
+            stack.push_async_callback(self._disconnect_all)
+            expiry = asyncio.create_task(self._expire(), name="expire device resources")
+            stack.callback(expiry.cancel)
+            rpc.check_socket_path(socket)
+            _clear_sockets(self._directory)
+            methods: dict[str, rpc.Method] = {"Register": (wire.RegisterRequest, self._register)}
+            await stack.enter_async_context(rpc.serve(socket, _REGISTRATION, methods))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Disconnect without notifying the listener: the devices are as healthy as before."""
+        await self._stack.aclose()
+
+    def expect(self, resources: Iterable[str]) -> None:
+        """After a restart: remove these *resources* unless their plugins register within the grace period.
+
+        Call this while the manager is entered.
+        """
+        self._store.expect(resources)
+
+    def status(self, resource: str) -> ResourceStatus:
+        return self._store.status(resource)
+
+    async def settled(self) -> None:
+        """Return once the listener knows every change so far."""
+        while tasks := self._notifier.tasks.values():
+            await asyncio.wait(tasks)
+
+    async def preferred(self, wanted: PreferenceRequest) -> tuple[str, ...]:
+        return await self._primary(wanted.resource, wanted.available).preferred(wanted)
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> AllocateResponse:
+        start = time.perf_counter()
+        try:
+            return await self._primary(resource, ids, unknown="unknown Device Plugin").allocate(ids)
+        finally:
+            self._metrics.observe_allocation(resource, time.perf_counter() - start)
+
+    async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
+        if not self._store.needs_pre_start(resource):
+            return
+        endpoint = self._primary(resource, ids)
+        try:
+            await endpoint.pre_start(ids)
+        except PluginError as error:
+            raise PluginError(f"device plugin PreStartContainer rpc failed with err: {error}") from error
+
+    def _primary(self, resource: str, ids: Sequence[str], *, unknown: str = _NOT_FOUND) -> Endpoint:
+        endpoint = self._store.primary(resource, ids)
+        if endpoint is None:
+            raise PluginError(f"{unknown} {resource}")
+        return endpoint
+
+    async def _register(self, request: wire.RegisterRequest) -> wire.Empty:
+        resource = request.resource_name
+        self._metrics.count_registration(resource)
+        try:
+            _check_request(request)
+            socket = socket_path(self._directory, request.endpoint)
+            endpoint = await Endpoint.dial(resource, socket, timeouts=self._timeouts)
+        except PluginError as error:
+            _LOG.warning("device plugin rejected: resource=%s error=%s", quote(resource), error)
+            raise rpc.StatusError(str(error)) from error
+        replaced = self._store.connect(endpoint)
+        self._watchers[endpoint] = asyncio.create_task(self._watch(endpoint), name=f"watch {endpoint}")
+        _LOG.info("device plugin connected: resource=%s socket=%s", resource, socket)
+        if replaced is not None:  # close it when its pending calls are done
+            self._watchers.pop(replaced).cancel()
+            task = asyncio.create_task(replaced.close(grace=self._timeouts.allocate), name=f"close {replaced}")
+            self._closing[replaced] = task
+            task.add_done_callback(lambda _: self._closing.pop(replaced))
+        return wire.Empty()
+
+    async def _watch(self, endpoint: Endpoint) -> None:
+        reason = "its device list ended"
+        try:
+            async for devices in endpoint.watch():
+                self._store.list(endpoint, devices)
+        except PluginError as error:
+            reason = str(error)
+        except Exception as error:  # noqa: BLE001 - a bad plugin must not affect others
+            reason = f"internal error: {type(error).__name__}: {error}"
+        if self._store.is_connected(endpoint):
+            _LOG.warning(
+                "device plugin stopped: resource=%s socket=%s reason=%s", endpoint.resource, endpoint.socket, reason
+            )
+            self._store.disconnect(endpoint)
+        del self._watchers[endpoint]
+        await endpoint.close()
+
+    async def _disconnect_all(self) -> None:
+        tasks = self._watchers | self._closing
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        for endpoint in tasks:
+            await endpoint.close()
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRY_INTERVAL)
+            for resource in self._store.expire():
+                _LOG.warning("device plugin did not come back in time: resource=%s removed", resource)
+
+
+def _check_request(request: wire.RegisterRequest) -> None:
+    """Raise ``PluginError``, with the kubelet's text, for a plugin that the kubelet rejects."""
+    if request.version != VERSION:
+        what = f"requested API version {quote(request.version)} is not supported by kubelet"
+        raise PluginError(f"{what}. Supported version is [{quote(VERSION)}]")
+    if not names.is_extended(request.resource_name):
+        raise PluginError(f"the ResourceName {quote(request.resource_name)} is invalid")
+
+
+def socket_path(directory: Path, endpoint: str) -> Path:
+    """Return the socket of a plugin; raise ``PluginError`` unless *endpoint* is the name of a file in *directory*."""
+    if endpoint in {"", ".", "..", SOCKET} or "/" in endpoint or "\0" in endpoint:
+        what = f"the endpoint {quote(endpoint)} is not the name of a socket of a device plugin"
+        raise PluginError(f"{what}: it must be a file in the plugin directory, without a path")
+    return directory.absolute() / endpoint
+
+
+def _clear_sockets(directory: Path) -> None:
+    """Create *directory* if needed, and remove every socket in it; other files stay."""
+    try:
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        for path in directory.iterdir():
+            if stat.S_ISSOCK(path.lstat().st_mode):
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise ListenError(
+            f"cannot use the device plugin directory {directory}: {error.strerror}\n"
+            "choose a directory that this user may write to"
+        ) from error

@@ -1,0 +1,215 @@
+"""Recorded machines: archives of the few files that describe a machine.
+
+A recording has what discovery reads and nothing that identifies the machine: no host name, serial number, address or
+product name. Of ``/proc/cpuinfo`` and the ``meminfo`` files only the needed lines are kept. PCI devices become plain
+directories, because the path of a device can name a virtual machine. The same machine gives the same bytes.
+
+Archives are untrusted and never unpacked to disk: their files are read into memory, up to the limits in ``limits``.
+Names and links that lead outside are rejected, and so are sparse files, whose content can be longer than the archive.
+"""
+
+import gzip
+import io
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+from alignup.align.errors import SourceError
+from alignup.machines import compression, limits
+from alignup.machines.file_reader import ArchiveFiles, DirectoryFiles, FileReader, max_bytes
+from alignup.machines.system import BUS
+from alignup.machines.topology import CPU, NODE
+
+_TOPOLOGY = (
+    *("core_id", "physical_package_id", "die_id", "cluster_id", "book_id", "drawer_id"),
+    *("core_cpus", "core_cpus_list", "thread_siblings", "thread_siblings_list"),
+    *("package_cpus", "package_cpus_list", "core_siblings", "core_siblings_list"),
+    *("die_cpus", "die_cpus_list", "cluster_cpus", "cluster_cpus_list"),
+)
+_CACHE = ("id", "level", "type", "size", "shared_cpu_list", "shared_cpu_map")
+_PCI = ("class", "vendor", "device", "numa_node", "local_cpulist", "local_cpus")
+_CPUINFO = re.compile(r"(processor\s*:|physical id\s*:|core id\s*:|siblings\s*:|cpu cores\s*:|vendor_id\s*:)")
+_CHUNK = 1 << 15
+_STEPS = {"..": -1, "": 0, ".": 0}  #: how much deeper a part of a path leads; 1 for all others
+_MEMINFO = re.compile(r"(Node [0-9]+ )?(MemTotal|HugePages_[A-Za-z]+|Hugepagesize|Hugetlb):")
+
+
+def record(root: Path, file: Path) -> None:
+    """Write the machine at *root* to the ``.tar.gz`` *file*, replacing it atomically."""
+    files = FileReader(DirectoryFiles(os.fspath(root)))
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", compresslevel=6, fileobj=packed, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.USTAR_FORMAT) as archive,
+    ):
+        for member, content in _members(files):
+            archive.addfile(member, io.BytesIO(content))
+    written = file.with_name(f".{file.name}.part")
+    try:
+        written.write_bytes(packed.getvalue())
+        written.replace(file)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def read_archive(file: Path) -> ArchiveFiles:
+    """The files in a tar archive, with gzip, bzip2, xz, zstd or without; ``SourceError`` if it exceeds a limit."""
+    with file.open("rb") as stored, compression.open_decompressed(stored, name=str(file)) as source:
+        reader = _ArchiveReader(file, source)
+        try:
+            reader.read_members()
+        except (tarfile.TarError, *compression.ERRORS, RecursionError, ValueError) as error:
+            raise SourceError(f"{file} is not a machine archive: {error}") from error
+    contents, links = reader.contents, reader.links
+    tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
+    if "sys" not in tops and len(tops) == 1:  # a single top-level directory
+        cut = len(tops.pop()) + 1
+        contents = {path[cut:]: content for path, content in contents.items()}
+        links = {path[cut:]: target for path, target in links.items()}
+    return ArchiveFiles.of(contents, links)
+
+
+class _ArchiveReader(io.RawIOBase):
+    """Collects the members of an archive; ``tarfile`` reads its bytes through this object, which limits them."""
+
+    def __init__(self, file: Path, source: compression.Content) -> None:
+        self.contents: dict[str, bytes] = {}
+        self.links: dict[str, str] = {}
+        self._file, self._source = file, source
+        self._left = limits.MAX_ARCHIVE_BYTES
+        self._header = 0  #: bytes read since the last member or part of its content
+        self._kept = 0  #: bytes of names and contents
+
+    def read(self, size: int = -1) -> bytes:
+        wanted = self._left + 1 if size < 0 else min(size, self._left + 1)
+        chunk = self._source.read(wanted)
+        self._left -= len(chunk)
+        self._header += len(chunk)
+        if self._left < 0:
+            raise self._rejected(f"it decompresses to more than {limits.MAX_ARCHIVE_BYTES} bytes")
+        if self._header > limits.MAX_HEADER_BYTES:
+            raise self._rejected(f"a member has headers of more than {limits.MAX_HEADER_BYTES} bytes")
+        return chunk
+
+    def read_members(self) -> None:
+        with tarfile.open(fileobj=self, mode="r|") as archive:
+            count = 0
+            while (member := archive.next()) is not None:
+                archive.members = []  # type: ignore[attr-defined] # the archive would keep all of them
+                self._header = 0
+                count += 1
+                if count > limits.MAX_MEMBERS:
+                    raise self._rejected(f"it has more than {limits.MAX_MEMBERS} members")
+                if len(archive.pax_headers) > limits.MAX_GLOBAL_HEADERS:
+                    raise self._rejected(f"it has more than {limits.MAX_GLOBAL_HEADERS} global headers")
+                self._add(archive, member)
+
+    def _add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        name = member.name if len(member.name) <= limits.MAX_PATH else f"{member.name[:40]}…"
+        parts = [part for part in member.name.split("/") if part not in {"", "."}]
+        if max(len(member.name), len(member.linkname)) > limits.MAX_PATH or len(parts) > limits.MAX_PATH_PARTS:
+            most = f"{limits.MAX_PATH} characters or {limits.MAX_PATH_PARTS} directories"
+            raise self._rejected(f"the path {name!r} or its target has more than {most}")
+        if member.name.startswith("/") or ".." in parts:
+            raise self._rejected(f"{name!r} leads outside")
+        path = "/".join(parts)
+        self._keep(len(path) + len(member.linkname))
+        if member.issym():
+            # Inside the archive, whether or not the target exists.
+            depths = accumulate(_STEPS.get(part, 1) for part in member.linkname.split("/"))
+            if member.linkname.startswith("/") or min(depths) < 1 - len(parts):
+                raise self._rejected(f"the link {name!r} leads outside")
+            self.links[path] = member.linkname
+        elif member.issparse():
+            raise self._rejected(f"{name!r} is a sparse file")
+        elif member.isreg():
+            # In an archive with a single top-level directory, that comes before proc.
+            limit = max_bytes(path if parts[:1] == ["proc"] else "/".join(parts[1:]))
+            self.contents[path] = self._content(archive, member, limit)
+        elif member.isdir():
+            self.links.pop(path, None)
+            self.contents.setdefault(f"{path}/", b"")
+        else:
+            raise self._rejected(f"{name!r} is neither a file, a directory nor a link")
+
+    def _content(self, archive: tarfile.TarFile, member: tarfile.TarInfo, limit: int) -> bytes:
+        """The content up to one byte more than *limit*, which shows that it is too long; the rest is skipped."""
+        content = bytearray()
+        file = archive.extractfile(member)
+        while file and (chunk := file.read(_CHUNK)):
+            self._header = 0
+            taken = chunk[: limit + 1 - len(content)]
+            self._keep(len(taken))
+            content += taken
+        return bytes(content)
+
+    def _keep(self, size: int) -> None:
+        self._kept += size
+        if self._kept > limits.MAX_ARCHIVE_CONTENT_BYTES:
+            raise self._rejected(f"its names and contents have more than {limits.MAX_ARCHIVE_CONTENT_BYTES} bytes")
+
+    def _rejected(self, reason: str) -> SourceError:
+        return SourceError(f"{self._file} is rejected: {reason}")
+
+
+def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    for path in _recorded_paths(files):
+        member = tarfile.TarInfo(path)
+        target = files.link(path)
+        if path.endswith("/"):
+            member.type, member.mode = tarfile.DIRTYPE, 0o755
+            yield member, b""
+        elif target is not None:
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            yield member, b""
+        elif (content := _recorded_content(files, path)) is not None:
+            member.size = len(content)
+            yield member, content
+
+
+def _recorded_content(files: FileReader, path: str) -> bytes | None:
+    if path.startswith(BUS):
+        address, _, name = path.removeprefix(f"{BUS}/").partition("/")
+        here = files.resolve(f"{BUS}/{address}")
+        read = files.read(f"{here}/{name}") if here else None
+    else:
+        read = files.read(path)
+    lines = {"cpuinfo": _CPUINFO, "meminfo": _MEMINFO}.get(path.rpartition("/")[2])
+    if read is not None and lines:
+        read = "".join(line for line in read.splitlines(keepends=True) if lines.match(line))
+    return None if read is None else read.encode("latin-1")
+
+
+def _recorded_paths(files: FileReader) -> Iterator[str]:
+    """Every path that may describe the machine, existing or not."""
+    yield from ("proc/cpuinfo", "proc/meminfo")
+    yield from (f"{CPU}/{name}" for name in ("online", "offline", "present", "possible"))
+    for cpu in files.read_numbered(CPU, "cpu"):
+        here = f"{CPU}/cpu{cpu}"
+        yield f"{here}/"
+        yield f"{here}/online"
+        yield from (f"{here}/topology/{name}" for name in _TOPOLOGY)
+        indexes = [name for name in files.names(f"{here}/cache") if name.startswith("index")]
+        yield from (f"{here}/cache/{index}/{name}" for index in indexes for name in _CACHE)
+        yield from (f"{here}/node{node}" for node in files.read_numbered(here, "node"))
+    yield from (f"{NODE}/{name}" for name in ("online", "possible"))
+    for node in files.read_numbered(NODE, "node"):
+        here = f"{NODE}/node{node}"
+        yield f"{here}/"
+        yield from (f"{here}/{name}" for name in ("cpulist", "cpumap", "distance", "meminfo"))
+        yield from (f"{here}/cpu{cpu}" for cpu in files.read_numbered(here, "cpu"))
+        yield from _hugepage_paths(files, f"{here}/hugepages")
+    yield from _hugepage_paths(files, "sys/kernel/mm/hugepages")
+    if files.has(BUS):
+        yield f"{BUS}/"
+    for address in files.names(BUS):
+        yield from (f"{BUS}/{address}/{name}" for name in _PCI)
+
+
+def _hugepage_paths(files: FileReader, path: str) -> Iterator[str]:
+    if files.has(path):
+        yield f"{path}/"
+    yield from (f"{path}/{size}/{name}" for size in files.names(path) for name in ("nr_hugepages", "free_hugepages"))

@@ -1,0 +1,259 @@
+"""A machine from hwloc's XML, as ``lstopo machine.xml`` writes it (formats 1 and 2).
+
+Every object has its set of CPUs, so nesting matters only for devices. hwloc gives memory-only nodes the CPUs near them
+and does not mark them: where nodes share CPUs, the smallest node has them, and of equal ones the first. The report of
+cAdvisor is inferred for an ordinary kernel.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from xml.parsers import expat
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet
+from alignup.align.distances import Distances
+from alignup.align.errors import SourceError
+from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, PciDevice, split_repeated_pci
+from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES
+from alignup.machines import cadvisor
+from alignup.machines.limits import MAX_XML_DEPTH, MAX_XML_OBJECTS, MAX_XML_VALUES
+from alignup.machines.topology import number_groups
+
+_WORD = re.compile(r"(0x)?[0-9a-fA-F]{0,8}", re.ASCII)
+_PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.ASCII)
+_NO_INDEX = (1 << 32) - 1
+_ATTRIBUTES = {"cpuset", "depth", "local_memory", "os_index", "pci_busid", "pci_type"}
+_TYPES = {"Package": "package", "Socket": "package", "NUMANode": "numa", "L3Cache": "l3", "PCIDev": "pci"}
+
+
+@dataclass(slots=True)
+class _Object:
+    kind: str
+    attributes: dict[str, str]
+    parent: "_Object | None"
+    pages: list[HugePages] = field(default_factory=list)
+
+    @property
+    def type(self) -> str:
+        if self.kind == "Cache":
+            return f"l{self.attributes.get('depth', '')}"
+        return _TYPES.get(self.kind, self.kind.lower())
+
+    @property
+    def index(self) -> int | None:
+        number = _integer(self.attributes.get("os_index"))
+        return None if number is None or number == _NO_INDEX else number
+
+    @property
+    def cpus(self) -> CpuSet:
+        return _bitmap(self.attributes.get("cpuset"))
+
+
+@dataclass(slots=True)
+class _DistanceElement:
+    """A ``distances`` element: values as written, over nodes by id or, in format 1, in order."""
+
+    indexes: list[str] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+
+
+def parse(text: str, *, name: str = "the text") -> Machine:
+    reader = _Reader(name)
+    try:
+        reader.feed(text)
+    except expat.ExpatError as error:
+        what = f"not valid XML: {expat.ErrorString(error.code)}"
+        raise SourceError(what, file=name, line=error.lineno) from error
+    return _machine(reader, name=name)
+
+
+class _Reader:
+    """Collects the objects of the file in order; rejects entities, which can expand without limit."""
+
+    def __init__(self, name: str) -> None:
+        self.objects: list[_Object] = []
+        self.distances: list[_DistanceElement] = []
+        self._name = name
+        self._open: list[_Object | None] = []
+        self._text: list[str] | None = None
+        self._values = 0
+
+    def feed(self, text: str) -> None:
+        parser = expat.ParserCreate()
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._characters
+        parser.EntityDeclHandler = self._entity
+        # The text is encoded here, so the declared encoding no longer applies.
+        parser.Parse(re.sub(r"^\s*<\?xml[^>]*\?>", "", text).encode(), True)  # noqa: FBT003 - expat takes no keywords
+
+    def _entity(self, name: str, *_: object) -> None:
+        raise SourceError(f"{self._name} is rejected: it declares the entity {name!r}")
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        if not self._open and tag != "topology":
+            raise SourceError(f"{self._name} is XML, but not from hwloc: expected <topology>, found <{tag[:40]}>")
+        if len(self._open) > MAX_XML_DEPTH:
+            raise SourceError(f"{self._name} is rejected: its objects are nested more than {MAX_XML_DEPTH} levels deep")
+        parent = self._open[-1] if self._open else None
+        self._open.append(parent)
+        if tag == "object":
+            kept = {name: value for name, value in attributes.items() if name in _ATTRIBUTES}
+            found = _Object(attributes.get("type", ""), kept, parent)
+            self._open[-1] = found
+            self.objects.append(found)
+            if len(self.objects) > MAX_XML_OBJECTS:
+                raise SourceError(f"{self._name} is rejected: it has more than {MAX_XML_OBJECTS} objects")
+        elif tag == "page_type" and parent:
+            size, count = _integer(attributes.get("size")), _integer(attributes.get("count"))
+            self._count(1)
+            parent.pages.append(HugePages(size or 0, count or 0))
+        elif tag == "distances" or (tag == "distances2" and attributes.get("type") == "NUMANode"):
+            self._count(1)
+            self.distances.append(_DistanceElement())
+        elif tag == "latency" and self.distances:
+            self._count(1)
+            self.distances[-1].values.append(attributes.get("value", ""))
+        elif tag in {"indexes", "u64values"}:
+            self._text = []
+
+    def _characters(self, text: str) -> None:
+        if self._text is not None:
+            self._text.append(text)
+
+    def _end(self, tag: str) -> None:
+        self._open.pop()
+        if self._text is not None and self.distances:
+            into = self.distances[-1].indexes if tag == "indexes" else self.distances[-1].values
+            found = "".join(self._text).split(maxsplit=MAX_XML_VALUES)
+            self._count(len(found))
+            into += found
+        self._text = None
+
+    def _count(self, values: int) -> None:
+        """Count page sizes and distances."""
+        self._values += values
+        if self._values > MAX_XML_VALUES:
+            raise SourceError(f"{self._name} is rejected: it has more than {MAX_XML_VALUES} page sizes and distances")
+
+
+def _machine(reader: _Reader, *, name: str) -> Machine:
+    by_type: dict[str, list[_Object]] = {}
+    for each in reader.objects:
+        by_type.setdefault(each.type, []).append(each)
+    units = _numbered(by_type.get("pu", ()), "CPUs", most=MAX_CPUS, below=MAX_CPU_ID, name=name)
+    nodes = _numbered(by_type.get("numa", ()), "NUMA nodes", most=MAX_NODES, below=MAX_NODE_ID, name=name)
+    online = bits.of(unit.index or 0 for unit in units)
+    if not online:
+        raise SourceError(f"{name} has no CPUs: expected objects of type PU with an os_index")
+    node_by_cpu: dict[int, int] = {}
+    for node in sorted(nodes, key=lambda node: node.cpus.bit_count()):
+        node_by_cpu = dict.fromkeys(bits.members(node.cpus & online), node.index or 0) | node_by_cpu
+    sockets = number_groups(
+        (each.index, each.cpus & online) for each in by_type.get("package", ()) if each.cpus & online
+    )
+    caches = number_groups((each.index, each.cpus & online) for each in by_type.get("l3", ()))
+    cores: dict[int, int] = {}
+    for core in by_type.get("core", ()):
+        if threads := core.cpus & online:
+            cores |= dict.fromkeys(bits.members(threads), (threads & -threads).bit_length() - 1)
+    gaps = ["the report of cAdvisor is inferred for an ordinary kernel"]
+    gaps += _socket_gaps(by_type.get("package", ()), online)
+    distances = _distances(reader.distances, nodes)
+    if distances is None:
+        gaps.append("the distances between NUMA nodes are unknown")
+    without_memory = bits.of(node.index or 0 for node in nodes if "local_memory" not in node.attributes)
+    if without_memory:
+        gaps.append(f"hwloc reports no memory on NUMA nodes {bits.show(without_memory)}, which may mean unknown")
+    pci, repeated = split_repeated_pci(_pci_devices(by_type.get("pci", ())[: MAX_PCI_DEVICES + 1], node_by_cpu))
+    machine = Machine(
+        cpus=tuple(
+            Cpu(cpu, cores.get(cpu, cpu), sockets.get(cpu, -1), node_by_cpu.get(cpu), caches.get(cpu))
+            for cpu in bits.members(online)
+        ),
+        nodes=tuple(sorted(map(_node, nodes), key=lambda node: node.id)),
+        distances=distances,
+        pci=pci,
+        gaps=(*gaps, *repeated),
+    ).checked()
+    return replace(machine, report=cadvisor.infer_report(machine)).checked()
+
+
+def _numbered(objects: Iterable[_Object], what: str, *, most: int, below: int, name: str) -> list[_Object]:
+    """The *objects* with a number."""
+    found = [each for each in objects if each.index is not None and each.index >= 0]
+    if len(found) > most:
+        raise SourceError(f"{name} has {len(found)} {what}: expected at most {most}")
+    if too_large := next((each.index for each in found if (each.index or 0) >= below), None):
+        raise SourceError(f"{name} has {what} with the number {too_large}: expected at most {below - 1}")
+    return found
+
+
+def _socket_gaps(packages: Sequence[_Object], online: CpuSet) -> Iterator[str]:
+    without_cpus = sum(not each.cpus & online for each in packages)
+    if without_cpus == len(packages):
+        yield "hwloc reports no sockets"
+    elif without_cpus:
+        yield f"{without_cpus} of {len(packages)} sockets have no CPUs; they are left out"
+
+
+def _node(found: _Object) -> NumaNode:
+    """A node with its huge pages; the smallest listed size is the base page."""
+    sizes = sorted((pages for pages in found.pages if pages.size), key=lambda pages: pages.size)
+    memory = _integer(found.attributes.get("local_memory"))
+    return NumaNode(found.index or 0, memory=memory, hugepages=tuple(sizes[1:]))
+
+
+def _distances(elements: list[_DistanceElement], nodes: list[_Object]) -> Distances | None:
+    for each in elements:
+        ids = [_integer(index) for index in each.indexes] or [node.index for node in nodes]
+        values = [_integer(value.partition(".")[0]) for value in each.values]
+        node_ids = [node for node in ids if node is not None]
+        distances = [value for value in values if value is not None]
+        if set(node_ids) == {node.index for node in nodes} and len(distances) == len(node_ids) ** 2 > 0:
+            rows = [distances[start : start + len(node_ids)] for start in range(0, len(distances), len(node_ids))]
+            return Distances({a: dict(zip(node_ids, row, strict=True)) for a, row in zip(node_ids, rows, strict=True)})
+    return None
+
+
+def _pci_devices(devices: Iterable[_Object], node_by_cpu: dict[int, int]) -> Iterator[PciDevice]:
+    """A device is near the CPUs of its closest ancestor with CPUs; directly below the machine it is near none."""
+    near: dict[int, tuple[CpuSet, int | None]] = {}  # id of an ancestor → its CPUs and their NUMA node
+    for device in devices:
+        parent = device.parent
+        while parent and "cpuset" not in parent.attributes:
+            parent = parent.parent
+        if parent is None or parent.kind == "Machine":
+            yield _pci(device, None, None)
+            continue
+        if id(parent) not in near:
+            nodes = {node_by_cpu.get(cpu) for cpu in bits.members(parent.cpus)}
+            near[id(parent)] = (parent.cpus, nodes.pop() if len(nodes) == 1 else None)
+        yield _pci(device, *near[id(parent)])
+
+
+def _pci(found: _Object, cpus: CpuSet | None, node: int | None) -> PciDevice:
+    kind = _PCI_TYPE.fullmatch(found.attributes.get("pci_type", "").lower())
+    vendor, device = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
+    return PciDevice(
+        address=found.attributes.get("pci_busid", ""),
+        kind=int(kind[1], 16) << 8 if kind else None,
+        vendor=vendor or None,
+        device=device or None if vendor else None,
+        node=node,
+        cpus=cpus,
+    )
+
+
+def _bitmap(text: str | None) -> CpuSet:
+    """A set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
+    words = (text or "").split(",")
+    if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
+        raise SourceError(f"{(text or '')[:60]!r} is not a finite set of CPUs")
+    return int("".join(word.removeprefix("0x").zfill(8) for word in words) or "0", 16)
+
+
+def _integer(text: str | None) -> int | None:
+    return int(text) if text and re.fullmatch(r"-?[0-9]{1,18}", text, re.ASCII) else None

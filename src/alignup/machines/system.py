@@ -1,0 +1,171 @@
+"""A whole machine from one tree of files: the hardware, cAdvisor's report, and what is unknown.
+
+GPUs of the running system come from NVML (``nvidia-ml-py``), if it is installed. They become devices as NVIDIA's device
+plugin announces them, with its UUIDs and the NUMA node of their PCI device. Recordings leave them out, because UUIDs
+identify the machine.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import import_module
+from types import ModuleType
+
+from alignup.align.errors import SourceError
+from alignup.align.machine import CadvisorReport, Device, Machine, PciDevice
+from alignup.align.machine_limits import MAX_NODE_ID, MAX_PCI_DEVICES
+from alignup.machines import cadvisor, cpu_names, topology
+from alignup.machines.file_reader import FileReader
+
+BUS = "sys/bus/pci/devices"
+GPU_RESOURCE = "nvidia.com/gpu"
+NVIDIA = 0x10DE
+_DISPLAY = 0x03  #: the PCI base class of GPUs
+_NAMED = ("block", "infiniband", "net", "nvme")  #: directories of a PCI device whose entries are names
+MAX_NAMES = 8  #: of one PCI device
+_HUGEPAGES = "sys/kernel/mm/hugepages"
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_CODE = re.compile(r"0x[0-9a-f]{1,8}", re.ASCII | re.IGNORECASE)
+
+
+def read_machine(files: FileReader, *, name: str) -> Machine:
+    online, offline = topology.read_online_cpus(files)
+    if not online:
+        raise SourceError(f"{name} has no online CPU: expected {topology.CPU}/cpu0 and so on")
+    ids = topology.read_node_ids(files)
+    if not ids:
+        files.add_gap("the kernel reports no NUMA nodes")
+    cpus = topology.read_cpus(files, online, topology.map_cpus_to_nodes(files, ids, online))
+    nodes = topology.read_nodes(files, ids)
+    distances = topology.read_distances(files, ids)
+    memory = topology.read_memory(files, "proc/meminfo")
+    if memory is None:
+        files.add_gap("the total memory of the machine is unknown")
+    elif nodes and all(node.memory is not None for node in nodes):
+        # They are read at different times; a large difference means that memory was added or removed.
+        total = sum(node.memory or 0 for node in nodes)
+        if abs(memory - total) > memory // 16:
+            files.add_gap(f"the NUMA nodes have {total} bytes of memory in total, but the machine reports {memory}")
+    if not files.has(_HUGEPAGES):
+        files.add_gap("the huge pages of the whole machine are unknown")
+    return Machine(
+        cpus=cpus,
+        nodes=nodes,
+        distances=distances,
+        pci=read_pci_devices(files),
+        memory=memory,
+        hugepages=topology.read_hugepages(files, _HUGEPAGES),
+        offline=offline,
+        report=_read_report(files),
+        gaps=files.gaps,
+        model=cpu_names.read_model(files),
+        caches=cpu_names.read_caches(files, online),
+    ).checked()
+
+
+def _read_report(files: FileReader) -> CadvisorReport:
+    try:
+        seen = cadvisor.read_topology(files)
+    except cadvisor.CadvisorError as error:
+        files.add_gap(f"cAdvisor gives up on this machine, so the kubelet gets no CPUs: {error}")
+        return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor.count_sockets(files), nodes=())
+    if any(node.reported.id < 0 for node in seen.nodes):
+        files.add_gap("the kubelet treats a socket without a number as NUMA node -1, which no set of nodes can contain")
+    return seen.report()
+
+
+def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:
+    """Every PCI device, ordered by address.
+
+    Firmware often omits the location of a device (the kernel shows -1), and sometimes contradicts itself. Both are kept
+    as they are, and a device without a node stays without one.
+    """
+    if not files.has(BUS):
+        files.add_gap("the PCI bus is missing")
+    addresses = [name for name in files.names(BUS) if _ADDRESS.fullmatch(name)]
+    if len(addresses) > MAX_PCI_DEVICES:
+        raise SourceError(f"{BUS} has {len(addresses)} PCI devices: expected at most {MAX_PCI_DEVICES}")
+    found = [_device(files, address) for address in addresses]
+    known = [device for device in found if device]
+    if len(known) < len(found):
+        files.add_gap(f"{len(found) - len(known)} PCI devices are listed, but not described")
+    return tuple(sorted(known, key=lambda device: (len(device.address), device.address)))
+
+
+def _device(files: FileReader, address: str) -> PciDevice | None:
+    here = files.resolve(f"{BUS}/{address}")
+    if here is None or not files.names(here):
+        return None
+    node = files.number(f"{here}/numa_node")
+    if node is None:
+        files.add_gap("some PCI devices do not report a NUMA node")
+    elif node >= MAX_NODE_ID:
+        files.add_unusable(f"{here}/numa_node", f"is not a number below {MAX_NODE_ID}")
+        node = None
+    return PciDevice(
+        address=address,
+        kind=_code(files, f"{here}/class"),
+        vendor=_code(files, f"{here}/vendor"),
+        device=_code(files, f"{here}/device"),
+        node=None if node is None or node < 0 else node,
+        cpus=files.cpus(f"{here}/local_cpulist", f"{here}/local_cpus"),
+        names=_names(files, here),
+    )
+
+
+def _names(files: FileReader, device: str) -> tuple[str, ...]:
+    """How the system calls a device: network interfaces, RDMA devices, NVMe controllers."""
+    virtual = [f"{device}/{name}" for name in files.names(device) if name.startswith("virtio")]
+    folders = [f"{place}/{kind}" for place in (device, *virtual) for kind in _NAMED]
+    found = [name for folder in folders if files.has(folder) for name in files.names(folder)]
+    return tuple(sorted(found)[:MAX_NAMES])
+
+
+def _code(files: FileReader, path: str) -> int | None:
+    text = files.text(path)
+    return int(text, 16) if text and _CODE.fullmatch(text) else None
+
+
+def add_gpus(machine: Machine) -> Machine:
+    """*machine* with its GPUs; a gap if PCI lists GPUs that NVML does not."""
+    gpus = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
+    if not gpus:
+        return machine
+    try:
+        nvml = import_module("pynvml")
+    except ImportError:
+        reason = "nvidia-ml-py is not installed"
+    else:
+        try:
+            found = list(_gpus(nvml, machine))
+            indexes = {address: (f"GPU {index}",) for index, (address, _) in enumerate(found)}
+            pci = tuple(replace(one, names=indexes.get(_bus(one.address), one.names)) for one in machine.pci)
+            devices = (*machine.devices, *(device for _, device in found))
+            return replace(machine, devices=devices, pci=pci).checked()
+        except nvml.NVMLError as error:
+            reason = str(error)
+    gap = f"{len(gpus)} NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}"
+    return replace(machine, gaps=(*machine.gaps, gap))
+
+
+def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[tuple[str, Device]]:
+    """Addresses and devices, in NVML's order."""
+    nodes = {_bus(device.address): device.node for device in machine.pci}
+    nvml.nvmlInit()
+    try:
+        for index in range(nvml.nvmlDeviceGetCount()):
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            address, uuid = (
+                value.decode("ascii", "replace") if isinstance(value, bytes) else value
+                for value in (nvml.nvmlDeviceGetPciInfo(handle).busId, nvml.nvmlDeviceGetUUID(handle))
+            )
+            node = nodes.get(_bus(address))
+            yield _bus(address), Device(GPU_RESOURCE, uuid, nodes=None if node is None else 1 << node)
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _bus(address: str) -> str:
+    """A comparable address: NVML writes the domain with eight digits, the kernel with four."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{int(domain, 16):x}:{rest}"

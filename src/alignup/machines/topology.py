@@ -1,0 +1,313 @@
+"""The CPUs of a machine and its NUMA nodes with memory and distances, from ``/sys/devices/system``.
+
+The kernel numbers cores and sockets as the firmware does: core ids repeat (per die, node or cluster), socket ids have
+gaps or are -1, and caches often have no id. Only the sets of siblings are reliable, so groups come from them: they are
+read at the lowest CPU of each group, without offline CPUs. A core is numbered after its lowest CPU. Sockets and caches
+keep the kernel's numbers where they have one.
+
+Node ids have gaps, nodes may lack CPUs or memory, and a CPU may belong to no node or to several. A row of distances
+has one column for each node of the kernel, in ascending order, not one for each id.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet
+from alignup.align.distances import MAX_DISTANCE, Distances
+from alignup.align.errors import SourceError
+from alignup.align.machine import Cpu, HugePages, NumaNode
+from alignup.align.machine_limits import MAX_CPUS, MAX_NODES
+from alignup.machines.file_reader import FileReader
+
+CPU = "sys/devices/system/cpu"
+NODE = "sys/devices/system/node"
+
+#: The kernel's names for the threads of a core and the CPUs of a socket, newest first.
+_CORE = ("core_cpus_list", "core_cpus", "thread_siblings_list", "thread_siblings")
+_SOCKET = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_siblings")
+
+_TOTAL = re.compile(r"MemTotal:\s*([0-9]{1,16})\s*kB", re.ASCII)
+_PAGES = re.compile(r"hugepages-([0-9]{1,16})kB", re.ASCII)
+
+
+def topology_path(cpu: int, name: str) -> str:
+    return f"{CPU}/cpu{cpu}/topology/{name}"
+
+
+def read_online_cpus(files: FileReader) -> tuple[CpuSet, CpuSet]:
+    """The online and the offline CPUs, from the kernel's list or, if that is missing, from each CPU."""
+    present = bits.of(files.read_numbered(CPU, "cpu"))
+    if present.bit_count() > MAX_CPUS:
+        raise SourceError(f"{CPU} has {present.bit_count()} CPUs: expected at most {MAX_CPUS}")
+    listed = files.read_cpu_list(f"{CPU}/online")
+    if not listed:
+        files.add_gap("the kernel's list of online CPUs is missing; the state of each CPU was read instead")
+        on = bits.of(_online_by_state(files, present))
+    else:
+        on = listed & present
+        if lost := listed & ~present:
+            files.add_gap(f"CPUs {bits.show(lost)} are online but not described; they are left out")
+    return on, present & ~on
+
+
+def _online_by_state(files: FileReader, present: CpuSet) -> Iterator[int]:
+    """The online CPUs; one without a state is online if its topology is known, or if no topology is."""
+    placed = bits.of(cpu for cpu in bits.members(present) if files.names(f"{CPU}/cpu{cpu}/topology"))
+    for cpu in bits.members(present):
+        state = files.text(f"{CPU}/cpu{cpu}/online")
+        if state != "0" and (state is not None or not placed or placed >> cpu & 1):
+            yield cpu
+
+
+def read_node_ids(files: FileReader) -> list[int]:
+    ids = files.read_numbered(NODE, "node")
+    if len(ids) > MAX_NODES:
+        raise SourceError(f"{NODE} has {len(ids)} NUMA nodes: expected at most {MAX_NODES}")
+    return ids
+
+
+def read_cpus(files: FileReader, online: CpuSet, nodes: dict[int, int]) -> tuple[Cpu, ...]:
+    """Every online CPU with its core, socket and cache; *nodes* maps CPUs to NUMA nodes."""
+    sockets = number_groups(_sockets(files, online))
+    cores = _cores(files, online, sockets)
+    caches = number_groups(_caches(files, online, cores))
+    return tuple(
+        Cpu(id=cpu, core=cores[cpu], socket=sockets.get(cpu, -1), node=nodes.get(cpu), cache=caches.get(cpu))
+        for cpu in bits.members(online)
+    )
+
+
+def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> Iterator[CpuSet]:
+    """*cpus* in groups, as the lowest CPU of each lists them; a CPU without a list is in no group."""
+    left = cpus
+    while left:
+        lowest = (left & -left).bit_length() - 1
+        members = siblings(lowest)
+        group = 1 << lowest | ((members or 0) & left)
+        left &= ~group
+        if members is not None:
+            yield group
+
+
+def number_groups(found: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]:
+    """CPU → the number of its group: the group's own if it has a unique one, else the first unused."""
+    numbers: dict[int, int] = {}
+    unnumbered: list[CpuSet] = []
+    taken: set[int] = set()
+    for number, group in found:
+        if number is None or number < 0 or number in taken:
+            unnumbered.append(group)
+            continue
+        taken.add(number)
+        numbers |= dict.fromkeys(bits.members(group), number)
+    free = iter(number for number in range(len(taken) + len(unnumbered)) if number not in taken)
+    for group in unnumbered:
+        numbers |= dict.fromkeys(bits.members(group), next(free))
+    return numbers
+
+
+def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, CpuSet]]:
+    """Sockets by the kernel's id, because an old kernel truncated the sibling sets; by those sets if it has no id.
+
+    On IBM Z ids repeat in every book and drawer.
+    """
+    named: dict[tuple[int | None, ...], CpuSet] = {}
+    unnamed = 0
+    # The kernel has these for every CPU or for none, so a few are enough.
+    first = list(islice(bits.members(online), 4))
+    parents = [
+        name
+        for name in ("book_id", "drawer_id")
+        if any(files.read(topology_path(cpu, name)) is not None for cpu in first)
+    ]
+    for cpu in bits.members(online):
+        number = files.number(topology_path(cpu, "physical_package_id"))
+        if number is None or number < 0:
+            unnamed |= 1 << cpu
+            continue
+        key = (number, *(files.number(topology_path(cpu, name)) for name in parents))
+        named[key] = named.get(key, 0) | 1 << cpu
+    yield from ((key[0], group) for key, group in named.items())
+    unknown = unnamed
+    for group in sibling_groups(unnamed, lambda cpu: _siblings(files, cpu, "topology", _SOCKET)):
+        unknown &= ~group
+        yield None, group
+    if numbered := unnamed & ~unknown:
+        files.add_gap(
+            f"the kernel does not number the sockets of CPUs {bits.show(numbered)}; new numbers were assigned"
+        )
+    if unknown:
+        files.add_gap(f"the sockets of CPUs {bits.show(unknown)} are unknown")
+
+
+def _siblings(files: FileReader, cpu: int, directory: str, names: Iterable[str]) -> CpuSet | None:
+    """The first set in *directory* of the CPU that contains it; others are wrong."""
+    for name in names:
+        found = files.cpus(f"{CPU}/cpu{cpu}/{directory}/{name}")
+        if found is not None and found >> cpu & 1:
+            return found
+    return None
+
+
+def _cores(files: FileReader, online: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
+    """CPU → the lowest CPU of its core.
+
+    Core ids are ignored where siblings are known: they repeat, and the two halves of an AMD module, which the kernel
+    treats as threads of one core, have different ones.
+    """
+
+    def siblings(cpu: int) -> CpuSet | None:
+        members = _siblings(files, cpu, "topology", _CORE)
+        if members is None:
+            return None
+        return bits.of(other for other in bits.members(members & online) if sockets.get(other) == sockets.get(cpu))
+
+    cores = {cpu: cpu for cpu in bits.members(online)}
+    without_siblings = online
+    for group in sibling_groups(online, siblings):
+        without_siblings &= ~group
+        cores |= dict.fromkeys(bits.members(group), (group & -group).bit_length() - 1)
+    return cores | _cores_by_id(files, without_siblings, sockets) if without_siblings else cores
+
+
+def _cores_by_id(files: FileReader, cpus: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
+    """CPU → the lowest CPU of its core, by ids, which repeat in each socket, die and cluster."""
+    files.add_gap(f"CPUs {bits.show(cpus)} have no thread siblings; core ids were used instead")
+    lowest: dict[tuple[object, ...], int] = {}
+    cores = {}
+    for cpu in bits.members(cpus):
+        core, *parents = (files.number(topology_path(cpu, name)) for name in ("core_id", "die_id", "cluster_id"))
+        key = ("alone", cpu) if core is None else (sockets.get(cpu), *parents, core)
+        cores[cpu] = lowest.setdefault(key, cpu)
+    return cores
+
+
+def _caches(files: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterator[tuple[int | None, CpuSet]]:
+    """The L3 caches, found by level, since their index differs.
+
+    A cache without sharers belongs to one core: Itanium reports its caches this way.
+    """
+    ids: dict[int, int | None] = {}
+    undescribed = 0
+    threads: dict[int, CpuSet] = {}
+    for cpu, core in cores.items():
+        threads[core] = threads.get(core, 0) | 1 << cpu
+
+    def sharing(cpu: int) -> CpuSet | None:
+        nonlocal undescribed
+        here = f"{CPU}/cpu{cpu}/cache"
+        indexes = [name for name in files.names(here) if name.startswith("index")]
+        if not indexes:
+            undescribed |= 1 << cpu
+        for index in indexes:
+            if files.number(f"{here}/{index}/level") == 3:
+                ids[cpu] = files.number(f"{here}/{index}/id")
+                members = _siblings(files, cpu, f"cache/{index}", ("shared_cpu_list", "shared_cpu_map"))
+                return threads[cores[cpu]] if members is None else members
+        return None
+
+    for group in sibling_groups(online, sharing):
+        yield ids[(group & -group).bit_length() - 1], group
+    if undescribed:
+        files.add_gap(f"the caches of CPUs {bits.show(undescribed)} are not described")
+
+
+def map_cpus_to_nodes(files: FileReader, nodes: Sequence[int], online: CpuSet) -> dict[int, int]:
+    """CPU → its node; the lowest of several."""
+    found: dict[int, int] = {}
+    ambiguous = 0
+    for node in nodes:
+        cpus = read_listed_cpus(files, node)
+        if cpus is None:
+            linking = (cpu for cpu in bits.members(online) if files.has(f"{CPU}/cpu{cpu}/node{node}"))
+            cpus = bits.of(read_linked_cpus(files, node) or linking)
+        cpus &= online
+        ambiguous |= bits.of(cpu for cpu in bits.members(cpus) if cpu in found)
+        found = dict.fromkeys(bits.members(cpus), node) | found
+    if ambiguous:
+        files.add_gap(f"CPUs {bits.show(ambiguous)} belong to several NUMA nodes; the lowest was used")
+    without_node = bits.of(cpu for cpu in bits.members(online) if cpu not in found)
+    if without_node and nodes:
+        files.add_gap(f"CPUs {bits.show(without_node)} belong to no NUMA node")
+    return found
+
+
+def read_linked_cpus(files: FileReader, node: int) -> list[int]:
+    """The CPUs the node's directory links to, present or not; links that point elsewhere are ignored."""
+    here = f"{NODE}/node{node}"
+    targets = {cpu: files.link(f"{here}/cpu{cpu}") for cpu in files.read_numbered(here, "cpu")}
+    return [cpu for cpu, target in targets.items() if target is None or target.rstrip("/").endswith(f"cpu/cpu{cpu}")]
+
+
+def read_listed_cpus(files: FileReader, node: int) -> CpuSet | None:
+    """The CPUs in the node's list, including offline and missing ones."""
+    return files.cpus(f"{NODE}/node{node}/cpulist", f"{NODE}/node{node}/cpumap")
+
+
+def read_memory(files: FileReader, path: str) -> int | None:
+    read = files.read(path)
+    if read is None:
+        return None
+    total = _TOTAL.search(read)
+    if not total:
+        files.add_unusable(path, "has no valid MemTotal")
+        return None
+    return int(total[1]) * 1024
+
+
+def read_hugepages(files: FileReader, path: str) -> tuple[HugePages, ...]:
+    """The huge pages in a ``hugepages`` directory, smallest first."""
+    found = []
+    for name in files.names(path):
+        size = _PAGES.fullmatch(name)
+        count = files.number(f"{path}/{name}/nr_hugepages") if size else None
+        if size is None or count is None or count < 0 or not int(size[1]):
+            files.add_unusable(path, f"has an entry without a valid huge page count: {bits.quote(name[:40])}")
+            continue
+        found.append(HugePages(size=int(size[1]) * 1024, count=count))
+    return tuple(sorted(found, key=lambda pages: pages.size))
+
+
+def read_nodes(files: FileReader, nodes: Sequence[int]) -> tuple[NumaNode, ...]:
+    found = []
+    for node in nodes:
+        here = f"{NODE}/node{node}"
+        memory, pages = read_memory(files, f"{here}/meminfo"), read_hugepages(files, f"{here}/hugepages")
+        huge = sum(each.bytes for each in pages)
+        if memory is not None and memory < huge:
+            files.add_gap(f"NUMA node {node} reports {memory} bytes of memory, but {huge} bytes of huge pages")
+            memory = None
+        found.append(NumaNode(node, memory=memory, hugepages=pages))
+    without_memory = bits.of(node.id for node in found if node.memory is None)
+    if without_memory:
+        files.add_gap(f"the memory of NUMA nodes {bits.show(without_memory)} is unknown")
+    without_pages = bits.of(node for node in nodes if not files.has(f"{NODE}/node{node}/hugepages"))
+    if without_pages:
+        files.add_gap(f"NUMA nodes {bits.show(without_pages)} do not report huge pages")
+    return tuple(found)
+
+
+def read_distances(files: FileReader, nodes: Sequence[int]) -> Distances | None:
+    """The distances; ``None`` unless every row is valid."""
+    matrix = {}
+    for node in nodes:
+        texts = (files.text(f"{NODE}/node{node}/distance") or "").split()
+        valid = all(text.isascii() and text.isdigit() and len(text) < 11 and int(text) < MAX_DISTANCE for text in texts)
+        columns = _columns(files, nodes, len(texts)) if texts and valid else None
+        if columns is None:
+            files.add_gap(f"the distances from NUMA node {node} are unknown, so all distances are")
+            return None
+        matrix[node] = {column: int(text) for column, text in zip(columns, texts, strict=False) if column in nodes}
+    return Distances(matrix) if matrix else None
+
+
+def _columns(files: FileReader, nodes: Sequence[int], width: int) -> Iterable[int] | None:
+    if width == len(nodes):
+        return nodes
+    for name in ("online", "possible"):
+        named = files.read_cpu_list(f"{NODE}/{name}") or 0
+        if named.bit_count() == width and not bits.of(nodes) & ~named:
+            return bits.members(named)
+    return range(width) if width > max(nodes) else None

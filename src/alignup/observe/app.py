@@ -1,0 +1,87 @@
+"""The HTTP endpoints of the node observer: ``/healthz``, ``/readyz`` and ``/metrics``."""
+
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.applications import Starlette
+
+from alignup.align.quantity import Quantity
+from alignup.web.health import health_routes
+
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  #: seconds
+
+
+class PrometheusObserverMetrics:
+    """What the observer of node *host* does and sees."""
+
+    def __init__(self, host: str) -> None:
+        self.registry = CollectorRegistry(auto_describe=True)
+        self._host = host
+        name = "alignup_observer"
+        self._observations = Counter(
+            f"{name}_observations", "How often the host was read, by result.", ["result"], registry=self.registry
+        )
+        self._writes = Counter(
+            f"{name}_writes", "Writes to the API server, by result.", ["result"], registry=self.registry
+        )
+        self._delays = Histogram(
+            f"{name}_publish_delay_seconds",
+            "Time from the first notice of a change until it is written.",
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self._gaps = Gauge(f"{name}_gaps", "What no source contains.", registry=self.registry)
+        self._contradictions = Gauge(
+            f"{name}_contradictions", "Where the sources about this host disagree.", registry=self.registry
+        )
+        self._bytes = Gauge(
+            f"{name}_object_bytes", "Size of the published objects.", ["resource"], registry=self.registry
+        )
+        self._resources = Gauge(
+            "alignup_numa_node_resources",
+            "Resources of each NUMA node in base units: allocatable, and available to new pods.",
+            ["node", "numa_node", "resource", "state"],
+            registry=self.registry,
+        )
+        for result in ("ok", "unsettled", "error"):
+            self._observations.labels(result)
+        for result in ("ok", "error"):
+            self._writes.labels(result)
+
+    def observed(self, result: str) -> None:
+        self._observations.labels(result).inc()
+
+    def published(self, *, seconds: float | None, sizes: dict[str, int]) -> None:
+        self._writes.labels("ok").inc()
+        if seconds is not None:
+            self._delays.observe(seconds)
+        for resource, size in sizes.items():
+            self._bytes.labels(resource).set(size)
+
+    def failed(self) -> None:
+        self._writes.labels("error").inc()
+
+    def state(self, *, gaps: int, contradictions: int, topology: dict[str, Any]) -> None:
+        """Set what the last observation shows; *topology* is a NodeResourceTopology."""
+        self._gaps.set(gaps)
+        self._contradictions.set(contradictions)
+        self._resources.clear()
+        for zone in topology["zones"]:
+            for resource in zone["resources"]:
+                for state in ("allocatable", "available"):
+                    labels = (self._host, zone["name"].removeprefix("node-"), resource["name"], state)
+                    self._resources.labels(*labels).set(Quantity.parse(resource[state]).value())
+
+
+def observer_app(
+    metrics: PrometheusObserverMetrics, *, alive: Callable[[], bool], problems: Callable[[], tuple[str, ...]]
+) -> Starlette:
+    """Build the application; *problems* says why the observer is not ready."""
+
+    def liveness() -> tuple[str, ...]:
+        return () if alive() else ("the observer does not check the host any more",)
+
+    app = Starlette(routes=health_routes(metrics.registry, readiness=problems, liveness=liveness))
+    app.router.redirect_slashes = False
+    return app

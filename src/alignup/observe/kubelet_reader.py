@@ -1,0 +1,211 @@
+"""Reads everything about one host, such that all of it is of one moment.
+
+The machine and the configuration are read rarely: at the start, in every full check, and when the kubelet restarts. The
+rest is read on every change. The kubelet may write while it is read, so the files are read again until they are the
+same before and after PodResources has answered.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from alignup.align.errors import AlignError, FileError, PluginError
+from alignup.align.machine import Machine
+from alignup.align.settings import FeatureGates
+from alignup.kubernetes import configuration
+from alignup.kubernetes.configuration import Configuration, feature_gates
+from alignup.kubernetes.kubelet_files import allocated_pods_file, cpu_file, memory_file, state_dir
+from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPods
+from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedPod
+from alignup.machines import machine_source as source
+from alignup.observe.kubelet_sources import KnownPod, Sources
+from alignup.store import atomic_files
+
+POD_RESOURCES = "pod-resources"
+SOCKET = "kubelet.sock"
+CONFIG_NAME = "config.yaml"
+_ATTEMPTS = 4  #: to read files that do not change meanwhile
+_BOOT_ID = "proc/sys/kernel/random/boot_id"
+_BOOT_ID_BYTES = 4096  #: the kernel allocates a buffer as large as what is asked for
+
+FileVersions = tuple[tuple[int, int, int] | None, ...]  #: inode, time and size of each file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubeletPaths:
+    """Where a kubelet keeps its files, and where the host's ``/sys`` and ``/proc`` are."""
+
+    host_root: Path = Path("/")
+    directory: Path = Path("/var/lib/kubelet")
+    config_file: Path | None = None  #: ``None``: ``config.yaml`` in the directory
+    config_dir: Path | None = None  #: of drop-in files
+
+    @property
+    def state_files(self) -> tuple[Path, ...]:
+        names = (cpu_file.NAME, memory_file.NAME, state_dir.DEVICE_STATE, allocated_pods_file.NAME)
+        return tuple(self.directory / name for name in names)
+
+    @property
+    def config(self) -> Path:
+        return self.config_file or self.directory / CONFIG_NAME
+
+    @property
+    def pod_resources(self) -> Path:
+        return self.directory / POD_RESOURCES / SOCKET
+
+    @property
+    def plugin_socket(self) -> Path:
+        """The kubelet creates it anew whenever it starts."""
+        return self.directory / state_dir.PLUGINS_DIR / SOCKET
+
+    @property
+    def watched(self) -> tuple[Path, ...]:
+        """The directories in which changes matter."""
+        plugins, resources = self.plugin_socket.parent, self.pod_resources.parent
+        config_dirs = (self.config_dir,) if self.config_dir else ()
+        return tuple(dict.fromkeys((self.directory, plugins, resources, self.config.parent, *config_dirs)))
+
+    def is_plugin_socket(self, path: Path) -> bool:
+        """Whether *path* can be the socket of a device plugin; the kubelet keeps its own files there, too."""
+        own = path == self.plugin_socket or path in self.state_files or path.name.startswith(".")
+        return path.parent == self.plugin_socket.parent and not own
+
+    def concerns_kubelet(self, path: Path) -> bool:
+        """Whether a change of *path* means that the kubelet restarts, or has another configuration."""
+        return path in {self.plugin_socket, self.pod_resources, self.config, *self.watched} or (
+            path.parent == self.config_dir
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What changes rarely."""
+
+    machine: Machine
+    configuration: Configuration
+    gaps: tuple[str, ...]  #: about the configuration
+
+
+class PodResources(Protocol):
+    """What a kubelet answers; ``PluginError`` if it does not."""
+
+    async def list(self) -> tuple[ListedPod, ...]: ...
+    async def allocatable(self) -> AllocatableResources: ...
+
+
+class KubeletReader:
+    """Reads the sources of one host; *pods* returns those of the API server, or ``None`` while they are unknown."""
+
+    def __init__(
+        self,
+        paths: KubeletPaths,
+        *,
+        pod_resources: PodResources,
+        pods: Callable[[], Mapping[str, KnownPod] | None] = lambda: None,
+        configz: Callable[[], Awaitable[bytes]] | None = None,
+        discover: Callable[[Path], Machine] = source.discover,
+    ) -> None:
+        self.paths = paths
+        self._pod_resources = pod_resources
+        self._pods = pods
+        self._configz = configz
+        self._discover = discover
+        self._known: _Known | None = None
+
+    def boot_id(self) -> str:
+        """Return the id of the running kernel; empty if it cannot be read."""
+        text = atomic_files.read(self.paths.host_root / _BOOT_ID, limit=_BOOT_ID_BYTES)
+        return text.decode("ascii", "replace").strip() if text else ""
+
+    async def refresh(self) -> None:
+        """Read the machine and the configuration; ``AlignError`` if that is not possible."""
+        machine = await asyncio.to_thread(self._discover, self.paths.host_root)
+        self._known = _Known(replace(machine, devices=()), *await self._read_configuration())
+
+    async def read(self) -> Sources:
+        """Read everything else, and the machine and configuration if they have not been read."""
+        while (known := self._known) is None:
+            await self.refresh()
+        gates = feature_gates.resolve(known.configuration.feature_gates)
+        for _ in range(_ATTEMPTS):
+            before = self._versions()
+            files, allocated, file_gaps = self._read_files(gates)
+            listed, allocatable, gaps = None, None, [*known.gaps, *file_gaps]
+            try:
+                listed = await self._pod_resources.list()
+                allocatable = await self._pod_resources.allocatable()
+            except PluginError as error:
+                gaps.append(f"PodResources does not answer: {error}")
+            if before == self._versions():
+                break
+        pods = self._pods()
+        if pods is None:
+            gaps.append("the pods of the API server are unknown")
+        return Sources(
+            machine=known.machine,
+            configuration=known.configuration,
+            files=files,
+            allocated=allocated,
+            listed=listed,
+            allocatable=allocatable,
+            pods=pods,
+            kubelet=self._kubelet(),
+            gaps=tuple(gaps),
+        )
+
+    def _read_files(self, gates: FeatureGates) -> tuple[KubeletFiles, AllocatedPods | None, list[str]]:
+        try:
+            files = state_dir.read_dir(self.paths.directory, gates=gates)
+        except FileError as error:
+            if not self.paths.directory.is_dir():
+                raise
+            return KubeletFiles(), None, [str(error)]
+        # It exists only once a device plugin has registered.
+        gaps = tuple(gap for gap in files.gaps if "the devices are" not in gap)
+        try:
+            return replace(files, gaps=gaps), state_dir.read_allocated_pods(self.paths.directory), []
+        except AlignError as error:
+            return replace(files, gaps=gaps), None, [str(error)]
+
+    async def _read_configuration(self) -> tuple[Configuration, tuple[str, ...]]:
+        """Read the live configuration, or the files that the kubelet read when it started."""
+        reason = ""
+        if self._configz is not None:
+            try:
+                live = configuration.unwrap(await self._configz(), name="/configz")
+                return configuration.read(live.text, name=live.name), live.notes
+            except AlignError as error:
+                reason = f"the live configuration is unknown: {error}"
+        path, directory = self.paths.config, self.paths.config_dir
+        text = atomic_files.read(path)
+        if text is None:
+            raise FileError(f"{path}: no such file; {reason or 'give the kubelet configuration with --config'}")
+        found = configuration.unwrap(text, name=str(path))
+        if directory is not None:
+            drop_ins = [
+                configuration.parse_drop_in(own, name=str(one))
+                for one in configuration.find_drop_ins(directory)
+                if (own := atomic_files.read(one)) is not None
+            ]
+            found = configuration.merge_drop_ins(found, drop_ins, directory=str(directory))
+        gaps = (f"{reason}; using {path}, without the flags of the kubelet",) if reason else ()
+        return configuration.read(found.text, name=found.name), (*gaps, *found.notes)
+
+    def _versions(self) -> FileVersions:
+        return tuple(map(_version, self.paths.state_files))
+
+    def _kubelet(self) -> str:
+        """Return a text that changes when the kubelet restarts; empty if its socket does not exist."""
+        version = _version(self.paths.plugin_socket)
+        return "" if version is None else f"{version[1]:x}"
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,230 @@
+"""The node observer: watches a kubelet's files and its pods, and publishes the host whenever it has changed.
+
+A change is published at once, or one second after the last write if that is later. In between, further changes are
+collected, and only the last state is written. Every full check reads everything again, whatever inotify has reported.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from alignup.align.errors import AlignError
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes import configuration as kubelet_configuration
+from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, host_state, machine_document
+from alignup.observe.directory_watch import DirectoryWatch
+from alignup.observe.kubelet_reader import KubeletReader
+from alignup.observe.kubelet_sources import Sources
+from alignup.observe.node_topology import FingerprintMethod, node_topology
+from alignup.observe.observation import AdmittingError, ForeignFilesError, Observation, UnsettledError, join
+from alignup.observe.publisher import Publisher
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserverTiming:
+    """Seconds; tests replace the clock."""
+
+    settle: float = 0.5  #: without a write, after which the kubelet is not in the middle of a change
+    admission: float = 10.0  #: the same while a pod is being admitted: half of what it gets must not count as all
+    interval: float = 1.0  #: between two writes to the API server, at least
+    period: float = 60.0  #: between two full checks
+    retry: float = 5.0  #: after a failed write
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+
+
+class ObserverMetrics(Protocol):
+    """Counts what the observer does."""
+
+    def observed(self, result: str) -> None: ...
+    def published(self, *, seconds: float | None, sizes: dict[str, int]) -> None: ...
+    def failed(self) -> None: ...
+    def state(self, *, gaps: int, contradictions: int, topology: dict[str, Any]) -> None: ...
+
+
+@dataclass(slots=True)
+class Observer:
+    reader: KubeletReader
+    publisher: Publisher
+    metrics: ObserverMetrics
+    timing: ObserverTiming = field(default_factory=ObserverTiming)
+    method: FingerprintMethod = FingerprintMethod.EXCLUSIVE
+    problems: tuple[str, ...] = ("nothing has been observed yet",)  #: why the observer is not ready
+    checked_at: float = 0.0  #: when the last check ended, by the clock
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed_at: float | None = None  #: when the first change was noticed that is not published yet
+    _pause: float = 0.0  #: to wait for the next write of the kubelet
+    _refresh: bool = True
+    _written_at: float = float("-inf")
+    _reported: dict[str, str] = field(default_factory=dict)  #: the last problem of reading, and of writing
+    _retry: asyncio.TimerHandle | None = None  #: of a failed write
+
+    def notify(self, *, refresh: bool = False) -> None:
+        """Have the host observed again; with *refresh* the machine and the configuration, too."""
+        self._refresh = self._refresh or refresh
+        if self._changed_at is None:
+            self._changed_at = self.timing.clock()
+        self._changed.set()
+
+    async def check_machine(self) -> None:
+        """:class:`ForeignFilesError` if the kubelet's files are those of another machine."""
+        await self.reader.refresh()
+        self._refresh = False
+        try:
+            join(await self.reader.read())
+        except ForeignFilesError:
+            raise
+        except AlignError:  # which is published
+            pass
+
+    def is_alive(self) -> bool:
+        """Whether the loop still checks the host."""
+        return self.timing.clock() - self.checked_at < 3 * self.timing.period
+
+    async def check_once(self) -> tuple[str, ...]:
+        """Publish the host once; return what went wrong."""
+        self._changed.clear()
+        await self._check()
+        return self.problems
+
+    async def run(self) -> None:
+        """Observe and publish until cancelled."""
+        self.checked_at = self.timing.clock()
+        async with self._watched():
+            self._changed.set()
+            while True:
+                full = await self._wait(self._changed, min(self.timing.period, HEARTBEAT_SECONDS))
+                self._refresh = self._refresh or full
+                await self._check()
+                self.checked_at = self.timing.clock()
+
+    async def _check(self) -> None:
+        """Publish the host as it is, after it has settled and the interval since the last write has passed."""
+        settled = False
+        while True:
+            self._changed.clear()
+            state, topology = await self._observe(settled=settled)
+            if state is None:
+                settled = await self._wait(self._changed, self._pause)
+                continue
+            if (pause := self._written_at + self.timing.interval - self.timing.clock()) <= 0:
+                break
+            await self.timing.sleep(pause)
+            if not self._changed.is_set():
+                break
+            settled = False
+        try:
+            written = await self.publisher.publish(state, topology)
+        except ApiError as error:
+            self._fail(str(error))
+            return
+        self._report("writing", "")
+        self.problems = tuple(
+            f"the API server does not have {name}; apply the CustomResourceDefinition"
+            for name in sorted(self.publisher.missing)
+        )
+        if written:
+            self._written_at = self.timing.clock()
+            seconds = None if self._changed_at is None else self._written_at - self._changed_at
+            self.metrics.published(seconds=seconds, sizes=self.publisher.sizes)
+        if not self._changed.is_set():
+            self._changed_at = None
+
+    def _fail(self, error: str) -> None:
+        """Try again later; what was to be written is read again then."""
+        self.metrics.failed()
+        self.problems = (error,)
+        self._report("writing", error)
+        if self._retry is not None:  # a change came before it was time to try again
+            self._retry.cancel()
+        self._retry = asyncio.get_running_loop().call_later(self.timing.retry, self.notify)
+
+    async def _observe(self, *, settled: bool) -> tuple[HostStateDocument | None, dict[str, Any] | None]:
+        """Return the objects to publish; ``None`` for the first if the kubelet is in the middle of a change."""
+        sources = None
+        try:
+            if self._refresh:
+                self._refresh = False
+                await self.reader.refresh()
+            sources = await self.reader.read()
+            observation = join(sources, settled=settled)
+        except UnsettledError as error:
+            self._pause = self.timing.admission if isinstance(error, AdmittingError) else self.timing.settle
+            self.metrics.observed("unsettled")
+            return None, None
+        except AlignError as error:
+            if not settled:  # it may pass, for example while the kubelet restarts
+                self._pause = self.timing.settle
+                self.metrics.observed("unsettled")
+                return None, None
+            self.metrics.observed("error")
+            self._report("reading", str(error))
+            return _unknown_state(sources, str(error)), None
+        self.metrics.observed("ok")
+        return self._describe(observation)
+
+    def _describe(self, observation: Observation) -> tuple[HostStateDocument, dict[str, Any]]:
+        self._report("reading", "; ".join(observation.contradictions))
+        topology = node_topology(observation, method=self.method)
+        contradictions, gaps = len(observation.contradictions), len(observation.gaps)
+        self.metrics.state(gaps=gaps, contradictions=contradictions, topology=topology)
+        return host_state(observation), topology
+
+    def _report(self, doing: str, problem: str) -> None:
+        """Log a problem once."""
+        if problem and problem != self._reported.get(doing):
+            _log.warning("host=%s problem=%s", self.publisher.host, problem)
+        self._reported[doing] = problem
+
+    @asynccontextmanager
+    async def _watched(self) -> AsyncIterator[None]:
+        """Notice changes of files inside the context."""
+        paths = self.reader.paths
+        loop = asyncio.get_running_loop()
+        state_files = set(paths.state_files)
+        with DirectoryWatch(paths.watched) as watch:
+
+            def read() -> None:
+                changed = watch.changes()
+                watch.refresh()
+                if changed is None or any(map(paths.concerns_kubelet, changed)):  # None: anything may have changed
+                    self.notify(refresh=True)
+                elif changed & state_files:
+                    self.notify()
+                elif any(map(paths.is_plugin_socket, changed)):
+                    # The kubelet writes nothing when a plugin stops; it marks the devices unhealthy a moment later.
+                    self.notify()
+                    loop.call_later(self.timing.settle, self.notify)
+
+            loop.add_reader(watch, read)
+            try:
+                yield
+            finally:
+                loop.remove_reader(watch)
+
+    async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
+        """Wait for *event*; return whether it did not come within *seconds*."""
+        try:
+            await asyncio.wait_for(event.wait(), seconds)
+        except TimeoutError:
+            return True
+        return False
+
+
+def _unknown_state(sources: Sources | None, problem: str) -> HostStateDocument:
+    """The state of a host whose ledger cannot be determined."""
+    if sources is None:
+        return HostStateDocument(problems=[problem])
+    return HostStateDocument(
+        kubelet=sources.kubelet,
+        machine=machine_document(sources.machine),
+        configuration=kubelet_configuration.alignment_fields(sources.configuration),
+        problems=[problem],
+    )

@@ -1,0 +1,147 @@
+"""Wires the node observer: its access to the API server and the kubelet, its loop, and its HTTP endpoints."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+
+from alignup.align.errors import PodError, StateError
+from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
+from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client
+from alignup.observe.app import PrometheusObserverMetrics, observer_app
+from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.kubelet_sources import KnownPod, known_pod
+from alignup.observe.node_topology import FingerprintMethod
+from alignup.observe.observer import Observer, ObserverTiming
+from alignup.observe.publisher import Publisher
+from alignup.store import atomic_files
+from alignup.web.server import serve_app
+from alignup.web.sockets import tcp_socket
+from alignup.web.until_signal import run_until_signal
+
+KUBELET_PORT = 10250
+_KUBELET_CERTIFICATE = "pki/kubelet.crt"  #: which the kubelet signs itself if nobody else does
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObserveOptions:
+    host: str  #: the name of the Kubernetes node
+    paths: KubeletPaths = field(default_factory=KubeletPaths)
+    configz: bool = True  #: whether to ask the kubelet for its live configuration
+    kubelet_address: str = ""  #: HOST:PORT; empty: the node's internal address
+    listen: tuple[str, int] | None = None  #: of the HTTP endpoints
+    method: FingerprintMethod = FingerprintMethod.EXCLUSIVE
+    once: bool = False  #: whether to stop after the first write
+    timing: ObserverTiming = field(default_factory=ObserverTiming)
+
+
+async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
+    """Run the observer until SIGTERM or SIGINT, or once; return what went wrong in the latter case.
+
+    ``StateError`` if this is not the machine of the node, or the kubelet's files are those of another machine.
+    """
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(ApiClient(access))
+        node = await client.get(NODES.at(options.host))
+        pods = PodTable(client, options.host)
+        reader = KubeletReader(
+            options.paths,
+            pod_resources=await stack.enter_async_context(pod_resources_client(options.paths.pod_resources)),
+            pods=pods.known,
+            configz=await stack.enter_async_context(_configz(access, options, node)) if options.configz else None,
+        )
+        check_boot_id(node, reader.boot_id())
+        publisher = Publisher(client, options.host, uid=node.metadata.uid)
+        metrics = PrometheusObserverMetrics(options.host)
+        observer = Observer(reader, publisher, metrics, timing=options.timing, method=options.method)
+        await stack.enter_async_context(pods.following(observer.notify))
+        await observer.check_machine()
+        await publisher.start()
+        if options.listen is not None:
+            app = observer_app(metrics, alive=observer.is_alive, problems=lambda: (*observer.problems, *pods.problems))
+            listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
+            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event()))
+        _log.info("host=%s event=started", options.host)
+        if options.once:
+            return await observer.check_once()
+        await run_until_signal(observer.run())
+    return ()
+
+
+def check_boot_id(node: ApiNode, boot_id: str) -> None:
+    """``StateError`` if the Node object is that of another machine, or of this one before it was booted."""
+    expected = node.status.node_info.boot_id
+    if expected and boot_id and expected != boot_id:
+        raise StateError(
+            f"node {node.metadata.name} is another machine, or its kubelet has not started since the last boot: "
+            f"its boot id is {expected}, that of this machine is {boot_id}"
+        )
+
+
+class PodTable:
+    """The pods of one host, as the API server has them."""
+
+    def __init__(self, client: ApiClient, host: str) -> None:
+        self._informer: Informer[ApiPod] = Informer(client, PODS, Query(fields=f"spec.nodeName={host}"))
+        self._read: dict[str, tuple[str, KnownPod]] = {}  #: by uid in the API server: resource version and pod
+
+    def known(self) -> Mapping[str, KnownPod] | None:
+        """Return the pods by the uid that the kubelet uses; ``None`` if they have not been listed."""
+        if not self._informer.synced:
+            return None
+        found: dict[str, tuple[str, KnownPod]] = {}
+        for pod in self._informer.objects.values():
+            uid, version = pod.metadata.uid, pod.metadata.resource_version
+            before = self._read.get(uid)
+            try:
+                found[uid] = before if before and before[0] == version else (version, known_pod(pod))
+            except PodError as error:
+                _log.warning("pod=%s problem=%s", pod.metadata.full_name, error)
+        self._read = found
+        return {known.pod.uid: known for _, known in found.values()}
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return (str(self._informer.error),) if self._informer.error else ()
+
+    @asynccontextmanager
+    async def following(self, notify: Callable[[], None]) -> AsyncIterator[None]:
+        """Follow the API server inside the context, and call *notify* after each change."""
+        self._informer.subscribe(lambda _change: notify())
+        task = asyncio.ensure_future(self._informer.run())
+        try:
+            with suppress(TimeoutError):  # the observer starts without pods, too
+                await asyncio.wait_for(self._informer.wait_synced(), 10)
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+@asynccontextmanager
+async def _configz(
+    access: Access, options: ObserveOptions, node: ApiNode
+) -> AsyncIterator[Callable[[], Awaitable[bytes]]]:
+    """Yield a function that asks the kubelet for its configuration.
+
+    Its certificate is verified with the authority of the cluster, and with the certificate in the kubelet's files.
+    """
+    addresses = [one.address for one in node.status.addresses if one.type == "InternalIP"]
+    internal = next(iter(addresses), "127.0.0.1")
+    default = f"[{internal}]:{KUBELET_PORT}" if ":" in internal else f"{internal}:{KUBELET_PORT}"
+    own = atomic_files.read(options.paths.directory / _KUBELET_CERTIFICATE)
+    kubelet = replace(
+        access,
+        server=f"https://{options.kubelet_address or default}",
+        authority=b"\n".join(filter(None, (own, access.authority))),
+        server_name=options.host if own else "",
+        proxy="",
+        headers=(),
+        source="the kubelet",
+    )
+    async with ApiClient(kubelet, timing=Timing(attempts=1)) as client:
+        yield lambda: client.get_raw("/configz")

@@ -1,0 +1,113 @@
+"""Admit runs through the node agent: a run is a pod with one container."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from alignup.align.bits import CpuSet
+from alignup.align.errors import EnforceError
+from alignup.run.process_memory import NodeMap
+from alignup.run.request import (
+    CONTAINER,
+    NO_DEVICE,
+    RunPlacement,
+    RunRejectedError,
+    RunRequest,
+    missing_devices,
+    resolve_placement,
+)
+from alignup.run.run_record import RunDevices
+
+Document = Mapping[str, Any]
+
+NAMESPACE = "run"  #: of the pods that stand for runs
+#: Copies of the names in ``align.admit`` and ``agent.service``, whose import would take longer than the admission.
+POLICY_ANNOTATION, SCOPE_ANNOTATION = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
+SELF_RUN_ANNOTATION = "run.alignup.dev/itself"
+
+
+class AdmittingAgent(Protocol):
+    address: str
+
+    def admit(self, manifest: Document, *, dry_run: bool = False) -> Document: ...
+
+    def release(self, uid: str) -> None: ...
+
+    def devices(self) -> RunDevices: ...
+
+    def exclusive_cpus(self) -> CpuSet: ...
+
+
+class AgentAllocator:
+    """Allocates through the agent. *explain* prints the agent's reasons for a rejection."""
+
+    def __init__(self, agent: AdmittingAgent, *, online: CpuSet, explain: Callable[[Document], None]) -> None:
+        self._agent = agent
+        self._online = online
+        self._explain = explain
+        self.address = agent.address
+
+    def load(self, *, active: Collection[str], finished: Collection[str]) -> None:
+        del active
+        for uid in finished:
+            self._agent.release(uid)
+
+    def admit(self, request: RunRequest) -> RunPlacement:
+        """Admit a run. One that the agent would queue is rejected: ``alignup run --wait`` tries again itself."""
+        admission = self._agent.admit(pod_manifest(request))
+        decision = admission["decision"]
+        if admission["outcome"] not in {"admitted", "kept"}:
+            self._agent.release(request.uid)
+            reason = str((decision["rejection"] or {}).get("reason", admission["outcome"]))
+            raise RunRejectedError(reason, lambda: self._explain(admission))
+        if request.policy not in {None, decision["policy"]}:
+            self._agent.release(request.uid)
+            raise EnforceError(
+                f"the agent uses policy {decision['policy']} and does not let pods choose another; "
+                "omit --policy, or run without the agent: --no-agent"
+            )
+        (document,) = decision["placements"]
+        if missing := missing_devices(request, document):
+            self._agent.release(request.uid)
+            message = f"not schedulable: no device plugin of the agent provides {', '.join(missing)}"
+            rejection = {"reason": NO_DEVICE, "message": message}
+            shown = {"decision": {**decision, "rejection": rejection}}
+            raise RunRejectedError(NO_DEVICE, lambda: self._explain(shown))
+        placement = resolve_placement(
+            document,
+            shared=0 if document["given"].get("cpu") else self.shared(),
+            devices=self._agent.devices() if document["given"].get("device") else {},
+            node_map=NodeMap.read(),
+            strict=decision["policy"] in {"restricted", "single-numa-node"},
+        )
+        # Device plugins also give mounts and device files, which are for containers only.
+        grants = admission["pod"].get("grants", {}).get(CONTAINER, {})
+        variables = {name: str(value) for grant in grants.values() for name, value in grant["envs"].items()}
+        return replace(placement, environment=variables)
+
+    def shared(self) -> CpuSet:
+        return self._online & ~self._agent.exclusive_cpus()
+
+    def release(self, uid: str) -> None:
+        self._agent.release(uid)
+
+    def save(self) -> None:
+        """The agent saves each decision itself."""
+
+
+def pod_manifest(request: RunRequest) -> dict[str, Any]:
+    amounts = dict(request.amounts)
+    if amounts.get("cpu", "").isdecimal() and "memory" not in amounts:
+        amounts["memory"] = "1Mi"  # only a pod with memory limits is Guaranteed
+    choices = {POLICY_ANNOTATION: request.policy, SCOPE_ANNOTATION: request.scope}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": request.name,
+            "namespace": NAMESPACE,
+            "uid": request.uid,
+            "annotations": {SELF_RUN_ANNOTATION: "true", **{name: value for name, value in choices.items() if value}},
+        },
+        "spec": {"containers": [{"name": CONTAINER, "resources": {"limits": amounts, "requests": amounts}}]},
+    }

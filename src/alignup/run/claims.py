@@ -1,0 +1,246 @@
+"""Claims: which CPUs and devices the runs of all users of this machine hold.
+
+Each user has a private ledger. So that two users never hold the same CPU, a run also claims what it holds, in a
+directory that all users can write. Nothing in it is trusted beyond what the kernel confirms:
+
+* The directory belongs to root and is sticky, so nobody else can replace or remove a file. Its owner is the kernel's
+  word, not the file's. Links and other special files are ignored, and so is everything that is not a claim.
+* A claim counts as long as a process of its owner lives: the runner, a recorded process, or one in the cgroup of the
+  run. A file alone reserves nothing, and a user holds only as much as with real runs.
+* There is no lock that a user could hold forever. A run writes its claim, then reads the others: of two claims that
+  overlap the older one counts, by the time at which the kernel changed the file, and the other run tries again.
+
+A claim never changes, since that would change its time. What keeps it alive is in a second file, which is created
+first: once a run's uid is known, others could take the name.
+"""
+
+import json
+import os
+import stat
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet
+from alignup.align.errors import AlignError
+from alignup.run import cgroup, process
+from alignup.run.process import ProcessIdentity
+from alignup.run.run_record import RunRecord, read_identity
+
+#: Where claims are read; written to the first one that is suitable. The first exists only if root creates it.
+DIRECTORIES = (Path("/run/alignup-runs"), Path("/dev/shm"))  # noqa: S108 - see above
+VARIABLE = "ALIGNUP_CLAIMS_DIR"  #: another directory; empty: none
+
+_PREFIX, _CLAIM, _ALIVE = "alignup-run-", ".claim", ".alive"
+_VERSION = 1
+_MAX_BYTES = 64 << 10
+_MAX_PER_USER, _MAX_PROCESSES = 200, 200  #: claims of one user, and recorded processes of one run
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    run: str  #: uid; unique only together with the owner
+    owner: int  #: user
+    cpus: CpuSet
+    devices: Mapping[str, frozenset[str]]  #: resource → ids
+    time: int  #: nanoseconds; set by the kernel when the claim was made
+
+    def overlaps(self, other: "Claim") -> bool:
+        shared = any(ids & other.devices.get(resource, frozenset()) for resource, ids in self.devices.items())
+        return shared or bool(self.cpus & other.cpus)
+
+
+class Claims:
+    """The claims in *directories*; an unsuitable directory is not used, and :attr:`problem` says why."""
+
+    def __init__(self, directories: tuple[Path, ...], notify: Callable[[str], None] = lambda _: None) -> None:
+        self._notify = notify
+        found = [(directory, _problem(directory)) for directory in directories]
+        self._directories = [directory for directory, problem in found if not problem]
+        if not directories:
+            self.problem = f"{VARIABLE} is empty"
+        elif not self._directories:
+            self.problem = "; ".join(problem for _, problem in found)
+        else:
+            # Without it the processes of other users could not be seen, nor whether their runs have ended.
+            self.problem = "" if process.users(1) else "/proc hides the processes of other users"
+        if self.problem:
+            self._directories = []
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str], notify: Callable[[str], None]) -> "Claims":
+        chosen = environment.get(VARIABLE)
+        if chosen is None:
+            return cls(DIRECTORIES, notify)
+        return cls((Path(chosen).absolute(),) if chosen else (), notify)
+
+    @property
+    def directory(self) -> Path | None:
+        """Where claims are written; ``None``: nowhere, because of :attr:`problem`."""
+        return self._directories[0] if self._directories else None
+
+    def read(self) -> tuple[Claim, ...]:
+        """Return the claims of runs that are alive, and remove files of others that this user may remove."""
+        return tuple(claim for directory in self._directories for claim in _read_directory(directory))
+
+    def make(self, run: str, *, cpus: CpuSet, devices: Mapping[str, frozenset[str]], ignore: bool = False) -> bool:
+        """Claim for a run of this process. Returns whether no older claim overlaps, else nothing is claimed.
+
+        With *ignore*, claims of others do not matter. If the claim cannot be written, because another user has filled
+        the file system, the run goes on without one.
+        """
+        if self.directory is None:
+            return True
+        runner = asdict(ProcessIdentity.of(os.getpid()))
+        document = {"cpus": bits.show(cpus), "devices": {name: sorted(ids) for name, ids in devices.items()}}
+        try:
+            _write(self.directory / f"{_PREFIX}{run}{_ALIVE}", {"runner": runner, "started": [], "cgroup": None})
+            _write(self.directory / f"{_PREFIX}{run}{_CLAIM}", document)
+        except OSError as error:
+            self.withdraw(run)
+            self._notify(f"other users may get the same CPUs and devices: {self.directory}: {error.strerror}")
+            return True
+        claims = self.read()
+        mine = next((one for one in claims if (one.run, one.owner) == (run, os.geteuid())), None)
+        others = [one for one in claims if one is not mine]
+        if ignore or (mine and not any(other.overlaps(mine) and other.time <= mine.time for other in others)):
+            return True
+        self.withdraw(run)
+        return False
+
+    def refresh(self, record: RunRecord) -> None:
+        """Record what keeps the claim of a run alive, if it has one."""
+        for directory in self._directories:
+            path = directory / f"{_PREFIX}{record.uid}{_ALIVE}"
+            with suppress(OSError):
+                if path.lstat().st_uid == os.geteuid():
+                    started = list(map(asdict, record.started[:_MAX_PROCESSES]))
+                    group = None if record.cgroup is None else str(record.cgroup)
+                    _write(path, {"runner": asdict(record.runner), "started": started, "cgroup": group})
+
+    def withdraw(self, run: str) -> None:
+        for directory in self._directories:
+            _remove(directory, run)
+
+
+def _problem(directory: Path) -> str:
+    """Why claims of several users in *directory* cannot be relied on; empty if they can."""
+    try:
+        status = directory.lstat()
+    except OSError as error:
+        return f"{directory}: {error.strerror}"
+    if not stat.S_ISDIR(status.st_mode):
+        return f"{directory} is not a directory"
+    if status.st_uid not in {0, os.geteuid()}:
+        return f"{directory} belongs to another user"
+    if status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+        return f"{directory} is not sticky"
+    return "" if os.access(directory, os.R_OK | os.W_OK | os.X_OK) else f"{directory} is not writable"
+
+
+def _read_directory(directory: Path) -> Iterator[Claim]:
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.startswith(_PREFIX))
+    counts: Counter[int] = Counter()
+    for name in names:
+        run, dot, kind = name.removeprefix(_PREFIX).rpartition(".")
+        suffix = dot + kind
+        if suffix == _ALIVE and f"{_PREFIX}{run}{_CLAIM}" not in names:
+            _remove_orphan(directory, run)
+        if suffix != _CLAIM:
+            continue
+        found = _read(directory / name)
+        if found is None:
+            continue
+        document, status = found
+        counts[status.st_uid] += 1
+        if counts[status.st_uid] > _MAX_PER_USER:
+            continue
+        with _ignoring_rubbish():
+            claim = Claim(
+                run=run,
+                owner=status.st_uid,
+                cpus=bits.parse(document["cpus"]),
+                devices={str(name): frozenset(map(str, ids)) for name, ids in document["devices"].items()},
+                time=status.st_ctime_ns,
+            )
+            if _is_alive(claim, directory):
+                yield claim
+            else:
+                _remove(directory, run)
+
+
+def _is_alive(claim: Claim, directory: Path) -> bool:
+    found = _read(directory / f"{_PREFIX}{claim.run}{_ALIVE}")
+    if found is None or found[1].st_uid != claim.owner:
+        return False
+    document = found[0]
+    identities = [read_identity(one) for one in (document["runner"], *document["started"])]
+    if any(one.is_visible and one.alive and claim.owner in process.users(one.pid) for one in identities):
+        return True
+    group = document["cgroup"] and Path(str(document["cgroup"]))
+    # Only the kernel creates directories there, and the owner of a cgroup is who created it.
+    if not group or not group.is_relative_to(_CGROUPS) or ".." in group.parts:
+        return False
+    if group.name != f"{cgroup.PREFIX}{claim.run}" or not group.is_dir() or group.stat().st_uid != claim.owner:
+        return False
+    return bool(cgroup.members(group))
+
+
+def _read(path: Path) -> tuple[Mapping[str, Any], os.stat_result] | None:
+    """Return a document and the status of its file; ``None`` unless it is a small JSON object in a regular file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022:
+            return None
+        with _ignoring_rubbish():
+            document = json.loads(os.read(handle, _MAX_BYTES))
+            if isinstance(document, dict) and document.get("version") == _VERSION:
+                return document, status
+    finally:
+        os.close(handle)
+    return None
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    """Replace a file atomically. Nothing is synced: claims do not outlive the processes of this boot."""
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(json.dumps({"version": _VERSION, **document}).encode("ascii"))
+            file.flush()
+            temporary.rename(path)
+            os.fchmod(handle, 0o644)  # the time of a claim is not before the moment at which others see it
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _remove(directory: Path, run: str) -> None:
+    for suffix in (_CLAIM, _ALIVE):
+        with suppress(FileNotFoundError, PermissionError):
+            (directory / f"{_PREFIX}{run}{suffix}").unlink()
+
+
+def _remove_orphan(directory: Path, run: str) -> None:
+    """Remove the second file of a run without a claim, unless its runner is just about to make one."""
+    found = _read(directory / f"{_PREFIX}{run}{_ALIVE}")
+    with _ignoring_rubbish():
+        if found is not None and not read_identity(found[0]["runner"]).alive:
+            _remove(directory, run)
+
+
+@contextmanager
+def _ignoring_rubbish() -> Iterator[None]:
+    with suppress(AlignError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        yield

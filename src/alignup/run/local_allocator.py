@@ -1,0 +1,301 @@
+"""Admit runs without an agent: the user's own ledger, in the directory of the runs, and the claims of other users.
+
+The host is this machine with the static CPU and memory policies, one CPU and some memory reserved, and topology policy
+best-effort, unless a KubeletConfiguration says otherwise. CPUs and memory nodes that this process's cgroups withhold
+are never allocated.
+"""
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from alignup.align import bits
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy, CpuSettings
+from alignup.align.decision import Decision, Rejection
+from alignup.align.devices.ledger import DeviceLedger
+from alignup.align.errors import EnforceError, RestoreError, SettingsError, StateError
+from alignup.align.host import Host, Settings
+from alignup.align.ledger import AdmittedPod
+from alignup.align.machine import CadvisorNode, Machine, NumaNode
+from alignup.align.memory import reserved_memory
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.quantity import Quantity, QuantityFormat
+from alignup.align.settings import FeatureGates, FeatureStage, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, MEMORY
+from alignup.documents import codec
+from alignup.documents.checkpoints import CheckpointDocument, HeldPodDocument
+from alignup.documents.ledgers.documents import check_holders, pod_entry, residue
+from alignup.documents.ledgers.restore import restore_ledger
+from alignup.run import cgroup, process, registry
+from alignup.run.cgroup import Cpuset
+from alignup.run.claims import Claims
+from alignup.run.process_memory import NodeMap
+from alignup.run.registry import RunRegistry
+from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
+from alignup.store.checkpoint import CheckpointStore
+from alignup.store.checkpoint_format import Checkpoint
+from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
+
+_MIB = 1 << 20
+_RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
+_MAX_RUNS = 10_000
+_CLAIM_ATTEMPTS, _CLAIM_DELAY = 50, 0.05  #: the delay between two attempts is at most this many seconds
+Node = TypeVar("Node", NumaNode, CadvisorNode)
+
+
+class PolicyOverrides(NamedTuple):
+    policy: str | None = None
+    scope: str | None = None
+    options: Sequence[str] = ()  #: ``name=value``, of the topology or CPU manager's policy
+    settings: Settings | None = None  #: from a KubeletConfiguration
+
+
+def permitted_machine(machine: Machine) -> tuple[Machine, CpuSet]:
+    """Return this machine without the memory that this process may not use, and the CPUs that it may use."""
+    cpuset = cgroup.effective_cpuset()
+    return restrict_memory(machine, cpuset), cpuset.cpus if cpuset else process.permitted_cpus()
+
+
+def restrict_memory(machine: Machine, permitted: Cpuset | None) -> Machine:
+    """Remove the memory of nodes that are not permitted. CPUs stay: :func:`build_host` reserves them."""
+    if permitted is None or not permitted.nodes:
+        return machine
+    nodes = tuple(_restrict_node(node, permitted) for node in machine.nodes)
+    if nodes == machine.nodes:
+        return machine
+    report = machine.report
+    if report is not None and report.nodes is not None:
+        report = replace(report, nodes=tuple(_restrict_node(node, permitted) for node in report.nodes))
+    return replace(machine, nodes=nodes, report=report)
+
+
+def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSet | None = None) -> Host:
+    """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
+    settings = overrides.settings or _default_settings(machine, permitted)
+    topology, gates = settings.topology, settings.gates
+    options = {}
+    for text in overrides.options:
+        name, equals, value = text.partition("=")
+        options[name] = value
+        if not equals:
+            raise SettingsError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
+    cpu_options = {name: value for name, value in options.items() if name in OPTION_STAGES}
+    topology_options = {name: value for name, value in options.items() if name not in OPTION_STAGES}
+    topology = replace(
+        topology,
+        policy=Policy(overrides.policy or topology.policy),
+        scope=Scope(overrides.scope or topology.scope),
+        options=TopologyOptions.parse(topology_options, gates=gates, base=topology.options),
+    )
+    if any(OPTION_STAGES[name] is FeatureStage.ALPHA for name in cpu_options):
+        gates = FeatureGates({**gates.changed, "CPUManagerPolicyAlphaOptions": True})
+    cpus = replace(settings.cpus, options={**settings.cpus.options, **cpu_options})
+    return Host(machine, replace(settings, topology=topology, cpus=cpus, gates=gates))
+
+
+def build_pod(request: RunRequest) -> Pod:
+    """The run as a pod. Whole CPUs are exclusive even without a memory request."""
+    amounts = {name: Quantity.parse(text) for name, text in request.amounts.items()}
+    resources = Resources(requests=amounts, limits=amounts)
+    return Pod(
+        name=request.name,
+        namespace="run",
+        uid=request.uid,
+        containers=(Container(CONTAINER, resources),),
+        recorded_qos=QoS.GUARANTEED if resources.whole_cpus else None,
+    )
+
+
+class LocalAllocator:
+    """Allocates from the user's own ledger, in the checkpoint of a directory whose lock the caller holds."""
+
+    address = ""  #: no agent
+
+    def __init__(  # noqa: PLR0913 - two have defaults
+        self,
+        directory: Path,
+        idle: Host,
+        *,
+        permitted: CpuSet,
+        explain: Callable[[Host, Pod], None],
+        claims: Claims | None = None,
+        ignore_claims: bool = False,
+    ) -> None:
+        self._claims = claims or Claims(())
+        self._ignore_claims = ignore_claims
+        self._active: Collection[str] = ()  #: runs of this ledger
+        self._own = idle.ledger  #: the ledger without the claims of others
+        self._others: list[str] = []  #: uids of pods that stand for claims of others in the ledger
+        self._directory = directory
+        self._store: CheckpointStore | None = None  #: its constructor creates the directory
+        self._idle = idle
+        self._permitted = permitted
+        self._explain = explain
+        self.host = Host(idle.machine, idle.settings)
+        self.changed = False  #: since the last load or save
+
+    def load(self, *, active: Collection[str], finished: Collection[str] = ()) -> None:
+        del finished
+        self.host = Host(self._idle.machine, self._idle.settings)
+        self._store = CheckpointStore(self._directory)
+        loaded = self._store.load()
+        if loaded is not None:
+            self._restore(loaded.document, active)
+        self._active, self._own = active, self.host.ledger
+        self._add_claims()
+
+    def _restore(self, document: CheckpointDocument, active: Collection[str]) -> None:
+        entries = [one.entry for one in document.pods if one.entry.pod.uid in active]
+        self.changed = len(entries) < len(document.pods)
+        idle, providers = self.host.ledger, self.host.providers
+        try:
+            self.host.ledger = restore_ledger(entries, document.residue, idle=idle, providers=providers)
+        except RestoreError as error:
+            raise StateError(
+                f"the resources of running runs do not fit this machine and these settings: {error}; "
+                "use the same --config and --option as for them, or wait until they end"
+            ) from error
+
+    def _add_claims(self) -> None:
+        """Let a pod for each claim of another user or ledger hold what is claimed, as far as it is free."""
+        self._others = []
+        for claim in () if self._ignore_claims else self._claims.read():
+            if claim.owner == os.geteuid() and claim.run in self._active:
+                continue
+            ledger, uid = self.host.ledger, f"claim-{claim.owner}-{claim.run}"
+            cpus, devices = claim.cpus & ledger.cpus.available, _free_devices(ledger.devices, claim.devices)
+            if cpus or devices:
+                self._others.append(uid)
+                counts = {resource: len(ids) for resource, ids in devices.items()}
+                usage = FitRequest(1000 * cpus.bit_count(), 0, 0, counts)
+                pod = Pod(name=claim.run, namespace=f"user-{claim.owner}", uid=uid, containers=(Container(CONTAINER),))
+                self.host.ledger = replace(
+                    ledger,
+                    cpus=ledger.cpus.give(uid, CONTAINER, cpus=cpus) if cpus else ledger.cpus,
+                    devices=ledger.devices.give(uid, CONTAINER, devices=devices),
+                    pods={**ledger.pods, uid: AdmittedPod(pod, {}, usage)},
+                    used=ledger.used.plus(usage),
+                )
+
+    def load_for_dry_run(self) -> None:
+        if not self._directory.exists():
+            self._add_claims()
+            return
+        runs = RunRegistry(self._directory)
+        with runs.locked():
+            records = runs.all()
+            finished = {record.uid for record in registry.finished_runs(records)}
+            self.load(active=[record.uid for record in records if record.uid not in finished])
+
+    def admit(self, request: RunRequest) -> RunPlacement:
+        pod = build_pod(request)
+        if self.host.missing_devices(pod):
+            raise RunRejectedError(NO_DEVICE, lambda: self._explain(self._idle, pod), impossible=True)
+        for _ in range(_CLAIM_ATTEMPTS):
+            decision = self.host.admit(pod)
+            if decision.rejection is not None:
+                raise self._rejected(pod, decision.rejection)
+            placement = self.placement(decision)
+            if self._claim(request.uid, placement):
+                self.changed = True
+                return placement
+            # Another user has just claimed the same: decide again, after a time that differs between the two.
+            time.sleep(_CLAIM_DELAY * os.urandom(1)[0] / 256)
+            self.host.ledger = self._own
+            self._add_claims()
+        raise EnforceError("other users claimed the same CPUs or devices at the same time, again and again; try again")
+
+    def _rejected(self, pod: Pod, rejection: Rejection) -> RunRejectedError:
+        host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger)
+        impossible = not self._idle.decide(pod).admitted
+        return RunRejectedError(rejection.reason, lambda: self._explain(host, pod), impossible=impossible)
+
+    def _claim(self, uid: str, placement: RunPlacement) -> bool:
+        cpus = placement.cpus if placement.exclusive else 0
+        devices = {resource: frozenset(ids) for resource, ids in placement.devices.items()}
+        return not (cpus or devices) or self._claims.make(uid, cpus=cpus, devices=devices, ignore=self._ignore_claims)
+
+    def placement(self, decision: Decision) -> RunPlacement:
+        machine = self._idle.machine
+        with_memory = bits.of(node.id for node in machine.nodes if node.memory is None or node.memory > 0)
+        devices: dict[str, dict[str, NodeSet | None]] = {}
+        for device in machine.devices:
+            devices.setdefault(device.resource, {})[device.id] = device.nodes
+        (placement,) = decision.placements
+        nodes = placement.hint.nodes
+        return resolve_placement(
+            {"hint": {"nodes": None if nodes is None else bits.show(nodes)}, "given": placement.as_text()},
+            shared=self.shared(),
+            devices=devices,
+            node_map=NodeMap(machine.kubelet_view().node_cpus, with_memory),
+            strict=decision.policy in {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE},
+        )
+
+    def shared(self) -> CpuSet:
+        shared: CpuSet = self.host.ledger.cpus.shared
+        return shared & self._permitted
+
+    def release(self, uid: str) -> None:
+        self.changed |= uid in self.host.ledger.pods
+        self.host.release(uid)
+
+    def save(self) -> None:
+        """Write the checkpoint if the ledger has changed. Raises ``CheckpointError``."""
+        if not self.changed:
+            return
+        host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger) if self._others else self.host
+        for uid in self._others:
+            host.release(uid)
+        ledger = host.ledger
+        check_holders(ledger)
+        (self._store or CheckpointStore(self._directory)).save(
+            Checkpoint(
+                machine=machine_fingerprint(self.host.machine),
+                settings=settings_fingerprint(self.host.settings),
+                residue=residue(ledger, providers=self.host.providers),
+                pods=[codec.encode(HeldPodDocument(entry=pod_entry(ledger, uid))) for uid in ledger.pods],
+            )
+        )
+        self.changed = False
+
+
+def _free_devices(ledger: DeviceLedger, claimed: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
+    """The claimed devices that exist and that no run in the ledger holds."""
+    found = {}
+    for resource, inventory in ledger.inventories.items():
+        free = set(claimed.get(resource, ())) & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
+        if free:
+            found[resource] = free
+    return found
+
+
+def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
+    view = machine.kubelet_view()
+    left = view.all_cpus if permitted is None else view.all_cpus & permitted
+    # All CPUs that are not permitted, and one that is; 0 (the CPU manager chooses one) when all are permitted.
+    reserved = 0 if left in {view.all_cpus, 0} else view.all_cpus & ~left | left & -left
+    amount = Quantity(reserved.bit_count() or 1)
+    settings = Settings(
+        topology=TopologySettings(policy=Policy.BEST_EFFORT, limit_nodes=False),
+        cpus=CpuSettings(policy=CpuPolicy.STATIC, reservation=amount, explicit=reserved),
+        reservation={CPU: amount},
+        max_pods=_MAX_RUNS,
+    )
+    known = [node.memory for node in view.nodes if node.memory is not None]
+    if len(known) < len(view.nodes) or not sum(known):
+        return settings
+    memory = max(_MIB, sum(known) // _RESERVED_SHARE // _MIB * _MIB)
+    reservation: Amounts = {CPU: amount, MEMORY: Quantity(memory, format=QuantityFormat.BINARY_SI)}
+    proposed = reserved_memory.propose_reserved_memory(reservation, view)
+    return replace(settings, memory_policy=MemoryPolicy.STATIC, reserved_memory=proposed, reservation=reservation)
+
+
+def _restrict_node(node: Node, permitted: Cpuset) -> Node:
+    allowed = node.id >= 0 and permitted.nodes >> node.id & 1
+    return node if allowed else replace(node, memory=0, hugepages=())

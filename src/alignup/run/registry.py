@@ -1,0 +1,170 @@
+"""The runs of one user: a small file for each, in a private directory.
+
+A file exists as long as its run may have processes. Writers hold the lock; readers need none, since files are replaced
+atomically. A run whose runner and processes are gone is removed by the next run, however they ended.
+"""
+
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from alignup.align.errors import AlignError, EnforceError, FileError
+from alignup.run import cgroup
+from alignup.run.claims import Claims
+from alignup.run.placement_audit import RunProcesses, find_run_processes
+from alignup.run.process import ProcessIdentity
+from alignup.run.run_record import RunRecord
+from alignup.store import atomic_files
+
+LOCK_NAME = "run.lock"
+_PREFIX, _SUFFIX = "run-", ".json"
+_LOCK_TIMEOUT = 60.0  #: seconds; others hold the lock for milliseconds
+_MAX_FILE_BYTES = 1 << 20
+_RETRIES, _RETRY_DELAY = 10, 0.02  #: for processes that are just exiting; delay in seconds
+
+
+class RunRegistry:
+    """The records in one directory, which is created if needed and must be private to this user.
+
+    The *claims* of its runs are kept alive as long as the records, for other users.
+    """
+
+    def __init__(self, directory: Path, claims: Claims | None = None) -> None:
+        self._claims = claims or Claims(())
+        try:
+            status = atomic_files.make_private_directory(directory)
+        except OSError as error:
+            raise FileError(f"cannot create or read {directory}: {error.filename}: {error.strerror}") from error
+        advice = "set ALIGNUP_RUN_DIR to another directory, or remove this one"
+        if not stat.S_ISDIR(status.st_mode):
+            raise FileError(f"{directory} is not a directory; {advice}")
+        if status.st_uid != os.geteuid():
+            raise FileError(f"{directory} belongs to user {status.st_uid}, not to this user ({os.geteuid()}); {advice}")
+        if status.st_mode & 0o077:
+            raise FileError(
+                f"other users can access {directory} (mode {stat.S_IMODE(status.st_mode):o}); "
+                f"check its contents, then run chmod 700 on it"
+            )
+        self.directory = directory
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        path = self.directory / LOCK_NAME
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise FileError(f"cannot lock {path}: {error.strerror}") from error
+        try:
+            end = time.monotonic() + _LOCK_TIMEOUT
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                if time.monotonic() > end:
+                    raise FileError(f"another alignup has held {path} locked for {_LOCK_TIMEOUT:.0f} seconds")
+                time.sleep(0.005)
+            yield
+        finally:
+            os.close(handle)
+
+    def all(self) -> tuple[RunRecord, ...]:
+        found = filter(None, map(_read, self.directory.glob(f"{_PREFIX}*{_SUFFIX}")))
+        return tuple(sorted(found, key=lambda record: (record.since, record.uid)))
+
+    def put(self, record: RunRecord) -> None:
+        atomic_files.write(self._path(record.uid), json.dumps(record.to_document()).encode("ascii"))
+        self._claims.refresh(record)
+
+    def get(self, uid: str) -> RunRecord | None:
+        return _read(self._path(uid))
+
+    def record_processes(self, uids: Iterable[str]) -> None:
+        """Record the processes of runs without a cgroup that outlive their runner.
+
+        Afterwards they are found by their identity, even if they cleared their environment.
+        """
+        records = [record for record in map(self.get, uids) if record is not None and record.cgroup is None]
+        for run in find_run_processes(records):
+            started = []
+            for pid in run.pids:
+                with suppress(EnforceError):  # it has just ended
+                    started.append(ProcessIdentity.of(pid))
+            if started and tuple(started) != run.record.started:
+                self.put(replace(run.record, started=tuple(started)))
+
+    def remove(self, record: RunRecord) -> None:
+        """Remove a run and its cgroup. A cgroup that is still busy keeps the record; the next run tries again."""
+        folder = record.cgroup
+        if folder is None or _retry(lambda: cgroup.remove(folder)):
+            self._path(record.uid).unlink(missing_ok=True)
+            self._claims.withdraw(record.uid)
+
+    def _path(self, uid: str) -> Path:
+        return self.directory / f"{_PREFIX}{uid}{_SUFFIX}"
+
+
+def finished_runs(records: Sequence[RunRecord], *, own: str = "") -> tuple[RunRecord, ...]:
+    """The runs without a runner and without processes. The runner of run *own* is about to end, and does not count."""
+    orphans = [record for record in records if record.uid == own or not record.runner.alive]
+    # A cgroup lists its processes; those of a run without one are found by scanning /proc.
+    loose = [record for record in orphans if record.cgroup is None]
+    busy = {run.record.uid for run in find_run_processes(loose) if run.pids}
+    return tuple(
+        record for record in orphans if record.uid not in busy and not (record.cgroup and cgroup.members(record.cgroup))
+    )
+
+
+def remove_finished_runs(directory: Path) -> None:
+    """Remove what finished runs left behind: their cgroups and records. Those of an agent are released by a run."""
+    if not os.path.lexists(directory):
+        return
+    runs = RunRegistry(directory)
+    with runs.locked():
+        for record in finished_runs([record for record in runs.all() if not record.agent]):
+            runs.remove(record)
+
+
+def wait_until_finished(record: RunRecord) -> bool:
+    """Whether all processes of a run have exited, or exit within a moment."""
+    return _retry(lambda: bool(finished_runs([record], own=record.uid)))
+
+
+def active_runs(directory: Path) -> tuple[RunProcesses, ...]:
+    """The runs in *directory* that are running, with their processes. Does not create the directory."""
+    if not os.path.lexists(directory):
+        return ()
+    found = find_run_processes([record for record in RunRegistry(directory).all() if record.cpus])
+    return tuple(run for run in found if run.pids or run.record.runner.alive)
+
+
+def _retry(succeeds: Callable[[], bool]) -> bool:
+    for _ in range(_RETRIES):
+        if succeeds():
+            return True
+        time.sleep(_RETRY_DELAY)
+    return False
+
+
+def _read(path: Path) -> RunRecord | None:
+    """Read a record without following links; ``None`` when it is gone."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror}") from error
+    with os.fdopen(handle, "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+            raise FileError(f"{path} is not a regular file of this user; check where it comes from, and remove it")
+        text = file.read(_MAX_FILE_BYTES)
+    try:
+        return RunRecord.from_document(json.loads(text))
+    except (AlignError, ValueError) as error:
+        raise EnforceError(f"cannot read {path}: {error}; remove it when no process of that run is left") from error

@@ -1,0 +1,105 @@
+"""The state of a cluster at one moment: its nodes, what their kubelets hold, and the pods that are bound to them.
+
+Everything comes from the API server: nodes, pods, and the HostState objects of the observers.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from alignup.align.errors import AlignError
+from alignup.align.host import Host
+from alignup.align.workload import Pod
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes.api import NODES, PODS, UNFINISHED_PODS, ApiClient
+from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, staleness
+from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.observe.kubelet_sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
+from alignup.placement.cluster import Cluster
+from alignup.placement.report import HostReport, PodStage
+
+NO_HOST_STATE = "no HostState"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    nodes: Mapping[str, ApiNode]  #: by name
+    cluster: Cluster  #: the hosts whose state is known
+    reports: Mapping[str, HostReport]  #: by node
+    unknown: Mapping[str, str]  #: node → why its state is unknown
+    doubts: Mapping[str, tuple[str, ...]]  #: node → gaps and contradictions that its observer reports
+    stale: Mapping[str, str]  #: node → since when its observer has not reported
+    notes: tuple[str, ...] = ()  #: objects that were left out
+
+    def host(self, node: str) -> Host | None:
+        """The host with its present ledger: its report, and the pods bound since; ``None``: it is unknown.
+
+        Terminating pods hold their resources. The devices are in the ledger only.
+        """
+        record = self.cluster.record(node)
+        ledgers = record.states().ledgers if record else ()
+        return record.model.at(ledgers[0]) if record and ledgers else None
+
+
+async def read_cluster(client: ApiClient) -> ClusterView:
+    """List everything; ``NotFoundError`` if the cluster has no HostState resource."""
+    nodes = await client.list(NODES)
+    # Before the pods: a pod that a HostState has and the later list of pods has not, has ended.
+    states = await client.list(HOST_STATES)
+    pods = await client.list(PODS, UNFINISHED_PODS)
+    return build_view(nodes.items, states.items, pods.items, now=client.timing.time_of_day())
+
+
+def build_view(
+    nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], pods: Iterable[ApiPod], *, now: float = 0.0
+) -> ClusterView:
+    """Put everything together; *now* is in seconds since the epoch."""
+    known = {node.metadata.name: node for node in nodes}
+    cluster, reader = Cluster(), HostStateReader()
+    reports: dict[str, HostReport] = {}
+    unknown = dict.fromkeys(known, NO_HOST_STATE)
+    doubts: dict[str, tuple[str, ...]] = {}
+    stale: dict[str, str] = {}
+    notes = []
+    for state in states:
+        name = state.metadata.name
+        if name not in known:
+            notes.append(f"HostState {name} is left out: there is no such node")
+            continue
+        try:
+            reports[name] = report = reader.read(state)
+        except AlignError as error:
+            unknown[name] = str(error)
+        else:
+            del unknown[name]
+            cluster.confirm(report)
+            doubts[name] = tuple(state.problems)
+        if old := staleness(state, now):
+            stale[name] = old
+    cluster.relist(_bound_pods((pod for pod in pods if pod.spec.node_name in known), reports, notes))
+    return ClusterView(
+        nodes=known,
+        cluster=cluster,
+        reports=reports,
+        unknown=unknown,
+        doubts={name: found for name, found in doubts.items() if found},
+        stale=stale,
+        notes=tuple(notes),
+    )
+
+
+def _bound_pods(
+    pods: Iterable[ApiPod], reports: Mapping[str, HostReport], notes: list[str]
+) -> Iterator[tuple[Pod, str, PodStage]]:
+    """The pods with their nodes, in the order of their bindings as far as it is known.
+
+    Most of them are in the report of their node, which says what they hold. Then their requests need not be read.
+    """
+    for pod in sorted(pods, key=binding_time):
+        host = pod.spec.node_name
+        if host in reports and kubelet_uid(pod) in reports[host].ledger.pods:
+            yield plain_pod(pod), host, api_pod_stage(pod)
+            continue
+        found, problem = bound_pod(pod)
+        if problem:
+            notes.append(problem)
+        yield found.pod, host, found.stage

@@ -1,0 +1,400 @@
+"""A ``placement.Cluster`` that follows the API server: nodes, pods, and the HostState objects of the observers.
+
+    live = LiveCluster(client)
+    task = asyncio.create_task(live.run())
+    await live.wait_ready()
+    live.choose(live.read(pod))           # the nodes that admit a pod, best first
+    live.assume(live.read(pod), "host-a") # before binding it
+
+Everything happens in one event loop, and nothing here waits while the cluster is changed, so an answer belongs to one
+moment. Pods of the API server are read only if no report contains them: a report has all that decisions depend on.
+"""
+
+import asyncio
+import gc
+import logging
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from alignup.align.errors import AlignError
+from alignup.align.workload import Pod
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiClient, Change, EventType, Informer
+from alignup.kubernetes.api.errors import NotFoundError
+from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
+from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.observe.kubelet_sources import (
+    api_pod_stage,
+    binding_time,
+    bound_pod,
+    kubelet_uid,
+    plain_pod,
+    was_preempted,
+    was_rejected,
+)
+from alignup.placement.cluster import Cluster, RankedHost
+from alignup.placement.report import PodStage
+from alignup.placement.verdict import Verdict, unknown
+from alignup.schedule.pod_reader import PodReader
+from alignup.schedule.pod_trimming import PodTrimmer
+from alignup.schedule.topology_fallback import TopologyFallback
+
+NO_NODE = unknown("no such node")
+NO_HOST_STATE = unknown("no HostState")
+SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState every few minutes counts as dead
+CHECK_SECONDS = 60.0  #: between looking for such observers
+GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
+
+_log = logging.getLogger(__name__)
+
+ChangeListener = Callable[[Collection[str]], object]
+
+
+class PredictionMetrics(Protocol):
+    """Counts what became of predicted pods."""
+
+    def prediction(self, *, outcome: str, cause: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveClusterOptions:
+    max_unconfirmed: int | None = 1  #: pods on a node with resources of their own that no report contains yet
+    force_deleted_may_run: bool = False  #: whether containers of a force-deleted pod may still use their CPUs
+    approximate: bool = False  #: whether NodeResourceTopology counts where a node has no HostState
+
+
+class LiveCluster:
+    """The cluster as of now. Only the event loop in which :meth:`run` runs may use it."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        *,
+        options: LiveClusterOptions | None = None,
+        metrics: PredictionMetrics | None = None,
+    ) -> None:
+        self.options = options or LiveClusterOptions()
+        self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)
+        self.nodes = Informer(client, NODES)
+        self.host_states = Informer(client, HOST_STATES, trim=without_content)
+        # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
+        self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
+        self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
+        self._fallback = TopologyFallback()
+        self._client, self._metrics = client, metrics
+        self._reader = HostStateReader()
+        self._unknown: dict[str, Verdict] = {}  #: node → why its state is unknown, if it has a HostState
+        self._state_uids: dict[str, str] = {}  #: node → uid of the HostState that its host was read from
+        self._bound: dict[str, dict[str, tuple[ApiPod, PodStage]]] = {}  #: node → uid → pod, as observed last
+        #: HostStates that wait until all pods are listed, or until there is a Node
+        self._waiting: dict[str, HostStateDocument] = {}
+        self._assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
+        self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
+        self._changed: set[str] = set()  #: nodes that listeners have not been told about
+        self._listeners: list[ChangeListener] = []
+        self._ready = asyncio.Event()
+        self._pod_reader = PodReader(force_deleted_may_run=self.options.force_deleted_may_run)
+        self._pods_wanted = False  #: whether pods are followed, or about to be
+
+    # Following the API server
+
+    async def run(self) -> None:
+        """Follow the API server until cancelled."""
+        self.nodes.subscribe(self._node_changed)
+        self.host_states.subscribe(self._state_changed)
+        self.topologies.subscribe(lambda change: self._topology_changed(change.object.metadata.name))
+        self.pods.subscribe(self._pod_changed)
+        self.pods.subscribe_lists(self._pods_listed)
+        async with asyncio.TaskGroup() as tasks:
+            for informer in self._informers:
+                tasks.create_task(informer.run())
+            for informer in self._informers:
+                await self._wait_listed(informer)
+            # After the HostState objects: a pod that they contain, and the later list of pods does not, has ended.
+            self._pods_wanted = True
+            tasks.create_task(self.pods.run())
+            await self.pods.wait_synced()
+            gc.collect()
+            gc.freeze()  # collecting garbage among so many objects takes a second
+            gc.set_threshold(*GARBAGE)
+            self._ready.set()
+            while True:
+                await asyncio.sleep(CHECK_SECONDS)
+                self.check_observers()
+
+    @property
+    def _informers(self) -> tuple[Informer[Any], ...]:
+        """Those that come before the pods."""
+        known = (self.nodes, self.host_states)
+        return (*known, self.topologies) if self.options.approximate else known
+
+    @property
+    def ready(self) -> bool:
+        """Whether everything was listed once."""
+        return self._ready.is_set()
+
+    async def wait_ready(self) -> None:
+        await self._ready.wait()
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why answers could be wrong now; empty: they are right."""
+        if not self.ready:
+            return ("the cluster has not been read yet",)
+        return tuple(
+            f"{one.resource.full_name} are not followed: {one.error}"
+            for one in (*self._informers, self.pods)
+            if one.error is not None and not isinstance(one.error, NotFoundError)
+        )
+
+    def on_change(self, listener: ChangeListener) -> None:
+        """Call *listener* with the names of nodes that changed, soon after they did."""
+        self._listeners.append(listener)
+
+    # Questions
+
+    def find_pod(self, namespace: str, name: str) -> ApiPod | None:
+        return self.pods.get(name, namespace=namespace)
+
+    def bound_pods(self, node: str) -> list[ApiPod]:
+        """The pods that are bound to a node, finished ones included."""
+        return [pod for pod, _ in self._bound.get(node, {}).values()]
+
+    def read(self, pod: ApiPod) -> Pod:
+        """The pod as decisions need it; ``PodError`` if it is invalid."""
+        return self._pod_reader.read(pod)
+
+    def verdict(self, pod: Pod, node: str) -> Verdict:
+        """What the kubelet of *node* will decide about *pod*."""
+        return self.cluster.verdict(pod, node) if self.cluster.record(node) else self._without_report(pod, node)
+
+    def feasible(self, pod: Pod, nodes: Iterable[str] | None = None) -> dict[str, Verdict]:
+        """The verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""
+        names = [name for _, name in self.nodes.objects] if nodes is None else list(nodes)
+        found = self.cluster.verdicts(pod, names)
+        return {name: found.get(name) or self._without_report(pod, name) for name in names}
+
+    def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
+        """At most *limit* of the best nodes that admit *pod*, of these; those in *last* come after the others.
+
+        Nodes without HostState are left out. The work does not grow with the number of nodes.
+        """
+        if pod.uid in self._assumed:  # the scheduler tries again, and the node that was assumed still admits the pod
+            ranked = [one.host for one in self.cluster.rank(pod, among)]
+            return sorted(ranked, key=lambda name: name in last)[:limit]
+        return self.cluster.best(pod, limit, among=among, last=last)
+
+    def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
+        """The nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
+        wanted = None if nodes is None else frozenset(nodes)
+        ranked = self.cluster.rank(pod, wanted, limit=limit)
+        others = [name for name in self._fallback.nodes if wanted is None or name in wanted]
+        verdicts = ((name, self._without_report(pod, name)) for name in others)
+        fitting = [RankedHost(name, one.score) for name, one in verdicts if one.admits and one.score is not None]
+        return [*ranked, *sorted(fitting, key=lambda one: (-one.score.total, one.host))][:limit]
+
+    def _without_report(self, pod: Pod, node: str) -> Verdict:
+        if node in self._unknown:
+            return self._unknown[node]
+        approximate = self._fallback.verdict(node, pod)
+        if approximate is not None:
+            return approximate
+        return NO_HOST_STATE if self.nodes.get(node) is not None else NO_NODE
+
+    # Predictions
+
+    def assume(self, pod: Pod, node: str) -> Verdict:
+        """Count on *pod* on *node* from now on, if the verdict of now is that its kubelet admits it.
+
+        Call this immediately before the binding, and :meth:`forget` if the binding certainly did not happen. Bindings
+        to one node must be written in the order in which they are assumed.
+        """
+        known = self.cluster.record(node) is not None
+        found = self.cluster.assume(pod, node) if known else self._without_report(pod, node)
+        if found.admits:
+            if not known:
+                self._fallback.assume(node, pod)
+            self._assumed[pod.uid] = node
+            self._touch(node)
+        return found
+
+    def forget(self, uid: str) -> None:
+        """An assumed pod was not bound; does nothing if its binding was observed."""
+        node = self._assumed.pop(uid, None)
+        if node is not None:
+            self.cluster.forget(uid)
+            self._fallback.forget(uid)
+            self._touch(node)
+
+    # Events
+
+    async def _wait_listed(self, informer: Informer[Any]) -> None:
+        """Wait until the objects are listed, or the API server does not know them; then the informer tries again."""
+        while not informer.synced:
+            if isinstance(informer.error, NotFoundError):
+                return
+            await asyncio.sleep(0.02)
+
+    def _state_changed(self, change: Change[HostStateDocument]) -> None:
+        state = change.object
+        name = state.metadata.name
+        self._heard[name] = self._client.timing.clock()
+        self._waiting.pop(name, None)
+        if change.type is EventType.DELETED:
+            del self._heard[name]
+            self._forget_host(name)
+        elif self._must_wait or self.nodes.get(name) is None:
+            self._waiting[name] = state
+        else:
+            self._read_host(state)
+
+    def check_observers(self) -> None:
+        """Do not count with hosts whose observers have ended; times of other machines are not compared."""
+        now = self._client.timing.clock()
+        for (_, name), state in self.host_states.objects.items():
+            if state.observed_at and now - self._heard[name] > SILENT_SECONDS and self.cluster.record(name) is not None:
+                _log.warning("node=%s problem=its observer has stopped", name)
+                self._unknown[name] = unknown("observer has stopped", f"its last report is of {state.observed_at}")
+                self._drop_host(name)
+
+    def _node_changed(self, change: Change[ApiNode]) -> None:
+        name = change.object.metadata.name
+        if change.type is EventType.DELETED:
+            self._forget_host(name)
+        elif change.type is EventType.ADDED and not self._must_wait:
+            if name in self._waiting:
+                self._read_host(self._waiting.pop(name))
+            elif self.options.approximate:
+                self._topology_changed(name)
+
+    @property
+    def _must_wait(self) -> bool:
+        """Whether a list of pods is on its way: it may lack a pod of a new HostState, which has not ended."""
+        return self._pods_wanted and self.pods.listing
+
+    def _forget_host(self, name: str) -> None:
+        self._unknown.pop(name, None)
+        self._drop_host(name)
+        if self.options.approximate:
+            self._topology_changed(name)
+
+    def _topology_changed(self, name: str) -> None:
+        """A NodeResourceTopology was written, or counts from now on, or no longer."""
+        counts = self._topology_counts(name)
+        pods = [(pod, bound_pod(pod)[0].pod) for pod in self.bound_pods(name)] if counts else []
+        self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
+        self._touch(name)
+
+    def _topology_counts(self, name: str) -> bool:
+        return self.host_states.get(name) is None and self.nodes.get(name) is not None
+
+    def _read_host(self, state: HostStateDocument) -> None:
+        name = state.metadata.name
+        if name in self._fallback.nodes:
+            self._topology_changed(name)
+        if self._state_uids.get(name) not in {None, state.metadata.uid}:
+            self._drop_host(name)  # generations start again
+        record = self.cluster.record(name)
+        if record is not None and state.ledger is not None and record.report.sequence >= state.generation:
+            return  # only the Node object changed, or the time of the observation
+        try:
+            report = self._reader.read(state)
+        except AlignError as error:
+            self._unknown[name] = unknown("unknown state", str(error))
+            self._drop_host(name)
+            return
+        self._unknown.pop(name, None)
+        self._state_uids[name] = state.metadata.uid
+        for confirmed in self.cluster.confirm(report):
+            cause = confirmed.causes[0] if confirmed.causes else "unexplained"
+            if not confirmed.as_predicted:
+                told = f"pod_uid={confirmed.uid} node={name} outcome=placed_elsewhere cause={cause}"
+                _log.warning("%s difference=%s", told, confirmed.difference)
+            self._count("as_predicted" if confirmed.as_predicted else "placed_elsewhere", cause)
+        self._count_rejections()
+        self._touch(name)
+
+    def _drop_host(self, name: str) -> None:
+        """The state of a host is no longer known; remember the pods bound to it for when it is."""
+        self._state_uids.pop(name, None)
+        if self.cluster.record(name) is None:
+            return
+        self.cluster.remove_host(name)
+        for pod, stage in self._bound.get(name, {}).values():
+            self.cluster.observe(bound_pod(pod)[0].pod, name, stage)
+        self._touch(name)
+
+    def _pods_listed(self) -> None:
+        """All pods were listed: the order of events since the last list or watch is unknown."""
+        bound = sorted((pod for pod in self.pods.objects.values() if pod.spec.node_name), key=binding_time)
+        self._bound = {}
+        listed = []
+        for pod in bound:
+            stage, host = api_pod_stage(pod), pod.spec.node_name
+            self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
+            self._assumed.pop(pod.metadata.uid, None)
+            listed.append((self._pod_reader.read_bound(pod, self.cluster.record(host)), host, stage))
+        self.cluster.relist(listed)
+        waiting, self._waiting = self._waiting, {}
+        for name, state in waiting.items():
+            if self.nodes.get(name) is None:
+                self._waiting[name] = state
+            else:
+                self._read_host(state)
+        for name in [name for _, name in self.nodes.objects] if self.options.approximate else ():
+            self._topology_changed(name)
+        self._touch(*self.cluster.hosts)
+
+    def _pod_changed(self, change: Change[ApiPod]) -> None:
+        pod = change.object
+        if change.type is EventType.DELETED and not pod.spec.node_name:
+            self.forget(pod.metadata.uid)
+        if change.listed or not pod.spec.node_name:
+            return
+        host, uid = pod.spec.node_name, kubelet_uid(pod)
+        self._assumed.pop(uid, None)
+        own = self._bound.setdefault(host, {})
+        known = own.get(uid)
+        if change.type is EventType.DELETED:
+            own.pop(uid, None)
+            stage = self._pod_reader.last_stage(pod)
+        else:
+            stage = api_pod_stage(pod)
+            own[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
+        if known is not None and known[1] is stage:
+            return
+        if was_rejected(pod):
+            self.cluster.observe_rejection(uid, host, pod.status.reason)
+            self._count_rejections()
+        else:
+            read = plain_pod(pod)
+            if stage is not PodStage.ENDED:
+                read = self._pod_reader.read_bound(pod, self.cluster.record(host))
+            if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
+                self._fallback.bound(host, pod, read)
+            if was_preempted(pod):
+                self.cluster.observe_preemption(read, host)
+            else:
+                self.cluster.observe(read, host, stage)
+        self._touch(host)
+
+    def _count(self, outcome: str, cause: str) -> None:
+        if self._metrics is not None:
+            self._metrics.prediction(outcome=outcome, cause="" if outcome == "as_predicted" else cause)
+
+    def _count_rejections(self) -> None:
+        for one in self.cluster.take_rejections():
+            _log.warning("pod_uid=%s node=%s outcome=rejected cause=%s", one.uid, one.host, one.cause)
+            self._count("rejected", one.cause)
+
+    def _touch(self, *nodes: str) -> None:
+        """Tell listeners in the next turn of the event loop."""
+        if nodes and not self._changed:
+            asyncio.get_running_loop().call_soon(self._notify)
+        self._changed.update(nodes)
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, set()
+        for listener in tuple(self._listeners):
+            listener(changed)

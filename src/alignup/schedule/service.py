@@ -1,0 +1,216 @@
+"""Wires the cluster service: the live cluster, the scheduler extender, leader election, and the HTTP endpoints."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from alignup.align.errors import PodError
+from alignup.documents.api import NotReadyError
+from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.service import GateService, GateServiceOptions, gate_service
+from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
+from alignup.kubernetes.api.errors import ApiError
+from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
+from alignup.schedule.binder import Binder
+from alignup.schedule.disruption_budgets import POD_DISRUPTION_BUDGETS
+from alignup.schedule.explain import explain_pod
+from alignup.schedule.extender import Extender, ExtenderOptions
+from alignup.schedule.extender_messages import (
+    BindingArgs,
+    ExtenderArgs,
+    MetaVictims,
+    PreemptionArgs,
+    PreemptionResult,
+    read_message,
+    write_message,
+)
+from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.schedule.page_backend import LivePages
+from alignup.schedule.preemption import CHOOSES_VICTIMS, Preemption
+from alignup.schedule.wake_up import WakeUp
+from alignup.web.server import serve_app
+from alignup.web.sockets import tcp_socket
+from alignup.web.tls import ServerCertificate
+from alignup.web.until_signal import run_until_signal
+
+SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
+END_SECONDS = 10.0  #: for bindings that are being written when the service ends
+
+_log = logging.getLogger(__name__)
+
+Address = tuple[str, int]  #: host and port
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseOptions:
+    namespace: str
+    identity: str  #: different for every process
+    name: str = "alignup-schedule"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    listen: Address  #: of the extender and of explanations
+    health: Address | None = None  #: of probes and metrics, without TLS
+    certificate: Path | None = None
+    private_key: Path | None = None
+    client_authority: Path | None = None  #: of the certificates that clients need; ``None``: none
+    lease: LeaseOptions | None = None  #: ``None``: this is the only process
+    extender: ExtenderOptions = field(default_factory=ExtenderOptions)
+    live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
+    gate: GateServiceOptions | None = None  #: ``None``: pods behind the gate are left to others
+
+
+class ScheduleService:
+    """Answers schedulers while it leads."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        metrics: PrometheusScheduleMetrics,
+        *,
+        extender: ExtenderOptions | None = None,
+        live: LiveClusterOptions | None = None,
+        lease: LeaseOptions | None = None,
+    ) -> None:
+        self.live = LiveCluster(client, options=live, metrics=metrics)
+        options = extender or ExtenderOptions()
+        self._binder = Binder(client, self.live, allow_unknown=options.allow_unknown, leads=lambda: self.leading)
+        self._wake_up = WakeUp(client, self.live)
+        self.preemption = Preemption(
+            self.live, chooses=bool(options.chooses_victims), allow_unknown=options.allow_unknown
+        )
+        self.extender = Extender(
+            self.live,
+            self._binder,
+            options=options,
+            listener=self._wake_up,
+            resolvable=self.preemption.resolvable,
+        )
+        self.gate: GateService | None = None  #: runs beside the extender, if there is one
+        self.leading = False
+        self._client = client
+        self._election = None if lease is None else _election(client, lease)
+        metrics.collect_from(self.numbers)
+
+    async def run(self) -> None:
+        """Follow the cluster, and lead when this process is chosen, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            if self.gate is not None:
+                tasks.create_task(self.gate.run())
+            tasks.create_task(self.live.run())
+            await self.live.wait_ready()  # before it can lead: a leader has to answer at once
+            if self.extender.options.chooses_victims is None:
+                with suppress(ApiError):  # it has listed everything, and is gone: no, then
+                    self.preemption.chooses = (await self._client.version()).number >= CHOOSES_VICTIMS
+            _log.info("event=ready nodes=%d hosts=%d", len(self.live.nodes.objects), len(self.live.cluster.hosts))
+            if self._election is None:
+                tasks.create_task(self._lead())
+            else:
+                tasks.create_task(self._election.run(self._lead))
+
+    async def _lead(self) -> None:
+        if self._election is not None:
+            await self._client.timing.sleep(SETTLE_SECONDS)
+        self.leading = True
+        _log.info("event=leading")
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._wake_up.run())
+                if self.gate is not None:
+                    tasks.create_task(self.gate.lead())
+        finally:
+            self.leading = False
+            with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
+                async with asyncio.timeout(END_SECONDS):
+                    await self._binder.wait_idle()
+
+    # The backend of the HTTP endpoints
+
+    def problems(self) -> tuple[str, ...]:
+        if self.live.problems or self.leading:
+            return self.live.problems
+        return (self._standby(),)
+
+    async def respond(self, verb: str, body: bytes) -> bytes:
+        if not self.leading:
+            raise NotReadyError(self._standby())
+        if verb == "filter":
+            return write_message(self.extender.filter(read_message(body, ExtenderArgs)))
+        if verb == "prioritize":
+            return write_message(self.extender.prioritize(read_message(body, ExtenderArgs)))
+        if verb == "preempt":
+            return write_message(await self._preempt(read_message(body, PreemptionArgs)))
+        return write_message(await self.extender.bind(read_message(body, BindingArgs)))
+
+    async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
+        """The pods to evict; none while it is unknown what nodes have, or what budgets allow."""
+        name = args.pod.metadata.full_name
+        found: dict[str, MetaVictims] = {}
+        try:
+            pod = self.live.read(args.pod)
+            if not self.live.problems:
+                budgets = (await self._client.list(POD_DISRUPTION_BUDGETS)).items
+                found = self.preemption.victims(pod, args.victims, budgets)
+        except (PodError, ApiError) as error:
+            _log.warning("verb=preempt pod=%s problem=%s", name, error)
+        _log.info("verb=preempt pod=%s nodes=%d answered=%d", name, len(args.victims), len(found))
+        return PreemptionResult(found)
+
+    def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
+        pod = self.live.find_pod(namespace, name)
+        if pod is None:
+            return None
+        return explain_pod(self.live, pod, self.extender.record(pod.metadata.uid), node=node)
+
+    def _standby(self) -> str:
+        leader = self._election.leader if self._election is not None else ""
+        if leader and self._election is not None and leader != self._election.identity:
+            return f"this is a standby: {leader} leads"
+        return "this is a standby: there is no leader yet"
+
+    def numbers(self) -> dict[str, tuple[str, float]]:
+        cluster = self.live.cluster
+        return {
+            "alignup_schedule_leading": ("Whether this process leads.", float(self.leading)),
+            "alignup_schedule_nodes": ("Nodes of the cluster.", len(self.live.nodes.objects)),
+            "alignup_schedule_known_nodes": ("Nodes whose state is known.", len(cluster.hosts)),
+            "alignup_schedule_distinct_states": ("Distinct states of nodes.", cluster.distinct_states),
+            "alignup_schedule_waiting_pods": ("Rejected pods that wait for room.", self._wake_up.waiting),
+            "alignup_schedule_woken_pods_total": ("Waiting pods that got room.", self._wake_up.woken),
+            "alignup_schedule_kept_verdicts_total": ("Verdicts that were used again.", cluster.kept_verdicts),
+            "alignup_schedule_renewed_verdicts_total": ("Verdicts of changed nodes.", cluster.renewed_verdicts),
+        }
+
+
+async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing | None = None) -> None:
+    """Run the service until SIGTERM or SIGINT; ``ListenError`` if it cannot listen."""
+    metrics = PrometheusScheduleMetrics()
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(ApiClient(access, timing=timing))
+        service = ScheduleService(client, metrics, extender=options.extender, live=options.live, lease=options.lease)
+        if options.gate is not None:
+            gate_metrics = PrometheusGateMetrics(metrics.registry)
+            service.gate = stack.enter_context(gate_service(client, service.live, gate_metrics, options.gate))
+        tls = None
+        if options.certificate is not None and options.private_key is not None:
+            authority = options.client_authority
+            tls = ServerCertificate(options.certificate, options.private_key, client_authority=authority).context
+        stopping = asyncio.Event()
+        listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
+        pages = LivePages(service.live, service.problems)
+        app = schedule_app(service, metrics, pages=pages, stopping=stopping)
+        await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
+        if options.health is not None:
+            probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
+            await stack.enter_async_context(serve_app(health_app(service, metrics), probes, stopping=stopping))
+        _log.info("event=started listen=%s:%d", *listener.getsockname()[:2])
+        await run_until_signal(service.run())
+
+
+def _election(client: ApiClient, lease: LeaseOptions) -> LeaderElection:
+    return LeaderElection(client, name=lease.name, namespace=lease.namespace, identity=lease.identity)

@@ -1,0 +1,129 @@
+"""Wakes pods that were rejected before, when a node has room for them.
+
+kube-scheduler sets a pod aside that an extender rejected, until something happens in the cluster that it watches. A new
+HostState is nothing of that kind. The smallest event that makes it try a pod again is a change of that pod, so the pod
+gets an annotation. Nodes change one by one, and each wakes at most one pod: the most important one that it admits.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from alignup.align.errors import PodError
+from alignup.align.workload import Pod
+from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
+from alignup.kubernetes.api.errors import ApiError
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.schedule.live_cluster import LiveCluster
+
+ANNOTATION = "alignup.dev/room-found"
+SWEEP_SECONDS = 30.0  #: between looking for room for all waiting pods, since a woken pod need not take the room
+AGAIN_SECONDS = 5.0  #: before a pod is woken again
+MAX_PER_SWEEP = 64
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class RejectedPod:
+    api_pod: ApiPod
+    pod: Pod
+    nodes: frozenset[str]  #: that the scheduler asked about
+    woken: float = float("-inf")  #: when, by the clock of the client
+
+    @property
+    def priority(self) -> int:
+        return self.pod.priority or 0
+
+
+class WakeUp:
+    def __init__(self, client: ApiClient, live: LiveCluster) -> None:
+        self._client, self._live, self._clock = client, live, client.timing.clock
+        self._waiting: dict[str, RejectedPod] = {}  #: by uid, the longest waiting first
+        self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
+        self._changed: dict[str, None] = {}
+        self._wanted = asyncio.Event()
+        self.woken = 0
+        live.on_change(self._note)
+        live.pods.subscribe(self._pod_changed)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def rejected(self, pod: ApiPod, nodes: Collection[str]) -> None:
+        """No node was offered for *pod*."""
+        uid = pod.metadata.uid
+        if self._nodes[0] != tuple(nodes):
+            self._nodes = (tuple(nodes), frozenset(nodes))
+        known = self._waiting.get(uid)
+        try:
+            waiting = RejectedPod(pod, self._live.read(pod), self._nodes[1])
+        except PodError:
+            return
+        waiting.woken = known.woken if known else waiting.woken
+        self._waiting[uid] = waiting
+
+    def scheduled(self, uid: str) -> None:
+        self._waiting.pop(uid, None)
+
+    def _pod_changed(self, change: Change[ApiPod]) -> None:
+        """Forget pods that wait no longer: bound by others, ended, or deleted before a node had room."""
+        pod = change.object
+        if change.type is EventType.DELETED or pod.spec.node_name or pod.finished:
+            self.scheduled(pod.metadata.uid)
+
+    async def run(self) -> None:
+        """Wake pods until cancelled."""
+        while True:
+            try:
+                async with asyncio.timeout(SWEEP_SECONDS):
+                    await self._wanted.wait()
+            except TimeoutError:
+                await self._sweep()
+                continue
+            self._wanted.clear()
+            changed, self._changed = self._changed, {}
+            for node in changed:
+                await self._wake_for(node)
+
+    def _note(self, nodes: Collection[str]) -> None:
+        if self._waiting:
+            self._changed.update(dict.fromkeys(nodes))
+            self._wanted.set()
+
+    async def _wake_for(self, node: str) -> None:
+        """Wake the first pod that *node* admits."""
+        for waiting in sorted(self._waiting.values(), key=lambda one: -one.priority):
+            if node in waiting.nodes and self._may_wake(waiting) and self._live.verdict(waiting.pod, node).admits:
+                await self._wake(waiting, node)
+                return
+
+    async def _sweep(self) -> None:
+        """Wake pods that any node admits."""
+        for waiting in sorted(self._waiting.values(), key=lambda one: -one.priority)[:MAX_PER_SWEEP]:
+            if self._may_wake(waiting):
+                found = self._live.choose(waiting.pod, waiting.nodes, limit=1)
+                if found:
+                    await self._wake(waiting, found[0].host)
+
+    def _may_wake(self, waiting: RejectedPod) -> bool:
+        return self._clock() >= waiting.woken + AGAIN_SECONDS
+
+    async def _wake(self, waiting: RejectedPod, node: str) -> None:
+        metadata = waiting.api_pod.metadata
+        known = self._live.find_pod(metadata.namespace, metadata.name) is not None  # else the watch is late
+        waiting.woken = self._clock()
+        now = datetime.fromtimestamp(self._client.timing.time_of_day(), UTC).isoformat()
+        ref = PODS.of(waiting.api_pod, subresource="status")  # annotations may be changed there, the spec may not
+        try:
+            await self._client.patch(ref, {"metadata": {"uid": metadata.uid, "annotations": {ANNOTATION: now}}})
+        except ApiError as error:
+            _log.warning("pod=%s problem=cannot wake it: %s", metadata.full_name, error)
+            if not known:
+                self.scheduled(metadata.uid)
+            return
+        self.woken += 1
+        _log.info("event=woken pod=%s uid=%s node=%s", metadata.full_name, metadata.uid, node)

@@ -1,0 +1,292 @@
+"""Compares settings: one workload under every combination of values for some settings of a host, side by side.
+
+A dimension is one setting, named as in the kubelet. ``policy`` stands for every value, ``policy=none|restricted`` for
+these two. ``cpu-options`` stands for every set of the static policy's options whose feature gate is enabled, and for
+each other option alone, to show its error; with values, for the sets of these. A setting that has no effect beside
+another one (the scope with policy none) is not varied and shown as ``-``. Settings with which a kubelet does not start
+are included, with the kubelet's error.
+
+Any ``concurrent.futures.Executor`` works; without one the variants run one after the other. They are ranked by admitted
+pods, then by pods on one NUMA node, then by the fewest devices and CPUs stranded at peak demand
+(``fragmentation.measure_stranded``).
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import chain, combinations
+from time import monotonic
+from typing import Any, NamedTuple
+
+from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
+from alignup.align.errors import SettingsError, WorkLimitError
+from alignup.align.host import Host, Settings
+from alignup.align.machine import KubeletView, Machine
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.memory.reserved_memory import propose_reserved_memory
+from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions, TopologySettings
+from alignup.simulate.arrivals import WorkloadEvent, ordered
+from alignup.simulate.executors import JobBatch, SerialExecutor, pack, raise_if_cancelled, unpack
+from alignup.simulate.node_simulation import Progress, ProgressReporter, Score, SimulationResult, run
+from alignup.simulate.result_report import score_document
+
+VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
+NO_OPTIONS = "none"  #: the empty set of options
+NOT_APPLICABLE = "-"  #: the value of a setting that has no effect
+
+#: The settings that can be varied, in this order → the kubelet's manager that they configure.
+DIMENSIONS: Mapping[str, str] = {
+    "policy": "topology",
+    "scope": "topology",
+    "topology-options": "topology",
+    "cpu-policy": "cpu",
+    "cpu-options": "cpu",
+    "memory-policy": "memory",
+}
+
+#: The values that a dimension can have; sets of options are built from these.
+_KNOWN_VALUES: Mapping[str, Sequence[str]] = {
+    "policy": tuple(Policy),
+    "scope": tuple(Scope),
+    "topology-options": TOPOLOGY_SWITCHES,
+    "cpu-policy": tuple(CpuPolicy),
+    "cpu-options": tuple(OPTION_STAGES),
+    "memory-policy": tuple(MemoryPolicy),
+}
+#: No options, and a policy that the kubelet knows but does not start with on Linux.
+_ALSO_KNOWN = {("topology-options", NO_OPTIONS), ("cpu-options", NO_OPTIONS), ("memory-policy", "BestEffort")}
+
+#: The columns of a table of variants, besides the dimensions.
+_RANK, _ERROR = "rank", "error"
+_FIGURES: Mapping[str, Callable[[Score], object]] = {
+    "admitted": lambda score: score.admitted,
+    "rejected": lambda score: score.rejected,
+    "one node": lambda score: score.pods.on_one,
+    "several nodes": lambda score: score.pods.on_several,
+    "anywhere": lambda score: score.pods.anywhere,
+    "stranded cpus": lambda score: score.stranded.cpus,
+    "stranded devices": lambda score: _counts(score.stranded.devices),
+    "reasons": lambda score: _counts(score.reasons),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    choices: Mapping[str, str]  #: dimension → value
+    settings: Settings
+    error: str = ""  #: why a kubelet does not start with these settings; empty if it does
+    manager: str | None = None  #: the manager that fails, if known
+
+    @property
+    def label(self) -> str:
+        return " ".join(f"{dimension}={value}" for dimension, value in self.choices.items())
+
+
+class RankedVariant(NamedTuple):
+    rank: int  #: from 1; equal scores share a rank
+    variant: Variant
+    score: Score
+
+
+class Comparison(NamedTuple):
+    ranked: tuple[RankedVariant, ...]
+    invalid: tuple[Variant, ...]  #: with their errors, in the order given
+
+
+def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
+    """*base* with every combination of values of *dimensions*; :class:`SettingsError` for unknown names and values."""
+    chosen = dict(map(_parse_dimension, dimensions))
+    view = machine.kubelet_view()
+    variants = [Variant({}, base)]
+    # In the order of the table: whether a setting has an effect depends on earlier ones.
+    for name in (name for name in DIMENSIONS if name in chosen):
+        variants = [later for one in variants for later in _vary(one, name, chosen[name], view)]
+    for index, variant in enumerate(variants):
+        if not variant.error:
+            try:
+                Host(machine, variant.settings)
+            except SettingsError as error:
+                variants[index] = replace(variant, error=str(error), manager=error.manager)
+    return tuple(variants)
+
+
+def _parse_dimension(text: str) -> tuple[str, list[str]]:
+    """The name of a dimension and the values to try; no values: all."""
+    name, _, listed = text.partition("=")
+    if name not in DIMENSIONS:
+        raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
+    values = [value for value in listed.split("|") if value]
+    known = _KNOWN_VALUES[name]
+    parts = (part for value in values for part in (value.split("+") if name.endswith("-options") else [value]))
+    for part in parts:
+        if part not in known and (name, part) not in _ALSO_KNOWN:
+            close = difflib.get_close_matches(part, known, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise SettingsError(f"{name}={part}: expected one of {', '.join(known)}{hint}")
+    return name, values
+
+
+def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView) -> Iterator[Variant]:
+    """*variant* with each value of another dimension; one that is not available sets the error."""
+    possible = tuple(_values(variant.settings, name))
+    if chosen and possible != (NOT_APPLICABLE,):
+        possible = tuple(_option_sets(chosen) if name.endswith("-options") else chosen)
+    for value in possible:
+        choices = {**variant.choices, name: value}
+        try:
+            settings = _change(variant.settings, name, value, view)
+        except SettingsError as error:
+            yield replace(variant, choices=choices, error=str(error), manager=DIMENSIONS[name])
+        else:
+            yield replace(variant, choices=choices, settings=settings)
+
+
+def _option_sets(options: Sequence[str]) -> Iterator[str]:
+    """Every set of *options*, the smallest first, as ``a+b``."""
+    for chosen in chain.from_iterable(combinations(options, size) for size in range(len(options) + 1)):
+        yield "+".join(chosen) or NO_OPTIONS
+
+
+def _options(value: str) -> dict[str, str]:
+    return {} if value == NO_OPTIONS else dict.fromkeys(value.split("+"), "true")
+
+
+def _values(settings: Settings, name: str) -> Iterable[str]:
+    unmerged = settings.topology.policy is Policy.NONE and not settings.pod_policy_annotations
+    if unmerged and name in {"scope", "topology-options"}:
+        return (NOT_APPLICABLE,)
+    if name == "topology-options":
+        return _option_sets(TOPOLOGY_SWITCHES)
+    if name == "cpu-options":
+        return _cpu_option_sets(settings)
+    return {"policy": Policy, "scope": Scope, "cpu-policy": CpuPolicy, "memory-policy": MemoryPolicy}[name]
+
+
+def _cpu_option_sets(settings: Settings) -> Iterator[str]:
+    """The sets of enabled options, and each other option; policy none has no options."""
+    if settings.cpus.policy == CpuPolicy.NONE:
+        yield NO_OPTIONS
+        return
+    disabled = []
+    for name in OPTION_STAGES:
+        try:
+            CpuOptions.parse({name: "true"}, gates=settings.gates)
+        except SettingsError:
+            disabled.append(name)
+    yield from _option_sets([name for name in OPTION_STAGES if name not in disabled])
+    yield from disabled
+
+
+def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Settings:
+    """*settings* with a value of one dimension; :class:`SettingsError` if it is invalid."""
+    topology, cpus, gates = settings.topology, settings.cpus, settings.gates
+    match name:
+        case _ if value == NOT_APPLICABLE:
+            return settings
+        case "policy":
+            TopologySettings.parse(value, Scope.CONTAINER, options={}, gates=gates)
+            return replace(settings, topology=replace(topology, policy=Policy(value)))
+        case "scope":
+            TopologySettings.parse(Policy.RESTRICTED, value, options={}, gates=gates)
+            return replace(settings, topology=replace(topology, scope=Scope(value)))
+        case "topology-options":
+            off = replace(topology.options, **{TOPOLOGY_OPTIONS[name].field: False for name in TOPOLOGY_SWITCHES})
+            options = TopologyOptions.parse(_options(value), gates=gates, base=off)
+            return replace(settings, topology=replace(topology, options=options))
+        case "cpu-policy":
+            return replace(settings, cpus=replace(cpus, policy=value))
+        case "cpu-options":
+            return replace(settings, cpus=replace(cpus, options=_options(value)))
+        case _ if MemoryPolicy.parse(value) is MemoryPolicy.NONE:
+            return replace(settings, memory_policy=value, reserved_memory=())
+        case _:  # reserve memory as the settings do, or else spread the reservation over the nodes
+            reserved = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)
+            return replace(settings, memory_policy=value, reserved_memory=reserved)
+
+
+def compare(  # noqa: PLR0913 - four have defaults
+    machine: Machine,
+    variants: Iterable[Variant],
+    events: Sequence[WorkloadEvent],
+    *,
+    executor: Executor | None = None,
+    progress: Progress | None = None,
+    now: Callable[[], float] = monotonic,
+    ignore_missing_devices: bool = False,
+) -> Comparison:
+    """Simulate *events* on *machine* under each of *variants*; *progress* gets the number of finished ones.
+
+    *ignore_missing_devices* is as in ``simulate.run``. An interruption cancels the waiting jobs; the executor ends the
+    running ones.
+    """
+    variants = tuple(variants)
+    valid = [variant for variant in variants if not variant.error]
+    reporter = ProgressReporter(progress, len(valid), now=now)
+    jobs: JobBatch[Score | str] = JobBatch(executor or SerialExecutor(), reporter.report)
+    workload = pack((machine, ordered(events), ignore_missing_devices))
+    try:
+        for variant in valid:
+            jobs.submit(score_variant, workload, pack(variant.settings))
+        scores = iter(jobs.results())
+    finally:
+        jobs.cancel()
+    invalid: list[Variant] = []
+    scored: list[tuple[Variant, Score]] = []
+    for variant in variants:
+        score = variant.error or next(scores)
+        if isinstance(score, str):
+            invalid.append(replace(variant, error=score))
+        else:
+            scored.append((variant, score))
+    keys = sorted(score.sort_key for _, score in scored)
+    ranked = [RankedVariant(keys.index(score.sort_key) + 1, variant, score) for variant, score in scored]
+    return Comparison(tuple(sorted(ranked, key=lambda one: one.rank)), tuple(invalid))
+
+
+def to_document(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "ranked": [
+            {"rank": one.rank, "choices": dict(one.variant.choices), **score_document(one.score)}
+            for one in comparison.ranked
+        ],
+        "illegal": [
+            {"choices": dict(one.choices), "manager": one.manager, "error": one.error} for one in comparison.invalid
+        ],
+    }
+
+
+def columns(comparison: Comparison) -> tuple[str, ...]:
+    variants = (*(one.variant for one in comparison.ranked), *comparison.invalid)
+    dimensions = dict.fromkeys(name for variant in variants for name in variant.choices)
+    return (_RANK, *dimensions, *_FIGURES, _ERROR)
+
+
+def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
+    """One row per variant, the best first and invalid ones last; ``report.write_rows`` writes them as CSV."""
+    empty = dict.fromkeys(columns(comparison), "")
+    for one in comparison.ranked:
+        figures = {name: str(figure(one.score)) for name, figure in _FIGURES.items()}
+        yield {**empty, **one.variant.choices, _RANK: str(one.rank), **figures}
+    for variant in comparison.invalid:
+        yield {**empty, **variant.choices, _ERROR: variant.error}
+
+
+def score_variant(workload: bytes, settings: bytes, *, simulate: Callable[..., SimulationResult] = run) -> Score | str:
+    """Run one job: simulate the packed *workload* under *settings*; returns the error if there is no score."""
+    raise_if_cancelled()
+    machine, events, lenient = _unpack_workload(workload)
+    try:
+        host = Host(machine, unpack(settings))
+        return simulate(host, events, progress=raise_if_cancelled, ignore_missing_devices=lenient).score
+    except WorkLimitError as error:
+        return str(error)
+
+
+_unpack_workload = lru_cache(maxsize=1)(unpack)  # once per process
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={count}" for name, count in counts.items())

@@ -1,0 +1,230 @@
+"""Runs a workload on a host and records what happens to every pod and to the machine.
+
+The host decides as always; nothing is estimated. Init containers keep their resources until the pod departs, which is
+also what the kubelet assumes at admission.
+
+At the end the host may be idle again, so fragmentation is also measured at peak demand: when the pods that have arrived
+and not departed, admitted or not, request the most CPUs. That time does not depend on the settings.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from time import monotonic
+from typing import NamedTuple
+
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Rejection
+from alignup.align.errors import PodError
+from alignup.align.explain import sentences
+from alignup.align.host import Host, Settings
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod
+from alignup.align.workload.names import CPU
+from alignup.placement.room import largest_requests
+from alignup.simulate.admission import ContainerPlacement, admit, common_nodes, container_placements, on_one_node
+from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
+from alignup.simulate.fragmentation import StrandedResources, distinct_shapes, measure_stranded
+from alignup.simulate.usage import UsageMeter, UsageStats
+
+INVALID = "Invalid"  #: the reason of pods that the API server rejects
+NOT_SCHEDULABLE = "NotSchedulable"  #: the reason of pods that request devices which no device plugin provides
+MIN_INTERVAL = 0.05  #: seconds between two reports of progress
+
+Progress = Callable[[int, int], object]  #: called with the number of finished items and the total
+
+
+class ProgressReporter:
+    """Calls *progress* at most once per ``MIN_INTERVAL``, and at the end."""
+
+    def __init__(self, progress: Progress | None, total: int, *, now: Callable[[], float] = monotonic) -> None:
+        self._progress, self._total, self._now = progress, total, now
+        self._reported = -1
+        self._next = now() + MIN_INTERVAL
+
+    def report(self, count: int) -> None:
+        if self._progress is None or count == self._reported or (count < self._total and self._now() < self._next):
+            return
+        self._reported = count
+        self._progress(count, self._total)
+        self._next = self._now() + MIN_INTERVAL
+
+
+class PodOutcome(NamedTuple):
+    time: float  #: of arrival
+    pod: Pod
+    rejection: Rejection | None = None  #: ``None``: admitted
+    placements: tuple[ContainerPlacement, ...] = ()  #: empty if rejected
+    missing: tuple[str, ...] = ()  #: requested resources that no device plugin provides
+    kubelet: str | None = None  #: of a pod that is not schedulable: "admitted", or why a kubelet would reject it
+
+    @property
+    def admitted(self) -> bool:
+        return self.rejection is None
+
+    @property
+    def on_one(self) -> bool | None:
+        return on_one_node(site for placement in self.placements for site in placement.sites)
+
+    @property
+    def nodes(self) -> NodeSet:
+        return common_nodes(site for placement in self.placements for site in placement.sites)
+
+
+class AlignmentCounts(NamedTuple):
+    on_one: int
+    on_several: int
+    anywhere: int  #: none of their resources has a node
+
+    @classmethod
+    def of(cls, verdicts: Iterable[bool | None]) -> "AlignmentCounts":
+        counts = Counter(verdicts)
+        return cls(counts[True], counts[False], counts[None])
+
+
+@dataclass(frozen=True, slots=True)
+class HostSnapshot:
+    time: float
+    ledger: Ledger
+    largest_by_node: Mapping[int, Mapping[str, int]]  #: NUMA node → resource → the largest request that still fits
+    stranded: StrandedResources
+
+    @property
+    def largest(self) -> dict[str, int]:
+        nodes = self.largest_by_node.values()
+        return {name: max(own.get(name, 0) for own in nodes) for own in nodes for name in own}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The figures by which results are compared."""
+
+    admitted: int
+    rejected: int
+    reasons: Mapping[str, int]  #: of rejections, the most frequent first
+    pods: AlignmentCounts
+    containers: AlignmentCounts
+    stranded: StrandedResources  #: at peak demand
+    largest: Mapping[str, int]  #: at peak demand: resource → the largest request that still fits on one NUMA node
+
+    @property
+    def sort_key(self) -> tuple[int, int, int, int]:
+        return -self.admitted, -self.pods.on_one, self.stranded.all_devices, self.stranded.cpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulationResult(Score):
+    machine: Machine
+    settings: Settings
+    outcomes: tuple[PodOutcome, ...]  #: in the order of arrival
+    usage: Mapping[str, UsageStats]  #: in total, by resource, ``pods`` included
+    nodes: Mapping[int, Mapping[str, UsageStats]]  #: by NUMA node, ascending, and by resource
+    peak: HostSnapshot  #: at peak demand
+    end: HostSnapshot
+    duration: float  #: seconds from the first event to the last
+
+    @property
+    def score(self) -> Score:
+        return Score(**{field.name: getattr(self, field.name) for field in fields(Score)})
+
+
+def run(
+    host: Host,
+    events: Sequence[WorkloadEvent],
+    *,
+    progress: Progress | None = None,
+    ignore_missing_devices: bool = False,
+) -> SimulationResult:
+    """Apply *events* to *host*; *progress* gets the number of applied events.
+
+    Pods that request devices which no device plugin provides are not schedulable, and never reach the host. A kubelet
+    ignores such requests; with *ignore_missing_devices* the host does so, too.
+
+    :class:`TraceError` if the events are inconsistent (``events.ordered``), ``WorkLimitError`` as in ``Host``.
+    """
+    events = ordered(events)
+    start = events[0].time if events else 0.0
+    peak_index = _peak_index(events)
+    peak = (start, host.ledger)
+    meter = UsageMeter(host, start)
+    reporter = ProgressReporter(progress, len(events))
+    outcomes: list[PodOutcome] = []
+    for number, event in enumerate(events):
+        if isinstance(event, PodArrival):
+            outcomes.append(_arrive(host, event, lenient=ignore_missing_devices))
+        else:
+            host.release(event.uid)
+        meter.record(event.time, host.ledger)
+        reporter.report(number + 1)
+        if number == peak_index:
+            peak = (event.time, host.ledger)
+    never = {INVALID, NOT_SCHEDULABLE}
+    shapes = distinct_shapes(one.pod for one in outcomes if not one.rejection or one.rejection.reason not in never)
+    end = _snapshot(host, events[-1].time if events else start, host.ledger, shapes)
+    at_peak = replace(end, time=peak[0]) if peak[1] is host.ledger else _snapshot(host, *peak, shapes)
+    return _result(host, outcomes, meter, peak=at_peak, end=end)
+
+
+def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
+    pod, missing = event.pod, host.missing_devices(event.pod)
+    try:
+        if missing and not lenient:
+            rejection = Rejection(NOT_SCHEDULABLE, sentences.no_plugin(missing))
+            rejected = host.decide_without_plugins(pod).rejection
+            verdict = rejected.reason if rejected else "admitted"
+            return PodOutcome(event.time, pod, rejection, missing=missing, kubelet=verdict)
+        decision = admit(host, pod)
+    except PodError as error:
+        return PodOutcome(event.time, pod, Rejection(INVALID, str(error)), missing=missing)
+    placements = container_placements(host, decision.placements)
+    return PodOutcome(event.time, pod, decision.rejection, placements, missing)
+
+
+def _peak_index(events: Iterable[WorkloadEvent]) -> int:
+    """The index of the first event after which the requested CPUs are at their maximum."""
+    present: dict[str, int] = {}
+    requested = highest = index = 0
+    for number, event in enumerate(events):
+        if isinstance(event, PodArrival):
+            requests = [one.resources.requests for one in event.pod.containers]
+            present[event.pod.uid] = own = sum([one[CPU].milli() for one in requests if CPU in one])
+            requested += own
+        else:
+            requested -= present.pop(event.uid, 0)
+        if requested > highest:
+            highest, index = requested, number
+    return index
+
+
+def _snapshot(host: Host, time: float, ledger: Ledger, shapes: Iterable[Pod]) -> HostSnapshot:
+    """The host with an earlier *ledger*; its own ledger is restored."""
+    now, host.ledger = host.ledger, ledger
+    try:
+        return HostSnapshot(time, ledger, largest_requests(host), measure_stranded(host, shapes))
+    finally:
+        host.ledger = now
+
+
+def _result(
+    host: Host, outcomes: list[PodOutcome], meter: UsageMeter, *, peak: HostSnapshot, end: HostSnapshot
+) -> SimulationResult:
+    usage = meter.stats()
+    admitted = [outcome for outcome in outcomes if outcome.admitted]
+    return SimulationResult(
+        machine=host.machine,
+        settings=host.settings,
+        outcomes=tuple(outcomes),
+        admitted=len(admitted),
+        rejected=len(outcomes) - len(admitted),
+        reasons=dict(Counter(outcome.rejection.reason for outcome in outcomes if outcome.rejection).most_common()),
+        stranded=peak.stranded,
+        largest=peak.largest,
+        pods=AlignmentCounts.of(outcome.on_one for outcome in admitted),
+        containers=AlignmentCounts.of(one.on_one for outcome in admitted for one in outcome.placements),
+        usage=usage[None],
+        nodes={node: usage.get(node, {}) for node in end.largest_by_node},
+        peak=peak,
+        end=end,
+        duration=meter.duration,
+    )

@@ -1,0 +1,303 @@
+"""Traces: YAML or JSON files of pods that arrive and depart, described in ``docs/simulate.md``.
+
+The first document is the header; events are in its list ``events``, or each is a document after the header. In JSON
+every line is one document (JSON Lines), which is what :func:`write` produces.
+"""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any, TextIO
+
+from alignup.align.errors import DocumentError, PodError, Problem, TraceError
+from alignup.align.workload import Amounts, Container, Pod, Resources, names
+from alignup.align.workload.validation import accept
+from alignup.documents.line_numbers import find_line
+from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
+from alignup.kubernetes.manifests.pod import amounts_to_dict, pod_to_dict, read_pod
+from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
+from alignup.simulate.arrivals import (
+    GANG_LABEL,
+    HostSelector,
+    PodArrival,
+    PodDeparture,
+    WorkloadEvent,
+    find_invalid_event,
+    sort_by_time,
+)
+
+API_VERSION, KIND = "alignup.dev/v1", "Trace"
+MAX_BYTES = 256 << 20  #: a million pods and more
+
+_EVENT_FIELDS = {
+    "arrive": (
+        *("at", "arrive", "namespace", "uid", "template", "requests", "lifetime"),
+        *("priority", "gang", "nodeSelector"),
+    ),
+    "pod": ("at", "pod", "lifetime", "gang", "nodeSelector"),
+    "leave": ("at", "leave"),
+}
+
+_DIGITS = 6  #: times have microsecond resolution
+_CONTAINER = "app"  #: the container of a pod made from requests
+_NAMESPACE = "default"
+
+
+def read_file(path: Path) -> tuple[WorkloadEvent, ...]:
+    """The events of a trace file in the order they happen; :class:`TraceError` names the place of an error."""
+    try:
+        with path.open("rb") as stream:
+            return read(stream.read(MAX_BYTES + 1), file=str(path))
+    except OSError as error:
+        raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error
+
+
+def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
+    """Like :func:`read_file`, for a text of at most ``MAX_BYTES`` that error messages call *file*."""
+    if len(text) > MAX_BYTES:
+        raise TraceError(f"larger than {MAX_BYTES >> 20} MiB", file=file)
+    reader = _TraceReader(file)
+    try:
+        for place, document in _documents(text):
+            add = reader.add_event if reader.has_header else reader.add_header
+            add(ObjectReader.of(document, replace(place, file=file)))
+    except DocumentError as error:
+        what = f"{error.what}; a trace is YAML, or JSON with one document per line"
+        raise TraceError(what, file=file, line=error.line) from error
+    return reader.sorted_events()
+
+
+def write(events: Iterable[WorkloadEvent], stream: TextIO) -> None:
+    """Write *events* as JSON Lines, which :func:`read` reads as the same events; equal pods share a template."""
+    stream.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in _to_documents(sort_by_time(events)))
+
+
+@dataclass(frozen=True)
+class _FirstProblem(Diagnostics):
+    """Raises the first problem as a :class:`TraceError`."""
+
+    file: str = ""
+    line: int = 0  #: where the document begins
+    number: int = 1  #: of the document in *text*
+    text: str | bytes = field(default="", repr=False)  #: empty for a document on one line
+
+    def add(self, problem: Problem) -> None:
+        line = find_line(self.text, problem.field, document=self.number) if self.text else 0
+        raise TraceError(problem.what, file=self.file, line=line or self.line, field=problem.field)
+
+
+def _documents(text: str | bytes) -> Iterator[tuple[_FirstProblem, Any]]:
+    """The documents of a text, each with its place; JSON Lines are read line by line, which has no limit."""
+    lines: Sequence[str | bytes] = text.split("\n") if isinstance(text, str) else text.split(b"\n")
+    try:
+        is_json_lines = isinstance(json.loads(next((line for line in lines if line.strip()), "")), dict)
+    except (ValueError, RecursionError):
+        is_json_lines = False
+    for number, part in enumerate(lines, start=1) if is_json_lines else [(0, text)]:
+        try:
+            found = documents.read(part)
+        except DocumentError as error:
+            raise DocumentError(error.what, line=number or error.line) from None
+        for document in found:
+            line = number or document.line
+            if document.repeated:
+                raise DocumentError(f"duplicate key {document.repeated[0].key}", line=line)
+            yield _FirstProblem(line=line, number=document.number, text="" if number else text), document.value
+
+
+@dataclass
+class _TraceReader:
+    file: str
+    has_header: bool = False
+    templates: dict[str, Pod] = field(default_factory=dict)
+    events: list[WorkloadEvent] = field(default_factory=list)
+    sources: dict[int, ObjectReader] = field(default_factory=dict)  #: id of an event → where it comes from
+    shapes: dict[tuple[str, str], Pod] = field(default_factory=dict)  #: template and requests → the pod they make
+
+    def sorted_events(self) -> tuple[WorkloadEvent, ...]:
+        if not self.has_header:
+            raise TraceError(f"not a trace: it must start with apiVersion: {API_VERSION}, kind: {KIND}", file=self.file)
+        events = sort_by_time(self.events)
+        if invalid := find_invalid_event(events):
+            self.sources[id(invalid[0])].error("", invalid[1])
+        return events
+
+    def add_header(self, header: ObjectReader) -> None:
+        for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
+            if header.fields.get(name) != expected:
+                header.error(name, f"must be {expected}, not {_show(header.fields.get(name))}")
+        _reject_unknown(header, ("apiVersion", "kind", "templates", "events"))
+        self.has_header = True
+        templates = header.child("templates")
+        for name in templates.fields:
+            template = templates.child(name)
+            _reject_unknown(template, ("pod", "requests"))
+            if len(template.fields) != 1:
+                template.error("", "a template must have either requests or a pod")
+            if "requests" in template.fields:
+                self.templates[name] = _accept(template, _pod_of_requests(_requests(template)))
+            else:
+                self.templates[name] = _accept(template.child("pod"), name=_CONTAINER)
+        for event in header.children("events"):
+            self.add_event(event)
+
+    def add_event(self, event: ObjectReader) -> None:
+        """Read an arrival, with the departure at the end of its lifetime, or a departure."""
+        kinds = [kind for kind in _EVENT_FIELDS if kind in event.fields]
+        if len(kinds) != 1:
+            event.error("", "an event must have one of arrive (a name), pod (an object) and leave (a uid)")
+        _reject_unknown(event, _EVENT_FIELDS[kinds[0]])
+        time = _seconds(event, "at")
+        if "leave" in event.fields:
+            self._append(event, PodDeparture(time, event.required("leave")))
+            return
+        if "pod" in event.fields:
+            pod = _accept(event.child("pod"))
+            pod = pod if pod.uid else replace(pod, uid=_default_uid(pod.name, pod.namespace))
+        else:
+            pod = self._pod_by_name(event)
+        if event.has("gang"):
+            event.faults("gang", event.text("gang"), names.subdomain_problems(event.text("gang")))
+            pod = replace(pod, labels={**pod.labels, GANG_LABEL: event.text("gang")})
+        self._append(event, PodArrival(time, pod, _selector(event)))
+        if event.has("lifetime"):
+            end = round(time + _seconds(event, "lifetime"), _DIGITS)
+            if end <= time:
+                event.error("lifetime", f"{_show(event.fields['lifetime'])} is too short: must be greater than 0")
+            self._append(event, PodDeparture(end, pod.uid))
+
+    def _append(self, source: ObjectReader, event: WorkloadEvent) -> None:
+        self.events.append(event)
+        self.sources[id(event)] = source
+
+    def _pod_by_name(self, event: ObjectReader) -> Pod:
+        if not event.text("template") and not event.has("requests"):
+            event.error("", "the arriving pod has neither a template nor requests")
+        name, namespace = event.required("arrive"), event.text("namespace", _NAMESPACE)
+        event.faults("arrive", name, names.subdomain_problems(name))
+        event.faults("namespace", namespace, names.label_problems(namespace))
+        uid = event.text("uid", _default_uid(name, namespace))
+        pod = replace(self._shape(event), name=name, namespace=namespace, uid=uid)
+        return replace(pod, priority=event.integer("priority")) if event.has("priority") else pod
+
+    def _shape(self, event: ObjectReader) -> Pod:
+        """The pod without its name, computed once for equal templates and requests."""
+        template = event.text("template")
+        key = (template, json.dumps(event.fields.get("requests"), default=str))
+        if key not in self.shapes:
+            if template and template not in self.templates:
+                known = ", ".join(self.templates) or "none"
+                event.error("template", f"no template {template}; the trace defines: {known}")
+            pod = self.templates[template] if template else _pod_of_requests({})
+            amounts = _requests(event)
+            if amounts and pod.containers:
+                first, *rest = pod.containers
+                own = first.resources
+                own = replace(own, requests={**own.requests, **amounts}, limits={**own.limits, **amounts})
+                pod = replace(pod, containers=(replace(first, resources=own), *rest))
+            self.shapes[key] = _accept(event, pod)
+        return self.shapes[key]
+
+
+def _selector(event: ObjectReader) -> HostSelector:
+    """The labels that a node must have, each with the values that suit."""
+    wanted = event.child("nodeSelector")
+    return {
+        name: (wanted.strings(name) if isinstance(value, list | tuple) else (wanted.text(name),))
+        for name, value in wanted.fields.items()
+    }
+
+
+def _requests(owner: ObjectReader) -> Amounts:
+    for name, value in owner.mapping("requests").items():
+        if value is None:
+            owner.error(f"requests[{name}]", "Required value")
+    return owner.quantities("requests")
+
+
+def _pod_of_requests(amounts: Amounts) -> Pod:
+    return Pod(name=_CONTAINER, containers=(Container(_CONTAINER, Resources(amounts, amounts)),))
+
+
+def _accept(source: ObjectReader, pod: Pod | None = None, *, name: str = "") -> Pod:
+    """*pod*, or the pod in *source*, called *name* if it has no name."""
+    try:
+        pod = pod or read_pod(source.fields)
+        return accept(pod if pod.name else replace(pod, name=name))
+    except PodError as error:
+        source.error("", str(error))
+        raise  # not reached
+
+
+def _default_uid(name: str, namespace: str) -> str:
+    return name if namespace == _NAMESPACE else f"{namespace}/{name}"
+
+
+def _seconds(event: ObjectReader, name: str) -> float:
+    value = event.fields.get(name)
+    if value is None:
+        event.error(name, "Required value: must be a number of seconds")
+    try:
+        time = float(value) if isinstance(value, NumberLiteral | int | float) and not isinstance(value, bool) else -1.0
+    except (ValueError, OverflowError):
+        time = -1.0
+    if not isfinite(time) or time < 0:
+        event.error(name, f"{_show(value)} is not a time: must be a number of seconds, 0 or more")
+    return time
+
+
+def _reject_unknown(owner: ObjectReader, known: Collection[str]) -> None:
+    for name in owner.fields:
+        if name not in known:
+            owner.error(name, f"unknown field; expected one of {', '.join(known)}")
+
+
+def _show(value: object) -> str:
+    text = str(value) if isinstance(value, NumberLiteral) else json.dumps(value, default=str, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _to_documents(events: tuple[WorkloadEvent, ...]) -> Iterator[dict[str, Any]]:
+    """The header, then one document per event; a departure becomes a lifetime where that is exact."""
+    shapes: dict[str, str] = {}
+    templates: dict[str, Any] = {}
+    lines: list[dict[str, Any]] = []
+    present: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if isinstance(event, PodDeparture):
+            arrival = present.pop(event.uid, None)
+            lifetime = round(event.time - arrival["at"], _DIGITS) if arrival else 0.0
+            if arrival and round(arrival["at"] + lifetime, _DIGITS) == event.time > arrival["at"]:
+                arrival["lifetime"] = lifetime
+            else:
+                lines.append({"at": event.time, "leave": event.uid})
+            continue
+        pod, gang = event.pod, event.pod.labels.get(GANG_LABEL, "")
+        if gang:
+            pod = replace(pod, labels={name: value for name, value in pod.labels.items() if name != GANG_LABEL})
+        shape = _template_document(pod)
+        text = json.dumps(shape)
+        if text not in shapes:
+            shapes[text] = f"{pod.labels.get('app', 'pod')}-{len(shapes) + 1}"
+            templates[shapes[text]] = shape
+        line: dict[str, Any] = {"at": event.time, "arrive": pod.name}
+        line |= {"namespace": pod.namespace} if pod.namespace != _NAMESPACE else {}
+        line |= {"uid": pod.uid} if pod.uid != _default_uid(pod.name, pod.namespace) else {}
+        line |= {"gang": gang} if gang else {}
+        line |= {"nodeSelector": {name: list(own) for name, own in event.selector.items()}} if event.selector else {}
+        lines.append(present.setdefault(pod.uid, {**line, "template": shapes[text]}))
+    yield {"apiVersion": API_VERSION, "kind": KIND, "templates": templates}
+    yield from lines
+
+
+def _template_document(pod: Pod) -> dict[str, Any]:
+    """A template for pods like *pod*: only requests if they determine it."""
+    only = pod.containers[0] if len(pod.containers) == 1 else None
+    amounts = only.resources.requests if only else {}
+    anonymous = replace(pod, name="", namespace="", uid="", recorded_qos=None)
+    if anonymous == Pod(name="", namespace="", containers=(Container(_CONTAINER, Resources(amounts, amounts)),)):
+        return {"requests": amounts_to_dict(amounts)}
+    return {"pod": pod_to_dict(anonymous)}

@@ -1,0 +1,72 @@
+"""Fingerprints of a machine and of settings, to detect after a restart that they have changed.
+
+A difference alone is not an error: what pods hold may still exist, which ``documents.ledgers`` checks.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from alignup.align import bits
+from alignup.align.host import Settings
+from alignup.align.machine import Machine
+from alignup.align.quantity import Quantity
+from alignup.align.settings import TOPOLOGY_OPTIONS
+from alignup.documents.checkpoints import Fingerprint
+
+
+def fingerprint_of(facts: Mapping[str, str]) -> Fingerprint:
+    text = json.dumps(dict(facts), sort_keys=True)
+    return Fingerprint(hashlib.sha256(text.encode()).hexdigest()[:32], dict(facts))
+
+
+def machine_fingerprint(machine: Machine) -> Fingerprint:
+    """Return the facts that decide what pods can hold; devices are not among them, because plugins come and go."""
+    view = machine.kubelet_view()
+    sockets = (f"{socket}: {bits.show(cpus)}" for socket, cpus in view.socket_cpus.items())
+    facts = {"CPUs": bits.show(view.all_cpus), "CPUs of sockets": "; ".join(sockets)}
+    for node in view.nodes:
+        cpus = f"CPUs {bits.show(view.node_cpus.get(node.id, 0)) or 'none'}"
+        memory = "memory unknown" if node.memory is None else f"{node.memory} bytes"
+        pages = (f"{one.count} {one.resource}" for one in node.hugepages)
+        facts[f"NUMA node {node.id}"] = ", ".join((cpus, memory, *pages))
+    return fingerprint_of(facts)
+
+
+def settings_fingerprint(settings: Settings) -> Fingerprint:
+    """Return every setting that can change a decision."""
+    topology, cpus = settings.topology, settings.cpus
+    options = {name: getattr(topology.options, option.field) for name, option in TOPOLOGY_OPTIONS.items()}
+    facts = {
+        "topology manager policy": topology.policy,
+        "topology manager scope": topology.scope,
+        **(options if topology.limit_nodes else options | {"max-allowable-numa-nodes": "any"}),
+        "CPU manager policy": cpus.policy,
+        "CPU manager options": cpus.options,
+        "reserved CPUs": bits.show(cpus.explicit),
+        "CPU reservation": cpus.reservation,
+        "memory manager policy": settings.memory_policy,
+        "reserved memory": "; ".join(f"{entry.node}: {_text(entry.limits)}" for entry in settings.reserved_memory),
+        "reservation": settings.reservation,
+        "feature gates": settings.gates.changed,
+        "resources with preferred allocation": ", ".join(sorted(settings.preferred_allocation)),
+        "fit check": settings.fit_check,
+        "maximum number of pods": settings.max_pods,
+        "pod policy annotations": settings.pod_policy_annotations,
+        "kubelet defects": settings.kubelet_faults,
+    }
+    return fingerprint_of({name: _text(value) for name, value in facts.items()})
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "on" if value else "off"
+        case Quantity():
+            return value.canonical()
+        case Mapping():
+            return ", ".join(f"{name}={_text(one)}" for name, one in sorted(value.items()))
+        case _:
+            return str(value)

@@ -1,0 +1,303 @@
+"""A backend for tests of the API: a real host, the history in a list, simulated containers."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import yaml
+
+from alignup.agent.app import Dependencies, RequestLimits, build_app
+from alignup.agent.metrics import Metrics
+from alignup.align import bits
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.decision import Decision
+from alignup.align.errors import PodError, Problem
+from alignup.align.host import Host, Settings
+from alignup.align.machine import Device
+from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy, Scope, TopologySettings
+from alignup.align.workload import Pod
+from alignup.align.workload.validation import accept
+from alignup.documents.api import (
+    AdmissionResult,
+    AdmissionStatus,
+    DecisionQuery,
+    LogQuery,
+    PodView,
+    RuntimeStatus,
+    StoredDecision,
+)
+from alignup.documents.decisions import to_document
+from alignup.documents.run_status import ContainerRunStatus, PodRunStatus, timestamp
+from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.pod import read_pod
+from alignup.machines.synthetic import parse
+from alignup.web.event_bus import EventBus
+
+GPU = "example.com/gpu"
+START = 1_800_000_000.0
+
+
+def host(
+    policy=Policy.SINGLE_NUMA_NODE,
+    *,
+    scope=Scope.CONTAINER,
+    options=(),
+    shape="pack:2 numa:1(memory=16GiB) core:4 pu:2",
+):
+    """Two NUMA nodes of eight CPUs, 16 GiB and two GPUs each; two CPUs and 1 GiB of node 0 are reserved."""
+    machine = parse("pack:2 numa:1(memory=16GiB) core:4 pu:2")
+    devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(4))
+    kept = {"cpu": Quantity.parse("2"), "memory": Quantity.parse("1Gi")}
+    settings = Settings(
+        topology=TopologySettings(policy=policy, scope=scope),
+        cpus=CpuSettings(policy="static", options=dict(options), reservation=kept["cpu"]),
+        memory_policy="Static",
+        reserved_memory=(ReservedMemory(0, {"memory": kept["memory"]}),),
+        reservation=kept,
+    )
+    return Host(replace(machine, devices=devices), settings)
+
+
+def manifest(name: str, *, uid: str | None = None, **amounts: str) -> dict[str, Any]:
+    """A pod of one container whose limits are *amounts*."""
+    limits = {GPU if key == "gpu" else key: amount for key, amount in amounts.items()}
+    container = {"name": "app", "resources": {"limits": limits}}
+    metadata = {"name": name} | ({} if uid is None else {"uid": uid})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
+
+
+def read(body: bytes) -> Pod:
+    """Read a pod; a pod without a uid gets one from its name."""
+    found = documents.read(body)
+    if len(found) != 1:
+        raise PodError([Problem("", f"one document is expected, and there are {len(found)}")])
+    pod = read_pod(found[0].value)
+    return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
+
+
+def running(name="app", *, cpus=0, nodes=0, **fields) -> ContainerRunStatus:
+    """A container that runs on the bit sets *cpus* and *nodes*."""
+    defaults: dict[str, Any] = {"kind": "app", "state": "running", "ready": True, "started": timestamp(START)}
+    return ContainerRunStatus(name=name, cpus=bits.show(cpus), nodes=bits.show(nodes), **defaults | fields)
+
+
+def run_of(*containers: ContainerRunStatus, phase="Running", **how) -> PodRunStatus:
+    """The status of a pod with these containers."""
+    return PodRunStatus(phase=phase, containers=containers or (running(),), **how)
+
+
+class FakeLog:
+    """The log of a container."""
+
+    def __init__(self, *lines: bytes, over=True) -> None:
+        self.lines = list(lines)
+        self.over = over
+        self.readers = 0
+        self._news = asyncio.Event()
+
+    def print(self, line: bytes) -> None:
+        self.lines.append(line)
+        self._news.set()
+
+    def end(self) -> None:
+        self.over = True
+        self._news.set()
+
+    async def read(self, query: LogQuery) -> AsyncIterator[bytes]:
+        self.readers += 1
+        try:
+            place = 0 if query.tail is None else max(0, len(self.lines) - query.tail)
+            while True:
+                while place < len(self.lines):
+                    yield (b"2027-01-15T08:00:00Z " if query.timestamps else b"") + self.lines[place]
+                    place += 1
+                if self.over or not query.follow:
+                    return
+                self._news.clear()
+                await self._news.wait()
+        finally:
+            self.readers -= 1
+
+
+class FakeBackend:
+    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait.
+
+    A pod has a run status only after a call of ``run``; a release then starts its termination.
+    """
+
+    def __init__(self, of: Host | None = None, *, wait_enabled=False) -> None:
+        self.host = of or host()
+        self.wait_enabled = wait_enabled
+        self.not_ready: tuple[str, ...] = ()
+        self.error: Exception | None = None
+        self.arrived = asyncio.Event()  #: set when a pod arrives
+        self.proceed: asyncio.Event | None = None  #: what a decision waits for
+        self.clock = itertools.count(int(START))
+        self.event_bus = EventBus(now=lambda: float(next(self.clock)), capacity=4)
+        self.known: dict[str, PodView] = {}
+        self.stored: list[StoredDecision] = []
+        self.rejected: dict[str, Pod] = {}
+        self.container_logs: dict[
+            tuple[str, str, bool], FakeLog
+        ] = {}  #: uid, container, whether before the last restart
+        self.report = RuntimeStatus()
+        self.graces: list[int | None] = []  #: grace periods of the releases
+        self.metrics = Metrics(
+            lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
+        )
+
+    @property
+    def waiting(self) -> list[PodView]:
+        return [one for one in self.known.values() if one.status is AdmissionStatus.WAITING]
+
+    async def problems(self) -> tuple[str, ...]:
+        return self.not_ready
+
+    def notes(self) -> tuple[str, ...]:
+        return ("web.yaml cannot be used",)
+
+    def pod_views(self) -> Sequence[PodView]:
+        return sorted(self.known.values(), key=lambda entry: entry.position or 0)
+
+    def pod_view(self, uid: str) -> PodView | None:
+        return self.known.get(uid)
+
+    async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
+        self.arrived.set()
+        if self.proceed:  # what has begun takes effect, even if the caller is cancelled
+            return await asyncio.shield(self.admit_later(self.proceed, pod, dry_run=dry_run))
+        return self.admit_now(pod, dry_run=dry_run)
+
+    async def admit_later(self, proceed: asyncio.Event, pod: Pod, *, dry_run: bool) -> AdmissionResult:
+        await proceed.wait()
+        return self.admit_now(pod, dry_run=dry_run)
+
+    def admit_now(self, pod: Pod, *, dry_run: bool) -> AdmissionResult:
+        if self.error:
+            raise self.error
+        decision = self.host.decide(pod)
+        if dry_run:
+            return AdmissionResult(decision, None)
+        self.metrics.decided(decision, pod=pod, seconds=0.001)
+        self.stored.append(
+            StoredDecision(id=len(self.stored) + 1, time=next(self.clock), document=to_document(decision))
+        )
+        if decision.admitted and not decision.kept:
+            self.host.apply(decision)
+        is_waiting = not decision.admitted and self.wait_enabled
+        self.event_bus.publish("waiting" if is_waiting else str(decision.outcome), {"uid": pod.uid})
+        if not decision.admitted and not is_waiting:
+            self.rejected[pod.uid] = pod
+            return AdmissionResult(decision, None)
+        return AdmissionResult(decision, self.remember(pod, decision, is_waiting=is_waiting))
+
+    async def admit_document(self, document: dict[str, Any]) -> AdmissionResult:
+        return await self.admit(read(as_json(document)))
+
+    def remember(self, pod: Pod, decision: Decision, *, is_waiting: bool) -> PodView:
+        position = len(self.waiting) + 1 if is_waiting else None
+        before = self.known.get(pod.uid)
+        self.known[pod.uid] = PodView(
+            pod=pod,
+            status=AdmissionStatus.WAITING if is_waiting else AdmissionStatus.ADMITTED,
+            since=next(self.clock),
+            source="api",
+            decision=decision,
+            position=position,
+            run=before.run if before else None,
+        )
+        return self.known[pod.uid]
+
+    def run(self, uid: str, run: PodRunStatus) -> None:
+        """Set the run status of a pod."""
+        self.known[uid] = replace(self.known[uid], run=run)
+
+    async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
+        if self.error:
+            raise self.error
+        self.graces.append(grace)
+        known = self.known.get(uid)
+        if known and known.run:
+            self.run(uid, known.run.replace(ending=True))
+            return self.known[uid]
+        return self.remove(uid)
+
+    def remove(self, uid: str) -> PodView | None:
+        """Remove a pod at once."""
+        self.host.release(uid)
+        entry = self.known.pop(uid, None)
+        if entry:
+            self.event_bus.publish("released", {"uid": uid})
+        return entry
+
+    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
+        if self.error:
+            raise self.error
+        if uid not in self.known:
+            raise LookupError(f"no pod has the uid {uid}")
+        run = self.known[uid].run or PodRunStatus(phase="Pending")
+        name = query.container or next((one.name for one in run.containers if one.kind == "app"), "")
+        if name not in {one.name for one in run.containers}:
+            raise LookupError(f"pod {uid} has no container {name}")
+        found = self.container_logs.get((uid, name, query.previous))
+        if found is None:
+            raise LookupError(f"container {name} has no log")
+        return found.read(query)
+
+    def runtime(self) -> RuntimeStatus:
+        return self.report
+
+    def plugins(self) -> dict[str, bool]:
+        return {GPU: True}
+
+    def pod(self, uid: str) -> Pod | None:
+        return self.known[uid].pod if uid in self.known else self.rejected.get(uid)
+
+    async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
+        if self.error:
+            raise self.error
+        found = [one for one in reversed(self.stored) if query.before is None or one.id < query.before]
+        found = [one for one in found if query.outcome in {None, one.document["outcome"]}]
+        found = [one for one in found if query.pod is None or query.pod in {*one.document["pod"].values()}]
+        return found[: query.limit]
+
+    async def decision(self, id_: int) -> StoredDecision | None:
+        return next((one for one in self.stored if one.id == id_), None)
+
+    def events(self):
+        return self.event_bus.subscribe()
+
+
+def machine_document(machine):
+    return {"cpus": len(machine.cpus), "nodes": [node.id for node in machine.nodes]}
+
+
+def app_of(agent, **options):
+    dependencies = Dependencies(
+        service=agent, read_pod=read, machine_document=machine_document, metrics=agent.metrics, version="1.2.3"
+    )
+    limits = RequestLimits(**{key: options.pop(key) for key in tuple(options) if hasattr(RequestLimits, key)})
+    return build_app(dependencies, limits=limits, **options)
+
+
+@asynccontextmanager
+async def client_of(agent, **options):
+    """A client in the same process."""
+    transport = httpx2.ASGITransport(app=app_of(agent, **options), raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://agent") as client:
+        yield client
+
+
+def as_yaml(document) -> bytes:
+    return yaml.safe_dump(document).encode()
+
+
+def as_json(document) -> bytes:
+    return json.dumps(document).encode()

@@ -1,0 +1,65 @@
+"""The API is tested against its OpenAPI document, with valid and invalid data."""
+
+import re
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from alignup.agent.routes import OPERATIONS
+from tests.agent.fake_backend import FakeBackend, app_of
+from tests.effort import did, examples
+
+#: A schema cannot express all rules (unique container names, requests within limits).
+ACCEPTED = ["2xx", "404", "409", "422"]
+#: Nor which texts are tokens of pages.
+WITH_TOKEN = {"include-operation-id": "listPods"}
+
+
+def expecting(*statuses: str) -> dict:
+    return {"checks": {"positive_data_acceptance": {"expected-statuses": [*statuses]}}}
+
+
+@pytest.fixture(scope="module")
+def api_schema():
+    import schemathesis  # noqa: PLC0415 - slow to import
+
+    config = expecting(*ACCEPTED) | {"operations": [WITH_TOKEN | expecting("2xx", "400", "410")]}
+    return schemathesis.openapi.from_asgi(
+        "/openapi.json", app_of(FakeBackend()), config=schemathesis.Config.from_dict(config)
+    )
+
+
+@settings(max_examples=examples(20), suppress_health_check=list(HealthCheck), deadline=None)
+def call_and_validate(case):
+    case.call_and_validate()
+    did("requests generated from the OpenAPI document")
+
+
+# A stream of events has no end, and is tried elsewhere. The document itself is what Schemathesis reads.
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "label", [f"{one.method} {one.path}" for one in OPERATIONS if one.path not in {"/v1/events", "/openapi.json"}]
+)
+def test_responses_match_the_description(label, api_schema):
+    from schemathesis.core.result import Ok  # noqa: PLC0415 - see above
+    from schemathesis.pytest.lazy import get_all_tests  # noqa: PLC0415
+
+    operation = api_schema.exclude(lambda context: context.operation.label != label)
+    # Schemathesis' decorator generates the requests while tests are collected, in every worker. This does it here.
+    (found,) = get_all_tests(schema=operation, test_func=call_and_validate, settings=None, given_kwargs=None)
+    assert isinstance(found, Ok), found
+    _, test = found.ok()
+    test()
+
+
+def test_every_operation_is_described(api_schema):
+    described = {
+        (path, method.upper()) for path, methods in api_schema.raw_schema["paths"].items() for method in methods
+    }
+
+    assert described == {(one.path, one.method) for one in OPERATIONS}
+
+
+def test_every_path_parameter_is_described():
+    for one in OPERATIONS:
+        assert re.findall(r"{(\w+)}", one.path) == [parameter.name for parameter in one.parameters if parameter.in_path]

@@ -1,0 +1,630 @@
+"""A stored ledger restores as the same ledger, or the error names what each pod can no longer hold."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.cpus.options import CpuSettings
+from alignup.align.errors import ParseError, ProviderError, QuantityError, RestoreError, StateError
+from alignup.align.hint import Hint
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.machine import Device, Machine
+from alignup.align.provider import Provider
+from alignup.align.quantity import Quantity
+from alignup.align.settings import FeatureGates, Policy, Scope
+from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
+from alignup.documents import codec
+from alignup.documents.ledgers.documents import PodEntryDocument, ResidueDocument, check_holders, pod_entry, residue
+from alignup.documents.ledgers.restore import restore_ledger
+from alignup.documents.pods import PodDocument, pod_document, read_pod
+from alignup.machines.synthetic import parse
+from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, host, hosts, pod
+from tests.effort import examples
+from tests.strategies_pods import amounts, guaranteed
+
+Document = dict[str, Any]
+
+
+class StoredLedger(codec.Document, frozen=True):
+    pods: list[PodEntryDocument]
+    residue: ResidueDocument
+
+
+def stored(one: Host) -> Document:
+    """Return the ledger of a host as decoded JSON."""
+    entries = [pod_entry(one.ledger, uid) for uid in one.ledger.pods]
+    document = StoredLedger(entries, residue(one.ledger, providers=one.providers))
+    plain: Document = json.loads(codec.encode(document))
+    return plain
+
+
+def ledger_of(document: Document, one: Host, **more: Any) -> Ledger:
+    """Restore a ledger on the idle ledger of a host."""
+    read = codec.convert(document, StoredLedger)
+    return restore_ledger(read.pods, read.residue, idle=one.ledger, **more)
+
+
+def restored(document: Document, like: Host) -> Host:
+    """Return a host with the same machine and settings, and a restored ledger."""
+    idle = Host(like.machine, like.settings)
+    return Host(like.machine, like.settings, ledger=ledger_of(document, idle, providers=idle.providers))
+
+
+def without(document: Document, uids: Collection[str]) -> Document:
+    return {**document, "pods": [entry for entry in document["pods"] if entry["pod"]["uid"] not in uids]}
+
+
+def live(one: Host, data: st.DataObject) -> None:
+    """Admit, start and release pods at random."""
+    for number in range(data.draw(st.integers(1, 6))):
+        admit(one, data.draw(arrivals(f"u{number}")))
+        residents = [resident.pod for resident in one.ledger.pods.values()]
+        what = data.draw(st.sampled_from(("nothing", "nothing", "start", "start", "release")))
+        if residents and what == "start":
+            chosen = data.draw(st.sampled_from(residents))
+            one.start_container(chosen.uid, data.draw(st.sampled_from(chosen.all_containers)).name)
+        elif residents and what == "release":
+            one.release(data.draw(st.sampled_from(residents)).uid)
+
+
+@settings(max_examples=examples(80))
+@given(hosts(), st.data())
+def test_a_restored_ledger_is_the_same(host, data):
+    live(host, data)
+
+    document = stored(host)
+    again = restored(document, host)
+
+    assert again.ledger == host.ledger
+    assert list(again.ledger.pods) == list(host.ledger.pods), "in the order they came"
+    assert stored(again) == document
+    upcoming = data.draw(arrivals("next"))
+    assert again.decide(upcoming) == host.decide(upcoming)
+    for uid in host.ledger.pods:
+        again.release(uid)
+        host.release(uid)
+        assert again.ledger == host.ledger
+
+
+@settings(max_examples=examples(40))
+@given(hosts(), st.data())
+def test_plugins_that_register_again_complete_the_ledger(host, data):
+    """Only held devices and the names of resources are stored."""
+    bare = Host(replace(host.machine, devices=()), host.settings)
+    own = {name: data.draw(devices(name, [node.id for node in host.machine.nodes])) for name in (GPU, NIC)}
+    for resource, announced in own.items():
+        bare.update_devices(resource, announced)
+    live(bare, data)
+
+    again = restored(stored(bare), bare)
+
+    before, after = bare.ledger.devices, again.ledger.devices
+    assert (after.held, after.in_use, after.reusable) == (before.held, before.in_use, before.reusable)
+    assert after.handled == before.handled
+    assert not any(after.free.values()), "nothing is allocated before the plugins register"
+    for resource, announced in own.items():
+        again.update_devices(resource, announced)
+    assert again.ledger == bare.ledger
+
+
+def test_a_resource_is_known_without_its_plugin():
+    """A pod that requests it is rejected; a kubelet that forgot it would run the pod without the device."""
+    one = host()
+    again = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings))
+
+    decision = Host(replace(one.machine, devices=()), one.settings, ledger=again).decide(pod("late", gpu="1"))
+
+    assert decision.rejection
+    assert decision.rejection.message == (
+        f"Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {GPU}, "
+        "which is unexpected"
+    )
+
+
+def test_held_devices_keep_their_nodes():
+    one = host()
+    one.admit(pod("a", gpu="1"))
+
+    (entry,) = stored(one)["pods"]
+    ledger = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings)).devices
+
+    assert entry["devices"] == {"app": {GPU: {"gpu-0": "0"}}}
+    assert ledger.inventories[GPU].devices == (Device(GPU, "gpu-0", nodes=1, healthy=False),)
+
+
+def test_an_entry_is_readable():
+    one = host()
+    one.admit(pod("a", gpu="1"))
+
+    assert json.loads(codec.encode(pod_entry(one.ledger, "a"))) == {
+        "pod": {
+            "name": "a",
+            "namespace": "default",
+            "uid": "a",
+            "containers": [
+                {
+                    "name": "app",
+                    "requests": {"cpu": "2", "memory": "1Gi", GPU: "1"},
+                    "limits": {"cpu": "2", "memory": "1Gi", GPU: "1"},
+                }
+            ],
+        },
+        "hints": {"app": {"nodes": "0", "preferred": True}},
+        "uses": {"milliCpu": 2000, "memory": GIB, "ephemeralStorage": 0, "scalars": {GPU: 1}},
+        "cpus": {"containers": {"app": "1-2"}},
+        "memory": {"containers": {"app": [{"nodes": "0", "type": "memory", "bytes": GIB}]}},
+        "devices": {"app": {GPU: {"gpu-0": "0"}}},
+    }
+
+
+def test_entries_of_other_pods_do_not_change():
+    one = host(Policy.BEST_EFFORT)
+    one.admit(pod("a", gpu="1"))
+    before = pod_entry(one.ledger, "a")
+
+    one.admit(pod("b", cpu="3", memory="20Gi", nic="1"))
+
+    assert pod_entry(one.ledger, "a") == before
+
+
+def pod_level(uid: str, *, cpu: int, gibibytes: int, init: bool = False) -> Pod:
+    """Return a pod with pod-level resources, one container with a part of them, and a helper on the rest."""
+    own = amounts({"cpu": str(cpu), "memory": f"{gibibytes}Gi"})
+    app = guaranteed("app", {"cpu": str(max(1, cpu - 2)), "memory": "1Gi"})
+    first = (guaranteed("first", {"cpu": "1", "memory": "1Gi"}),) if init else ()
+    return Pod(name=uid, uid=uid, init=first, containers=(app, Container("helper")), resources=Resources(own, own))
+
+
+def pod_level_host(shape: str = "pack:2 numa:1 core:4 pu:1") -> Host:
+    gates = FeatureGates({"PodLevelResourceManagers": True})
+    return host(Policy.BEST_EFFORT, Scope.POD, gates=gates, shape=shape)
+
+
+def test_a_pod_level_allocation_is_restored():
+    """Its containers share it, and it is released with the pod."""
+    one = pod_level_host()
+    assert one.admit(pod_level("a", cpu=4, gibibytes=4)).admitted
+
+    (entry,) = stored(one)["pods"]
+
+    assert entry["cpus"] == {"pod": "4-7", "containers": {"app": "4-5", "helper": "6-7"}}
+    assert entry["memory"]["pod"] == [{"nodes": "1", "type": "memory", "bytes": 4 * GIB}]
+    with pytest.raises(RestoreError) as caught:
+        ledger_of(stored(one), pod_level_host(WITHOUT_SECOND))
+    assert list(caught.value.problems) == [
+        "CPUs 4-5 of default/a (container app) no longer exist on this machine",
+        "CPUs 6-7 of default/a (container helper) no longer exist on this machine",
+        "CPUs 4-7 of default/a no longer exist on this machine",
+        "memory of default/a is on NUMA node 1, which no longer exists on this machine",
+    ]
+
+
+requests = st.tuples(st.integers(2, 5), st.integers(2, 20), st.booleans())
+
+
+@settings(max_examples=examples(40))
+@given(st.lists(requests, min_size=1, max_size=4), st.integers(0, 4))
+def test_restored_pod_level_allocations_are_the_same(asked, gone):
+    one = pod_level_host("pack:3 numa:1 core:4 pu:1")
+    for number, (cpu, gibibytes, init) in enumerate(asked):
+        wanted = pod_level(f"u{number}", cpu=cpu, gibibytes=gibibytes, init=init)
+        if one.admit(wanted).admitted and init:
+            one.start_container(wanted.uid, "app")
+    one.release(f"u{gone}")
+
+    again = restored(stored(one), one)
+
+    assert again.ledger == one.ledger
+    for uid in one.ledger.pods:
+        again.release(uid)
+    assert again.ledger == pod_level_host("pack:3 numa:1 core:4 pu:1").ledger
+
+
+def test_the_spread_of_memory_over_a_group_is_restored():
+    """A pod overflows the first node; the next one is on the second node, and stays there after its release."""
+    one = host(Policy.BEST_EFFORT)
+    one.admit(pod("first", cpu="1", memory="18Gi"))
+    one.admit(pod("other", cpu="1", memory="6Gi"))
+    one.release("first")
+
+    ledger = restored(stored(one), one).ledger.memory
+
+    assert ledger == one.ledger.memory
+    assert [node.tables["memory"].reserved for node in ledger.nodes.values()] == [0, 6 * GIB]
+
+
+def shrunk(machine: Machine, by: int) -> Machine:
+    """Return the machine with less memory on its first node."""
+    first, *rest = machine.nodes
+    return replace(machine, nodes=(replace(first, memory=(first.memory or 0) - by), *rest))
+
+
+def test_a_machine_with_slightly_less_memory_keeps_its_pods():
+    """Firmware and kernel use a different amount at each boot."""
+    one = host(Policy.BEST_EFFORT)
+    one.admit(pod("wide", cpu="1", memory="20Gi"))
+
+    smaller = Host(shrunk(one.machine, 4096), one.settings)
+    ledger = ledger_of(stored(one), smaller).memory
+
+    first, second = (node.tables["memory"] for node in ledger.nodes.values())
+    assert (first.free, first.reserved + second.reserved) == (0, 20 * GIB)
+
+
+SMALLER = "pack:2 numa:1 core:1 pu:1"
+WITHOUT_SECOND = "pack:1 numa:1 core:4 pu:1"
+
+
+@pytest.mark.parametrize(
+    ("now", "problems"),
+    [
+        pytest.param(
+            host(shape=SMALLER),
+            ["CPU 2 of default/a (container app) no longer exists on this machine"],
+            id="a missing CPU",
+        ),
+        pytest.param(
+            host(cpus=CpuSettings(policy="static", reservation=Quantity.parse("2"), explicit=bits.of([0, 1]))),
+            ["CPU 1 of default/a (container app) is now reserved for the system"],
+            id="a reserved CPU",
+        ),
+        pytest.param(
+            host(cpus=CpuSettings()),
+            ["CPUs 1-2 of default/a (container app) cannot be kept: this host does not allocate exclusive CPUs now"],
+            id="no exclusive CPUs",
+        ),
+        pytest.param(
+            host(memory=False),
+            ["memory of default/a (container app) cannot be kept: this host does not allocate memory now"],
+            id="no memory manager",
+        ),
+    ],
+)
+def test_each_holding_that_cannot_be_kept_is_named(now, problems):
+    one = host()
+    one.admit(pod("a"))
+
+    with pytest.raises(RestoreError) as caught:
+        ledger_of(stored(one), now)
+
+    assert list(caught.value.problems) == problems
+
+
+def test_all_conflicts_are_reported_at_once():
+    """The machine lost its second node, and most memory of the first."""
+    one = host(Policy.BEST_EFFORT)
+    one.admit(pod("a", memory="10Gi"))
+    one.admit(pod("b", cpu="3", memory="12Gi", gpu="1"))
+    machine = shrunk(parse(WITHOUT_SECOND, memory=16 * GIB), 12 * GIB)
+
+    with pytest.raises(RestoreError) as caught:
+        ledger_of(stored(one), Host(machine, one.settings))
+
+    assert list(caught.value.problems) == [
+        "CPUs 4-6 of default/b (container app) no longer exist on this machine",
+        "memory of default/b (container app) is on NUMA node 1, which no longer exists on this machine",
+    ]
+    one.release("b")
+    with pytest.raises(RestoreError) as caught:
+        ledger_of(stored(one), Host(machine, one.settings))
+    assert str(caught.value) == (
+        f"memory on NUMA node 0 is too small for {10 * GIB} bytes of default/a (container app): "
+        f"{10 * GIB} bytes are held there, but only {4 * GIB - (64 << 20)} exist"
+    )
+
+
+def test_the_other_pods_stay_without_the_conflicting_ones():
+    """Of three pods on one node, the newest is released if only two fit."""
+    one = host(Policy.BEST_EFFORT, shape="pack:1 numa:1 core:8 pu:1")
+    for uid in ("a", "b", "c"):
+        one.admit(pod(uid, memory="4Gi"))
+    smaller = Host(shrunk(one.machine, 6 * GIB), one.settings)
+
+    with pytest.raises(RestoreError) as caught:
+        ledger_of(stored(one), smaller)
+    ledger = ledger_of(without(stored(one), caught.value.uids), smaller)
+
+    one.release("c")
+    assert caught.value.uids == ("c",)
+    assert ledger.cpus.held == one.ledger.cpus.held
+    assert ledger.used == one.ledger.used
+    assert Host(smaller.machine, one.settings, ledger=ledger).admit(pod("d", memory="1Gi")).admitted
+
+
+def test_a_released_pod_leaves_nothing_to_reuse():
+    """Otherwise it would get the resources of its init container without a request when it is admitted again."""
+    one = host()
+    asked = {"cpu": "2", "memory": "2Gi", GPU: "1"}
+    waiting = Pod(name="a", uid="a", init=(guaranteed("first", asked),), containers=(guaranteed("app", asked),))
+    prepared = replace(waiting, containers=(guaranteed("app", {"cpu": "1", "memory": "1Gi"}),))
+    assert one.admit(prepared).admitted
+
+    again = restored(without(stored(one), {"a"}), one)
+
+    assert again.ledger.cpus.reusable is None
+    assert again.ledger == Host(one.machine, one.settings).ledger
+    assert again.admit(waiting).placements == host().admit(waiting).placements
+
+
+def test_a_missing_huge_page_size_is_named():
+    one = host()
+    one.admit(pod("a"))
+    document = stored(one)
+    document["pods"][0]["memory"]["containers"]["app"][0]["type"] = "hugepages-1Gi"
+
+    with pytest.raises(RestoreError, match=r"hugepages-1Gi of default/a .* on NUMA node 0, which no longer has any"):
+        ledger_of(document, host())
+
+
+def both(kind: str) -> Callable[[Document], None]:
+    """Make the second pod hold what the first holds."""
+
+    def change(document: Document) -> None:
+        first, second = document["pods"]
+        second[kind] = deepcopy(first[kind])
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        pytest.param("cpus", "CPUs 1-2 of default/b (container app) are also held by default/a", id="CPUs"),
+        pytest.param("devices", f"{GPU} gpu-0 of default/b (container app) is also held by default/a", id="devices"),
+    ],
+)
+def test_nothing_has_two_owners(kind, problem):
+    one = host()
+    for uid in ("a", "b"):
+        one.admit(pod(uid, gpu="1"))
+    document = stored(one)
+    both(kind)(document)
+
+    with pytest.raises(RestoreError) as caught:
+        ledger_of(document, host())
+
+    assert problem in caught.value.problems
+
+
+def set_to(*path: Any, value: Any) -> Callable[[Document], None]:
+    """Set a field to another value."""
+
+    def change(document: Document) -> None:
+        *way, last = path
+        for step in way:
+            document = document[step]
+        document[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(set_to("pods", value=None), "pods: expected `array`, got `null`", id="pods that are not a list"),
+        pytest.param(
+            set_to("residue", value=[]), "residue: expected `object`, got `array`", id="a residue that is a list"
+        ),
+        pytest.param(
+            set_to("residue", "cpus", value={}),
+            "residue.cpus: object missing required field `reusable`",
+            id="a residue without a field",
+        ),
+        pytest.param(
+            set_to("pods", 0, value={}), r"pods\[0\]: object missing required field `pod`", id="an entry without a pod"
+        ),
+        pytest.param(set_to("pods", 0, "pod", "uid", value=""), "has no uid", id="a pod without a uid"),
+        pytest.param(set_to("pods", 0, "pod", "uid", value="b"), "have the same uid", id="two pods with one uid"),
+        pytest.param(
+            set_to("pods", 0, "pod", "name", value=7),
+            r"pods\[0\].pod.name: expected `str`, got `int`",
+            id="a name that is a number",
+        ),
+        pytest.param(
+            set_to("pods", 0, "pod", "qos", value="High"),
+            r"pods\[0\].pod.qos: invalid enum value 'High'",
+            id="an unknown class",
+        ),
+        pytest.param(
+            set_to("pods", 0, "cpus", "containers", value={"other": "1"}),
+            "default/a has no container other",
+            id="a container the pod does not have",
+        ),
+        pytest.param(
+            set_to("pods", 0, "cpus", "containers", value={"app": "1-"}),
+            "expected `str` matching regex",
+            id="an invalid list",
+        ),
+        pytest.param(
+            set_to("pods", 0, "cpus", "pod", value="3"),
+            "containers of default/a hold CPUs that the pod does not",
+            id="containers outside their pod",
+        ),
+        pytest.param(
+            set_to("pods", 0, "memory", "containers", "app", 0, "nodes", value="0-1"),
+            "node 0 can belong to one group only",
+            id="groups of nodes that overlap",
+        ),
+        pytest.param(
+            set_to("pods", 0, "uses", "memory", value=-1),
+            r"pods\[0\].uses.memory: expected `int` >= 0",
+            id="a negative amount",
+        ),
+        pytest.param(
+            set_to("pods", 0, "hints", "app", "preferred", value=1), "expected `bool`, got `int`", id="a flag"
+        ),
+        pytest.param(
+            set_to("pods", 0, "pod", "priority", value="high"),
+            "expected `int | null`, got `str`",
+            id="a string as priority",
+        ),
+        pytest.param(
+            set_to("pods", 0, "pod", "containers", 0, "limits", "cpu", value="2 CPUs"),
+            "quantities must match",
+            id="an invalid quantity",
+        ),
+        pytest.param(
+            set_to("residue", "providers", value={"cache": {}}),
+            "the ledger of cache is stored, but this host has no such provider",
+            id="the ledger of an unknown provider",
+        ),
+    ],
+)
+def test_an_invalid_ledger_is_rejected(change, message):
+    one = host()
+    for uid in ("a", "b"):
+        one.admit(pod(uid, cpu="1"))
+    document = stored(one)
+    change(document)
+
+    with pytest.raises((StateError, ParseError), match=message):
+        ledger_of(document, host())
+
+
+def test_a_ledger_is_restored_on_an_idle_one():
+    one = host()
+    one.admit(pod("a"))
+
+    with pytest.raises(StateError, match="cannot restore a ledger on one that has pods"):
+        ledger_of(stored(one), one)
+
+
+def test_holdings_without_a_pod_are_an_error():
+    one = host()
+    one.admit(pod("a"))
+
+    with pytest.raises(StateError, match="pods a hold resources but are not in the ledger"):
+        check_holders(replace(one.ledger, pods={}))
+
+
+AMOUNTS = ("1", "2000m", "1.5Gi", "1e3", "5n", "0", "-3", "1536Mi", "12E", "1e-3", "0.5", "1000000", "1e300", "3e2147")
+
+
+@given(
+    st.sampled_from(AMOUNTS) | st.from_regex(r"[0-9]{1,20}(\.[0-9]{1,12})?(m|k|Ki|Gi|E|e[0-9]{1,4})?", fullmatch=True)
+)
+def test_restored_amounts_have_the_same_form(text):
+    """Equal amounts are not always interchangeable: 1.5Gi is rejected where 1536Mi is not."""
+    try:
+        amount = Quantity.parse(text)
+    except QuantityError:
+        return
+    for each in (amount, amount + amount, amount.round_up_to_milli()):
+        said = Pod(name="a", overhead={"cpu": each})
+
+        (read,) = read_pod(codec.decode(codec.encode(pod_document(said)), PodDocument)).overhead.values()
+
+        assert (read.unscaled, read.power, read.format) == (each.unscaled, each.power, each.format)
+        assert (read.dec, read.text) == (each.dec, each.text)
+
+
+def test_every_field_of_a_pod_is_stored():
+    claimed = Resources(amounts({"cpu": "1"}), amounts({"cpu": "2"}), ("gpu",))
+    full = Pod(
+        name="a",
+        namespace="",
+        uid="u",
+        init=(Container("first", claimed, restartable=True),),
+        containers=(guaranteed("app", {"memory": "1.5Gi"}),),
+        resources=claimed,
+        overhead=amounts({"memory": "1Mi"}),
+        claims=("gpu", "nic"),
+        recorded_qos=QoS.BURSTABLE,
+        statuses={"app": ContainerStatus(amounts({"cpu": "1"}), {})},
+        resize_infeasible=True,
+        priority=0,
+        os="linux",
+        labels={"app": "web \U0001f600 \udcff"},
+        annotations={"": "\x00"},
+    )
+
+    assert read_pod(codec.decode(codec.encode(pod_document(full)), PodDocument)) == full
+
+
+Licenses = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class LicenseProvider(Provider[Licenses]):
+    """A provider from outside this package: one license per pod."""
+
+    count: int = 1
+    name = "license"
+
+    def initial_ledger(self) -> Licenses:
+        return {}
+
+    def hints(self, held: Licenses, pod: Pod, container: Container | None) -> None:
+        return None
+
+    def allocate(self, held: Licenses, pod: Pod, container: Container | None, *, affinity: Hint) -> Licenses:
+        if len(held) == self.count:
+            raise ProviderError("no license is free")
+        return {**held, pod.uid: len(held)}
+
+    def release(self, held: Licenses, uid: str) -> Licenses:
+        return {pod: number for pod, number in held.items() if pod != uid}
+
+    def describe(self, held: Licenses, uid: str, container: str) -> Mapping[str, str]:
+        return {"license": str(held[uid])}
+
+
+class StoredLicenseProvider(LicenseProvider):
+    def to_json(self, held: Licenses) -> object:
+        return dict(held)
+
+    def from_json(self, document: object) -> Licenses:
+        if not isinstance(document, dict) or len(document) > self.count:
+            raise StateError("more licenses are held than there are")
+        return document
+
+
+def test_a_provider_from_outside_stores_its_ledger():
+    one = host()
+    joined = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
+    joined.admit(pod("a"))
+    document = stored(joined)
+    idle = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
+
+    assert document["residue"]["providers"] == {"license": {"a": 0}}
+    assert ledger_of(document, idle, providers=idle.providers) == joined.ledger
+    with pytest.raises(StateError, match="more licenses are held than there are"):
+        ledger_of(document, idle, providers=[StoredLicenseProvider(count=0)])
+    with pytest.raises(StateError, match="no provider can store the ledger of license"):
+        residue(joined.ledger)
+
+
+def test_a_provider_that_cannot_store_its_ledger_raises():
+    """Even with nothing held: an agent fails when it starts, not when the first pod arrives."""
+    one = host()
+    joined = Host(one.machine, one.settings, others=[LicenseProvider()])
+
+    with pytest.raises(StateError, match="the provider license cannot store its ledger"):
+        residue(joined.ledger, providers=joined.providers)
+    with pytest.raises(StateError, match="the provider license cannot store its ledger"):
+        LicenseProvider().from_json({})
+
+
+def test_a_new_provider_starts_idle():
+    one = host()
+    one.admit(pod("a"))
+    idle = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
+
+    ledger = ledger_of(stored(one), idle, providers=idle.providers)
+
+    assert ledger.others["license"] == {}
+    assert ledger.pods == one.ledger.pods
+
+
+@pytest.mark.parametrize("value", [3, True, "0", None, {"nodes": 0}])
+def test_other_values_are_not_pods(value):
+    with pytest.raises(ParseError):
+        codec.convert(value, PodDocument)

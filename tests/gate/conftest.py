@@ -1,0 +1,69 @@
+from dataclasses import replace
+
+import pytest
+
+from alignup.gate.controller import GateController
+from alignup.gate.options import GateOptions
+from alignup.kubernetes.api import Access, ApiClient
+from tests.gate.simulated import GatedCluster
+from tests.observe.conftest import anyio_backend, client, follow, live, server, timing
+
+__all__ = [
+    "anyio_backend",
+    "client",
+    "clock",
+    "clocked",
+    "cluster",
+    "controller",
+    "follow",
+    "live",
+    "nodes",
+    "server",
+    "timing",
+]
+
+
+class ManualClock:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+async def clocked(server, timing, clock):
+    """A client with the clock of the test."""
+    async with ApiClient(Access(server=server.url, source="the test"), timing=replace(timing, clock=clock)) as made:
+        yield made
+
+
+@pytest.fixture
+async def cluster(server, client, follow):
+    """Two empty nodes, ``a`` and ``b``, whose kubelets admit what the scheduler binds."""
+    made = GatedCluster(server, client)
+    for name in "ab":
+        made.add(name)
+    follow(made.schedule())
+    return made
+
+
+@pytest.fixture
+def nodes(cluster):
+    """The nodes that ``live`` follows."""
+    return cluster
+
+
+@pytest.fixture
+async def controller(clocked, live, follow):
+    """A controller that runs."""
+    made = GateController(clocked, live, options=GateOptions(patience=60.0))
+    follow(made.run())
+    return made

@@ -1,0 +1,449 @@
+"""The gate controller, with a scheduler and kubelets."""
+
+from unittest.mock import Mock
+
+import pytest
+
+from alignup.documents.codec import convert
+from alignup.gate.controller import GateController
+from alignup.gate.names import GATE, NODE_ANNOTATION
+from alignup.gate.options import GateMetrics, GateOptions
+from alignup.gate.pod_queue import GatedPod, waiting_order
+from alignup.gate.releases import AvoidedNodes, scheduled_condition
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.testing.api_server import ApiFault
+from tests.align.hosts import pod
+from tests.deadlines import until
+from tests.gate.simulated import settle
+
+pytestmark = pytest.mark.anyio
+
+WIDE = pod("wide", cpu="4", memory="1Gi")  # all CPUs of NUMA node 1
+OTHER = pod("other", cpu="4", memory="1Gi")
+LICENSE = "example.com/license"
+THIRD = pod("third", cpu="4", memory="1Gi")
+
+
+async def written(controller, count=1):
+    """Wait until so many pods are released, and the controller knows it."""
+    await until(lambda: sum(one.done for one in controller.releases) == count)
+
+
+async def bound(cluster, name):
+    """Wait until a pod is bound to node ``a``."""
+    await until(lambda: cluster.bound()[name] == "a")
+
+
+async def blocked(controller):
+    """Wait until no node admits one of the pods."""
+    await until(lambda: controller.queue.blocked() != [])
+
+
+async def test_a_gated_pod_is_released_to_the_best_node_and_bound_there(cluster, controller):
+    cluster.gate(WIDE)
+    await until(lambda: cluster.bound() == {"wide": "a"})
+
+    document = cluster.document("wide")
+    assert "schedulingGates" not in document["spec"]
+    assert document["metadata"]["annotations"] == {NODE_ANNOTATION: "a"}
+    await until(lambda: not controller.releases)
+
+
+async def test_pods_go_where_kubelets_admit_them_and_none_is_rejected(cluster, controller):
+    for one in (WIDE, OTHER):
+        cluster.gate(one)
+    await until(lambda: cluster.bound() == {"other": "a", "wide": "b"})
+
+    assert cluster.rejected == []
+
+
+async def test_a_pod_that_no_node_admits_stays_gated_with_an_event_until_room_appears(cluster, controller, clock):
+    for one in (WIDE, OTHER, THIRD):
+        cluster.gate(one)
+    await until(lambda: sorted(cluster.bound().values()) == ["", "a", "b"])
+    (left,) = [name for name, host in cluster.bound().items() if not host]
+    assert cluster.gates() == {left: [GATE]}
+
+    await blocked(controller)
+    clock.now += 2
+    controller.notify()
+    await until(cluster.events)
+    text = "0/2 nodes will admit the pod: 2 not enough cpu on one NUMA node."
+    assert cluster.events() == [(left, "NoNode", text)]
+
+    cluster.finish(next(name for name, host in cluster.bound().items() if host == "b"))
+    await until(lambda: cluster.bound().get(left) == "b")
+    assert cluster.rejected == []
+
+
+@pytest.mark.parametrize(
+    ("change", "spec"),
+    [
+        pytest.param({}, {"nodeSelector": {"disk": "ssd"}}, id="its node selector"),
+        pytest.param({"taints": [{"key": "x", "effect": "NoSchedule"}]}, {}, id="a taint"),
+        pytest.param({"unschedulable": True}, {}, id="an unschedulable node"),
+        pytest.param({"allocatable": {"cpu": "3"}}, {}, id="the allocatable CPUs of the Node object"),
+        pytest.param({"allocatable": {"pods": "0"}}, {}, id="the number of pods"),
+    ],
+)
+async def test_the_best_node_is_not_chosen_against(cluster, controller, change, spec):
+    cluster.change("b", labels={"disk": "ssd"})
+    cluster.change("a", **change)
+    await settle()
+    cluster.gate(WIDE, **spec)
+
+    await until(lambda: cluster.bound() == {"wide": "b"})
+
+
+async def test_an_extended_resource_that_kubelets_ignore_decides(cluster, controller):
+    """The kubelets know nothing of licenses, and admit the pod anywhere."""
+    licensed = pod("licensed", None, **{"cpu": "4", LICENSE: "1"})
+    cluster.gate(licensed)
+    await blocked(controller)
+
+    cluster.change("b", allocatable={LICENSE: "1"})
+    await until(lambda: cluster.bound() == {"licensed": "b"})
+
+
+async def test_a_node_that_becomes_suitable_is_used(cluster, controller):
+    cluster.gate(WIDE, nodeSelector={"disk": "ssd"})
+    await blocked(controller)
+
+    cluster.change("b", labels={"disk": "ssd"})
+    await until(lambda: cluster.bound() == {"wide": "b"})
+
+
+async def test_a_pod_with_another_gate_is_decided_when_ours_is_the_last(cluster, controller):
+    cluster.gate(WIDE, "example.com/quota")
+    cluster.gate(OTHER)
+    await bound(cluster, "other")
+    assert cluster.gates() == {"wide": ["example.com/quota", GATE]}
+
+    cluster.gate(WIDE)
+    await until(lambda: cluster.bound() == {"other": "a", "wide": "b"})
+
+
+async def test_priority_goes_first_and_then_age(cluster, live, clocked, follow):
+    cluster.add("c")
+    await until(lambda: live.verdict(WIDE, "c").admits)
+    cluster.paused = {"young", "old", "urgent", "late"}
+    for name, hour, priority in (("young", 3, 0), ("old", 1, 0), ("urgent", 4, 7), ("late", 5, 0)):
+        made = pod(name, cpu="4", memory="1Gi")
+        cluster.gate(made, created=f"2026-11-16T0{hour}:00:00Z", priority=priority)
+    await until(lambda: len(live.pods.objects) == 4)
+    controller = GateController(clocked, live)
+    follow(controller.run())
+
+    await until(lambda: cluster.gates() == {"late": [GATE]})
+    released = ("urgent", "old", "young")
+    nodes = [cluster.document(name)["metadata"]["annotations"][NODE_ANNOTATION] for name in released]
+    assert nodes == ["a", "b", "c"]
+
+
+async def test_a_deleted_pod_frees_what_was_kept_for_it(cluster, controller):
+    cluster.paused = {"wide"}
+    cluster.change("b", unschedulable=True)
+    await settle()
+    cluster.gate(WIDE)
+    await written(controller)
+    cluster.gate(OTHER)
+    await blocked(controller)
+
+    cluster.server.remove("pods", "wide")
+    await until(lambda: cluster.bound() == {"other": "a"})
+
+
+async def test_a_gate_that_someone_removes_ends_the_wait(cluster, controller):
+    cluster.paused = {"wide"}
+    cluster.gate(WIDE, nodeSelector={"disk": "ssd"})
+    await blocked(controller)
+
+    document = cluster.document("wide")
+    cluster.server.put({**document, "spec": {**document["spec"], "schedulingGates": []}})
+    await until(lambda: not len(controller.queue))
+
+
+# The API server fails
+
+
+async def test_a_pod_that_changes_meanwhile_is_decided_again(cluster, live, clocked, follow, server):
+    """Its selector was restricted after it was read, so the first release is refused."""
+    cluster.gate(WIDE)
+    await until(lambda: live.find_pod("default", "wide"))
+    server.hold()
+    cluster.change("b", labels={"disk": "ssd"})
+    cluster.gate(WIDE, nodeSelector={"disk": "ssd"})
+    controller = GateController(clocked, live)
+    follow(controller.run())
+    await server.wait_requests("PATCH", "/pods/wide")
+    assert cluster.gates() == {"wide": [GATE]}
+
+    server.hold(held=False)
+    await until(lambda: cluster.bound() == {"wide": "b"})
+    assert live.cluster.record("a").bindings == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param(ApiFault(disconnect=True, done=True), id="released, but the response is lost"),
+        pytest.param(ApiFault(disconnect=True), id="the connection breaks"),
+        pytest.param(ApiFault(status=503), id="the server fails"),
+        pytest.param(ApiFault(status=504, done=True), id="released after a time-out"),
+        pytest.param(ApiFault(status=429, times=10), id="throttled"),
+    ],
+)
+async def test_a_lost_response_neither_loses_the_pod_nor_the_room(cluster, controller, server, fault):
+    server.inject(fault, verb="patch", resource="pods")
+    for one in (WIDE, OTHER):
+        cluster.gate(one)
+
+    await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
+    assert cluster.rejected == []
+
+
+async def test_a_release_that_is_refused_is_told_and_tried_again(cluster, controller, server, clock):
+    server.inject(ApiFault(status=403, message="pods is forbidden"), verb="patch", resource="pods")
+    cluster.gate(WIDE)
+    await until(cluster.events)
+    text = "cannot release the pod: patch pods default/wide: pods is forbidden"
+    assert cluster.events() == [("wide", "ReleaseFailed", text)]
+    assert cluster.gates() == {"wide": [GATE]}
+
+    clock.now += 10
+    controller.notify()
+    await until(lambda: cluster.bound() == {"wide": "a"})
+
+
+async def test_nothing_is_decided_while_the_api_server_is_not_followed(cluster, controller, live, server):
+    server.inject(ApiFault(status=503, times=None), verb="watch")
+    server.end_watches()
+    await until(lambda: live.problems)
+    controller.queue.put(GatedPod(waiting_order(ApiPod()), ApiPod(), WIDE, 0.0))
+    controller.notify()
+    await settle()
+
+    assert len(controller.queue) == 1
+    assert not controller.releases
+
+
+# Wrong choices
+
+
+async def test_a_pod_that_its_scheduler_cannot_place_is_given_up_and_told(cluster, controller, clock, live):
+    cluster.paused = {"wide"}
+    cluster.gate(WIDE)
+    await written(controller)
+    cluster.change("a", unschedulable=True)  # after the choice
+    cluster.paused = set()
+    cluster.server.bookmark()
+    document = cluster.document("wide")
+    cluster.server.put({**document, "metadata": {**document["metadata"], "labels": {"a": "b"}}})
+    await until(lambda: scheduled_condition(live.find_pod("default", "wide")))
+    clock.now += 29
+    controller.check_releases()
+    assert len(controller.releases) == 1
+
+    clock.now += 1
+    controller.check_releases()
+    assert len(controller.releases) == 0
+    assert live.cluster.record("a").bindings == []
+    await until(cluster.events)
+    text = (
+        "released to node a, but its scheduler cannot place it there (0/2 nodes fit); a released pod cannot go "
+        "elsewhere: delete it, so that its controller creates another"
+    )
+    assert cluster.events() == [("wide", "NotScheduled", text)]
+
+
+async def test_a_silent_scheduler_may_bind_a_pod_long_after(cluster, controller, clock):
+    cluster.paused = {"wide"}
+    cluster.gate(WIDE)
+    await written(controller)
+    clock.now += 599
+    controller.check_releases()
+    assert len(controller.releases) == 1
+
+    clock.now += 2
+    controller.check_releases()
+    assert len(controller.releases) == 0
+    cluster.paused = set()
+    document = cluster.document("wide")
+    cluster.server.put({**document, "metadata": {**document["metadata"], "labels": {"a": "b"}}})
+    await until(lambda: cluster.bound() == {"wide": "a"})
+    assert cluster.rejected == []
+
+
+async def test_a_pod_whose_node_is_gone_is_replaced_if_that_is_allowed(cluster, live, clocked, follow):
+    controller = GateController(clocked, live, options=GateOptions(replace_stuck=True))
+    follow(controller.run())
+    cluster.paused = {"wide", "bare"}
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "9", "controller": True}
+    cluster.gate(WIDE)
+    document = cluster.document("wide")
+    cluster.server.put({**document, "metadata": {**document["metadata"], "ownerReferences": [owner]}})
+    cluster.gate(pod("bare", cpu="4", memory="1Gi"))
+    await written(controller, 2)
+    for name in "ab":
+        cluster.server.remove("nodes", name)
+
+    await until(lambda: cluster.bound() == {"bare": ""})
+    await until(lambda: len(cluster.events()) == 2)
+    assert {(name, text.rpartition(": ")[2]) for name, _, text in cluster.events()} == {
+        ("wide", "it is replaced"),
+        ("bare", "delete it, so that its controller creates another"),
+    }
+
+
+async def test_the_next_pod_of_a_controller_avoids_the_node_where_one_was_not_scheduled(clock):
+    owner = {"metadata": {"ownerReferences": [{"kind": "ReplicaSet", "uid": "9", "controller": True}]}}
+    avoided = AvoidedNodes(600.0)
+    avoided.add(convert(owner, ApiPod), "a", now=0.0)
+
+    assert avoided.of(convert(owner, ApiPod), now=599.0) == {"a"}
+    assert avoided.of(convert(owner, ApiPod), now=600.0) == set()
+    assert avoided.of(ApiPod(), now=1.0) == set()
+
+
+async def test_a_pod_that_was_bound_elsewhere_is_counted_there(cluster, controller, live):
+    cluster.paused = {"wide"}
+    cluster.gate(WIDE)
+    await written(controller)
+    document = cluster.document("wide")
+    cluster.server.put({**document, "spec": {**document["spec"], "nodeName": "b"}})
+
+    await until(lambda: not controller.releases)
+    assert [one.uid for one in live.cluster.record("b").bindings] == [WIDE.uid]
+    assert live.cluster.record("a").bindings == []
+
+
+# Leadership
+
+
+async def test_a_new_leader_counts_on_what_the_last_one_released(cluster, live, clocked, follow):
+    cluster.paused = {"wide"}
+    cluster.change("b", unschedulable=True)
+    await until(lambda: live.nodes.get("b").spec.unschedulable)
+    first = GateController(clocked, live)
+    task = follow(first.run())
+    cluster.gate(WIDE)
+    await written(first)
+    task.cancel()
+    await settle()
+    assert live.cluster.record("a").bindings == []
+
+    second = GateController(clocked, live)
+    follow(second.run())
+    cluster.gate(OTHER)
+    await blocked(second)
+    assert [one.uid for one in live.cluster.record("a").bindings] == [WIDE.uid]
+    assert cluster.gates() == {"other": [GATE]}
+
+
+# Fairness
+
+
+async def test_a_pod_that_waits_long_gets_a_node_although_smaller_pods_keep_coming(cluster, controller, clock):
+    """Small pods fill every gap; without a reservation the large one would never fit."""
+    small = [pod(f"s{number}", cpu="2", memory="1Gi") for number in range(40)]
+    for one in small[:6]:
+        cluster.gate(one)
+    await until(lambda: sum(map(bool, cluster.bound().values())) == 6)
+    cluster.gate(WIDE, created="2026-11-16T01:00:00Z")
+    await blocked(controller)
+    clock.now += 61
+
+    for number in range(6, 40):
+        cluster.gate(small[number], created="2026-11-16T02:00:00Z")
+        running = [name for name, host in cluster.bound().items() if host]
+        cluster.finish(running[0])
+        await until(lambda: len(controller.reservations) or cluster.bound()["wide"])
+        await settle()
+        if cluster.bound()["wide"]:
+            break
+    assert cluster.bound()["wide"]
+    assert cluster.rejected == []
+
+
+@pytest.fixture
+async def kept_node(cluster, controller, clock):
+    """Node ``a`` alone, full: 3 CPUs of ``left`` on NUMA node 0, 2 of ``right`` on node 1; ``wide`` has waited long."""
+    cluster.change("b", unschedulable=True)
+    await settle()
+    for name, cpus in (("left", "3"), ("right", "2")):
+        cluster.gate(pod(name, cpu=cpus, memory="1Gi"))
+        await bound(cluster, name)
+    cluster.gate(WIDE, created="2026-11-16T01:00:00Z")
+    await blocked(controller)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations))
+
+
+@pytest.mark.usefixtures("kept_node")
+async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, controller, clock):
+    """The 2 CPUs that are free are on the only NUMA node with room for the pod that waits."""
+    cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
+    await until(lambda: len(controller.queue.blocked()) == 2)
+    clock.now += 2
+    controller.notify()
+    await until(lambda: len(cluster.events()) == 2)
+    (text,) = [text for name, _, text in cluster.events() if name == "late"]
+    assert text == "0/2 nodes will admit the pod: 1 kept for a pod that has waited longer, 1 unschedulable."
+
+    cluster.finish("right")
+    await bound(cluster, "wide")
+    assert cluster.bound()["late"] == ""
+
+
+@pytest.mark.usefixtures("kept_node")
+async def test_a_pod_after_the_waiting_one_uses_what_that_cannot_use(cluster, controller):
+    cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
+    await until(lambda: len(controller.queue.blocked()) == 2)
+
+    cluster.finish("left")
+    await bound(cluster, "late")
+    assert cluster.bound()["wide"] == ""
+    assert len(controller.reservations) == 1
+    cluster.finish("right")
+    await bound(cluster, "wide")
+    assert cluster.rejected == []
+
+
+async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(cluster, controller, clock):
+    """There are three, and the pod that waits needs two of them. Kubelets know nothing of licenses."""
+    cluster.change("b", unschedulable=True)
+    cluster.change("a", allocatable={LICENSE: "3"})
+    await settle()
+    cluster.gate(OTHER)
+    await bound(cluster, "other")
+    cluster.gate(pod("wide", None, **{"cpu": "4", "memory": "1Gi", LICENSE: "2"}), created="2026-11-16T01:00:00Z")
+    await blocked(controller)
+    clock.now += 61
+    controller.notify()
+    await until(lambda: len(controller.reservations))
+
+    licensed = [pod(name, None, **{"cpu": "1", "memory": "1Gi", LICENSE: "1"}) for name in ("first", "second")]
+    cluster.gate(licensed[0], created="2026-11-16T02:00:00Z")
+    await bound(cluster, "first")
+    cluster.gate(licensed[1], created="2026-11-16T03:00:00Z")
+    await until(lambda: len(controller.queue.blocked()) == 2)
+    cluster.finish("first")
+    await bound(cluster, "second")
+    cluster.finish("other")
+    await bound(cluster, "wide")
+
+
+async def test_the_time_behind_the_gate_is_counted_if_the_response_is_lost(cluster, live, clocked, follow, clock):
+    """The scheduler has bound the pod when it is read again."""
+    metrics = Mock(spec=GateMetrics)
+    controller = GateController(clocked, live, metrics=metrics)
+    follow(controller.run())
+    cluster.gate(WIDE, nodeSelector={"disk": "ssd"})
+    await blocked(controller)
+    clock.now += 30
+    cluster.server.inject(ApiFault(disconnect=True, done=True), verb="patch", resource="pods")
+    cluster.change("b", labels={"disk": "ssd"})
+
+    await until(lambda: metrics.released.call_args)
+    assert metrics.released.call_args.kwargs == {"seconds": 30}

@@ -1,0 +1,57 @@
+"""The objects in deploy/kubernetes/gate fit what the code serves and reads."""
+
+from pathlib import Path
+
+import yaml
+
+from alignup.gate.names import LABEL, OPT_IN, OPT_OUT
+from alignup.gate.service import WEBHOOK_PATH, WebhookOptions
+
+DIRECTORY = Path(__file__).parents[2] / "deploy" / "kubernetes" / "gate"
+OPTIONS = WebhookOptions(listen=("", 8443), namespace="alignup")
+
+
+def objects(name):
+    return {one["kind"]: one for one in yaml.safe_load_all((DIRECTORY / name).read_text("utf-8"))}
+
+
+def expression(operator, value):
+    return {"matchExpressions": [{"key": LABEL, "operator": operator, "values": [value]}]}
+
+
+def test_the_service_of_the_webhook_leads_to_every_replica():
+    service = objects("webhook.yaml")["Service"]
+
+    assert service["metadata"]["name"] == OPTIONS.service
+    assert service["spec"]["publishNotReadyAddresses"] is True
+    assert service["spec"]["ports"][0]["targetPort"] == OPTIONS.listen[1]
+
+
+def test_each_new_pod_that_opted_in_is_asked_about_once():
+    configuration = objects("webhook.yaml")["MutatingWebhookConfiguration"]
+    by_namespace, by_pod = configuration["webhooks"]
+
+    assert configuration["metadata"]["name"] == OPTIONS.configuration
+    for one in (by_namespace, by_pod):
+        service = {"name": OPTIONS.service, "namespace": OPTIONS.namespace, "path": WEBHOOK_PATH}
+        assert one["clientConfig"] == {"service": service}
+        assert (one["failurePolicy"], one["sideEffects"], one["admissionReviewVersions"]) == ("Ignore", "None", ["v1"])
+        assert one["rules"][0]["operations"] == ["CREATE"]
+    selectors = [(one["namespaceSelector"], one["objectSelector"]) for one in (by_namespace, by_pod)]
+    assert selectors == [
+        (expression("In", OPT_IN), expression("NotIn", OPT_OUT)),
+        (expression("NotIn", OPT_IN), expression("In", OPT_IN)),
+    ]
+
+
+def test_permissions_name_the_objects_that_are_used():
+    access = objects("access.yaml")
+    named = {
+        resource: rule["resourceNames"]
+        for kind in ("ClusterRole", "Role")
+        for rule in access[kind]["rules"]
+        if "resourceNames" in rule
+        for resource in rule["resources"]
+    }
+
+    assert named == {"mutatingwebhookconfigurations": [OPTIONS.configuration], "secrets": [OPTIONS.secret]}

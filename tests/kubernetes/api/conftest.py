@@ -1,0 +1,39 @@
+import asyncio
+
+import pytest
+
+from alignup.kubernetes.api import Access, ApiClient, Timing
+from alignup.testing.api_server import ApiServer
+from tests.kubernetes.api.tasks import running
+
+__all__ = ["anyio_backend", "client", "follow", "server", "timing"]
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
+
+
+@pytest.fixture
+async def server(anyio_backend):
+    async with ApiServer() as made:
+        yield made
+
+
+@pytest.fixture
+def timing():
+    """Retries without waiting."""
+    return Timing(retry=0.0, sleep=lambda seconds: asyncio.sleep(0))
+
+
+@pytest.fixture
+async def client(server, timing):
+    async with ApiClient(Access(server=server.url, source="the test"), timing=timing) as made:
+        yield made
+
+
+@pytest.fixture
+async def follow():
+    """Run informers until the end of the test."""
+    async with running() as start:
+        yield start

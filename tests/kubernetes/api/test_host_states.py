@@ -1,0 +1,164 @@
+"""HostState: the whole host as a small object that reads back as the same host."""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.align.errors import StateError
+from alignup.align.machine import CadvisorReport, Device, PciDevice
+from alignup.align.workload import Pod
+from alignup.documents.codec import encode
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes import configuration
+from alignup.kubernetes.api.client import _decode
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state, machine_document, read_host_state, to_object
+from alignup.kubernetes.manifests.documents import to_json
+from alignup.machines.synthetic import parse
+from alignup.observe.observation import join
+from tests.align.hosts import pod
+from tests.observe.kubelets import GPU, SimulatedKubelet
+from tests.strategies_pods import container, guaranteed
+
+
+def through_json(kubelet, **sources):
+    """What another program reads from the object of the host."""
+    state = host_state(join(kubelet.sources(**sources))).replace(generation=7)
+    return read_host_state(_decode(encode({"metadata": {"name": "n"}, **to_object(state)}), HOST_STATES.type))
+
+
+def busy_kubelet(**changes):
+    kubelet = SimulatedKubelet(**changes)
+    kubelet.admit(pod("a", gpu="1"))
+    kubelet.admit(replace(pod("b", cpu="3", memory="2Gi"), priority=7))
+    kubelet.admit(Pod(name="shared", uid="s", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),)))
+    return kubelet
+
+
+def test_a_host_reads_back_as_it_was():
+    kubelet = busy_kubelet()
+
+    found = through_json(kubelet)
+
+    assert (found.host, found.sequence, found.kubelet) == ("n", 7, "1")
+    assert found.settings == kubelet.host.settings
+    assert found.machine.kubelet_view() == kubelet.machine.kubelet_view()
+    expected = kubelet.host.ledger
+    assert found.ledger.alignment_key() == expected.alignment_key()
+    assert found.ledger.used == expected.used
+    assert [found.ledger.pod_name(uid) for uid in found.ledger.pods] == ["default/a", "default/b", "default/shared"]
+    assert found.ledger.pods["b"].pod.priority == 7
+    assert found.ledger.pods["b"].pod.qos == "Guaranteed"
+    assert (found.ledger.cpus.held, found.ledger.memory.held, found.ledger.devices.held) == (
+        expected.cpus.held,
+        expected.memory.held,
+        expected.devices.held,
+    )
+
+
+def test_released_pods_leave_the_same_host():
+    kubelet = busy_kubelet()
+    found = through_json(kubelet)
+    again = type(kubelet.host)(found.machine, found.settings, ledger=found.ledger)
+
+    for uid in ("a", "b", "s"):
+        again.release(uid)
+
+    assert again.ledger.alignment_key() == again.initial_ledger().alignment_key()
+    assert again.ledger.used == again.initial_ledger().used
+
+
+def test_groups_of_numa_nodes_keep_where_memory_is_reserved():
+    kubelet = SimulatedKubelet(topologyManagerPolicy="best-effort")
+    kubelet.admit(pod("a", memory="20Gi", cpu="5"))
+    kubelet.admit(pod("b", memory="10Gi", cpu="1"))
+    kubelet.host.release("a")  # which leaves the memory of b elsewhere than it would be now
+    kubelet.allocated.pop("a")
+    kubelet.pods.pop("a")
+
+    found = through_json(kubelet)
+
+    assert found.ledger.memory.nodes == kubelet.host.ledger.memory.nodes
+
+
+def test_lost_cpus_and_late_plugins_are_kept():
+    kubelet = busy_kubelet()
+    files = kubelet.files
+    lost = replace(files, cpu=replace(files.cpu, default=files.cpu.default & ~(1 << 3)))
+    late = replace(kubelet.allocatable, devices=())
+    files = replace(lost, devices=replace(lost.devices, registered={**lost.devices.registered, "example.com/none": ()}))
+
+    found = through_json(kubelet, files=files, allocatable=late)
+
+    assert found.ledger.cpus.lost == 1 << 3
+    assert found.ledger.devices.free[GPU] == 0
+    assert {GPU, "example.com/none"} <= found.ledger.devices.handled
+
+
+def test_a_resource_whose_plugin_is_gone_is_not_managed():
+    kubelet = busy_kubelet()
+    kubelet.host.ledger = replace(kubelet.host.ledger, devices=kubelet.host.ledger.devices.take_back("a").give_up(GPU))
+
+    found = through_json(kubelet)
+
+    assert GPU not in found.ledger.devices.handled
+
+
+def test_an_unknown_ledger_is_an_error_with_its_reason():
+    state = HostStateDocument(metadata=HOST_STATES.type().metadata.replace(name="n"), problems=["the file is damaged"])
+
+    with pytest.raises(StateError, match="what node n holds is unknown: the file is damaged"):
+        read_host_state(state)
+
+
+def test_the_machine_has_only_what_decisions_depend_on():
+    machine = parse("pack:2 numa:1 core:2 pu:2")
+    report = CadvisorReport(cpus=machine.cpus, num_cpus=8, num_sockets=2)
+    full = replace(
+        machine, report=report, pci=(PciDevice("0000:00:00.0"),), devices=(Device(GPU, "x", 1),), gaps=("a gap",)
+    )
+
+    assert machine_document(full) == machine_document(machine)
+    other = replace(full, report=replace(report, num_sockets=1))
+    assert machine_document(other)["report"]["num_sockets"] == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"reservedSystemCPUs": "0-1", "systemReserved": {"memory": "64Mi"}, "maxPods": 50, "podsPerCore": 3},
+        {"featureGates": {"CPUManagerPolicyAlphaOptions": True, "NodeSwap": True}, "kubeReserved": {"cpu": "500m"}},
+        {
+            "evictionHard": {"memory.available": "1Gi"},
+            "reservedMemory": [{"numaNode": 1, "limits": {"memory": "1088Mi"}}],
+        },
+        {"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}, "topologyManagerScope": "pod"},
+    ],
+    ids=["defaults", "cpus", "gates", "eviction", "options"],
+)
+def test_the_published_configuration_means_the_same(changes):
+    kubelet = SimulatedKubelet(**changes)
+
+    again = configuration.read(to_json(configuration.alignment_fields(kubelet.configuration)))
+
+    assert configuration.host_settings(again, kubelet.machine) == kubelet.host.settings
+    assert again.warnings == ()
+
+
+def test_a_host_state_is_small():
+    """A large node: 128 cores, 8 GPUs, 60 pods, 20 of them with exclusive resources."""
+    gpus = tuple(
+        Device("nvidia.com/gpu", f"GPU-{index:08x}-5d1f-11ee-8c99-0242ac120002", 1 << index // 4) for index in range(8)
+    )
+    kubelet = SimulatedKubelet(shape="pack:2 numa:1 core:64 pu:2", devices=gpus)
+    for index in range(60):
+        uid = f"{index:08d}-5d1f-11ee-8c99-0242ac120002"
+        exclusive = {"cpu": "8", "memory": "1Gi", **({"nvidia.com/gpu": "1"} if index < 8 else {})}
+        own = guaranteed("trainer", exclusive) if index < 20 else container("app", {"cpu": "250m", "memory": "128Mi"})
+        kubelet.admit(Pod(name=f"workload-7c9f8d6b5-{index:05d}", namespace="team-a", uid=uid, containers=(own,)))
+
+    state = host_state(join(kubelet.sources(), settled=False))
+
+    sizes = {name: len(encode(part)) for name, part in to_object(state).items()}
+    assert len(encode(to_object(state))) <= 15_500, sizes
+    assert sizes["machine"] <= 1_700, sizes

@@ -1,0 +1,357 @@
+"""Informers against the test server: the cache equals the server, and changes lead to it in order."""
+
+import asyncio
+import random
+
+import pytest
+
+from alignup.kubernetes.api import PODS, UNFINISHED_PODS, ApiClient, Change, Informer, Query, Timing
+from alignup.kubernetes.api.access import Access
+from alignup.kubernetes.api.errors import ApiError, ForbiddenError, UnreachableError
+from alignup.testing.api_server import ApiFault, ApiServer
+from tests.deadlines import until
+from tests.effort import SEED, did, rounds
+from tests.kubernetes.api.objects import pod
+from tests.kubernetes.api.tasks import running
+
+pytestmark = pytest.mark.anyio
+
+
+def recorded(informer):
+    """The changes of an informer as ``TYPE name``, in order."""
+    changes = []
+    informer.subscribe(lambda change: changes.append(f"{change.type} {change.object.metadata.name}"))
+    return changes
+
+
+def parameters(server, **wanted):
+    return [one.parameters for one in server.requests if wanted.items() <= one.parameters.items()]
+
+
+@pytest.fixture(params=[True, False], ids=["streamed", "paged"])
+def way(request, server):
+    """Whether the server streams lists."""
+    server.streamed_lists = request.param
+    return request.param
+
+
+async def test_listed_objects_are_added_and_then_followed(server, client, follow, way):
+    server.put(pod("a"))
+    informer = Informer(client, PODS)
+    changes = recorded(informer)
+    follow(informer.run())
+
+    await informer.wait_synced()
+    assert changes == ["ADDED a"]
+
+    server.put(pod("b"))
+    server.put(pod("a", cpu="2"))
+    server.remove("pods", "b")
+    await until(lambda: len(changes) == 4)
+
+    assert changes == ["ADDED a", "ADDED b", "MODIFIED a", "DELETED b"]
+    assert list(informer.objects) == [("default", "a")]
+    (found,) = informer.objects.values()
+    assert informer.get("a", namespace="default") is found
+    assert found.spec.containers[0].resources.requests == {"cpu": "2"}
+    assert bool(parameters(server, limit="500")) is not way
+
+
+async def test_old_servers_are_not_asked_for_streamed_lists(timing):
+    async with ApiServer(version="1.33") as server, running() as follow:
+        server.streamed_lists = False
+        async with ApiClient(Access(server=server.url), timing=timing) as client:
+            informer = Informer(client, PODS)
+            follow(informer.run())
+            await informer.wait_synced()
+
+    assert not parameters(server, sendInitialEvents="true")
+
+
+async def test_lists_are_read_in_pages_when_streaming_fails(server, client, follow):
+    server.put(pod())
+    server.inject(ApiFault(status=500, message="required storage feature is disabled"), verb="watch")
+    informer = Informer(client, PODS)
+    follow(informer.run())
+
+    await server.wait_watches(1)
+    server.expire(watches=True)
+    await until(lambda: len(parameters(server, limit="500")) == 2)
+
+    assert len(parameters(server, sendInitialEvents="true")) == 1
+
+
+async def test_a_watch_resumes_at_the_last_version_without_a_list(server, client, follow, way):
+    informer = Informer(client, PODS)
+    changes = recorded(informer)
+    follow(informer.run())
+    await informer.wait_synced()
+    server.put(pod("a"))
+    await until(lambda: changes)
+
+    await server.wait_watches(1)
+    server.disconnect()
+    server.put(pod("b"))
+    await until(lambda: len(changes) == 2)
+    server.end_watches()
+    server.put(pod("c"))
+    await until(lambda: len(changes) == 3)
+
+    assert changes == ["ADDED a", "ADDED b", "ADDED c"]
+    lists = parameters(server, limit="500") + parameters(server, sendInitialEvents="true")
+    assert len(lists) == (1 if way else 2)  # the second was the rejected attempt to stream
+    assert informer.error is None
+
+
+async def test_bookmarks_advance_the_version_to_resume_at(server, client, follow):
+    informer = Informer(client, PODS, Query(namespace="ml"))
+    follow(informer.run())
+    await informer.wait_synced()
+    await server.wait_watches(1)
+    server.put(pod("elsewhere"))
+    server.bookmark()
+    version = str(server.store.revision)
+    server.end_watches()
+    await until(lambda: parameters(server, resourceVersion=version))
+
+
+async def test_after_410_only_differences_are_reported(server, client, follow, way):
+    for name in ("kept", "changed", "replaced", "gone"):
+        server.put(pod(name))
+    informer = Informer(client, PODS)
+    changes = recorded(informer)
+    follow(informer.run())
+    await informer.wait_synced()
+    await server.wait_watches(1)
+    changes.clear()
+
+    server.hold()
+    server.remove("pods", "gone")
+    server.put(pod("new"))
+    server.remove("pods", "replaced")
+    server.put(pod("changed", cpu="2"))
+    server.put(pod("replaced"))
+    server.expire(watches=True)
+    server.hold(held=False)
+    await until(lambda: len(changes) == 5)
+
+    assert changes == ["DELETED gone", "ADDED new", "MODIFIED changed", "DELETED replaced", "ADDED replaced"]
+
+
+async def test_a_change_has_the_state_before(server, client, follow):
+    server.put(pod(cpu="1"))
+    informer = Informer(client, PODS)
+    found: list[Change] = []
+    informer.subscribe(found.append)
+    follow(informer.run())
+    await informer.wait_synced()
+    server.put(pod(cpu="2"))
+    server.remove("pods", "web")
+    await until(lambda: len(found) == 3)
+
+    cpus = [
+        [one.spec.containers[0].resources.requests["cpu"] if one else None for one in (change.old, change.object)]
+        for change in found
+    ]
+    assert cpus == [[None, "1"], ["1", "2"], ["2", "2"]]
+
+
+async def test_finished_pods_leave_the_cache(server, client, follow):
+    server.put(pod())
+    informer = Informer(client, PODS, UNFINISHED_PODS)
+    changes = recorded(informer)
+    follow(informer.run())
+    await informer.wait_synced()
+
+    server.put(pod(phase="Succeeded"))
+    await until(lambda: len(changes) == 2)
+
+    assert changes == ["ADDED web", "DELETED web"]
+    assert not informer.objects
+
+
+async def test_an_object_that_becomes_unreadable_leaves_the_cache(server, client, follow, caplog):
+    server.put(pod())
+    informer = Informer(client, PODS)
+    changes = recorded(informer)
+    follow(informer.run())
+    await informer.wait_synced()
+
+    server.put({**pod(), "spec": {"nodeName": 7}})
+    await until(lambda: len(changes) == 2)
+
+    assert changes == ["ADDED web", "DELETED web"]
+    assert "ignoring Pod web" in caplog.text
+
+
+async def test_late_subscribers_get_what_is_there_and_can_leave(server, client, follow):
+    server.put(pod("a"))
+    informer = Informer(client, PODS)
+    follow(informer.run())
+    await informer.wait_synced()
+
+    changes = []
+    leave = informer.subscribe(lambda change: changes.append(change.object.metadata.name))
+    every = informer.changes()
+    assert (await anext(every)).object.metadata.name == "a"
+    leave()
+    server.put(pod("b"))
+
+    assert (await anext(every)).object.metadata.name == "b"
+    assert changes == ["a"]
+    await every.aclose()
+
+
+async def test_errors_are_kept_logged_once_and_retried(server, client, follow, caplog):
+    server.inject(ApiFault(status=403, message="pods is forbidden", times=3), verb="watch")
+    informer = Informer(client, PODS)
+    seen: list[ApiError | None] = []
+    follow(informer.run())
+    follow(record_errors(informer, seen))
+    await informer.wait_synced()
+
+    assert informer.error is None
+    assert caplog.text.count("pods is forbidden; trying again") == 1
+    assert any(isinstance(error, ForbiddenError) for error in seen)
+
+
+async def record_errors(informer, seen):
+    while True:
+        seen.append(informer.error)
+        await asyncio.sleep(0)
+
+
+async def test_delays_grow_while_a_server_is_down_and_start_again_after_it():
+    waits = []
+
+    async def sleep(seconds):
+        waits.append(seconds)
+        await asyncio.sleep(0)
+
+    timing = Timing(retry=1, longest_retry=5, sleep=sleep, random=lambda: 1.0, attempts=1)
+    async with ApiServer() as server, running() as follow:
+        server.inject(ApiFault(status=429, times=5), verb="watch")
+        async with ApiClient(Access(server=server.url), timing=timing) as client:
+            informer = Informer(client, PODS)
+            changes = recorded(informer)
+            follow(informer.run())
+            await informer.wait_synced()
+            server.put(pod())
+            await until(lambda: changes)
+            assert waits == [1, 2, 4, 5, 5]
+
+            server.inject(ApiFault(disconnect=True, times=1), verb="watch")
+            server.end_watches()
+            await until(lambda: len(waits) == 6)
+    assert waits[5] == 1
+
+
+async def test_a_server_that_ends_watches_at_once_is_not_asked_without_a_pause(server, follow):
+    waits: asyncio.Queue[float] = asyncio.Queue()
+    timing = Timing(sleep=waits.put, random=lambda: 1.0, clock=lambda: 0.0)
+    async with ApiClient(Access(server=server.url), timing=timing) as client:
+        informer = Informer(client, PODS)
+        follow(informer.run())
+        await informer.wait_synced()
+        for expected in (0.5, 1.0, 2.0):
+            await server.wait_watches(1)
+            server.end_watches()
+            if expected == 0.5:
+                await server.wait_watches(0)  # the first watch had events: those of the list
+                await server.wait_watches(1)
+                server.end_watches()
+            async with asyncio.timeout(60):
+                assert await waits.get() == expected
+        assert isinstance(informer.error, UnreachableError)
+
+
+async def test_a_version_that_the_server_does_not_know_yet_is_listed_again(server, client, follow):
+    """After etcd is restored from a backup, the server's versions start again below ours."""
+    informer = Informer(client, PODS)
+    follow(informer.run())
+    await informer.wait_synced()
+    await server.wait_watches(1)
+    server.store.revision += 100
+    server.bookmark()
+    server.end_watches()
+    server.store.revision -= 100
+    server.put(pod())
+
+    await until(lambda: informer.objects)
+
+
+async def test_a_failing_listener_is_not_ignored(server, client):
+    server.put(pod())
+    informer = Informer(client, PODS)
+    informer.subscribe(lambda change: int("one"))
+
+    with pytest.raises(ValueError, match="one"):
+        await informer.run()
+
+
+class Mirror:
+    """A second cache, made of the changes of an informer alone."""
+
+    def __init__(self, informer):
+        self.objects = {}
+        self._informer = informer
+        informer.subscribe(self._take)
+
+    def _take(self, change):
+        metadata = change.object.metadata
+        key = (metadata.namespace, metadata.name)
+        assert (change.type == "ADDED") is (key not in self.objects)
+        assert change.old is self.objects.get(key)
+        if change.type == "DELETED":
+            del self.objects[key]
+        else:
+            assert change.old is None or int(change.old.metadata.resource_version) < int(metadata.resource_version)
+            self.objects[key] = change.object
+        assert self.objects == self._informer.objects
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "paged"])
+async def test_the_cache_equals_the_server_after_any_faults(server, client, follow, streamed):
+    """Random writes, disconnects, ended watches, 410 and slow streams."""
+    random_ = random.Random(SEED)
+    server.streamed_lists = streamed
+    server.chunk = 50
+    informer = Informer(client, PODS, UNFINISHED_PODS)
+    mirror = Mirror(informer)
+    follow(informer.run())
+    actions = [
+        server.disconnect,
+        server.end_watches,
+        server.bookmark,
+        server.hold,
+        lambda: server.hold(held=False),
+        server.expire,
+        lambda: server.expire(watches=True),
+        lambda: server.inject(ApiFault(status=503, times=2)),
+        lambda: server.inject(ApiFault(status=410, times=1), verb="list"),
+        lambda: server.inject(ApiFault(disconnect=True, times=1), verb="watch"),
+    ]
+    for _ in range(rounds(60, soak=6000)):
+        for _ in range(random_.randrange(6)):
+            name = f"p{random_.randrange(8)}"
+            if random_.random() < 0.3 and server.store.find(server.resources.named("pods"), ("default", name)):
+                server.remove("pods", name)
+            else:
+                server.put(pod(name, cpu=str(random_.randrange(4)), phase=random_.choice(["Running", "Failed"])))
+        random_.choice(actions)()
+        for _ in range(random_.randrange(20)):
+            await asyncio.sleep(0)
+        did("faults of an API server")
+    server.hold(held=False)
+
+    def equal():
+        wanted = {
+            one["metadata"]["name"]: one["metadata"]["resourceVersion"]
+            for one in server.objects("pods")
+            if one["status"]["phase"] != "Failed"
+        }
+        return wanted == {key[1]: one.metadata.resource_version for key, one in informer.objects.items()}
+
+    await until(equal)
+    assert mirror.objects == informer.objects

@@ -1,0 +1,120 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.errors import ConfigurationError
+from alignup.align.settings import FEATURE_GATES, FeatureStage
+from alignup.kubernetes import configuration
+from alignup.kubernetes.configuration import feature_gates
+
+COMPOSITE_NEEDS = "GenericWorkload TopologyAwareWorkloadScheduling"
+NAMES = st.sampled_from([*sorted(feature_gates.KUBELET_GATES), "AllAlpha", "AllBeta"])
+
+
+def messages(chosen):
+    return [problem.what for problem in feature_gates.problems(chosen)]
+
+
+def test_gates_that_matter_to_alignment_agree_with_align():
+    assert {name: feature_gates.KUBELET_GATES[name] for name in FEATURE_GATES} == FEATURE_GATES
+
+
+def test_dependencies_are_known_gates():
+    for name, needs in feature_gates.DEPENDENCIES.items():
+        assert {name, *needs} <= feature_gates.KUBELET_GATES.keys()
+        assert name not in needs
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        pytest.param({}, [], id="nothing set"),
+        pytest.param({"NodeSwap": True}, [], id="a locked gate at its default"),
+        pytest.param(
+            {"NodeSwap": False},
+            ["cannot set feature gate NodeSwap to false, feature is locked to true"],
+            id="a locked gate",
+        ),
+        pytest.param({"CPUManager": True}, ["unrecognized feature gate: CPUManager"], id="a removed gate"),
+        pytest.param(
+            {"topologyManagerPolicyOptions": True},
+            ["unrecognized feature gate: topologyManagerPolicyOptions"],
+            id="a name in wrong case",
+        ),
+        pytest.param(
+            {"PodLevelResourceManagers": True, "AllBeta": False},
+            ["PodLevelResourceManagers is enabled, but depends on features that are disabled: [PodLevelResources]"],
+            id="a disabled dependency",
+        ),
+        pytest.param({"AllBeta": False}, [], id="all beta gates off"),
+        pytest.param(
+            {"EventedPLEG": True, "CompositePodGroup": True},
+            [f"CompositePodGroup is enabled, but depends on features that are disabled: [{COMPOSITE_NEEDS}]"],
+            id="several disabled dependencies",
+        ),
+    ],
+)
+def test_problems(chosen, expected):
+    assert messages(chosen) == expected
+
+
+@pytest.mark.parametrize(
+    ("chosen", "name", "on"),
+    [
+        pytest.param({}, "CPUManagerPolicyBetaOptions", True, id="the default"),
+        pytest.param({"AllBeta": False}, "CPUManagerPolicyBetaOptions", False, id="all gates of its stage"),
+        pytest.param(
+            {"AllBeta": False, "CPUManagerPolicyBetaOptions": True},
+            "CPUManagerPolicyBetaOptions",
+            True,
+            id="its own name wins",
+        ),
+        pytest.param({"AllAlpha": True}, "CPUManagerPolicyBetaOptions", True, id="all gates of another stage"),
+        pytest.param({"AllAlpha": True}, "CPUManagerPolicyAlphaOptions", True, id="all alpha gates"),
+        pytest.param({"AllBeta": False}, "CPUManagerPolicyOptions", True, id="GA gates are not affected"),
+    ],
+)
+def test_resolve(chosen, name, on):
+    assert feature_gates.resolve(chosen).on(name) is on
+
+
+def test_an_unknown_gate_is_a_defaulting_panic():
+    with pytest.raises(ConfigurationError) as raised:
+        configuration.read(
+            json.dumps(
+                {
+                    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+                    "kind": "KubeletConfiguration",
+                    "featureGates": {"MemoryManager": True},
+                    "maxPods": -1,
+                }
+            )
+        )
+
+    error = raised.value
+    assert error.stage == configuration.StartupStage.DEFAULTING_PANIC
+    assert [problem.field for problem in error.problems] == ["featureGates[MemoryManager]"]
+    assert error.advice == "remove MemoryManager: Kubernetes 1.37 has no such feature gate"
+
+
+@given(st.dictionaries(NAMES, st.booleans(), max_size=4))
+def test_accepted_gates_are_consistent(chosen):
+    """Gates without problems keep their values, and their dependencies are enabled."""
+    if feature_gates.problems(chosen):
+        return
+    resolved = feature_gates.resolve(chosen)
+
+    for name in FEATURE_GATES.keys() & chosen.keys():
+        assert resolved.on(name) is chosen[name]
+    for name in FEATURE_GATES.keys() & feature_gates.DEPENDENCIES.keys():
+        if resolved.on(name):
+            assert all(resolved.on(need) for need in feature_gates.DEPENDENCIES[name] if need in FEATURE_GATES)
+    if chosen.get("AllAlpha") is False:
+        named = {name for name in chosen if chosen[name]}
+        assert not any(
+            resolved.on(name)
+            for name in FEATURE_GATES.keys() - named
+            if FEATURE_GATES[name].stage is FeatureStage.ALPHA
+        )

@@ -1,0 +1,365 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.align.errors import DocumentError, PodError
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
+from alignup.kubernetes.manifests.pod import read_pod, read_pod_text
+from tests.strategies_pods import amounts, pods
+
+FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+
+
+def document(**spec):
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+
+
+def asking(**requests):
+    return document(containers=[{"name": "c", "resources": {"requests": requests}}])
+
+
+def problems_of(read, written):
+    with pytest.raises(PodError) as rejection:
+        read(written)
+    return [(problem.field, problem.what) for problem in rejection.value.problems]
+
+
+def test_all_used_fields_are_read():
+    written = document(
+        containers=[
+            {
+                "name": "main",
+                "image": "alpine",
+                "resources": {"requests": {"cpu": 2}, "limits": {"x.y/gpu": "1"}, "claims": [{"name": "net"}]},
+            }
+        ],
+        initContainers=[
+            {"name": "proxy", "restartPolicy": "Always"},
+            {"name": "setup", "restartPolicy": "OnFailure"},
+        ],
+        resources={"limits": {"cpu": "4"}},
+        overhead={"memory": "1Mi"},
+        resourceClaims=[{"name": "net"}],
+        priority=1000,
+        nodeName="ignored",
+    )
+    written["metadata"] |= {"namespace": "web", "uid": "u1", "labels": {"app": "x"}, "annotations": {"a": "b"}}
+    written["status"] = {"qosClass": "Burstable", "phase": "Running"}
+
+    assert read_pod(written) == Pod(
+        name="p",
+        namespace="web",
+        uid="u1",
+        init=(Container("proxy", restartable=True), Container("setup")),
+        containers=(Container("main", Resources(amounts({"cpu": "2"}), amounts({"x.y/gpu": "1"}), ("net",))),),
+        resources=Resources(limits=amounts({"cpu": "4"})),
+        overhead=amounts({"memory": "1Mi"}),
+        claims=("net",),
+        recorded_qos=QoS.BURSTABLE,
+        priority=1000,
+        labels={"app": "x"},
+        annotations={"a": "b"},
+    )
+
+
+def test_the_status_of_a_running_pod_is_read():
+    written = document(containers=[{"name": "main"}], initContainers=[{"name": "proxy"}], os={"name": "linux"})
+    written["status"] = {
+        "conditions": [
+            {"type": "Ready", "reason": "Infeasible"},
+            {"type": "PodResizePending", "status": "True", "reason": "Infeasible"},
+            {"type": "PodResizePending", "status": "True", "reason": "Deferred"},
+        ],
+        "initContainerStatuses": [{"name": "proxy", "resources": {"requests": {"cpu": "1"}}}, {"name": "quiet"}],
+        "containerStatuses": [{"name": "main", "allocatedResources": {"cpu": 2}, "resources": {"limits": {"cpu": 3}}}],
+    }
+
+    pod = read_pod(written)
+
+    assert pod.os == "linux"
+    assert pod.resize_infeasible
+    assert pod.statuses == {
+        "proxy": ContainerStatus(actual=amounts({"cpu": "1"})),
+        "main": ContainerStatus(allocated=amounts({"cpu": "2"})),
+    }
+
+
+def test_invalid_statuses_are_reported():
+    written = document()
+    written["status"] = {
+        "conditions": [{"type": 1}],
+        "containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "?"}}],
+    }
+
+    assert problems_of(read_pod, written) == [
+        ("status.containerStatuses[0].allocatedResources[cpu]", FORMAT),
+        ("status.conditions[0].type", "must be a string, not a number"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param({"apiVersion": "v1", "kind": "Pod"}, id="only a kind"),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": None, "spec": None, "status": None}, id="null everywhere"
+        ),
+        pytest.param(
+            {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": None, "resources": {"limits": None}}},
+            id="null inside",
+        ),
+    ],
+)
+def test_absent_and_null_fields_are_empty(written):
+    assert read_pod(written) == Pod(name="", namespace="")
+
+
+def test_null_in_a_list_is_an_empty_container():
+    assert read_pod(document(containers=[None])).containers == (Container(""),)
+
+
+@pytest.mark.parametrize(
+    ("token", "printed"),
+    [
+        pytest.param('"1.5Gi"', "1536Mi", id="a string"),
+        pytest.param('" 2 "', "2", id="surrounding spaces are trimmed"),
+        pytest.param('"\u00a02\u3000"', "2", id="so is other white space"),
+        pytest.param("2", "2", id="a number"),
+        pytest.param("0.1", "100m", id="a fraction is exact"),
+        pytest.param("1e3", "1e3", id="a number keeps its spelling"),
+        pytest.param("1000", "1k", id="a whole number"),
+        pytest.param("12345678901234567890", "12345678901234567890", id="a number beyond 64 bits"),
+        pytest.param("null", "0", id="null is zero"),
+    ],
+)
+def test_quantities_in_json(token, printed):
+    text = json.dumps(asking(cpu="?")).replace('"?"', token)
+
+    assert str(read_pod_text(text).containers[0].resources.requests["cpu"]) == printed
+
+
+@pytest.mark.parametrize(
+    ("token", "printed"),
+    [
+        pytest.param("2", "2", id="a number"),
+        pytest.param("1e3", "1k", id="a number in its JSON spelling"),
+        pytest.param("010", "8", id="octal"),
+        pytest.param("'010'", "010", id="a string"),
+        pytest.param("1.5Gi", "1536Mi", id="an unquoted string"),
+        pytest.param("1_000", "1k", id="underscores"),
+        pytest.param("", "0", id="empty is zero"),
+    ],
+)
+def test_quantities_in_yaml(token, printed):
+    text = json.dumps(asking(cpu="?")).replace('"?"', token or "~")
+
+    assert str(read_pod_text("---\n" + text).containers[0].resources.requests["cpu"]) == printed
+
+
+@pytest.mark.parametrize(
+    ("token", "what"),
+    [
+        pytest.param('""', FORMAT, id="an empty string"),
+        pytest.param('"1 Gi"', FORMAT, id="a space inside"),
+        pytest.param(r'"1\n"', FORMAT, id="an escaped line break"),
+        pytest.param("true", FORMAT, id="true"),
+        pytest.param("[]", FORMAT, id="a list"),
+        pytest.param("{}", FORMAT, id="an object"),
+        pytest.param("NaN", FORMAT, id="not JSON"),
+        pytest.param('"1K"', "unable to parse quantity's suffix", id="an unknown suffix"),
+    ],
+)
+def test_invalid_quantities_name_the_field(token, what):
+    text = json.dumps(asking(cpu="?")).replace('"?"', token)
+
+    assert problems_of(read_pod_text, text) == [("spec.containers[0].resources.requests[cpu]", what)]
+
+
+@pytest.mark.parametrize(
+    ("value", "amount"),
+    [
+        pytest.param(2, "2", id="an int"),
+        pytest.param(0.1, "0.1", id="a float as it prints"),
+        pytest.param(1e3, "1000", id="a large float"),
+        pytest.param(1e-7, "1e-7", id="a small float"),
+    ],
+)
+def test_quantities_decoded_elsewhere(value, amount):
+    read = read_pod(asking(cpu=value)).containers[0].resources.requests["cpu"]
+
+    assert read == Quantity.parse(amount)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(True, id="true"),
+        pytest.param(float("nan"), id="not a number"),
+        pytest.param(float("-inf"), id="minus infinity"),
+        pytest.param(10**5000, id="an int that Python does not print"),
+        pytest.param(b"1", id="bytes"),
+        pytest.param(("1",), id="a tuple"),
+    ],
+)
+def test_decoded_values_that_are_not_quantities(value):
+    assert problems_of(read_pod, asking(cpu=value)) == [("spec.containers[0].resources.requests[cpu]", FORMAT)]
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "what"),
+    [
+        pytest.param({"kind": "Pods"}, "kind", 'no kind "Pods" is registered for version "v1"', id="another kind"),
+        pytest.param(
+            {"apiVersion": "v2"}, "apiVersion", 'no kind "Pod" is registered for version "v2"', id="another version"
+        ),
+        pytest.param(
+            {"kind": "Deployment", "apiVersion": "apps/v1"},
+            "kind",
+            'no kind "Deployment" is registered for version "apps/v1"',
+            id="another kind of another version",
+        ),
+        pytest.param({"metadata": {"uid": b"u"}}, "metadata.uid", "must be a string, not bytes", id="bytes as string"),
+        pytest.param({"kind": None}, "kind", "Required value", id="no kind"),
+        pytest.param({"apiVersion": ""}, "apiVersion", "Required value", id="no version"),
+        pytest.param({"kind": 5}, "kind", "must be a string, not a number", id="a number as kind"),
+        pytest.param({"metadata": []}, "metadata", "must be an object, not a list", id="a list as metadata"),
+        pytest.param({"metadata": {1: 2}}, "metadata", "must have strings as keys", id="a key that is not a string"),
+        pytest.param(
+            {"metadata": {"name": 5}}, "metadata.name", "must be a string, not a number", id="a number as name"
+        ),
+        pytest.param(
+            {"metadata": {"labels": {"a": True}}},
+            "metadata.labels[a]",
+            "must be a string, not true or false",
+            id="a label that is not a string",
+        ),
+        pytest.param({"spec": "x"}, "spec", "must be an object, not a string", id="a string as spec"),
+        pytest.param(
+            {"spec": {"containers": {}}}, "spec.containers", "must be a list, not an object", id="an object as list"
+        ),
+        pytest.param(
+            {"spec": {"containers": ["c"]}},
+            "spec.containers[0]",
+            "must be an object, not a string",
+            id="a string in a list",
+        ),
+        pytest.param(
+            {"spec": {"initContainers": [{"restartPolicy": 5}]}},
+            "spec.initContainers[0].restartPolicy",
+            "must be a string, not a number",
+            id="a number as restart policy",
+        ),
+        pytest.param(
+            {"spec": {"priority": 1.5}},
+            "spec.priority",
+            "must be a 32-bit integer, not a number",
+            id="a fraction as priority",
+        ),
+        pytest.param(
+            {"spec": {"priority": 1 << 31}},
+            "spec.priority",
+            "must be a 32-bit integer, not a number",
+            id="a priority beyond 32 bits",
+        ),
+        pytest.param({"spec": {"overhead": {"cpu": "x"}}}, "spec.overhead[cpu]", FORMAT, id="an invalid overhead"),
+        pytest.param(
+            {"status": {"qosClass": "Best"}},
+            "status.qosClass",
+            'Unsupported value: "Best": supported values: "Guaranteed", "Burstable", "BestEffort"',
+            id="an unknown class",
+        ),
+    ],
+)
+def test_problems_name_the_field(change, field, what):
+    assert problems_of(read_pod, document() | change) == [(field, what)]
+
+
+def test_all_problems_are_reported_at_once():
+    written = document(containers=[{"name": 1}, {"resources": {"limits": {"cpu": "x", "memory": "1"}}}])
+
+    assert [field for field, _ in problems_of(read_pod, written)] == [
+        "spec.containers[0].name",
+        "spec.containers[1].resources.limits[cpu]",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("", id="empty"),
+        pytest.param("{", id="an unclosed object"),
+        pytest.param("[]", id="a list"),
+        pytest.param("5", id="a number"),
+        pytest.param("[" * 100_000, id="too deep"),
+        pytest.param("a: 1\n---\nb: 2", id="two documents"),
+        pytest.param(b"\xff", id="invalid UTF-8"),
+    ],
+)
+def test_texts_that_are_not_one_pod(text):
+    with pytest.raises((DocumentError, PodError)) as rejection:
+        read_pod_text(text)
+
+    assert [problem.field for problem in getattr(rejection.value, "problems", ())] in ([], [""])
+
+
+KEYS = st.sampled_from(
+    ["metadata", "spec", "containers", "resources", "limits", "requests", "name", "cpu", "overhead", "labels", "claims"]
+)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(st.dictionaries(KEYS, json_values), st.booleans())
+def test_any_document_gives_a_pod_or_problems(written, as_text):
+    written |= {"apiVersion": "v1", "kind": "Pod"}
+    try:
+        pod = read_pod_text(json.dumps(written)) if as_text else read_pod(written)
+    except PodError as rejection:
+        assert rejection.problems
+    except DocumentError:
+        assert as_text  # JSON has no infinity
+    else:
+        assert isinstance(pod, Pod)
+
+
+def written_as(pod):
+    """*pod* as a Pod object."""
+
+    def listed(amounts):
+        return {name: str(amount) for name, amount in amounts.items()}
+
+    def resources(own):
+        return {"requests": listed(own.requests), "limits": listed(own.limits)}
+
+    def containers(some):
+        return [
+            {
+                "name": one.name,
+                "resources": resources(one.resources),
+                "restartPolicy": "Always" if one.restartable else None,
+            }
+            for one in some
+        ]
+
+    written = document(
+        containers=containers(pod.containers),
+        initContainers=containers(pod.init),
+        resources=resources(pod.resources),
+        overhead=listed(pod.overhead),
+        priority=pod.priority,
+    )
+    written["metadata"] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    return written
+
+
+@given(pods())
+def test_pods_round_trip(pod):
+    written = written_as(pod)
+
+    assert read_pod(written) == read_pod_text(json.dumps(written)) == pod

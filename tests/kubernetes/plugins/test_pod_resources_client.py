@@ -1,0 +1,61 @@
+"""The PodResources client against our endpoint, which answers as a kubelet does."""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.align import bits
+from alignup.align.errors import PluginError
+from alignup.align.machine import Device
+from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
+from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client
+from tests.align import hosts
+
+pytestmark = pytest.mark.anyio
+
+GPU = "example.com/gpu"
+
+
+@pytest.fixture
+def host():
+    one = hosts.host()
+    devices = (Device(GPU, "one", bits.of([1])), Device(GPU, "two", bits.of([0, 1])), Device(GPU, "none", None))
+    one = type(one)(replace(one.machine, devices=devices), one.settings)
+    assert one.admit(hosts.pod("a", gpu="2")).admitted
+    return one
+
+
+@pytest.fixture
+async def client(directory, host, metrics):
+    path = directory / "kubelet.sock"
+    async with serve_pod_resources(path, lambda: host, metrics=metrics), pod_resources_client(path) as made:
+        yield made
+
+
+async def test_list_has_each_device_once_with_all_its_nodes(client, host):
+    (pod,) = await client.list()
+
+    own = pod.containers["app"]
+    assert (pod.namespace, pod.name) == ("default", "a")
+    assert own.cpus == host.ledger.cpus.holds("a", "app")
+    assert own.memory == host.ledger.memory.blocks("a", "app")
+    assert {device.id: device.nodes for device in own.devices} == {
+        id_: {"one": 2, "two": 3, "none": None}[id_] for id_ in host.ledger.devices.holds("a", "app")[GPU]
+    }
+    assert await client.get("default", "a") == pod
+
+
+async def test_allocatable_resources_are_those_of_the_host(client, host):
+    found = await client.allocatable()
+
+    assert found.cpus == host.view.all_cpus & ~host.ledger.cpus.reserved
+    assert found.memory == host.ledger.memory.allocatable()
+    assert sorted((device.id, device.nodes) for device in found.devices if device.nodes) == [("one", 2), ("two", 3)]
+
+
+async def test_a_kubelet_that_does_not_answer_is_an_error(directory, client):
+    with pytest.raises(PluginError, match=r"^Get at .*: rpc error: code = Unknown desc = pod x in namespace y not"):
+        await client.get("y", "x")
+    async with pod_resources_client(directory / "no.sock") as other:
+        with pytest.raises(PluginError, match=r"^List at .*no\.sock: no such socket$"):
+            await other.list()

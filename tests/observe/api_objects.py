@@ -1,0 +1,61 @@
+"""Objects of the API server for simulated nodes: nodes, pods, and the HostState of their observers."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from alignup.align.workload import Pod
+from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.manifests.pod import pod_to_dict
+from alignup.observe.observation import join
+from alignup.testing.api_server import ApiServer, ServedResource
+from tests.observe.kubelets import SimulatedKubelet
+
+SERVED = ServedResource(
+    kind=HOST_STATES.kind,
+    plural=HOST_STATES.plural,
+    group=HOST_STATES.group,
+    version=HOST_STATES.version,
+    namespaced=False,
+)
+
+
+def node(name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels or {}}, "spec": spec}
+
+
+def api_pod(pod: Pod, host: str = "", *, phase: str = "Running", deleting: bool = False, **spec: Any) -> dict[str, Any]:
+    document = pod_to_dict(pod)
+    if deleting:
+        document["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    return {**document, "spec": {**document["spec"], "nodeName": host, **spec}, "status": {"phase": phase}}
+
+
+def state_of(name: str, kubelet: SimulatedKubelet, **changes: Any) -> dict[str, Any]:
+    state = host_state(join(kubelet.sources())).replace(generation=1, **changes)
+    kind = {"apiVersion": HOST_STATES.api_version, "kind": HOST_STATES.kind}
+    return {**kind, "metadata": {"name": name}, **to_object(state)}
+
+
+@contextmanager
+def running_server(server: ApiServer) -> Iterator[ApiServer]:
+    """Run *server* in another thread, for programs that have an event loop of their own."""
+    ready, loop = threading.Event(), asyncio.new_event_loop()
+    done = asyncio.Event()
+
+    async def serve() -> None:
+        async with server:
+            ready.set()
+            await done.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    ready.wait()
+    try:
+        yield server
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+        loop.close()

@@ -1,0 +1,145 @@
+"""A kubelet for tests of the observer: a host that admits pods, and everything a real one shows of them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.errors import PluginError
+from alignup.align.host import Host
+from alignup.align.machine import Device, Machine
+from alignup.align.workload import Pod
+from alignup.kubernetes import configuration
+from alignup.kubernetes.kubelet_files import allocated_pods_file, state_dir
+from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPod
+from alignup.kubernetes.kubelet_files.ledger import export_ledger
+from alignup.kubernetes.manifests.documents import to_json
+from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
+from alignup.machines.synthetic import parse
+from alignup.observe.kubelet_sources import KnownPod, Sources
+from alignup.placement.report import PodStage
+from alignup.store import atomic_files
+from tests.align import hosts
+
+GIB, GPU = hosts.GIB, hosts.GPU
+CONFIGURATION: dict[str, Any] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "topologyManagerPolicy": "single-numa-node",
+    "cpuManagerPolicy": "static",
+    "memoryManagerPolicy": "Static",
+    "systemReserved": {"cpu": "1", "memory": "64Mi"},
+    "evictionHard": {"nodefs.available": "10%"},
+    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "64Mi"}}],
+}
+#: Two GPUs, one on each NUMA node.
+DEVICES = (Device(GPU, "gpu-0", nodes=1), Device(GPU, "gpu-1", nodes=2))
+
+
+class SimulatedKubelet:
+    """Two NUMA nodes of four CPUs, 16 GiB and a GPU, unless told otherwise; CPU 0 and 64 MiB are reserved."""
+
+    def __init__(
+        self,
+        *,
+        shape: str = "pack:2 numa:1 core:4 pu:1",
+        devices: tuple[Device, ...] = DEVICES,
+        machine: Machine | None = None,
+        **changes: Any,
+    ) -> None:
+        self.machine = machine or parse(shape, memory=16 * GIB)
+        self.text = to_json({**CONFIGURATION, **changes}).encode()
+        self.configuration = configuration.read(self.text)
+        settings = configuration.host_settings(self.configuration, self.machine)
+        self.host = Host(replace(self.machine, devices=devices), settings)
+        self.pods: dict[str, KnownPod] = {}  #: as the API server has them
+        self.allocated: dict[str, AllocatedPod] = {}
+        self.ended: set[str] = set()  #: uids that the kubelet no longer lists, but has not removed from its files
+
+    def admit(self, pod: Pod) -> None:
+        """Admit a pod; entries of ended pods are removed first."""
+        for uid in self.ended:
+            self.host.release(uid)
+            self.allocated.pop(uid, None)
+        self.ended.clear()
+        decision = self.host.admit(pod)
+        assert decision.admitted, decision.rejection
+        self.allocated[pod.uid] = AllocatedPod({one.name: one.resources for one in pod.all_containers})
+        self.pods[pod.uid] = KnownPod(pod=pod, stage=PodStage.RUNNING, finished=False)
+
+    def end(self, uid: str) -> None:
+        """End a pod: PodResources and the API server forget it at once, the files at the next admission."""
+        self.ended.add(uid)
+        del self.pods[uid]
+
+    @property
+    def files(self):
+        return replace(export_ledger(self.host), gaps=())
+
+    @property
+    def listed(self) -> tuple[ListedPod, ...]:
+        ledger = self.host.ledger
+        found = []
+        for uid, admitted in ledger.pods.items():
+            pod = admitted.pod
+            running = [one.name for one in (*pod.init, *pod.containers) if one.name not in pod.ordinary_init]
+            containers = {
+                name: ListedContainer(
+                    ledger.cpus.holds(uid, name) or 0,
+                    ledger.memory.blocks(uid, name) or (),
+                    tuple(self._devices(uid, name)),
+                )
+                for name in running
+            }
+            if uid not in self.ended:
+                found.append(ListedPod(namespace=pod.namespace, name=pod.name, containers=containers))
+        return tuple(found)
+
+    def _devices(self, uid, container):
+        for resource, ids in self.host.ledger.devices.holds(uid, container).items():
+            inventory = self.host.ledger.devices.inventories[resource]
+            yield from (inventory.devices[index] for index in bits.members(inventory.find(ids)))
+
+    @property
+    def allocatable(self) -> AllocatableResources:
+        ledger = self.host.ledger
+        inventories = ledger.devices.inventories.values()
+        return AllocatableResources(
+            cpus=self.host.view.all_cpus & ~ledger.cpus.reserved,
+            memory=ledger.memory.allocatable(),
+            devices=tuple(device for one in inventories for device in one.devices if device.healthy),
+        )
+
+    def write(self, directory: Path) -> None:
+        """Write the files as a kubelet does, ``allocated_pods_state`` last."""
+        state_dir.write_dir(directory, self.files, gates=self.host.settings.gates)
+        atomic_files.write(directory / allocated_pods_file.NAME, allocated_pods_file.dump(self.allocated))
+
+    def sources(self, **changes: Any) -> Sources:
+        made = Sources(
+            machine=self.machine,
+            configuration=self.configuration,
+            files=self.files,
+            allocated=dict(self.allocated),
+            listed=self.listed,
+            allocatable=self.allocatable,
+            pods=dict(self.pods),
+            kubelet="1",
+        )
+        return replace(made, **changes)
+
+
+class SimulatedPodResources:
+    """PodResources of a simulated kubelet."""
+
+    def __init__(self, kubelet: SimulatedKubelet) -> None:
+        self.kubelet = kubelet
+        self.fails = False
+
+    async def list(self) -> tuple[ListedPod, ...]:
+        if self.fails:
+            raise PluginError("no such socket")
+        return self.kubelet.listed
+
+    async def allocatable(self) -> AllocatableResources:
+        return self.kubelet.allocatable

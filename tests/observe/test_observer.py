@@ -1,0 +1,407 @@
+"""The observer's loop with a simulated kubelet, real files and the API server for tests."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from unittest.mock import AsyncMock
+
+import pytest
+
+from alignup.align.errors import PluginError
+from alignup.kubernetes.api import Access, ApiClient, Timing
+from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, read_host_state
+from alignup.kubernetes.kubelet_files import cpu_file, state_dir
+from alignup.observe.app import PrometheusObserverMetrics
+from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
+from alignup.observe.observation import ForeignFilesError
+from alignup.observe.observer import Observer, ObserverTiming
+from alignup.observe.publisher import Publisher
+from alignup.store import atomic_files
+from alignup.testing.api_server import ApiFault, ServedResource
+from tests.align.hosts import pod
+from tests.observe.inotify_queue import fill_queue
+from tests.observe.kubelets import SimulatedKubelet, SimulatedPodResources
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def kubelet(tmp_path):
+    made = SimulatedKubelet()
+    (tmp_path / "device-plugins").mkdir()
+    (tmp_path / "config.yaml").write_bytes(made.text)
+    made.admit(pod("a", gpu="1"))
+    made.write(tmp_path)
+    return made
+
+
+@pytest.fixture
+def answers(kubelet):
+    return SimulatedPodResources(kubelet)
+
+
+@pytest.fixture
+def reader(kubelet, answers, tmp_path):
+    return KubeletReader(
+        KubeletPaths(directory=tmp_path),
+        pod_resources=answers,
+        pods=lambda: dict(kubelet.pods),
+        discover=lambda _root: kubelet.machine,
+    )
+
+
+@pytest.fixture
+def served(server):
+    server.serve(ServedResource(kind="HostState", plural="hoststates", group="alignup.dev", version="v1alpha1"))
+    return server
+
+
+@pytest.fixture
+def make(served, client, reader):
+    """Make observers that write at any time, unless told otherwise."""
+
+    def observer(**timing):
+        publisher = Publisher(client, "n", uid="node-uid")
+        metrics = PrometheusObserverMetrics("n")
+        return Observer(
+            reader, publisher, metrics, timing=ObserverTiming(**{"interval": 0.0, "settle": 60.0, **timing})
+        )
+
+    return observer
+
+
+@asynccontextmanager
+async def running(observer):
+    task = asyncio.ensure_future(observer.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def report(client):
+    return read_host_state(await client.get(HOST_STATES.at("n")))
+
+
+def patches(server):
+    return [
+        request.path.rpartition("/")[0].rpartition("/")[2] for request in server.requests if request.method == "PATCH"
+    ]
+
+
+async def test_the_host_is_published_and_again_after_every_change(served, client, kubelet, make, tmp_path):
+    async with running(make()):
+        await served.wait_requests("PATCH", "noderesourcetopologies/n")
+        first = await report(client)
+        kubelet.admit(pod("b", cpu="3"))
+        kubelet.write(tmp_path)
+        await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
+    second = await report(client)
+
+    assert (first.sequence, list(first.ledger.pods)) == (1, ["a"])
+    assert list(second.ledger.pods) == ["a", "b"]
+    assert second.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
+    (topology,) = served.objects("noderesourcetopologies")
+    assert topology["metadata"]["ownerReferences"] == [
+        {"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "node-uid"}
+    ]
+    applied = [request for request in served.requests if request.method == "PATCH"]
+    assert {request.parameters["fieldManager"] for request in applied} == {"alignup-observer"}
+
+
+async def test_a_device_plugin_that_stops_is_noticed_at_its_socket(served, client, answers, make, tmp_path):
+    """The kubelet changes no file then."""
+    socket = tmp_path / "device-plugins" / "gpu.sock"
+    socket.touch()
+    async with running(make(settle=0.01)):
+        await served.wait_requests("PATCH", "hoststates/n")
+        before = await report(client)
+        without = replace(await answers.allocatable(), devices=())
+        answers.allocatable = AsyncMock(return_value=without)
+        socket.unlink()
+        await served.wait_requests("PATCH", "hoststates/n", 2)
+
+    after = await report(client)
+    assert all(device.healthy for device in before.machine.devices)
+    assert not any(device.healthy for device in after.machine.devices)
+
+
+async def test_nothing_is_written_if_nothing_has_changed(served, make):
+    observer = make()
+    await observer.check_once()
+    await observer.check_once()
+
+    assert patches(served) == ["hoststates", "noderesourcetopologies"]
+
+
+async def test_an_unchanged_host_is_written_again_after_five_minutes(served, reader):
+    now = [0.0]
+    timing = Timing(clock=lambda: now[0], time_of_day=lambda: 1_800_000_000 + now[0])
+    seen = []
+    async with ApiClient(Access(server=served.url), timing=timing) as client:
+        publisher = Publisher(client, "n", uid="")
+        observer = Observer(reader, publisher, PrometheusObserverMetrics("n"), timing=ObserverTiming(interval=0.0))
+        for seconds in (0.0, HEARTBEAT_SECONDS - 1, 1.0):
+            now[0] += seconds
+            await observer.check_once()
+            (state,) = served.objects("hoststates")
+            seen.append((len(patches(served)), state["generation"], state["observedAt"]))
+
+    first, second = "2027-01-15T08:00:00Z", "2027-01-15T08:05:00Z"
+    assert seen == [(2, 1, first), (2, 1, first), (3, 1, second)]
+
+
+async def test_writes_are_an_interval_apart_and_carry_the_last_state(served, client, kubelet, make, tmp_path):
+    now, pauses = [100.0], []
+
+    async def sleep(seconds):
+        pauses.append(seconds)
+        now[0] += seconds
+        if len(pauses) == 1:  # another change, while the observer waits
+            kubelet.admit(pod("c", cpu="1"))
+            kubelet.write(tmp_path)
+            observer.notify()
+
+    observer = make(interval=1.0, clock=lambda: now[0], sleep=sleep)
+    await observer.check_once()
+    now[0] += 0.25
+    kubelet.admit(pod("b", cpu="3"))
+    kubelet.write(tmp_path)
+    await observer.check_once()
+
+    assert pauses == [0.75]
+    assert list((await report(client)).ledger.pods) == ["a", "b", "c"]
+    assert patches(served).count("hoststates") == 2
+
+
+async def test_the_state_between_two_writes_is_never_published(served, client, kubelet, make, tmp_path):
+    async with running(make()):
+        await served.wait_requests("PATCH", "noderesourcetopologies/n")
+        before = kubelet.files.cpu
+        kubelet.admit(pod("b", cpu="3"))
+        taken = replace(before, default=kubelet.files.cpu.default)
+        atomic_files.write(tmp_path / cpu_file.NAME, cpu_file.dump(taken, gates=kubelet.host.settings.gates))
+        kubelet.write(tmp_path)
+        await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
+    found = await report(client)
+
+    assert found.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
+    assert found.sequence == 2
+
+
+async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubelet, make, tmp_path):
+    """The kubelet has written what the first container gets, and waits for the device plugin of the second."""
+    observer = make(settle=0.0, admission=60.0)
+    await observer.check_once()
+    kubelet.admit(pod("b", cpu="3"))
+    state_dir.write_dir(tmp_path, kubelet.files, gates=kubelet.host.settings.gates)
+    checking = asyncio.ensure_future(observer.check_once())
+    done, _ = await asyncio.wait([checking], timeout=0.1)
+    published = list((await report(client)).ledger.pods)
+    kubelet.write(tmp_path)
+    observer.notify()
+    await checking
+
+    assert (done, published) == (set(), ["a"])
+    assert list((await report(client)).ledger.pods) == ["a", "b"]
+
+
+async def test_a_state_that_does_not_settle_is_published_with_its_problem(served, client, kubelet, make, tmp_path):
+    lost = replace(kubelet.files.cpu, default=kubelet.files.cpu.default & ~(1 << 3))
+    atomic_files.write(tmp_path / cpu_file.NAME, cpu_file.dump(lost, gates=kubelet.host.settings.gates))
+
+    await make(settle=0.0).check_once()
+
+    (state,) = served.objects("hoststates")
+    assert state["ledger"]["lostCpus"] == "3"
+    assert "a kubelet would not start with it" in state["problems"][0]
+
+
+async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp_path):
+    (tmp_path / cpu_file.NAME).write_bytes(b"{")
+
+    await make(settle=0.0).check_once()
+
+    (state,) = served.objects("hoststates")
+    assert "ledger" not in state
+    assert state["problems"][0].startswith("could not restore state from checkpoint: unexpected end of JSON input")
+    assert served.objects("noderesourcetopologies") == []
+
+
+async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(served, client, kubelet, make, tmp_path):
+    async with running(make()):
+        await served.wait_requests("PATCH", "noderesourcetopologies/n")
+        changed = SimulatedKubelet(topologyManagerPolicy="restricted", maxPods=20)
+        (tmp_path / "config.yaml").write_bytes(changed.text)
+        (tmp_path / "device-plugins" / "kubelet.sock").touch()
+        await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
+    found = await report(client)
+
+    assert found.settings == changed.host.settings
+    state = await client.get(HOST_STATES.at("n"))
+    assert state.machine_generation > 1
+
+
+async def test_after_lost_events_everything_is_read_again(served, kubelet, make, tmp_path):
+    """The kernel drops events when its queue is full; the configuration has changed meanwhile."""
+    async with running(make(period=3600.0)), asyncio.timeout(60):
+        await served.wait_requests("PATCH", "noderesourcetopologies/n")
+        changed = SimulatedKubelet(topologyManagerPolicy="restricted")
+        (tmp_path / "new").write_bytes(changed.text)
+        fill_queue(tmp_path)
+        (tmp_path / "new").rename(tmp_path / "config.yaml")
+        await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
+
+    (state,) = served.objects("hoststates")
+    assert state["configuration"]["topologyManagerPolicy"] == "restricted"
+
+
+async def test_a_restarted_kubelet_is_told_apart(served, client, make, tmp_path):
+    observer = make()
+    await observer.check_once()
+    (tmp_path / "device-plugins" / "kubelet.sock").touch()
+    await observer.check_once()
+
+    assert (await report(client)).kubelet
+    assert (await report(client)).sequence == 2
+
+
+async def test_generations_continue_after_a_restart_of_the_observer(served, client, kubelet, make, tmp_path):
+    await make().check_once()
+    kubelet.admit(pod("b", cpu="3"))
+    kubelet.write(tmp_path)
+    second = make()
+    await second.publisher.start()
+    await second.check_once()
+
+    assert (await report(client)).sequence == 2
+
+
+async def test_a_failed_write_is_a_problem_until_it_succeeds(served, client, make):
+    observer = make()
+    served.inject(ApiFault(status=403), verb="patch")
+    assert "hoststates" in (await observer.check_once())[0]
+
+    assert await observer.check_once() == ()
+    assert (await report(client)).sequence == 1
+
+
+async def test_a_write_that_keeps_failing_is_tried_at_one_rate_and_logged_once(served, make, caplog):
+    """Each of the changes during that time fails as well, and must not add a timer of its own."""
+    observer = make(retry=60.0)
+    served.inject(ApiFault(status=403, times=None), verb="patch")
+    for _ in range(3):
+        await observer.check_once()
+
+    timers = vars(asyncio.get_running_loop())["_scheduled"]
+    assert len([one for one in timers if "Observer.notify" in repr(one) and not one.cancelled()]) == 1
+    assert len([one for one in caplog.records if "problem=" in one.message]) == 1
+
+
+async def test_a_missing_custom_resource_definition_is_named(server, client, reader):
+    publisher = Publisher(client, "n", uid="")
+    observer = Observer(reader, publisher, PrometheusObserverMetrics("n"), timing=ObserverTiming(interval=0.0))
+
+    assert await observer.check_once() == (
+        "the API server does not have hoststates.alignup.dev; apply the CustomResourceDefinition",
+    )
+    assert len(server.objects("noderesourcetopologies")) == 1
+    server.serve(ServedResource(kind="HostState", plural="hoststates", group="alignup.dev", version="v1alpha1"))
+    assert await observer.check_once() == ()
+    assert (await report(client)).sequence == 1
+
+
+async def test_without_podresources_the_gap_is_published(served, client, answers, make):
+    answers.fails = True
+    await make().check_once()
+
+    (state,) = served.objects("hoststates")
+    assert "PodResources does not answer: no such socket" in state["problems"]
+
+
+async def test_files_of_another_machine_are_refused(kubelet, make):
+    kubelet.machine = SimulatedKubelet(shape="pack:2 numa:1 core:2 pu:1").machine
+
+    with pytest.raises(ForeignFilesError):
+        await make().check_machine()
+
+
+async def test_nothing_is_written_below_the_directory_of_the_kubelet(served, make, tmp_path):
+    def tree():
+        return {path: path.stat().st_mtime_ns for path in (tmp_path, *tmp_path.rglob("*"))}
+
+    before = tree()
+    async with running(make()):
+        await served.wait_requests("PATCH", "noderesourcetopologies/n")
+
+    assert tree() == before
+
+
+async def test_files_that_change_while_they_are_read_are_read_again(kubelet, answers, reader, tmp_path):
+    listed = answers.list
+
+    async def list_and_write():
+        answers.list = listed
+        kubelet.admit(pod("b", cpu="3"))
+        kubelet.write(tmp_path)
+        return await listed()
+
+    answers.list = list_and_write
+    found = await reader.read()
+
+    assert found.files.cpu == kubelet.files.cpu
+    assert len(found.listed) == 2
+
+
+async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answers, tmp_path):
+    live = b'{"kubeletconfig":{"maxPods":7}}'
+
+    async def configz():
+        if answers.fails:
+            raise PluginError("forbidden")
+        return live
+
+    paths = KubeletPaths(directory=tmp_path)
+    reader = KubeletReader(
+        paths, pod_resources=answers, configz=configz, discover=lambda _root: kubelet.machine, pods=dict
+    )
+    assert (await reader.read()).configuration.max_pods == 7
+    answers.fails = True
+    await reader.refresh()
+    found = await reader.read()
+
+    assert found.configuration.max_pods == 110
+    file = tmp_path / "config.yaml"
+    assert found.gaps[0] == (
+        f"the live configuration is unknown: forbidden; using {file}, without the flags of the kubelet"
+    )
+
+
+async def test_drop_in_files_are_part_of_the_configuration(kubelet, answers, tmp_path):
+    drop_ins = tmp_path / "config.d"
+    drop_ins.mkdir()
+    head = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+    (drop_ins / "10.conf").write_bytes(head + b"maxPods: 20\n")
+    (drop_ins / "20.conf").write_bytes(head + b"maxPods: 30\n")
+    (drop_ins / "30.txt").write_bytes(head + b"maxPods: 40\n")
+    paths = KubeletPaths(directory=tmp_path, config_dir=drop_ins)
+    reader = KubeletReader(paths, pod_resources=answers, discover=lambda _root: kubelet.machine)
+
+    found = await reader.read()
+
+    assert found.configuration.max_pods == 30
+    assert found.gaps[-1] == "the pods of the API server are unknown"
+
+
+async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet, answers, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.yaml").write_bytes(kubelet.text)
+    reader = KubeletReader(
+        KubeletPaths(directory=tmp_path / "empty"), pod_resources=answers, discover=lambda _root: kubelet.machine
+    )
+
+    found = await reader.read()
+
+    assert found.files == state_dir.KubeletFiles()
+    assert found.allocated is None

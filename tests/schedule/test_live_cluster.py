@@ -1,0 +1,288 @@
+"""The cluster that follows the API server: reports, bindings, ends, and what is unknown meanwhile."""
+
+import pytest
+
+from alignup.documents.codec import convert
+from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
+from alignup.observe.kubelet_sources import binding_time, known_pod
+from alignup.placement.report import Cause
+from alignup.placement.verdict import WAITS_FOR_TERMINATION
+from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
+from alignup.schedule.pod_trimming import PodTrimmer
+from alignup.testing.api_server import ApiFault
+from bench.pods_of_a_cluster import pod as big_pod
+from tests.align.hosts import pod
+from tests.deadlines import until
+from tests.observe.api_objects import api_pod, node
+
+pytestmark = pytest.mark.anyio
+
+WIDE = pod("wide", cpu="4", memory="1Gi")  # all CPUs of NUMA node 1
+OTHER = pod("other", cpu="4", memory="1Gi")
+
+
+def kinds(live, asked=OTHER):
+    """Node → kind of verdict."""
+    return {name: str(one.kind) for name, one in live.feasible(asked).items()}
+
+
+def reasons(live, asked=OTHER):
+    return {name: one.reason for name, one in live.feasible(asked).items()}
+
+
+async def test_nodes_are_known_once_everything_is_listed(live):
+    assert live.problems == ()
+    assert kinds(live) == {"a": "admits", "b": "admits"}
+    assert [one.host for one in live.choose(OTHER)] == ["a", "b"]
+    assert live.verdict(OTHER, "c").reason == "no such node"
+
+
+async def test_a_pod_of_another_scheduler_counts_as_soon_as_it_is_bound(live, nodes):
+    nodes.create(WIDE, "a")
+
+    await until(lambda: kinds(live) == {"a": "rejects", "b": "admits"})
+
+
+async def test_an_end_frees_resources_and_a_deletion_may_have(live, nodes):
+    nodes.create(WIDE, "a")
+    nodes.admit("a", WIDE)
+    await until(lambda: kinds(live)["a"] == "rejects")
+
+    nodes.create(WIDE, "a", deleting=True)
+    await until(lambda: kinds(live)["a"] == "unknown")
+
+    nodes.server.remove("pods", "wide")
+    await until(lambda: kinds(live)["a"] == "admits")
+
+
+async def test_a_second_pod_waits_until_a_report_has_the_first(live, nodes):
+    assert live.assume(WIDE, "a").admits
+    assert reasons(live, pod("small", cpu="1"))["a"] == "waits until the kubelet has admitted an earlier pod"
+
+    nodes.create(WIDE, "a")
+    nodes.admit("a", WIDE)
+
+    await until(lambda: kinds(live, pod("small", cpu="1"))["a"] == "admits")
+    assert kinds(live)["a"] == "rejects"
+
+
+async def test_a_pod_that_was_not_bound_is_forgotten(live, nodes):
+    nodes.create(WIDE)
+    await until(lambda: live.find_pod("default", "wide"))
+    live.assume(WIDE, "a")
+    live.forget("wide")
+    assert kinds(live)["a"] == "admits"
+
+    live.assume(WIDE, "a")
+    nodes.server.remove("pods", "wide")  # deleted before it was bound
+    await until(lambda: kinds(live)["a"] == "admits")
+
+
+async def test_nodes_without_a_usable_host_state_are_unknown(live, nodes):
+    nodes.add("new", observed=False)
+    nodes.report("b", ledger=None, problems=["the file is damaged"])
+
+    await until(lambda: reasons(live) == {"a": "", "b": "unknown state", "new": "no HostState"})
+    assert "the file is damaged" in live.verdict(OTHER, "b").detail
+
+    nodes.server.remove("nodes", "a")
+    await until(lambda: live.verdict(OTHER, "a").reason == "no such node")
+
+
+async def test_a_host_state_that_comes_back_does_not_hide_bound_pods(live, nodes):
+    nodes.create(WIDE, "a")
+    await until(lambda: kinds(live)["a"] == "rejects")
+    nodes.server.remove("hoststates", "a")
+    await until(lambda: reasons(live)["a"] == "no HostState")
+
+    nodes.report("a")  # by an observer that has not seen the pod
+
+    await until(lambda: kinds(live)["a"] == "rejects")
+
+
+async def test_a_host_state_that_is_created_again_replaces_the_old_one(live, nodes):
+    nodes.kubelets["a"].admit(WIDE)
+    nodes.create(WIDE, "a")
+    for _ in range(5):
+        nodes.report("a")
+    await until(lambda: kinds(live)["a"] == "rejects")
+    nodes.server.hold()
+    nodes.server.remove("hoststates", "a")
+    nodes.server.remove("pods", "wide")
+    nodes.add("a")
+    nodes.server.put({**nodes.server.objects("hoststates")[-1], "generation": 1})
+    nodes.server.hold(held=False)
+
+    await until(lambda: kinds(live)["a"] == "admits")
+
+
+async def test_pods_that_ended_while_the_server_was_away_are_gone(live, nodes):
+    nodes.create(WIDE, "a")
+    nodes.admit("a", WIDE)
+    await until(lambda: kinds(live)["a"] == "rejects")
+    nodes.server.hold()
+    nodes.server.remove("pods", "wide")
+    nodes.server.expire(watches=True)
+    nodes.server.hold(held=False)
+
+    await until(lambda: kinds(live)["a"] == "admits")
+
+
+async def test_a_report_during_a_list_of_pods_does_not_end_a_new_pod(live, nodes):
+    """The report is newer than the list, and the pod in it was bound after the list was made."""
+    for verb in ("watch", "list"):
+        nodes.server.inject(ApiFault(status=503, times=None), verb=verb, resource="pods")
+    nodes.server.expire(watches=True)
+    await until(lambda: live.pods.listing)
+    nodes.kubelets["a"].admit(WIDE)
+    nodes.report("a")  # while the pod is in no list
+    await until(lambda: live.host_states.get("a").generation == 2)
+    for verb in ("watch", "list"):
+        nodes.server.inject(ApiFault(), verb=verb, resource="pods")
+    await until(lambda: not live.pods.listing)
+
+    assert reasons(live)["a"] == WAITS_FOR_TERMINATION, "it may also have ended before the list was made"
+    nodes.create(WIDE, "a")
+    await until(lambda: kinds(live)["a"] == "rejects")
+
+
+async def test_listeners_are_told_which_nodes_changed(live, nodes):
+    told: list[set[str]] = []
+    live.on_change(told.append)
+
+    live.assume(WIDE, "a")
+    live.forget("wide")
+    nodes.create(OTHER, "b")
+
+    await until(lambda: len(told) > 1)
+    assert told == [{"a"}, {"b"}]
+
+
+async def test_rejections_are_counted_by_cause(nodes, client, follow):
+    counted = []
+
+    class Metrics:
+        def prediction(self, *, outcome, cause):
+            counted.append((outcome, cause))
+
+    live = LiveCluster(client, metrics=Metrics())
+    follow(live.run())
+    await live.wait_ready()
+    live.assume(WIDE, "a")
+    nodes.create(WIDE, "a")
+    nodes.admit("a", WIDE)
+    await until(lambda: counted)
+    live.assume(OTHER, "b")
+    nodes.create(pod("foreign", cpu="4", memory="1Gi"), "b")  # first
+    nodes.create(OTHER, "b")
+    nodes.reject(OTHER, "b")
+
+    await until(lambda: len(counted) > 1)
+    assert counted == [("as_predicted", ""), ("rejected", "foreign_pod")]
+
+
+async def test_pods_that_a_kubelet_preempted_are_a_cause_of_their_own(live, nodes):
+    """A kubelet ends pods to admit a critical one."""
+    nodes.create(WIDE, "a")
+    nodes.admit("a", WIDE)
+    await until(lambda: kinds(live)["a"] == "rejects")
+    assert live.assume(pod("small", cpu="1"), "a").admits
+
+    ended = api_pod(WIDE, "a", phase="Failed")
+    nodes.server.put({**ended, "status": {**ended["status"], "reason": "Preempting"}})
+    await until(lambda: live.cluster.record("a").binding("small").causes == {Cause.PREEMPTION})
+
+
+async def test_containers_of_a_force_deleted_pod_may_still_run(nodes, client, follow):
+    nodes.create(WIDE, "a")
+    nodes.kubelets["a"].admit(WIDE)
+    nodes.report("a")
+    live = LiveCluster(client, options=LiveClusterOptions(force_deleted_may_run=True))
+    follow(live.run())
+    await live.wait_ready()
+
+    await client.get_raw("/version")
+    document = next(one for one in nodes.server.objects("pods"))
+    document["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
+    nodes.server.put(document)
+    nodes.server.remove("pods", "wide")
+
+    await until(lambda: live.find_pod("default", "wide") is None)
+    assert kinds(live)["a"] == "unknown"
+
+
+async def test_a_cluster_without_host_states_is_ready(server, client, follow):
+    server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}})
+    live = LiveCluster(client)
+    follow(live.run())
+
+    await live.wait_ready()
+
+    assert live.problems == ()
+    assert reasons(live) == {"a": "no HostState"}
+
+
+async def test_a_server_that_is_away_is_a_problem(live, nodes):
+    nodes.server.inject(ApiFault(status=503, times=None), verb="watch")
+    nodes.server.inject(ApiFault(status=503, times=None), verb="list")
+    nodes.server.disconnect()
+
+    await until(lambda: len(live.problems) == 3)
+    assert live.problems[0].startswith("nodes are not followed: ")
+
+
+async def test_a_host_state_can_be_there_before_its_node(live, nodes):
+    nodes.kubelets["late"] = nodes.kubelets["a"]
+    nodes.report("late")
+    nodes.create(WIDE, "a")
+    await until(lambda: live.host_states.get("late") and kinds(live)["a"] == "rejects")
+    assert live.verdict(OTHER, "late").reason == "no such node"
+
+    nodes.server.put(node("late"))
+
+    await until(lambda: live.verdict(OTHER, "late").admits)
+
+
+def test_trimmed_pods_count_as_whole_ones():
+    documents = [big_pod(number) for number in range(50)]
+    documents[1]["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x", "kubernetes.io/config.hash": "y"}
+    documents[2]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    documents[3]["status"]["phase"] = "Failed"
+    trimmer = PodTrimmer()
+    for document in documents:
+        whole = convert(document, PODS.type)
+        trimmed = trimmer.trim(whole)
+        assert known_pod(trimmed) == known_pod(whole)
+        assert binding_time(trimmed) == binding_time(whole)
+        assert trimmed.metadata.labels == whole.metadata.labels
+    pending = convert({**documents[0], "spec": {**documents[0]["spec"], "nodeName": ""}}, PODS.type)
+    assert trimmer.trim(pending) is pending
+
+
+async def test_a_host_whose_observer_has_stopped_is_unknown(nodes, server, follow):
+    now = [0.0]
+    async with ApiClient(Access(server=server.url), timing=Timing(clock=lambda: now[0])) as client:
+        nodes.report("a", observed_at="2026-01-01T00:00:00Z")  # b is of an observer that does not renew it
+        live = LiveCluster(client)
+        follow(live.run())
+        await live.wait_ready()
+        now[0] = SILENT_SECONDS + 1
+        live.check_observers()
+        assert reasons(live) == {"a": "observer has stopped", "b": ""}
+
+        nodes.report("a", observed_at="2026-01-01T00:20:00Z")
+        await until(lambda: reasons(live) == {"a": "", "b": ""})
+
+
+async def test_steps_of_the_clock_change_no_answer(nodes, server, follow):
+    """Times of day are written, and never compared."""
+    today = 1_800_000_000.0
+    async with ApiClient(Access(server=server.url), timing=Timing(time_of_day=lambda: today)) as client:
+        live = LiveCluster(client)
+        follow(live.run())
+        await live.wait_ready()
+        for step in (-400 * 86400.0, 800 * 86400.0):
+            today += step
+            nodes.report("a", observed_at="1999-01-01T00:00:00Z" if step > 0 else "2099-01-01T00:00:00Z")
+            live.check_observers()
+            assert kinds(live) == {"a": "admits", "b": "admits"}

@@ -1,0 +1,198 @@
+"""The cluster service: who answers, explanations, metrics, and TLS."""
+
+import asyncio
+import ssl
+
+import httpx2
+import pytest
+
+from alignup.align.errors import ListenError
+from alignup.kubernetes.api import PODS
+from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
+from alignup.schedule.binder import NOT_LEADING, Binder
+from alignup.schedule.service import LeaseOptions, ScheduleService
+from alignup.testing.api_server import ApiFault
+from alignup.web.server import serve_app
+from alignup.web.sockets import tcp_socket
+from alignup.web.tls import ServerCertificate
+from tests import certificates
+from tests.align.hosts import pod
+from tests.deadlines import until
+from tests.observe.api_objects import api_pod
+from tests.schedule.test_extender import JSON, OTHER, WIDE, bound, filtered, occupy
+
+pytestmark = pytest.mark.anyio
+
+PLAIN_POD = pod("plain")
+
+
+def candidate(client, name):
+    lease = LeaseOptions(namespace="kube-system", identity=name)
+    return ScheduleService(client, PrometheusScheduleMetrics(), lease=lease)
+
+
+async def test_only_the_leader_answers_and_a_standby_takes_over(nodes, client, follow):
+    first, second = candidate(client, "first"), candidate(client, "second")
+    running = follow(first.run())
+    await until(lambda: first.leading)
+    follow(second.run())
+    await until(lambda: second.live.ready and "first leads" in str(second.problems()))
+    app = schedule_app(second, PrometheusScheduleMetrics())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
+        answer = await http.post("/v1/extender/filter", content=b"{}", headers=JSON)
+        assert (answer.status_code, answer.json()["detail"]) == (503, "this is a standby: first leads")
+        assert (await http.get("/readyz")).status_code == 503
+        assert (await http.get("/healthz")).status_code == 200
+
+        running.cancel()
+        await until(lambda: second.leading)
+        assert not first.leading
+        assert (await filtered(http))["NodeNames"] == ["a"]
+        assert (await http.get("/readyz")).status_code == 200
+
+
+async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
+    first, second = candidate(client, "first"), candidate(client, "second")
+    running = follow(first.run())
+    await until(lambda: first.leading)
+    follow(second.run())
+    await until(lambda: second.live.ready)
+    nodes.create(WIDE)
+    await until(lambda: first.live.find_pod("default", "wide"))
+    nodes.server.inject(ApiFault(delay=0.8), verb="create", resource="pods")
+    app = schedule_app(first, PrometheusScheduleMetrics())
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
+        binding = asyncio.create_task(bound(http))
+        await until(lambda: not first.live.verdict(OTHER, "a").admits)
+        running.cancel()
+        await until(lambda: second.leading)
+
+        assert nodes.bound() == {"wide": "a"}
+        assert await binding == ""
+
+
+async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_lost(live, nodes, client):
+    """The next leader would not know of it."""
+    for one in (WIDE, PLAIN_POD):
+        nodes.create(one)
+    nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
+    leads = [True]
+    binder = Binder(client, live, leads=lambda: leads[0])
+
+    tasks = [
+        asyncio.create_task(binder.bind(PODS.at(one.name, namespace="default"), one, "a")) for one in (WIDE, PLAIN_POD)
+    ]
+    await until(lambda: not live.verdict(OTHER, "a").admits)
+    leads[0] = False
+
+    assert await asyncio.gather(*tasks) == ["", NOT_LEADING]
+    assert nodes.bound() == {"wide": "a", "plain": ""}
+
+
+async def test_explanations_have_the_answer_of_every_node(http, nodes, service):
+    occupy(nodes, "b")
+    nodes.add("new", observed=False)
+    nodes.create(WIDE)
+    await until(lambda: service.live.find_pod("default", "wide") and not service.live.verdict(WIDE, "b").admits)
+    await until(lambda: service.live.nodes.get("new"))
+    await filtered(http, names=["a", "b", "new"])
+
+    found = (await http.get("/v1/explain/default/wide")).json()
+
+    assert found["counts"] == {"admits": 1, "rejects": 1, "unknown": 1}
+    assert [(one["node"], one["verdict"], one.get("reason", "")) for one in found["nodes"]] == [
+        ("a", "admits", ""),
+        ("b", "rejects", "not enough cpu on one NUMA node"),
+        ("new", "unknown", "no HostState"),
+    ]
+    assert found["nodes"][0]["placements"][0]["given"]["cpu"] == {"cpu": "4-7"}
+    score = found["nodes"][0]["score"]
+    assert score["total"] == pytest.approx(sum(score["points"].values()))
+    assert {"preferred", "numaNodes", "distance", "stranded", "devicesBeside", "cpusBeside", "room"} <= score.keys()
+    assert score["room"]["largest"]["cpu"] == 3
+    assert "4 needed" in found["nodes"][1]["detail"]
+    assert found["lastFilter"]["offered"] == ["a"]
+    one = (await http.get("/v1/explain/default/wide?node=b")).json()
+    assert [row["node"] for row in one["nodes"]] == ["b"]
+    assert (await http.get("/v1/explain/default/gone")).status_code == 404
+
+
+async def test_an_invalid_pod_cannot_be_explained(http, nodes, service):
+    document = api_pod(WIDE)
+    document["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "many"
+    nodes.server.put(document)
+    await until(lambda: service.live.find_pod("default", "wide"))
+
+    assert (await http.get("/v1/explain/default/wide")).status_code == 422
+
+
+async def test_metrics_count_predictions_requests_and_kept_verdicts(http, nodes, service):
+    nodes.create(WIDE)
+    await filtered(http)
+    await filtered(http)
+    await bound(http)
+    nodes.admit("a", WIDE)
+    nodes.create(WIDE, "a")
+    await until(lambda: "wide" in service.live.cluster.record("a").ledger.pods)
+
+    text = (await http.get("/metrics")).text
+    assert 'alignup_prediction_total{cause="",outcome="as_predicted",verdict="admits"} 1.0' in text
+    assert 'alignup_extender_request_duration_seconds_count{code="200",verb="filter"} 2.0' in text
+    assert "alignup_schedule_known_nodes 2.0" in text
+    assert "alignup_schedule_leading 1.0" in text
+    assert "alignup_schedule_kept_verdicts_total 2.0" in text
+
+
+async def test_clients_need_a_certificate_and_a_renewed_one_is_served(tmp_path, service, metrics):
+    certificate = ServerCertificate(*certificates.install("first", tmp_path), client_authority=certificates.ca_file())
+    with tcp_socket(0) as listener:
+        app = schedule_app(service, metrics)
+        url = f"https://127.0.0.1:{listener.getsockname()[1]}/healthz"
+        async with serve_app(app, listener, stopping=asyncio.Event(), tls=certificate.context):
+            stranger = ssl.create_default_context(cafile=certificates.ca_file())
+            async with httpx2.AsyncClient(verify=stranger, trust_env=False) as http:
+                with pytest.raises(httpx2.HTTPError):
+                    await http.get(url)
+            expired = ssl.create_default_context(cafile=certificates.ca_file())
+            (tmp_path / "expired").mkdir()
+            expired.load_cert_chain(*certificates.install(certificates.EXPIRED, tmp_path / "expired"))
+            async with httpx2.AsyncClient(verify=expired, trust_env=False) as http:
+                with pytest.raises(httpx2.HTTPError):
+                    await http.get(url)
+            known = ssl.create_default_context(cafile=certificates.ca_file())
+            (tmp_path / "client").mkdir()
+            known.load_cert_chain(*certificates.install("client", tmp_path / "client"))
+            async with httpx2.AsyncClient(verify=known, trust_env=False) as http:
+                assert (await http.get(url)).text == "ok\n"
+            certificates.install("second", tmp_path)
+            async with httpx2.AsyncClient(verify=known, trust_env=False) as http:
+                answer = await http.get(url)
+                served = answer.extensions["network_stream"].get_extra_info("ssl_object").getpeercert()
+                assert ("commonName", "second") in [pair for part in served["subject"] for pair in part]
+
+
+def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):
+    files = certificates.install("first", tmp_path)
+    with pytest.raises(ListenError, match=r"authority .*none\.pem: No such file"):
+        ServerCertificate(*files, client_authority=tmp_path / "none.pem")
+
+
+async def test_probes_need_no_certificate(service, metrics):
+    async with httpx2.AsyncClient(
+        transport=httpx2.ASGITransport(health_app(service, metrics)), base_url="http://x"
+    ) as http:
+        assert (await http.get("/readyz")).text == "ok\n"
+        assert (await http.post("/v1/extender/filter", content=b"{}", headers=JSON)).status_code == 404
+
+
+async def test_an_api_server_that_is_away_at_the_start_is_waited_for(nodes, client, follow, metrics):
+    nodes.server.inject(ApiFault(status=503, times=20))
+    nodes.server.inject(ApiFault(disconnect=True, times=None), verb="watch")
+    made = ScheduleService(client, metrics)
+    follow(made.run())
+    await until(lambda: made.live.nodes.error)
+    assert made.problems() == ("the cluster has not been read yet",)
+
+    nodes.server.inject(ApiFault(), verb="watch")
+    nodes.server.inject(ApiFault())
+    await until(lambda: made.leading)

@@ -1,0 +1,103 @@
+"""The log never blocks its writers, whatever happens to its reader."""
+
+import fcntl
+import os
+import pty
+
+import pytest
+
+from alignup.web.log_queue import LogQueue
+from tests.deadlines import wait_for
+
+
+@pytest.fixture
+def pipe():
+    """A pipe with the smallest buffer: one page."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def read_lines(reader, count):
+    with os.fdopen(os.dup(reader), encoding="utf-8") as file:
+        return [file.readline() for _ in range(count)]
+
+
+def test_lines_are_written_in_order(pipe):
+    queue = LogQueue(pipe[1])
+    for number in range(100):
+        queue.write(f"line {number} é\ud800\n")
+    queue.close(seconds=60)
+
+    assert read_lines(pipe[0], 100) == [f"line {number} é\\ud800\n" for number in range(100)]
+    assert queue.dropped == 0
+
+
+def test_a_stalled_reader_blocks_no_writer_and_dropped_lines_are_reported(pipe):
+    queue, reports = LogQueue(pipe[1], max_bytes=10_000), list[int]()
+    queue.report = reports.append
+    for _ in range(1_000):
+        queue.write("x" * 99 + "\n")
+
+    dropped = queue.dropped
+    assert 1_000 > dropped >= 1_000 - (10_000 + 4_096) // 100
+    assert read_lines(pipe[0], 1_000 - dropped) == ["x" * 99 + "\n"] * (1_000 - dropped)
+    wait_for(lambda: reports)
+    assert reports == [dropped]
+    queue.write("next\n")
+    assert read_lines(pipe[0], 1) == ["next\n"]
+    queue.close(seconds=60)
+
+
+def test_closing_does_not_wait_for_a_stalled_reader(pipe):
+    queue = LogQueue(pipe[1])
+    queue.write("x" * 99_999 + "\n")
+    queue.close(seconds=0)
+    queue.write("too late")
+
+    assert queue.dropped == 1
+    assert read_lines(pipe[0], 1) == ["x" * 99_999 + "\n"]
+    queue.close(seconds=60)
+
+
+def test_a_line_larger_than_the_queue_is_written_if_it_is_the_only_one(pipe):
+    queue = LogQueue(pipe[1], max_bytes=10)
+    queue.write("longer than ten bytes\n")
+
+    assert read_lines(pipe[0], 1) == ["longer than ten bytes\n"]
+    queue.close(seconds=60)
+
+
+def test_a_descriptor_that_does_not_block_loses_nothing(pipe):
+    os.set_blocking(pipe[1], False)
+    queue = LogQueue(pipe[1])
+    for _ in range(100):
+        queue.write("x" * 999 + "\n")
+
+    assert read_lines(pipe[0], 100) == ["x" * 999 + "\n"] * 100
+    queue.close(seconds=60)
+    assert queue.dropped == 0
+
+
+def test_lines_that_cannot_be_written_are_counted():
+    reader, writer = os.pipe()
+    os.close(reader)
+    queue = LogQueue(writer)
+    queue.write("nobody reads this\n")
+    queue.close(seconds=60)
+    os.close(writer)
+
+    assert queue.dropped == 1
+
+
+def test_a_terminal_is_recognized(pipe):
+    terminal, other = pty.openpty()
+    queues = [LogQueue(pipe[1]), LogQueue(other)]
+
+    assert [queue.isatty() for queue in queues] == [False, True]
+    for queue in queues:
+        queue.close(seconds=60)
+    os.close(terminal)
+    os.close(other)
