@@ -66,8 +66,9 @@ def pod_manifest(workload: "Workload", pod: "Pod") -> Document:
     """Return *pod*, a replica of *workload*, as a v1 Pod: the manifest with the pod's own name."""
     from alignup.kubernetes.manifests.documents import to_json  # noqa: PLC0415 - not needed for --help
 
-    own = {name: value for name in ("name", "namespace", "uid") if (value := getattr(pod, name))}
-    metadata = {**(workload.manifest.get("metadata") or {}), **own}
+    given = workload.manifest.get("metadata") or {}
+    metadata = {name: value for name in ("labels", "annotations") if (value := given.get(name))}
+    metadata |= {name: value for name in ("name", "namespace", "uid") if (value := getattr(pod, name))}
     pod_document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": workload.manifest.get("spec")}
     document: Document = json.loads(to_json(pod_document))  # plain numbers
     return document
