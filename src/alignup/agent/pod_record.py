@@ -1,7 +1,7 @@
 """What the agent keeps about a pod that is admitted, waiting or finished."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
@@ -10,7 +10,6 @@ from alignup.align.bits import quote
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
 from alignup.align.layered_map import LayeredMap, with_item, without_item
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
 from alignup.documents import codec
 from alignup.documents.checkpoints import FinishedPodDocument, TerminationRequest

@@ -9,13 +9,13 @@ return new ledgers, which take effect only if the pod is admitted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
 from alignup.align import fit
 from alignup.align.bits import NodeSet
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.decision import (
     CollectedResources,
     Decision,
@@ -33,7 +33,6 @@ from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, pro
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.policy import apply_policy
 from alignup.align.provider import Provider
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 
@@ -127,7 +126,7 @@ class _Admission:
         #: whether the pod-level resources are allocated, not those of the containers
         self.as_whole = rules.pod_level and pod.has_pod_level_resources
 
-    @lock_free_cached_property
+    @cached_property
     def usage(self) -> demand.FitRequest:
         return demand.fit_used(self.pod)  # not needed for a pod that cannot be aligned
 

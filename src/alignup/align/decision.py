@@ -5,7 +5,7 @@ converts it to a document and back. A decision changes nothing; ``Host.apply`` a
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple, Self, overload
@@ -19,7 +19,6 @@ from alignup.align.ledger import Ledger
 from alignup.align.memory.ledger import Block
 from alignup.align.memory.provider import MemoryProvider
 from alignup.align.merging.merge import MergeRule
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
 from alignup.align.workload.names import CPU

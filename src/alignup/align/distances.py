@@ -1,12 +1,11 @@
 """Distances between NUMA nodes, by node id."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import MachineError
-from alignup.align.quick_dataclass import dataclass
 
 MAX_DISTANCE = 1 << 31  #: exclusive; keeps sums exact in a double
 

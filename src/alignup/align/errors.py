@@ -4,8 +4,7 @@ Outside ``align``, the rejection of a pod is a decision, not an exception.
 """
 
 from collections.abc import Sequence
-
-from alignup.align.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 #: Ends the message of an error that Kubernetes would not report: the input exceeds a limit of this package.
 OWN_LIMIT = "(a limit of alignup)"

@@ -11,7 +11,7 @@ combination that contains it is preferred.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from itertools import combinations, compress
 from operator import itemgetter
@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol, Self, cast
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
-from alignup.align.quick_dataclass import dataclass
 
 
 class Hint(NamedTuple):

@@ -11,7 +11,7 @@ ledger, by a missing uid, a duplicate container name or a negative amount, raise
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alignup.align.admit import AdmissionRules, decide
@@ -28,7 +28,6 @@ from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySe
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Pod, validation
 from alignup.align.workload.names import CPU, MEMORY, is_extended

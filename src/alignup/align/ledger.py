@@ -4,7 +4,7 @@ A ledger is immutable: admitting or releasing a pod makes a new one. To undo a d
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from alignup.align.cpus.ledger import CpuLedger
@@ -13,7 +13,6 @@ from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
 

@@ -7,15 +7,14 @@ providers use. A source of machines ends with ``Machine(...).checked()``, which 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self, TypeVar
 
 from alignup.align import bits, machine_limits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
-from alignup.align.quick_dataclass import dataclass
 
 _Thing = TypeVar("_Thing", int, str, tuple[str, str])
 
@@ -120,29 +119,29 @@ class KubeletView:
     nodes: tuple[NumaNode, ...]  #: ascending, including those without CPUs
     distances: Distances | None = None
 
-    @lock_free_cached_property
+    @cached_property
     def all_nodes(self) -> NodeSet:
         """The set of all NUMA nodes, which a merge without result falls back to."""
         return bits.of(node.id for node in self.nodes if node.id >= 0)
 
-    @lock_free_cached_property
+    @cached_property
     def all_cpus(self) -> CpuSet:
         return bits.of(cpu.id for cpu in self.cpus)
 
-    @lock_free_cached_property
+    @cached_property
     def node_cpus(self) -> dict[int, CpuSet]:
         """NUMA node → its CPUs, ascending, without nodes without CPUs."""
         return _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
 
-    @lock_free_cached_property
+    @cached_property
     def socket_cpus(self) -> dict[int, CpuSet]:
         return _grouped((cpu.socket, cpu.id) for cpu in self.cpus)
 
-    @lock_free_cached_property
+    @cached_property
     def core_cpus(self) -> dict[int, CpuSet]:
         return _grouped((cpu.core, cpu.id) for cpu in self.cpus)
 
-    @lock_free_cached_property
+    @cached_property
     def cache_cpus(self) -> dict[int, CpuSet]:
         return _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)
 
@@ -196,7 +195,7 @@ class Machine:
     def kubelet_view(self) -> KubeletView:
         return self._view
 
-    @lock_free_cached_property
+    @cached_property
     def _view(self) -> KubeletView:
         seen = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
         nodes, distances = self.nodes, self.distances

@@ -7,13 +7,12 @@ digits, and for sums of amounts more than ``MAX_DIGITS`` digits apart.
 """
 
 import re
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar
 
 from alignup.align.errors import OWN_LIMIT, QuantityError
-from alignup.align.quick_dataclass import dataclass
 
 MAX_DIGITS = 10_000  #: of a number, and between two numbers that are added
 

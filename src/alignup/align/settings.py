@@ -4,14 +4,13 @@ Errors are the kubelet's own texts, so that they can be searched for.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
 
 from alignup.align.bits import parse_integer, quote
 from alignup.align.errors import ParseError, SettingsError
-from alignup.align.quick_dataclass import dataclass
 
 
 class Policy(StrEnum):

@@ -4,7 +4,7 @@ Without a ledger nothing is held and nothing is free: the picture shows hardware
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -14,7 +14,6 @@ from alignup.align.devices.ledger import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload.names import HUGEPAGES, MEMORY
 from alignup.picture.text_format import clean, format_ids, format_size, shorten
 

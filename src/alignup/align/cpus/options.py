@@ -1,7 +1,7 @@
 """The CPU manager's policy and policy options, parsed and rejected like in the kubelet."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Self
@@ -9,7 +9,6 @@ from typing import Self
 from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, FeatureStage, Policy, check_stage, parse_bool
 
 

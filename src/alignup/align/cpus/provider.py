@@ -7,13 +7,13 @@ the last one handled.
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.cpus.distributed import DistributedSelection
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
@@ -22,7 +22,6 @@ from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource
 from alignup.align.machine import KubeletView
 from alignup.align.provider import Need, Provider
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU
@@ -160,20 +159,20 @@ class CpuProvider(Provider[CpuLedger]):
             kubelet_faults=kubelet_faults,
         )
 
-    @lock_free_cached_property
+    @cached_property
     def allocatable(self) -> CpuSet:
         """The CPUs that containers can own; none under policy none."""
         return 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
 
-    @lock_free_cached_property
+    @cached_property
     def reserved_cores(self) -> CpuSet:
         return bits.union(core for core in self.view.core_cpus.values() if core & self.reserved)
 
-    @lock_free_cached_property
+    @cached_property
     def _selection(self) -> CpuSelection:
         return create_selection(self.view, self.options)
 
-    @lock_free_cached_property
+    @cached_property
     def _nodes(self) -> CpuNodes:
         return CpuNodes(self.view, by_socket=self.options.align_by_socket)
 

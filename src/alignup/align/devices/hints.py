@@ -6,7 +6,7 @@ them are touched and whether enough devices are free. A set is preferred if it h
 when all devices are healthy and free.
 """
 
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from heapq import nlargest
 
 from alignup.align import bits
@@ -15,7 +15,6 @@ from alignup.align.devices import cover
 from alignup.align.devices.cover import Weights
 from alignup.align.devices.ledger import DeviceInventory, DeviceSet
 from alignup.align.hint import AmountFamily, HintFamily, subsets
-from alignup.align.quick_dataclass import dataclass
 
 
 @dataclass(slots=True)

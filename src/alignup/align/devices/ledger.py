@@ -6,18 +6,16 @@ indexes into the inventory of their resource. A resource stays known while a pod
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import ClassVar, Self
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.devices import cover
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
-from alignup.align.quick_dataclass import dataclass
 
 DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th device of its inventory
 DeviceIds = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
@@ -156,7 +154,7 @@ class DeviceLedger:
             ledger = ledger.announce(resource, own, preferred_allocation=resource in preferred_allocation)
         return ledger
 
-    @lock_free_cached_property
+    @cached_property
     def handled(self) -> set[str]:
         """The managed resources: those with a plugin, or with a pod that still holds some."""
         return {name for name, own in self.inventories.items() if own.registered}.union(self.in_use)

@@ -9,7 +9,7 @@ hints alone. Where the kubelet chooses at random, the lowest device ids in natur
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from alignup.align.errors import ProviderError
 from alignup.align.hint import AnyHints, Hint
 from alignup.align.machine import Device
 from alignup.align.provider import Need, Provider
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Container, Pod, demand
 
 

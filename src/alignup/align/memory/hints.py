@@ -8,7 +8,7 @@ A set is preferred if it has as few nodes as the request needs on an idle machin
 """
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from operator import ge
 
 from alignup.align import bits
@@ -18,7 +18,6 @@ from alignup.align.hint import subsets
 from alignup.align.memory import cover
 from alignup.align.memory.cover import NodeAmounts
 from alignup.align.memory.ledger import EMPTY_TABLE, MemoryLedger, Sizes
-from alignup.align.quick_dataclass import dataclass
 
 _REACH_LIMIT = 500  #: dead ends after which :meth:`MemoryHintFamily.may_complete` gives up and returns ``True``
 

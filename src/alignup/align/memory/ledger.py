@@ -8,7 +8,7 @@ A ledger is immutable: every change returns a new one.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from alignup.align import bits
@@ -16,7 +16,6 @@ from alignup.align.bits import NodeSet
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import NumaNode
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload.names import MEMORY
 
 _WRAP = 1 << 64  # the kubelet uses unsigned 64-bit integers, so a reservation that is too large wraps around

@@ -5,7 +5,7 @@ placed at all gets no hint, which counts as "anywhere"; it is rejected only at a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 from typing import Self
@@ -17,7 +17,6 @@ from alignup.align.machine import NumaNode
 from alignup.align.memory.hints import memory_family
 from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
 from alignup.align.provider import Need, Provider
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, QoS, demand
 

@@ -7,13 +7,13 @@ the byte. ``reserved_by_node`` checks that, and ``propose_reserved_memory`` deri
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from alignup.align.bits import quote
 from alignup.align.errors import SettingsError
 from alignup.align.machine import KubeletView, NumaNode, hugepages_resource
 from alignup.align.memory.ledger import Sizes
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Amounts, names
 from alignup.align.workload.names import MEMORY
 

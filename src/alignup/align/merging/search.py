@@ -6,13 +6,13 @@ in ascending order visits them in that order. Whole branches are skipped if they
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
 from operator import add
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
-from alignup.align.quick_dataclass import dataclass
 
 MAX_RESULTS = 4  #: the number of sets a search returns: the winner and its runners-up
 

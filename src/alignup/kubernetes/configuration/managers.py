@@ -5,6 +5,7 @@ ports and its status reports are not.
 """
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from alignup.align.bits import quote
 from alignup.align.cpus.options import CpuSettings
@@ -16,7 +17,6 @@ from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.quantity import Quantity
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, names
 from alignup.align.workload.names import CPU, MEMORY
