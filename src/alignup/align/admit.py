@@ -103,8 +103,10 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
     for annotation, supported in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
         value = pod.annotations.get(annotation)
         if value is not None and value not in set(supported):
-            what = f'Unsupported value: "{value}": supported values: ' + ", ".join(f'"{one}"' for one in supported)
-            problems.append(Problem(f"metadata.annotations[{annotation}]", what))
+            message = f'Unsupported value: "{value}": supported values: ' + ", ".join(
+                f'"{choice}"' for choice in supported
+            )
+            problems.append(Problem(f"metadata.annotations[{annotation}]", message))
     if problems:
         raise PodError(problems)
     return (Policy(pod.annotations.get(POLICY_ANNOTATION, policy)), Scope(pod.annotations.get(SCOPE_ANNOTATION, scope)))
@@ -152,9 +154,9 @@ class _Admission:
         for provider in self.providers:
             ledger = self.ledgers[provider.name]
             hints = provider.hints(ledger, self.pod, container)
-            own = provider_inputs(provider.name, hints)
-            inputs += own
-            considered.append((provider, ledger, hints, own))
+            provider_merge_inputs = provider_inputs(provider.name, hints)
+            inputs += provider_merge_inputs
+            considered.append((provider, ledger, hints, provider_merge_inputs))
         hint, accepted, (_, _, width, rule, runners_up) = apply_policy(
             self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances
         )
@@ -182,8 +184,8 @@ class _Admission:
             return
         capacity: dict[str, int] = {}
         for provider in self.providers:
-            if own := provider.capacity(self.ledgers[provider.name], self.pod.uid):
-                capacity.update(own)
+            if devices := provider.capacity(self.ledgers[provider.name], self.pod.uid):
+                capacity.update(devices)
         allocatable = self.rules.allocatable.with_devices(capacity)
         rejection = check_fit(self.pod, self.ledger, allocatable=allocatable, usage=self.usage)
         if rejection:
@@ -277,7 +279,11 @@ def build_placements(
                 ledger.cpus.holds(uid, name),
                 ledger.memory.blocks(uid, name) or (),
                 ledger.devices.holds(uid, name),
-                {one.name: own for one in outside if (own := one.describe(ledger.others[one.name], uid, name))}
+                {
+                    provider.name: texts
+                    for provider in outside
+                    if (texts := provider.describe(ledger.others[provider.name], uid, name))
+                }
                 if outside
                 else {},
             )

@@ -49,12 +49,12 @@ def members(bits: Bits) -> Iterator[int]:
 
 def split(bits: Bits, *, most: int | None = None) -> list[Bits]:
     """Each member as a set of its own, ascending; only the lowest *most* of them."""
-    found: list[Bits] = []
-    while bits and len(found) != most:
+    singles: list[Bits] = []
+    while bits and len(singles) != most:
         lowest = bits & -bits
-        found.append(lowest)
+        singles.append(lowest)
         bits ^= lowest
-    return found
+    return singles
 
 
 def union(sets: Iterable[Bits]) -> Bits:
@@ -66,10 +66,10 @@ def union(sets: Iterable[Bits]) -> Bits:
 
 def subsets(bits: Bits) -> list[Bits]:
     """All subsets, including the empty one, counted up member by member."""
-    found = [0]
+    sets = [0]
     for member in members(bits):
-        found += [subset | 1 << member for subset in found]
-    return found
+        sets += [subset | 1 << member for subset in sets]
+    return sets
 
 
 def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
@@ -104,7 +104,7 @@ def _show_often(bits: Bits) -> str:
 def to_spans(bits: Bits) -> Spans:
     if bits.bit_length() > _CHUNK:
         return tuple((run.start(), run.end() - 1) for run in _RUN.finditer(f"{bits:b}"[::-1]))
-    found = []
+    spans = []
     start = 0
     while bits:
         gap = (bits & -bits).bit_length() - 1
@@ -112,9 +112,9 @@ def to_spans(bits: Bits) -> Spans:
         length = (~bits & bits + 1).bit_length() - 1
         bits >>= length
         start += gap
-        found.append((start, start + length - 1))
+        spans.append((start, start + length - 1))
         start += length
-    return tuple(found)
+    return tuple(spans)
 
 
 def parse_spans(text: str) -> Spans:

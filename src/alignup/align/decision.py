@@ -67,15 +67,15 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
         first = masks[:MAX_SHOWN_HINTS]
         shown = _listed(first, tuple([hints.prefers(mask) for mask in first]))
         return ShownHints(shown, resource.truncated or len(masks) > MAX_SHOWN_HINTS)
-    found: list[Hint] = []
+    fitting: list[Hint] = []
     for tested, mask in enumerate(iter_subsets(nodes, at_least=hints.min_width)):
         if tested == _MAX_TESTED_SETS:
-            return ShownHints(tuple(found), more=True)
+            return ShownHints(tuple(fitting), more=True)
         if hints.fits(mask):
-            if len(found) == MAX_SHOWN_HINTS:
-                return ShownHints(tuple(found), more=True)
-            found.append(Hint(mask, hints.prefers(mask)))
-    return ShownHints(tuple(found), more=resource.truncated)
+            if len(fitting) == MAX_SHOWN_HINTS:
+                return ShownHints(tuple(fitting), more=True)
+            fitting.append(Hint(mask, hints.prefers(mask)))
+    return ShownHints(tuple(fitting), more=resource.truncated)
 
 
 @lru_cache(maxsize=1024)  # decisions contain the same few hints again and again
@@ -168,7 +168,7 @@ class Placement:
             texts[CpuProvider.name] = {CPU: bits.show(self.cpus)}
         if self.memory:
             texts[MemoryProvider.name] = {block.type: f"{bits.show(block.nodes)}={block.size}" for block in self.memory}
-        return texts | {provider: dict(own) for provider, own in self.others.items()}
+        return texts | {provider: dict(resources) for provider, resources in self.others.items()}
 
 
 @dataclass(frozen=True, slots=True)

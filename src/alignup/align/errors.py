@@ -128,7 +128,7 @@ class ConfigurationError(SettingsError):
         self.stage, self.source, self.advice = stage, source, advice
         # At other stages, each message is the kubelet's own and complete without the field.
         bare = stage not in {"load", "eviction_hard"}
-        text = "; ".join(one.what if bare else str(one) for one in problems)
+        text = "; ".join(problem.what if bare else str(problem) for problem in problems)
         super().__init__("\\n".join(text.splitlines()))
 
 
@@ -159,8 +159,8 @@ class CheckpointFullError(CheckpointError):
     """The checkpoint would have more bytes than it may have; nothing was written."""
 
     def __init__(self, where: str, *, size: int, limit: int) -> None:
-        what = f"the ledger is full: the checkpoint would have {size} bytes, and the limit is {limit}"
-        super().__init__(what, where=where, advice="release pods, or admit pods with fewer labels and annotations")
+        message = f"the ledger is full: the checkpoint would have {size} bytes, and the limit is {limit}"
+        super().__init__(message, where=where, advice="release pods, or admit pods with fewer labels and annotations")
 
 
 class TraceError(FileFieldError, ValueError):

@@ -115,7 +115,9 @@ def check_fit(
     if _has_room(request, used=used, allocatable=allocatable):
         return None
     insufficient = insufficient_resources(request, used=used, allocatable=allocatable)
-    if is_critical(pod) and (missing := still_missing(insufficient, (one for one in others if may_preempt(pod, one)))):
+    if is_critical(pod) and (
+        missing := still_missing(insufficient, (other for other in others if may_preempt(pod, other)))
+    ):
         listed = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
         return FitFailure("UnexpectedAdmissionError", f"{_NOTHING_TO_EVICT}[{listed}]", insufficient)
     return FitFailure(insufficient[0].reason, insufficient[0].message, insufficient)
@@ -192,7 +194,7 @@ def still_missing(insufficient: Iterable[InsufficientResource], evicted: Iterabl
 
     The kubelet estimates what that frees, which can be less than the pods use.
     """
-    missing = {one.resource: one.missing for one in insufficient}
+    missing = {short.resource: short.missing for short in insufficient}
     for pod in evicted:
         if pod.has_pod_level_resources:
             requested = demand.pod_level_amounts(pod.resources.requests)

@@ -306,8 +306,8 @@ def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
     if not hints:
         return [MergeInput(provider, DONT_CARE)]
     inputs = []
-    for resource, own in hints.items():
-        inputs.append(MergeInput(resource, _normalize(own)))
+    for resource, resource_hints in hints.items():
+        inputs.append(MergeInput(resource, _normalize(resource_hints)))
     return inputs
 
 

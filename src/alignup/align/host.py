@@ -97,7 +97,7 @@ class Host:
         self.memory = MemoryProvider(memory_settings, view.nodes, reserved)
         self.others = tuple(others)
         self.providers: tuple[Provider[Any], ...] = (self.devices, self.cpus, self.memory, *self.others)
-        names = [one.name for one in self.providers]
+        names = [provider.name for provider in self.providers]
         if len(set(names)) < len(names):
             raise AlignError(f"provider names must be unique: {', '.join(names)}")
         self.rules = AdmissionRules(
@@ -109,10 +109,14 @@ class Host:
             pod_policy_annotations=settings.pod_policy_annotations,
         )
         self.ledger = ledger or self.initial_ledger()
-        if unknown_names := self.ledger.others.keys() - {one.name for one in self.others}:
+        if unknown_names := self.ledger.others.keys() - {provider.name for provider in self.others}:
             listed = ", ".join(sorted(unknown_names))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
-        new = {one.name: one.initial_ledger() for one in self.others if one.name not in self.ledger.others}
+        new = {
+            provider.name: provider.initial_ledger()
+            for provider in self.others
+            if provider.name not in self.ledger.others
+        }
         if new:
             self.ledger = replace(self.ledger, others={**self.ledger.others, **new})
 
@@ -121,7 +125,7 @@ class Host:
             cpus=self.cpus.initial_ledger(),
             memory=self.memory.initial_ledger(),
             devices=self.devices.initial_ledger(),
-            others={one.name: one.initial_ledger() for one in self.others},
+            others={provider.name: provider.initial_ledger() for provider in self.others},
         )
 
     def decide(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
@@ -170,12 +174,15 @@ class Host:
         if uid not in self.ledger.pods:
             raise StateError(f"there is no pod {uid}")
         pod = self.ledger.pods[uid].pod
-        starting = next((one for one in pod.all_containers if one.name == container), None)
+        starting = next((candidate for candidate in pod.all_containers if candidate.name == container), None)
         if starting is None:
             raise StateError(f"pod {uid} has no container {container}")
         ledgers = self.ledger.by_provider()
         self.ledger = self.ledger.with_providers(
-            {one.name: one.start_container(ledgers[one.name], pod, starting) for one in self.providers}
+            {
+                provider.name: provider.start_container(ledgers[provider.name], pod, starting)
+                for provider in self.providers
+            }
         )
 
     def release(self, uid: str) -> None:

@@ -81,19 +81,19 @@ class LayeredMap(Mapping[Key, Value]):
         return len(self._layer) + len(self._removed)
 
     def __getitem__(self, key: Key) -> Value:
-        found = self.get(key, _MISSING)
-        if found is _MISSING:
+        value = self.get(key, _MISSING)
+        if value is _MISSING:
             raise KeyError(key)
-        return found
+        return value
 
     @overload
     def get(self, key: Key, /) -> Value | None: ...
     @overload
     def get(self, key: Key, default: Default, /) -> Value | Default: ...
     def get(self, key: Key, default: Any = None, /) -> Any:
-        found = self._layer.get(key, _MISSING)
-        if found is not _MISSING:
-            return found
+        value = self._layer.get(key, _MISSING)
+        if value is not _MISSING:
+            return value
         return default if key in self._removed else self._base.get(key, default)
 
     def __contains__(self, key: object) -> bool:

@@ -16,7 +16,7 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
 
-_Thing = TypeVar("_Thing", int, str, tuple[str, str])
+_Value = TypeVar("_Value", int, str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,17 +258,17 @@ def _known(cpus: Iterable[Cpu]) -> Iterator[int]:
     return (cpu.id for cpu in cpus if 0 <= cpu.id < machine_limits.MAX_CPU_ID)
 
 
-def _id_problems(what: str, ids: Iterable[int], *, below: int) -> Iterator[str]:
+def _id_problems(kind: str, ids: Iterable[int], *, below: int) -> Iterator[str]:
     for number, times in sorted(Counter(ids).items()):
         if not 0 <= number < below:
-            yield f"{what} {number} is not a number from 0 to {below - 1}"
+            yield f"{kind} {number} is not a number from 0 to {below - 1}"
         if times > 1:
-            yield f"{what} {number} is listed {times} times"
+            yield f"{kind} {number} is listed {times} times"
 
 
-def _repeated(things: Iterable[_Thing]) -> Iterator[tuple[_Thing, int]]:
-    """Each of *things* that occurs more than once, and how often; ascending."""
-    return ((thing, times) for thing, times in sorted(Counter(things).items()) if times > 1)
+def _repeated(values: Iterable[_Value]) -> Iterator[tuple[_Value, int]]:
+    """Each of *values* that occurs more than once, and how often; ascending."""
+    return ((value, times) for value, times in sorted(Counter(values).items()) if times > 1)
 
 
 def _machine_problems(machine: Machine) -> Iterator[str]:
@@ -297,7 +297,7 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
 def _count_problems(machine: Machine) -> Iterator[str]:
     """What the machine has too many of; with very many, the other checks take long."""
     report = machine.report
-    for what, things, most in (
+    for kind, items, most in (
         ("CPUs", machine.cpus, machine_limits.MAX_CPUS),
         ("CPUs as reported", report.cpus if report else (), machine_limits.MAX_CPUS),
         ("NUMA nodes", machine.nodes, machine_limits.MAX_NODES),
@@ -305,8 +305,8 @@ def _count_problems(machine: Machine) -> Iterator[str]:
         ("devices", machine.devices, machine_limits.MAX_DEVICES),
         ("PCI devices", machine.pci, machine_limits.MAX_PCI_DEVICES),
     ):
-        if len(things) > most:
-            yield f"the machine has {len(things)} {what}: expected at most {most}"
+        if len(items) > most:
+            yield f"the machine has {len(items)} {kind}: expected at most {most}"
 
 
 def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:

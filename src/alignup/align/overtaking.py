@@ -49,7 +49,7 @@ def _takes_something(  # noqa: PLR0913, PLR0917 - only for competes
 ) -> bool:
     return (
         any(not _needs(host.devices, before.devices, pod).keys().isdisjoint(undecided) for pod in waiting)
-        or any(before.others[one.name] is not after.others[one.name] for one in host.others)
+        or any(before.others[provider.name] is not after.others[provider.name] for provider in host.others)
         or _fails_fit_check(host, before, after, waiting)
         or _lacks_free(host, before, after, waiting)
         or _splits_memory(host, uid, after, waiting)
@@ -64,11 +64,11 @@ def _fails_fit_check(host: Host, before: Ledger, after: Ledger, waiting: Sequenc
     capacity = allocatable.with_devices(host.devices.capacity(after.devices, "")).scalars
     compared = [(len(waiting), allocatable.pods, before.used.pods, after.used.pods)]
     for name in ("milli_cpu", "memory", "ephemeral_storage"):
-        total, earlier, now = (getattr(one, name) for one in (allocatable, before.used, after.used))
-        compared.append((sum(getattr(one, name) for one in requests), total, earlier, now))
+        total, earlier, now = (getattr(resources, name) for resources in (allocatable, before.used, after.used))
+        compared.append((sum(getattr(request, name) for request in requests), total, earlier, now))
     for name, total in capacity.items():
         earlier, now = (used.scalars.get(name, 0) for used in (before.used, after.used))
-        compared.append((sum(one.scalars.get(name, 0) for one in requests), total, earlier, now))
+        compared.append((sum(request.scalars.get(name, 0) for request in requests), total, earlier, now))
     return any(request > max(0, total - now) and now > earlier for request, total, earlier, now in compared)
 
 
@@ -130,15 +130,15 @@ def _changed_ledgers(host: Host, before: Ledger, after: Ledger) -> Iterator[tupl
 
 def _needs(provider: Provider[Any], ledger: Any, pod: Pod) -> Mapping[str, Need]:  # noqa: ANN401 - of any provider
     """What a pod needs at most: all containers together, or the pod as a whole."""
-    found = dict(provider.needs(ledger, pod, None))
+    needs = dict(provider.needs(ledger, pod, None))
     requests: Counter[str] = Counter()
     for container in pod.all_containers:
         for resource, need in provider.needs(ledger, pod, container).items():
             requests[resource] += need.request
-            found.setdefault(resource, need)
+            needs.setdefault(resource, need)
     return {
         resource: need._replace(request=max(requests[resource], need.request))
-        for resource, need in found.items()
+        for resource, need in needs.items()
         if requests[resource] or need.request
     }
 

@@ -51,11 +51,11 @@ def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> Merg
         if not anywhere:
             shared &= singles
             restricted = True
-    found = nodes & (shared if restricted else named)
+    candidates = nodes & (shared if restricted else named)
     width = 1 if named else 0
-    if found:
-        best = found & -found
-        runners_up = tuple(bits.split(found ^ best, most=MAX_RESULTS - 1))
+    if candidates:
+        best = candidates & -candidates
+        runners_up = tuple(bits.split(candidates ^ best, most=MAX_RESULTS - 1))
         return MergeResult(best, True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
     rule = MergeRule.NOTHING if restricted else MergeRule.PREFERRED
     return MergeResult(nodes, preferred=not restricted, width=width, rule=rule, runners_up=())

@@ -139,9 +139,9 @@ def check_stage(option: str, stage: FeatureStage | None, gates: FeatureGates, *,
     if stage is None:
         raise SettingsError(f"unknown {manager} Manager Policy option: {quote(option)}")
     if stage is not FeatureStage.GA and not gates.on(f"{manager}ManagerPolicy{stage.capitalize()}Options"):
-        what = f"{manager} Manager Policy {stage.capitalize()}-level Options"
-        what = what if manager == "CPU" else what.lower()
-        raise SettingsError(f"{what} not enabled, but option {quote(option)} provided")
+        options = f"{manager} Manager Policy {stage.capitalize()}-level Options"
+        options = options if manager == "CPU" else options.lower()
+        raise SettingsError(f"{options} not enabled, but option {quote(option)} provided")
 
 
 def parse_bool(option: str, value: str) -> bool:

@@ -147,7 +147,7 @@ class MachineLayout:
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
     """The layout of *machine*; a *ledger* adds what pods hold."""
     devices = known_devices(machine, ledger)
-    near = (group_by(devices, lambda one: one.nodes or 0), group_by(machine.pci, lambda one: one.node))
+    near = (group_by(devices, lambda device: device.nodes or 0), group_by(machine.pci, lambda device: device.node))
     frames = tuple(_frames(machine, near))
     with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}
     without_cpus = tuple(
@@ -206,13 +206,13 @@ def _frames(machine: Machine, near: _DevicesByNode) -> Iterator[SocketFrame]:
     members: dict[int, set[int]] = {}  # socket → the sockets it shares nodes with; they share the set
     first: dict[int, int] = {}  # node → its first socket
     for cpu in machine.cpus:
-        own = members.setdefault(cpu.socket, {cpu.socket})
+        sharing = members.setdefault(cpu.socket, {cpu.socket})
         if cpu.node is None:
             continue
         other = members[first.setdefault(cpu.node, cpu.socket)]
-        if other is not own:
-            own |= other
-            members.update(dict.fromkeys(other, own))
+        if other is not sharing:
+            sharing |= other
+            members.update(dict.fromkeys(other, sharing))
     nodes = {node.id: node for node in machine.nodes}
     places: dict[tuple[int, ...], dict[int | None, list[Cpu]]] = {}
     for cpu in machine.cpus:
@@ -249,18 +249,18 @@ def _core_groups(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
 
 
 def _group_devices(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
-    for resource, own in sorted(group_by(devices, lambda device: device.resource).items()):
-        yield DeviceGroup(resource, tuple(sorted(own, key=lambda device: natural_sort_key(device.id))))
+    for resource, group in sorted(group_by(devices, lambda device: device.resource).items()):
+        yield DeviceGroup(resource, tuple(sorted(group, key=lambda device: natural_sort_key(device.id))))
 
 
 def _unplaced_devices(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, tuple[DeviceGroup, ...]]]:
     there = {1 << node.id for node in machine.nodes if node.id >= 0}
     unplaced = [device for device in devices if device.nodes not in there]
-    for nodes, own in sorted(group_by(unplaced, lambda device: device.nodes or 0).items()):
+    for nodes, group in sorted(group_by(unplaced, lambda device: device.nodes or 0).items()):
         where = f"near {format_ids('NUMA node', bits.members(nodes))}" if nodes else "near no NUMA node"
         if nodes and not any(nodes & node for node in there):
             where += ", not on this machine"
-        yield where, tuple(_group_devices(own))
+        yield where, tuple(_group_devices(group))
 
 
 #: The PCI base classes worth listing.
@@ -270,11 +270,11 @@ _LISTED_CLASSES = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "acc
 def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
     """PCI devices by class: the listed classes with names, or addresses while they are few, the others as a count."""
     classes = group_by(devices, lambda device: _LISTED_CLASSES.get((device.kind or 0) >> 16, "other"))
-    for name, own in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
-        addresses = [_show_pci(device) for device in own]
+    for name, group in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
+        addresses = [_show_pci(device) for device in group]
         if name == "other":
             yield f"{len(addresses)} other"
-        elif len(addresses) > 4 and not any(device.names for device in own):
+        elif len(addresses) > 4 and not any(device.names for device in group):
             yield f"{len(addresses)} {name} ({addresses[0]} to {addresses[-1]})"
         elif len(addresses) > 16:
             yield f"{len(addresses)} {name} ({', '.join(addresses[:8])} …)"
@@ -303,9 +303,9 @@ def build_distance_table(distances: Distances) -> DistanceTable:
         return DistanceTable(tuple((id_,) for id_ in ids), tuple(tuple(map(str, row)) for row in matrix))
     groups = _group_equal(matrix) if len(ids) <= _MAX_COMPARED else [[index] for index in range(len(ids))]
     if len(groups) > MAX_ROWS:
-        own = [matrix[index][index] for index in range(len(ids))]
+        near = [matrix[index][index] for index in range(len(ids))]
         far = [value for a, row in enumerate(matrix) for b, value in enumerate(row) if a != b]
-        return DistanceTable((), (), f"{_range(own)} to itself, {_range(far)} to others")
+        return DistanceTable((), (), f"{_range(near)} to itself, {_range(far)} to others")
     cells = tuple(tuple(_cell(matrix, a, b=b) for b in groups) for a in groups)
     pairs = any("/" in cell for row in cells for cell in row)
     note = "where two are given: to itself / to the others of its row" if pairs else ""
@@ -317,11 +317,11 @@ def _group_equal(matrix: Matrix) -> list[list[int]]:
     columns = tuple(zip(*matrix, strict=True))
     groups: list[list[int]] = []
     for index in range(len(matrix)):
-        home = next((group for group in groups if _are_equal((matrix, columns), group[0], b=index)), None)
-        if home is None:
+        equal = next((group for group in groups if _are_equal((matrix, columns), group[0], b=index)), None)
+        if equal is None:
             groups.append([index])
         else:
-            home.append(index)
+            equal.append(index)
     return groups
 
 

@@ -111,13 +111,13 @@ class Occupancy:
         return devices if len(devices) <= _MAX_DEVICES else notable[:_MAX_DEVICES]
 
     def split(self, cpus: Iterable[int]) -> dict[UseInfo, CpuSet]:
-        found: dict[UseInfo, CpuSet] = {}
+        cpus_by_use: dict[UseInfo, CpuSet] = {}
         for cpu in cpus:
             use = self.of_cpu(cpu)
-            found[use] = found.get(use, 0) | 1 << cpu
+            cpus_by_use[use] = cpus_by_use.get(use, 0) | 1 << cpu
         order = list(UseState)
-        uses = sorted(found, key=lambda use: (order.index(use.state), use.holder.index if use.holder else 0))
-        return {use: found[use] for use in uses}
+        uses = sorted(cpus_by_use, key=lambda use: (order.index(use.state), use.holder.index if use.holder else 0))
+        return {use: cpus_by_use[use] for use in uses}
 
     def bars(self, node: NumaNode) -> tuple[MemoryBar, ...]:
         """The memory of *node* by type, without empty huge page sizes."""
@@ -160,9 +160,11 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
     holders = tuple(_holders(ledger))
     sharing = []  # the pods with a container in the shared pool
     for uid, admitted in ledger.pods.items():
-        own = cpus.held.get(uid, {})
-        lasting = [one for one in admitted.pod.init if one.restartable] + list(admitted.pod.containers)
-        if uid not in cpus.pod_held and any(one.name not in own for one in lasting):
+        container_cpus = cpus.held.get(uid, {})
+        lasting = [container for container in admitted.pod.init if container.restartable] + list(
+            admitted.pod.containers
+        )
+        if uid not in cpus.pod_held and any(container.name not in container_cpus for container in lasting):
             sharing.append(ledger.pod_name(uid))
     by_cpu = dict.fromkeys(bits.members(cpus.lost), UseInfo(UseState.LOST))
     by_cpu |= dict.fromkeys(bits.members(cpus.available), UseInfo(UseState.SHARED) if sharing else FREE)
@@ -200,14 +202,14 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
     cpus, devices, memory = ledger.cpus, ledger.devices, ledger.memory
     index = 0
     for uid in dict.fromkeys([*ledger.pods, *cpus.held, *cpus.pod_held, *devices.held, *memory.held, *memory.pod_held]):
-        own = cpus.owned(uid)
+        owned = cpus.owned(uid)
         resources = sorted({resource for held in devices.held.get(uid, {}).values() for resource in held})
         ids = tuple((name, tuple(sorted(devices.owned(uid, name), key=natural_sort_key))) for name in resources)
         blocks = memory.pod_held.get(uid) or tuple(
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )
-        if own or ids or blocks:
-            yield Holder(_key(index), index, ledger.pod_name(uid), cpus=own, devices=ids, memory=blocks, uid=uid)
+        if owned or ids or blocks:
+            yield Holder(_key(index), index, ledger.pod_name(uid), cpus=owned, devices=ids, memory=blocks, uid=uid)
             index += 1
 
 

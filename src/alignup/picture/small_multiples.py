@@ -38,14 +38,14 @@ class ResourceBar(NamedTuple):
         return format_size(amount) if self.resource == MEMORY or self.resource.startswith("hugepages-") else str(amount)
 
 
-def add_bars(one: ResourceBar, other: ResourceBar) -> ResourceBar:
+def add_bars(bar: ResourceBar, other: ResourceBar) -> ResourceBar:
     """Both together, of one resource."""
     return ResourceBar(
-        one.resource,
-        one.reserved + other.reserved,
-        one.held + other.held,
-        one.stranded + other.stranded,
-        one.free + other.free,
+        bar.resource,
+        bar.reserved + other.reserved,
+        bar.held + other.held,
+        bar.stranded + other.stranded,
+        bar.free + other.free,
     )
 
 
@@ -59,13 +59,13 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     offers = largest_requests(host)
-    found = []
+    nodes = []
     for node in bits.members(host.view.all_nodes):
         offered, bars = offers[node], []
-        own = host.view.node_cpus.get(node, 0)
-        reserved = (own & cpus.reserved).bit_count()
-        held = (own & exclusive & ~cpus.shared & ~cpus.reserved).bit_count()
-        free = own.bit_count() - reserved - held
+        node_cpus = host.view.node_cpus.get(node, 0)
+        reserved = (node_cpus & cpus.reserved).bit_count()
+        held = (node_cpus & exclusive & ~cpus.shared & ~cpus.reserved).bit_count()
+        free = node_cpus.bit_count() - reserved - held
         usable = min(free, offered.get(CPU, free))
         bars.append(ResourceBar(CPU, reserved, held, free - usable if exclusive else 0, usable if exclusive else free))
         for type_, table in memory.nodes[node].tables.items() if node in memory.nodes else ():
@@ -77,8 +77,8 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
                 left = (devices.free[resource] & here).bit_count()
                 stranded = left if without_room else 0
                 bars.append(ResourceBar(resource, 0, here.bit_count() - left, stranded, left - stranded))
-        found.append(NumaBars(node, tuple(bars)))
-    return tuple(found)
+        nodes.append(NumaBars(node, tuple(bars)))
+    return tuple(nodes)
 
 
 def draw_bars(nodes: Sequence[NumaBars], *, name: str) -> str:

@@ -140,8 +140,8 @@ class _Painter:
         sockets = format_ids("socket", {socket for box in group for socket in box.sockets})
         times = f"{len(first.core_groups)} times " if len(first.core_groups) > 1 else ""
         split = self._occupancy.split(bits.members(cpus)).items()
-        strip = bar([(use.style, own.bit_count() / cpus.bit_count()) for use, own in split], height=14)
-        labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split]
+        strip = bar([(use.style, use_cpus.bit_count() / cpus.bit_count()) for use, use_cpus in split], height=14)
+        labels = [label(f"{use.label} {use_cpus.bit_count()}", 11, style="dim") for use, use_cpus in split]
         parts = [
             label(f"{sockets}: CPUs {shorten(format_list(bits.members(cpus)), 40)}"),
             label(f"{each}{times}{first.core_groups[0].shape}"),
@@ -215,7 +215,7 @@ class _Painter:
         parts = [grid([group._replace(width=widest) for group in groups], across, gap=12)]
         if self._occupancy.known:
             split = self._occupancy.split(bits.members(box.cpus)).items()
-            labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split]
+            labels = [label(f"{use.label} {use_cpus.bit_count()}", 11, style="dim") for use, use_cpus in split]
             parts.append(flow(labels, max(most, _MIN_WIDTH), gap=14))
         return stack(parts, 6)
 
@@ -284,9 +284,9 @@ def _distances(table: DistanceTable) -> Drawable:
 
 def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     occupancy = layout.occupancy
-    found = occupancy.split(bits.members(layout.cpus))
+    uses = occupancy.split(bits.members(layout.cpus))
     states = []
-    for use, cpus in found.items():
+    for use, cpus in uses.items():
         if not use.holder:
             text = label(f"{use.state}: {pluralize(cpus.bit_count(), 'CPU')}")
             states.append(row([block([use.mark or " "], style=use.style), text], 6))
@@ -296,7 +296,7 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     listed, others = _listed_holders(occupancy)
     yield from map(_holder, listed)
     if others:
-        size = format_size(sum(one.size for holder in others for one in holder.memory))
+        size = format_size(sum(memory_block.size for holder in others for memory_block in holder.memory))
         yield label(f"and {pluralize(len(others), 'pod')} more with {size} of memory", style="dim")
 
 

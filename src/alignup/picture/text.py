@@ -186,8 +186,8 @@ class _Renderer(NamedTuple):
             (Cell(f"{each}{shape}: CPUs"),),
             *_list_chunks(cpus, "plain"),
         ]
-        for use, own in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
-            chunks.append((Cell(f"{use.label} {own.bit_count()}", use.style),))
+        for use, use_cpus in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
+            chunks.append((Cell(f"{use.label} {use_cpus.bit_count()}", use.style),))
         lines = self.field(format_ids("node", ids) if ids else "no node", chunks, between=" ", column=11)
         return lines + self.devices(first.device_groups, first.pci)
 
@@ -199,7 +199,7 @@ class _Renderer(NamedTuple):
             simple = len(bars) < 2 and not any(bar.parts for bar in bars)
             chunks = [(Cell(f"{each}{first.memory}"),), (Cell(first.nearest, "dim"),)]
             ids = [box.node.id for box in group if box.node]
-            lines += self.field(format_ids("node", ids), [one for one in chunks if one[0].text], between=" · ")
+            lines += self.field(format_ids("node", ids), [chunk for chunk in chunks if chunk[0].text], between=" · ")
             for bar in () if simple else bars:
                 lines += self.memory(bar)
             lines += self.devices(first.device_groups, first.pci)

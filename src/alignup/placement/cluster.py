@@ -194,7 +194,7 @@ class Cluster:
         ended = [
             (record, uid)
             for record in self._records.values()
-            for uid in (*record.ledger.pods, *(one.uid for one in record.bindings if one.observed))
+            for uid in (*record.ledger.pods, *(binding.uid for binding in record.bindings if binding.observed))
             if uid not in listed
         ]
         for stage in (PodStage.TERMINATING, PodStage.ENDED):
@@ -229,21 +229,21 @@ class Cluster:
         A cause can be in a report that arrives after the rejection, so a rejection without a known cause is returned
         only after ``MAX_REPORTS`` further reports.
         """
-        found, self._rejections = self._rejections, []
-        return found
+        rejections, self._rejections = self._rejections, []
+        return rejections
 
     def assume(self, pod: Pod, host: str) -> Verdict:
         """Count on *pod* on *host* from now on, if the host admits it; the verdict says where it will be."""
         record = self._records.get(host)
         if record is None:
             return NO_REPORT
-        found = self._verdicts.of_one(pod, record)
-        if found.admits and not record.holds(pod.uid):
+        verdict = self._verdicts.of_one(pod, record)
+        if verdict.admits and not record.holds(pod.uid):
             self._leave_other_host(pod.uid, host)
-            record.assume(self._compact(pod), found)
+            record.assume(self._compact(pod), verdict)
             self._hosts[pod.uid] = host
             self._verdicts.touch(host)
-        return found
+        return verdict
 
     def forget(self, uid: str) -> None:
         """A binding did not happen; does nothing for an unknown pod or one whose binding was observed."""
@@ -264,19 +264,19 @@ class Cluster:
 
     def feasible(self, pod: Pod) -> Feasibility:
         """The verdict of every host about *pod*."""
-        found = self._verdicts.of_all(pod)
-        own = self._hosts.get(pod.uid)
-        if own:
-            found[own] = self._verdicts.of_one(pod, self._records[own])
-        return Feasibility(found)
+        verdicts = self._verdicts.of_all(pod)
+        current_host = self._hosts.get(pod.uid)
+        if current_host:
+            verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
+        return Feasibility(verdicts)
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
         """The verdicts of those of *hosts* that have a report; faster than ``feasible`` for some of many."""
-        found = self._verdicts.of_some(pod, hosts)
-        own = self._hosts.get(pod.uid)
-        if own in found:
-            found[own] = self._verdicts.of_one(pod, self._records[own])
-        return found
+        verdicts = self._verdicts.of_some(pod, hosts)
+        current_host = self._hosts.get(pod.uid)
+        if current_host in verdicts:
+            verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
+        return verdicts
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
         """At most *limit* of the best hosts *among* these, those in *last* after the others.
@@ -287,12 +287,12 @@ class Cluster:
 
     def rank(self, pod: Pod, hosts: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """The hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""
-        found = self.feasible(pod)
-        names = found if hosts is None else [host for host in hosts if host in found]
+        verdicts = self.feasible(pod)
+        names = verdicts if hosts is None else [host for host in hosts if host in verdicts]
         scored = [
-            (-one.score.total, host, one.score)
+            (-verdict.score.total, host, verdict.score)
             for host in names
-            if (one := found[host]).admits and one.score is not None
+            if (verdict := verdicts[host]).admits and verdict.score is not None
         ]
         ordered = sorted(scored) if limit is None else heapq.nsmallest(limit, scored)
         return [RankedHost(host, score) for _, host, score in ordered]
@@ -356,19 +356,19 @@ class Cluster:
     def _explain_rejections(self, record: HostRecord, *, reports: int = 0) -> None:
         """Find the causes of rejections; *reports* that arrived may have told them."""
         waiting = []
-        for one in record.rejected:
-            one.reports += reports
-            causes = [cause for cause in Cause if cause in one.binding.causes]
-            if not causes and self._ended_before(one.binding, record):
+        for rejected in record.rejected:
+            rejected.reports += reports
+            causes = [cause for cause in Cause if cause in rejected.binding.causes]
+            if not causes and self._ended_before(rejected.binding, record):
                 causes = [Cause.POD_END]
-            if not causes and one.reports < MAX_REPORTS:
-                waiting.append(one)
+            if not causes and rejected.reports < MAX_REPORTS:
+                waiting.append(rejected)
                 continue
             if not causes and record.report.approximate:
                 causes = [Cause.APPROXIMATE]
             if not causes:
-                causes = [Cause.HOST_RESOURCES if one.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            self._rejections.append(RejectedPrediction(one.binding.uid, record.name, causes[0]))
+                causes = [Cause.HOST_RESOURCES if rejected.reason.startswith("OutOf") else Cause.UNEXPLAINED]
+            self._rejections.append(RejectedPrediction(rejected.binding.uid, record.name, causes[0]))
         record.rejected = waiting
 
     def _ended_before(self, binding: Binding, record: HostRecord) -> bool:
@@ -387,7 +387,7 @@ class Cluster:
             difference = placement_difference(binding.verdict, binding.uid, record.model, record.ledger)
             causes = [cause for cause in Cause if cause in binding.causes]
             if difference and not causes:
-                earlier = [one.pod for one in replaced.confirmed[:place]]
+                earlier = [confirmed.pod for confirmed in replaced.confirmed[:place]]
                 if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
                     causes.append(Cause.POD_END)
             yield Confirmed(binding.uid, difference, tuple(causes))

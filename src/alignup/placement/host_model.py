@@ -94,7 +94,7 @@ def unsettled_devices(decision: Decision) -> frozenset[str]:
     before, after = decision.before, decision.after
     if before is None or after is None or before is after:
         return frozenset()
-    found = set()
+    unsettled = set()
     for placement in decision.placements:
         for resource, ids in placement.devices.items():
             inventory = after.devices.inventories[resource]
@@ -103,8 +103,8 @@ def unsettled_devices(decision: Decision) -> frozenset[str]:
             for stage in by_affinity(inventory, free, placement.hint.nodes):
                 places = {inventory.devices[index].nodes for index in bits.members(stage)}
                 if stage & taken and stage & ~taken and len(places) > 1:
-                    found.add(resource)
-    return frozenset(found)
+                    unsettled.add(resource)
+    return frozenset(unsettled)
 
 
 def _with_ledger(host: Host, ledger: Ledger) -> Host:

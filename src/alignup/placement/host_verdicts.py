@@ -108,8 +108,8 @@ class HostVerdicts:
 
     def of_some(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
         """The verdicts of those of *hosts* that have a report."""
-        found = self._table(pod).found
-        return {host: found[host] for host in hosts if host in found}
+        verdicts = self._table(pod).found
+        return {host: verdicts[host] for host in hosts if host in verdicts}
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
         """At most *limit* of the best hosts *among* these; those in *last* come after the others."""
@@ -122,8 +122,8 @@ class HostVerdicts:
             table = self._tables[shape] = _ShapeTable()
         before = self.renewed
         if table.version < 0:
-            for name, own in self._records.items():
-                table.put(name, self._verdict(own, shape))
+            for name, known_record in self._records.items():
+                table.put(name, self._verdict(known_record, shape))
             self.renewed += len(table.found)
         else:
             for name, version in reversed(self._changed.items()):
@@ -163,17 +163,19 @@ class HostVerdicts:
         if shape.critical:  # depends on the pods of the host, which states do not tell
             private = VerdictCache(max_shapes=1)
             approximate = record.report.approximate
-            states = [private.state(record.model, one, approximate=approximate) for one in record.states().ledgers]
-            found = combine([state.verdict(shape) for state in states])
+            states = [
+                private.state(record.model, ledger, approximate=approximate) for ledger in record.states().ledgers
+            ]
+            verdict = combine([state.verdict(shape) for state in states])
         elif len(condition.states) == 1:
-            found = condition.states[0].verdict(shape)
+            verdict = condition.states[0].verdict(shape)
         else:
-            found = combine([state.verdict(shape) for state in condition.states])
-        if found.admits and (condition.doubtful or (condition.waits and found.takes_resources)):
+            verdict = combine([state.verdict(shape) for state in condition.states])
+        if verdict.admits and (condition.doubtful or (condition.waits and verdict.takes_resources)):
             return unknown(WAITS_FOR_CONFIRMATION)
         if condition.unsettled and not condition.unsettled.isdisjoint(shape.usage.scalars):
             return unknown(UNSETTLED_DEVICES)
-        return found if found.inventories is None else found.for_host(record.ledger.devices.inventories)
+        return verdict if verdict.inventories is None else verdict.for_host(record.ledger.devices.inventories)
 
     def _condition(self, record: HostRecord) -> _Condition:
         known = self._conditions.get(record.name)
@@ -181,7 +183,9 @@ class HostVerdicts:
             possible = record.states()
             approximate = record.report.approximate
             known = self._conditions[record.name] = _Condition(
-                tuple([self._cache.state(record.model, one, approximate=approximate) for one in possible.ledgers]),
+                tuple(
+                    [self._cache.state(record.model, ledger, approximate=approximate) for ledger in possible.ledgers]
+                ),
                 self._max_unconfirmed is not None and possible.unconfirmed >= self._max_unconfirmed,
                 self._max_unconfirmed is not None and possible.doubtful,
                 possible.unsettled,

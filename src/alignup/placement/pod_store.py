@@ -39,7 +39,7 @@ class PodStore:
         return AdmittedPod(_like(shape, admitted.pod), self._share(("hints", admitted.hints), admitted.hints), usage)
 
     def _share_each(self, held: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Mapping[str, Any]]:
-        return {uid: self._share(("held", own), own) for uid, own in held.items()}
+        return {uid: self._share(("held", containers), containers) for uid, containers in held.items()}
 
     def _share(self, key: tuple[str, Mapping[str, Any]], part: _Part) -> _Part:
         if len(self._parts) > MAX_SHARED:

@@ -86,34 +86,34 @@ def find_victims(
     if not candidates or not search.admits_without(candidates):
         return VictimSearch((), complete=True)
     bound = _reprieve(search, candidates)
-    found, complete = _smallest(search, candidates, at_most=min(len(bound), MAX_VICTIMS))
-    if not found and search.acceptable(bound):
-        found, complete = [bound], complete and len(bound) <= MAX_VICTIMS + 1
-    sets = [VictimSet(one, max(map(priorities.__getitem__, one)), search.violations(one)) for one in found]
-    return VictimSearch(tuple(sorted(sets, key=lambda one: _cost(one, priorities))), complete and bool(sets))
+    smallest, complete = _smallest(search, candidates, at_most=min(len(bound), MAX_VICTIMS))
+    if not smallest and search.acceptable(bound):
+        smallest, complete = [bound], complete and len(bound) <= MAX_VICTIMS + 1
+    sets = [VictimSet(uids, max(map(priorities.__getitem__, uids)), search.violations(uids)) for uids in smallest]
+    return VictimSearch(tuple(sorted(sets, key=lambda victims: _cost(victims, priorities))), complete and bool(sets))
 
 
 def _smallest(search: _Search, candidates: Sequence[str], *, at_most: int) -> tuple[list[tuple[str, ...]], bool]:
     """Sets of the smallest sufficient size, and whether all smaller ones were tried."""
-    found: list[tuple[str, ...]] = []
+    sufficient: list[tuple[str, ...]] = []
     for size in range(1, at_most + 1):
         for chosen in combinations(candidates, size):
-            if search.tries >= MAX_TRIES or len(found) >= MAX_SETS:
-                return found, bool(found)
+            if search.tries >= MAX_TRIES or len(sufficient) >= MAX_SETS:
+                return sufficient, bool(sufficient)
             if search.acceptable(chosen) and search.admits_without(chosen):
-                found.append(chosen)
-        if found:
+                sufficient.append(chosen)
+        if sufficient:
             break
-    return found, True
+    return sufficient, True
 
 
 def _lower_priorities(pod: Pod, ledgers: Sequence[Ledger]) -> dict[str, int]:
     """The priority of every pod below that of *pod*, the lowest first, the newest first among equals."""
-    own = pod.priority or 0
+    own_priority = pod.priority or 0
     present = [
         (admitted.pod.priority or 0, -place, uid)
         for place, (uid, admitted) in enumerate(ledgers[0].pods.items())
-        if (admitted.pod.priority or 0) < own and all(uid in ledger.pods for ledger in ledgers)
+        if (admitted.pod.priority or 0) < own_priority and all(uid in ledger.pods for ledger in ledgers)
     ]
     return {uid: priority for priority, _, uid in sorted(present)}
 
@@ -122,7 +122,7 @@ def _reprieve(search: _Search, candidates: Sequence[str]) -> tuple[str, ...]:
     """A set from which no pod can be spared, found by sparing the most important pods first."""
     ending = list(candidates)
     for uid in _important_first(search, candidates):
-        rest = [one for one in ending if one != uid]
+        rest = [other for other in ending if other != uid]
         if search.admits_without(rest):
             ending = rest
     return tuple(ending)
@@ -134,5 +134,5 @@ def _important_first(search: _Search, candidates: Sequence[str]) -> Iterator[str
     yield from (uid for uid in reversed(candidates) if uid not in protected)
 
 
-def _cost(one: VictimSet, priorities: dict[str, int]) -> tuple[int, int, int, tuple[str, ...]]:
-    return one.violations, one.highest_priority, sum(priorities[uid] for uid in one.pods), one.pods
+def _cost(victims: VictimSet, priorities: dict[str, int]) -> tuple[int, int, int, tuple[str, ...]]:
+    return victims.violations, victims.highest_priority, sum(priorities[uid] for uid in victims.pods), victims.pods

@@ -64,7 +64,7 @@ class PlacementScore:
             cpus_beside=5 * POINT * _CPUS // (_CPUS + self.cpus_beside),
         )
         if self.approximate:
-            points = ScorePoints(*(one // 2 for one in points))
+            points = ScorePoints(*(value // 2 for value in points))
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "total", sum(points) / POINT)
 
@@ -72,9 +72,9 @@ class PlacementScore:
 def score_placement(host: Host, decision: Decision, *, before: Room) -> PlacementScore:
     """The score of an admission; *host* is as it is after it, *before* is what it offered before."""
     placements, ledger = decision.placements, host.ledger
-    preferred = all(one.hint.preferred for one in placements)
+    preferred = all(placement.hint.preferred for placement in placements)
     nodes = _nodes(placements, ledger)
-    requested = {name for one in placements for name in one.devices}
+    requested = {name for placement in placements for name in placement.devices}
     if not nodes and not requested:
         return score_shared(host, room=before, preferred=preferred)
     after = measure_room(host)
@@ -135,11 +135,12 @@ def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:
         for resource, ids in placement.devices.items():
             inventory = ledger.devices.inventories[resource]
             for id_ in ids:
-                own = inventory.devices[inventory.indexes[id_]].nodes
-                if own and own & own - 1 == 0:  # a device on several nodes is near all of them
-                    nodes |= own & ledger.devices.nodes
+                device_nodes = inventory.devices[inventory.indexes[id_]].nodes
+                # A device on several nodes is near all of them.
+                if device_nodes and device_nodes & device_nodes - 1 == 0:
+                    nodes |= device_nodes & ledger.devices.nodes
     if cpus:
-        nodes |= bits.of(node for node, own in ledger.cpus.node_cpus.items() if own & cpus)
+        nodes |= bits.of(node for node, node_cpus in ledger.cpus.node_cpus.items() if node_cpus & cpus)
     return nodes
 
 

@@ -51,17 +51,32 @@ def shape_key(pod: Pod) -> Hashable:
     return (
         tuple(
             [
-                (one.name, one.restartable, _amounts(one.resources.requests), _amounts(one.resources.limits))
-                for one in pod.init
+                (
+                    container.name,
+                    container.restartable,
+                    _amounts(container.resources.requests),
+                    _amounts(container.resources.limits),
+                )
+                for container in pod.init
             ]
         ),
-        tuple([(one.name, _amounts(one.resources.requests), _amounts(one.resources.limits)) for one in pod.containers]),
+        tuple(
+            [
+                (container.name, _amounts(container.resources.requests), _amounts(container.resources.limits))
+                for container in pod.containers
+            ]
+        ),
         _amounts(pod.resources.requests),
         _amounts(pod.resources.limits),
         _amounts(pod.overhead),
         pod.recorded_qos,
         pod.resize_infeasible,
-        tuple([(name, _amounts(own.allocated), _amounts(own.actual)) for name, own in sorted(pod.statuses.items())]),
+        tuple(
+            [
+                (name, _amounts(status.allocated), _amounts(status.actual))
+                for name, status in sorted(pod.statuses.items())
+            ]
+        ),
         pod.priority if fit.is_critical(pod) else None,
         pod.os,
         tuple([pod.labels.get(name) for name in _LABELS]),

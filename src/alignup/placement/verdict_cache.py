@@ -48,10 +48,10 @@ class AlignmentState:
 
     def align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
         """The verdict before the fit check of the whole host, and what is allocatable in it."""
-        found = self.verdicts.get(shape)
-        if found is None:
-            found = self.verdicts[shape] = self._align(shape)
-        return found
+        result = self.verdicts.get(shape)
+        if result is None:
+            result = self.verdicts[shape] = self._align(shape)
+        return result
 
     def _align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
         allocatable = self.model.host.rules.allocatable
@@ -88,7 +88,9 @@ class AlignmentState:
             score=score_placement(self.model.aligning(after), decision, before=self.room),
             approximate=self.approximate,
             shared_placements=decision.placements,
-            inventories=after.devices.inventories if any(one.devices for one in decision.placements) else None,
+            inventories=after.devices.inventories
+            if any(placement.devices for placement in decision.placements)
+            else None,
         )
         return verdict, after
 
@@ -103,24 +105,24 @@ class HostState:
         self.verdicts: dict[PodShape, Verdict] = {}
 
     def verdict(self, shape: PodShape) -> Verdict:
-        found = self.verdicts.get(shape)
-        if found is None:
-            found, allocatable = self.alignment.align(shape)
+        verdict = self.verdicts.get(shape)
+        if verdict is None:
+            verdict, allocatable = self.alignment.align(shape)
             if allocatable is not None:
                 failure = check_fit(shape.pod, self.ledger, allocatable=allocatable, usage=shape.usage)
                 if failure:
-                    found = rejected(failure)
-                elif found.score is not None:
+                    verdict = rejected(failure)
+                elif verdict.score is not None:
                     score = consider_totals(
-                        found.score,
+                        verdict.score,
                         self.ledger,
                         before=self.alignment.room,
                         allocatable=allocatable,
                         request=shape.usage,
                     )
-                    found = found.with_score(score)
-            self.verdicts[shape] = found
-        return found
+                    verdict = verdict.with_score(score)
+            self.verdicts[shape] = verdict
+        return verdict
 
 
 class VerdictCache:

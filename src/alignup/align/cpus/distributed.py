@@ -55,19 +55,19 @@ class DistributedSelection:
             raise not_enough_error(free, count)
         order = tuple(dict.fromkeys(self._packed.nodes(free)))  # a node on two sockets occurs twice
         nodes = [node & free for node in order]
-        found = plan_distribution(
+        plan = plan_distribution(
             [node.bit_count() for node in nodes],
             count,
             group=self._group,
             fewest=_ceil(count // self._group, self._groups_per_node),
             sockets=[self._touched(node) for node in order] if self._sockets else None,
         )
-        if found is None:
+        if plan is None:
             return self._packed.take(free, count)
         taken = 0
-        for index in found.nodes:
-            taken |= self._packed.take(nodes[index], found.share)
-        for index in found.extra:
+        for index in plan.nodes:
+            taken |= self._packed.take(nodes[index], plan.share)
+        for index in plan.extra:
             taken |= self._packed.take(nodes[index] & ~taken, self._group)
         return taken
 
@@ -107,7 +107,10 @@ class _Search:
         self._able = [index for index, size in enumerate(sizes) if sockets or size >= self._even_share]
         #: the richest combination of all nodes, and of each socket, where it has enough
         self.richest: list[Indexes] = []
-        alike = [[i for i, own in enumerate(sockets or ()) if own == one] for one in sorted(set(sockets or ()))]
+        alike = [
+            [index for index, touched in enumerate(sockets or ()) if touched == group]
+            for group in sorted(set(sockets or ()))
+        ]
         for pool in (self._able, *alike):
             indexes = tuple(sorted(sorted(pool, key=lambda index: -sizes[index])[:width]))
             if len(indexes) == width and self._has_enough(indexes):
@@ -217,12 +220,12 @@ class _Remainder:
 
     def in_rounds(self, indexes: Indexes) -> Indexes:
         """The nodes that give a group, in order, if *indexes* take turns."""
-        given: list[int] = []
+        giving: list[int] = []
         for number in range(self._groups):
-            given += [index for index in indexes if self._left[index] // self._group > number]
-            if len(given) >= self._groups:
+            giving += [index for index in indexes if self._left[index] // self._group > number]
+            if len(giving) >= self._groups:
                 break
-        return tuple(given[: self._groups])
+        return tuple(giving[: self._groups])
 
     def _saved(self, sizes: Sequence[int]) -> int:
         """What rounds over all of *sizes* save; -1 without enough whole groups (the kubelet loops forever then)."""
@@ -234,10 +237,10 @@ class _Remainder:
                 return -1
             rounds = min(min(sizes) // group, groups // len(sizes))
             if rounds:
-                given = rounds * group
-                saved += given * (2 * sum(sizes) - given * len(sizes))
+                taken = rounds * group
+                saved += taken * (2 * sum(sizes) - taken * len(sizes))
                 groups -= rounds * len(sizes)
-                sizes = [size - given for size in sizes if size - given >= group]
+                sizes = [size - taken for size in sizes if size - taken >= group]
             else:
                 saved += group * (2 * sum(sizes[:groups]) - group * groups)
                 groups = 0

@@ -33,7 +33,7 @@ class CpuLedger:
     def __post_init__(self, known_free: Mapping[int, int] | None) -> None:
         if known_free is None:
             cpus = self.shared & ~self.reserved
-            known_free = {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()}
+            known_free = {node: (cpus & node_cpus).bit_count() for node, node_cpus in self.node_cpus.items()}
         object.__setattr__(self, "free", known_free)
 
     @property
@@ -49,8 +49,8 @@ class CpuLedger:
         return self.held.get(uid, {}).get(container)
 
     def runs_on(self, uid: str, container: str) -> CpuSet:
-        own = self.holds(uid, container)
-        return self.shared if own is None else own
+        exclusive = self.holds(uid, container)
+        return self.shared if exclusive is None else exclusive
 
     def owned(self, uid: str) -> CpuSet:
         return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
@@ -113,7 +113,7 @@ class CpuLedger:
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
         """Release the CPUs of all containers that are not among these (pod uid, name)."""
-        gone = [(uid, name) for uid, own in self.held.items() for name in own if (uid, name) not in containers]
+        gone = [(uid, name) for uid, held in self.held.items() for name in held if (uid, name) not in containers]
         ledger = self
         for uid, name in gone:
             ledger = ledger.take_back(uid, name)
@@ -126,9 +126,9 @@ class CpuLedger:
     def _free_after(self, *, taken: CpuSet = 0, freed: CpuSet = 0) -> Mapping[int, int]:
         """``free`` after available CPUs are *taken* or others are *freed*: a pod has CPUs of few NUMA nodes."""
         free, changed = dict(self.free), taken | freed
-        for node, own in self.node_cpus.items():
-            if own & changed:
-                free[node] += (own & freed).bit_count() - (own & taken).bit_count()
+        for node, node_cpus in self.node_cpus.items():
+            if node_cpus & changed:
+                free[node] += (node_cpus & freed).bit_count() - (node_cpus & taken).bit_count()
         return free
 
     def _check_available(self, cpus: CpuSet) -> None:

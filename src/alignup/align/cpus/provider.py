@@ -77,18 +77,18 @@ class CpuNodes:
         self._latest: tuple[Mapping[int, int], dict[int, AmountFamily]] = ({}, {})
 
     def touched(self, cpus: CpuSet) -> NodeSet:
-        return bits.of(node for node, own in self._cpus.items() if own & cpus)
+        return bits.of(node for node, node_cpus in self._cpus.items() if node_cpus & cpus)
 
     def near(self, nodes: NodeSet) -> CpuSet:
         """The CPUs of *nodes*; with sockets, of every socket they touch."""
         if nodes and nodes & nodes - 1 == 0:  # one node, the usual case
             cpus = self._cpus.get(nodes.bit_length() - 1, 0)
         else:
-            cpus = bits.union(own for node, own in self._cpus.items() if nodes >> node & 1)
+            cpus = bits.union(node_cpus for node, node_cpus in self._cpus.items() if nodes >> node & 1)
         return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
 
     def count(self, cpus: CpuSet) -> dict[int, int]:
-        return {node: (cpus & own).bit_count() for node, own in self._cpus.items()}
+        return {node: (cpus & node_cpus).bit_count() for node, node_cpus in self._cpus.items()}
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
         """Hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* (here by node) counts twice."""
@@ -97,10 +97,10 @@ class CpuNodes:
         latest = self._latest
         if latest[0] is not free:
             self._latest = latest = (free, {})
-        found = latest[1].get(request)
-        if found is None:
-            found = latest[1][request] = self._hints(request, free, 0)
-        return found
+        family = latest[1].get(request)
+        if family is None:
+            family = latest[1][request] = self._hints(request, free, 0)
+        return family
 
     def _hints(self, request: int, free: Mapping[int, int], reusable: CpuSet) -> AmountFamily:
         width = min(bisect_left(self._largest, request) + 1, len(self._largest))
@@ -207,8 +207,8 @@ class CpuProvider(Provider[CpuLedger]):
         return {CPU: Need(count, ledger.free)} if count else {}
 
     def hints(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> HintsByResource:
-        found = self.pod_hints(ledger, pod) if container is None else self.container_hints(ledger, pod, container)
-        return None if found is None else {CPU: found}
+        hints = self.pod_hints(ledger, pod) if container is None else self.container_hints(ledger, pod, container)
+        return None if hints is None else {CPU: hints}
 
     def container_hints(self, ledger: CpuLedger, pod: Pod, container: Container) -> CpuHints | None:
         count = self.exclusive_cpus(pod, container)
@@ -229,12 +229,12 @@ class CpuProvider(Provider[CpuLedger]):
         if owned:
             return self._hints_for_owned(owned, count)
         for container in pod.all_containers:
-            own = ledger.holds(pod.uid, container.name)
-            if own is None:
+            container_cpus = ledger.holds(pod.uid, container.name)
+            if container_cpus is None:
                 continue
-            if own.bit_count() != self.exclusive_cpus(pod, container):
+            if container_cpus.bit_count() != self.exclusive_cpus(pod, container):
                 return NO_HINTS
-            owned |= own
+            owned |= container_cpus
         if owned.bit_count() == count:
             return self._hints_for_owned(owned, count)
         return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid) | owned)

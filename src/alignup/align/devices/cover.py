@@ -53,7 +53,7 @@ def are_nested(masks: Collection[NodeSet]) -> bool:
     nodes = bits.of(node for mask in masks for node in bits.members(mask))
     if len(masks) > max(0, 2 * nodes.bit_count() - 1):
         return False  # too many different sets to be nested
-    return all(one & other in {0, one, other} for one, other in combinations(masks, 2))
+    return all(mask & other in {0, mask, other} for mask, other in combinations(masks, 2))
 
 
 def _richest(gains: Iterable[int], need: int) -> int:

@@ -95,10 +95,10 @@ def device_family(
         for mask in groups:
             weights[mask] = weights.get(mask, 0) + heavy
     width = inventory.min_width(need, resource=resource)
-    found: AmountFamily | CoverageFamily
+    family: AmountFamily | CoverageFamily
     if cover.are_single_nodes(weights):
         amounts = {node: weights.get(1 << node, 0) for node in inventory.on}
-        found = AmountFamily(amounts, wanted, preferred_width=width)
+        family = AmountFamily(amounts, wanted, preferred_width=width)
     else:
-        found = CoverageFamily(weights, wanted, nodes=inventory.nodes, preferred_width=width, source=resource)
-    return found if found.min_width else None
+        family = CoverageFamily(weights, wanted, nodes=inventory.nodes, preferred_width=width, source=resource)
+    return family if family.min_width else None

@@ -98,11 +98,11 @@ class DeviceProvider(Provider[DeviceLedger]):
             reusable: Mapping[str, Collection[str]] = {}
         else:
             held, reusable = ledger.holds(pod.uid, container.name), ledger.reusable_by(pod.uid)
-        found: dict[str, AnyHints] = {}
+        hints: dict[str, AnyHints] = {}
         for resource, count in requested.items():
-            own, again = held.get(resource, ()), reusable.get(resource, ())
-            found[resource] = _hints(ledger, resource, count, held=own, reusable=again)
-        return found
+            held_ids, reusable_ids = held.get(resource, ()), reusable.get(resource, ())
+            hints[resource] = _hints(ledger, resource, count, held=held_ids, reusable=reusable_ids)
+        return hints
 
     def allocate(self, ledger: DeviceLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> DeviceLedger:
         """Allocate near the nodes of *affinity* first; like the kubelet, nothing to a pod as a whole."""
@@ -122,10 +122,10 @@ class DeviceProvider(Provider[DeviceLedger]):
                 chosen[resource] = picked
         if needed:
             raise PreferencesNeededError(tuple(needed))
-        given = ledger.give(pod.uid, container.name, devices=chosen)
-        if not pod.init and given.reusable is None:
-            return given
-        return given.with_reusable(pod.uid, _reusable_after(given, pod, container, requested))
+        after = ledger.give(pod.uid, container.name, devices=chosen)
+        if not pod.init and after.reusable is None:
+            return after
+        return after.with_reusable(pod.uid, _reusable_after(after, pod, container, requested))
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
         return ledger.take_back(uid)
@@ -286,11 +286,11 @@ def _reusable_after(
     reusable = dict(ledger.reusable_by(pod.uid))
     if not ends and not reusable:
         return reusable
-    own = ledger.holds(pod.uid, container.name)
+    held = ledger.holds(pod.uid, container.name)
     for resource in requested:
-        if resource not in own:
+        if resource not in held:
             continue
-        ids = own[resource]
+        ids = held[resource]
         before = reusable.pop(resource, frozenset())
         after = before.union(ids) if ends else before.difference(ids)
         if after:

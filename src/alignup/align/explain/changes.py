@@ -71,8 +71,10 @@ class RequestChange:
             return host, replace(pod, resources=self._changed(pod.resources))
         init, containers = (
             tuple(
-                replace(one, resources=self._changed(one.resources)) if one.name == self.container else one
-                for one in group
+                replace(container, resources=self._changed(container.resources))
+                if container.name == self.container
+                else container
+                for container in group
             )
             for group in (pod.init, pod.containers)
         )
@@ -217,9 +219,9 @@ class ReservationChange:
         if self.shares:
             was, now = map(sentences.format_quantity, (self.was, self.now))
             total = f"reserve {now} instead of {was} of {self.resource} in total, in reservedMemory"
-            what = f"move reservedMemory ({self.resource}):" if self.moved else total
+            action = f"move reservedMemory ({self.resource}):" if self.moved else total
             drain = "(drain the node first: memory_manager_state records the old reservation)"
-            return f"{what} {_and(map(str, self.shares))} {drain}"
+            return f"{action} {_and(map(str, self.shares))} {drain}"
         if self.listed:
             was, now = (bits.show(cpus) or "none" for cpus in self.listed)
             return f"set reservedSystemCPUs to {now} instead of {was}"
@@ -312,8 +314,12 @@ class Proposal(NamedTuple):
             "sentence": self.describe(ledger),
             "changes": [change.to_document(ledger) for change in self.changes],
             "placements": [
-                {"container": one.container, "nodes": sentences.node_list(one.hint.nodes), "given": one.as_text()}
-                for one in self.decision.placements
+                {
+                    "container": placement.container,
+                    "nodes": sentences.node_list(placement.hint.nodes),
+                    "given": placement.as_text(),
+                }
+                for placement in self.decision.placements
             ],
         }
 

@@ -39,11 +39,13 @@ def setting_changes(what_if: WhatIf) -> Iterator[Proposal]:
     candidates = _candidates(what_if)
     found_single = False
     for alternatives in candidates:
-        found = what_if.first((setting,) for setting in alternatives)
-        found_single = found_single or bool(found)
-        yield from found
+        proposals = what_if.first((setting,) for setting in alternatives)
+        found_single = found_single or bool(proposals)
+        yield from proposals
     if not found_single:
-        yield from what_if.first(both for one, other in combinations(candidates, 2) for both in product(one, other))
+        yield from what_if.first(
+            pair for first, second in combinations(candidates, 2) for pair in product(first, second)
+        )
 
 
 def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
@@ -76,7 +78,7 @@ def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
     """The smallest change for CPUs and for each type of memory that admits the pod, where there is one."""
     yield from _first(what_if, CPU, _fewer_cpus(what_if))
     pod = what_if.pod
-    all_resources = (pod.resources, *(one.resources for one in pod.all_containers))
+    all_resources = (pod.resources, *(container.resources for container in pod.all_containers))
     requested = {name for resources in all_resources for name in resources.requests}
     for type_ in sorted(name for name in requested if name == MEMORY or names.is_hugepages(name)):
         yield from _first(what_if, type_, _moved(what_if, type_)) or _first(what_if, type_, _reduced(what_if, type_))
@@ -84,7 +86,7 @@ def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
 
 def _first(what_if: WhatIf, resource: str, reservations: Iterable[ReservationChange]) -> tuple[Proposal, ...]:
     beyond = f"Only the {MAX_TRIED} smallest changes of the {resource} reservation were tried."
-    return what_if.first(((one,) for one in reservations), limit=MAX_TRIED, beyond=beyond)
+    return what_if.first(((reservation,) for reservation in reservations), limit=MAX_TRIED, beyond=beyond)
 
 
 def _fewer_cpus(what_if: WhatIf) -> Iterator[ReservationChange]:

@@ -43,23 +43,26 @@ def find_remedies(
     rejection = what_if.decision.rejection
     if rejection is None or (rejection.provider == "host" and not rejection.shortfalls):
         return Remedies()  # admitted, or made for another operating system
-    found: list[Proposal] = []
-    for what, ways in _sections(what_if):
+    proposals: list[Proposal] = []
+    for section, candidates in _sections(what_if):
         try:
-            found.extend(ways)  # keeps what was found before a timeout
+            proposals.extend(candidates)  # keeps what was found before a timeout
         except SearchTimeoutError:
-            what_if.note_unsearched(f"Time ran out before all {what} were tried.")
-    return Remedies(tuple(sorted(found, key=_usefulness)), tuple(what_if.unsearched))
+            what_if.note_unsearched(f"Time ran out before all {section} were tried.")
+    return Remedies(tuple(sorted(proposals, key=_usefulness)), tuple(what_if.unsearched))
 
 
 def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
     """Everything to search, by name: what is likely and quick first."""
     rejection = what_if.decision.rejection
-    short = {one.resource for one in rejection.shortfalls} if rejection else set()
+    short = {shortfall.resource for shortfall in rejection.shortfalls} if rejection else set()
     # The sort is stable: resources that fell short come first, the others keep the pod's order.
-    asked = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda one: one.resource not in short)
-    amounts = [(f"other amounts of {one.resource} for {one.subject}", nearest_amounts(what_if, one)) for one in asked]
-    likely = len([one for one in asked if one.resource in short])
+    requests = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda request: request.resource not in short)
+    amounts = [
+        (f"other amounts of {request.resource} for {request.subject}", nearest_amounts(what_if, request))
+        for request in requests
+    ]
+    likely = len([request for request in requests if request.resource in short])
     yield from amounts[:likely]
     yield "other settings", setting_changes(what_if)
     yield from amounts[likely:]

@@ -117,7 +117,9 @@ def describe_allocation(placement: Placement) -> str:
 
 def describe_allocations(placements: Sequence[Placement]) -> str:
     """The allocations of several containers in one line; those in the shared CPU pool are listed together."""
-    parts = [f"{placement.container}: {own}" for placement in placements if (own := _exclusive(placement))]
+    parts = [
+        f"{placement.container}: {allocation}" for placement in placements if (allocation := _exclusive(placement))
+    ]
     sharing = [placement.container for placement in placements if not _exclusive(placement)]
     if sharing:
         parts.append(f"{', '.join(sharing)}: {_SHARED_POOL}")
@@ -188,27 +190,27 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
 def _memory_without_hints(step: MergeStep) -> list[str]:
     """Memory that fits on no set of NUMA nodes, which the kubelet notices only when it allocates."""
     requested = [resource for resource in step.resources if has_no_hints(resource)]
-    found = []
+    sentences = []
     for resource in requested:
         name, request, free = resource.resource or "", resource.request or 0, resource.free or {}
         most, total = max(free.values(), default=0), sum(free.values())
         if total < request:
             missing = f"{format_quantity(total)} free, {format_quantity(request - total)} short"
-            found.append(f"{format_amount(name, request)}: all NUMA nodes together have {missing}")
+            sentences.append(f"{format_amount(name, request)}: all NUMA nodes together have {missing}")
         elif most < request:
-            found.append(
+            sentences.append(
                 f"{format_amount(name, request)}: no NUMA node has that much free ({format_quantity(most)} at most), "
                 "and nodes form a group only while no container holds memory on them, or if they form it already"
             )
-    if requested and not found:
-        amounts = " and ".join(format_amount(one.resource or "", one.request or 0) for one in requested)
-        found.append(f"{amounts}: not free on the same NUMA nodes")
-    return found
+    if requested and not sentences:
+        amounts = " and ".join(format_amount(resource.resource or "", resource.request or 0) for resource in requested)
+        sentences.append(f"{amounts}: not free on the same NUMA nodes")
+    return sentences
 
 
 def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
     """The policy accepts no set of NUMA nodes: what is missing on each, and which nodes each resource prefers."""
-    resources = [one for one in step.resources if one.resource and not one.has_no_preference]
+    resources = [resource for resource in step.resources if resource.resource and not resource.has_no_preference]
     for resource in resources if policy is Policy.SINGLE_NUMA_NODE else ():
         width = _preferred_width(resource)
         if resource.request is not None and width > 1:
@@ -251,7 +253,7 @@ def _preferred_width(resource: ResourceHints) -> int:
 
 def _conflicting_preferences(resources: Sequence[ResourceHints]) -> Iterator[str]:
     shown = [(resource.resource, *shown_hints(resource)) for resource in resources]
-    impossible = [one for one in shown if not one[1] and not one[2]]
+    impossible = [entry for entry in shown if not entry[1] and not entry[2]]
     for name, hints, hidden in impossible or shown:
         preferred = [hint.nodes for hint in hints if hint.preferred]
         if preferred:

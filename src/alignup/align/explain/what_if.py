@@ -59,9 +59,9 @@ class WhatIf:
         """The first valid proposal of *candidates*, if any; *beyond* is noted if there are more than *limit*."""
         left = iter(candidates)
         for changes in islice(left, limit):
-            found = self.propose(*changes)
-            if found and is_valid(found):
-                return (found,)
+            proposal = self.propose(*changes)
+            if proposal and is_valid(proposal):
+                return (proposal,)
         if next(left, None) is not None:
             self.note_unsearched(beyond)
         return ()

@@ -70,7 +70,7 @@ def lowest_nodes(nodes: Sequence[tuple[int, NodeAmounts]], need: NodeAmounts, *,
         size = left - 1 + bisect_left(range(left, size), 1, key=lambda size: is_enough(held[:size], need, count=left))
         node, amounts = nodes[size]
         chosen |= 1 << node
-        need = tuple(wanted - own for wanted, own in zip(need, amounts, strict=True))
+        need = tuple(wanted - amount for wanted, amount in zip(need, amounts, strict=True))
     return chosen
 
 
@@ -138,7 +138,7 @@ class _Cover:
         while left:  # there are more nodes
             amounts = next(richest)
             taken = min(self.copies[amounts], left)
-            missing = [wanted - taken * own for wanted, own in zip(missing, amounts, strict=True)]
+            missing = [wanted - taken * amount for wanted, amount in zip(missing, amounts, strict=True)]
             left -= taken
         return missing
 
@@ -160,7 +160,7 @@ class _Cover:
                 return False
             amounts = choices[start]
             for taken in range(min(copies[start], left), -1, -1):
-                short = tuple(max(0, wanted - taken * own) for wanted, own in zip(missing, amounts, strict=False))
+                short = tuple(max(0, wanted - taken * amount) for wanted, amount in zip(missing, amounts, strict=False))
                 if completes(start + 1, left - taken, short):
                     return True
             self.failed.add(state)

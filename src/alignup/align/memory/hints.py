@@ -108,10 +108,10 @@ class MemoryHintFamily:
 
     def best(self, start: NodeSet = 0) -> NodeSet | None:
         """Of the sets that fit and contain *start*, the one with the fewest nodes, then the lowest."""
-        found = [mask for mask in self.fixed_sets if not start & ~mask]
+        sets = [mask for mask in self.fixed_sets if not start & ~mask]
         if grown := self._grow(start):
-            found.append(grown)
-        return min(found, key=lambda mask: (mask.bit_count(), mask), default=None)
+            sets.append(grown)
+        return min(sets, key=lambda mask: (mask.bit_count(), mask), default=None)
 
     def _grow(self, start: NodeSet) -> NodeSet:
         """The best set that grows from *start*; empty if there is none."""
@@ -128,7 +128,7 @@ class MemoryHintFamily:
         """The missing amount of each type on *nodes*; negative if they hold more."""
         missing = self.need
         for node in bits.members(nodes):
-            missing = tuple(wanted - own for wanted, own in zip(missing, self.amounts[node], strict=True))
+            missing = tuple(wanted - amount for wanted, amount in zip(missing, self.amounts[node], strict=True))
         return missing
 
 
@@ -163,14 +163,14 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
     preferred_width = 1 if one_is_enough else 0
     if not one_is_enough and len(idle) < len(ledger.nodes):
         idle_tables = [node.tables for node in ledger.nodes.values()]
-        all_idle = [tuple([own.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for own in idle_tables]
+        all_idle = [tuple([tables.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for tables in idle_tables]
         preferred_width = cover.fewest_nodes(all_idle, wanted) or 0
     if groups:
         fixed_sets += [mask for mask in groups if mask not in fixed_sets and _group_fits(ledger, mask, need, pod=pod)]
-    found = MemoryHintFamily(
+    family = MemoryHintFamily(
         idle, wanted, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets), enough_alone=enough_alone
     )
-    return found if found.min_width else None
+    return family if family.min_width else None
 
 
 def _group_fits(ledger: MemoryLedger, nodes: NodeSet, need: Sizes, *, pod: str) -> bool:

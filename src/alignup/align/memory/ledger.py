@@ -69,10 +69,12 @@ class MemoryLedger:
         """The idle machine; *reserved* is node → type → bytes. As in the kubelet, reserving too much wraps around."""
         idle = {}
         for node in sorted(nodes, key=lambda node: node.id):
-            own = reserved.get(node.id, {})
-            tables = {pages.resource: _table(pages.bytes, own.get(pages.resource, 0)) for pages in node.hugepages}
+            node_reserved = reserved.get(node.id, {})
+            tables = {
+                pages.resource: _table(pages.bytes, node_reserved.get(pages.resource, 0)) for pages in node.hugepages
+            }
             hugepages = sum(pages.bytes for pages in node.hugepages)
-            tables[MEMORY] = _table(node.memory or 0, own.get(MEMORY, 0), hugepages)
+            tables[MEMORY] = _table(node.memory or 0, node_reserved.get(MEMORY, 0), hugepages)
             idle[node.id] = NodeMemory(1 << node.id, 0, tables)
         return MemoryLedger(idle)
 
@@ -198,10 +200,10 @@ class MemoryLedger:
             known = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
             for node in bits.members(block.nodes):
                 if node not in nodes or not known:
-                    what = "memory resource" if node in nodes else "the NUMA"
+                    missing = "memory resource" if node in nodes else "the NUMA"
                     raise StateError(
                         f"[memorymanager] (pod: {pod}, container: {container}) "
-                        f"the memory assignment uses {what} that does not exist"
+                        f"the memory assignment uses {missing} that does not exist"
                     )
             _charge(nodes, (block,), [block.size])
         if not _same(self.nodes, nodes):
@@ -261,9 +263,9 @@ def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
     for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         node = nodes[id_]
         table = node.tables.get(block.type, EMPTY_TABLE)
-        given = min(size, table.reserved)
-        size -= given
-        tables = {**node.tables, block.type: table.take(-given)} if given else node.tables
+        released = min(size, table.reserved)
+        size -= released
+        tables = {**node.tables, block.type: table.take(-released)} if released else node.tables
         left = node.assignments - 1
         nodes[id_] = NodeMemory(node.cells if left else 1 << id_, left, tables)
 

@@ -96,9 +96,9 @@ class MemoryProvider(Provider[MemoryLedger]):
         if pod.has_pod_level_resources and _empty_shared_pool(pod, need):
             return dict.fromkeys(need, ())
         held = ledger.held.get(pod.uid, {})
-        for one in pod.all_containers:
-            if one.name in held:
-                return _hints_for_held(held[one.name], need)
+        for other in pod.all_containers:
+            if other.name in held:
+                return _hints_for_held(held[other.name], need)
         return _hints(ledger, need, pod=pod.uid)
 
     def allocate(self, ledger: MemoryLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> MemoryLedger:
@@ -204,13 +204,13 @@ def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
     spent = dict.fromkeys(budget, 0)
     has_shared = False
     for container in pod.all_containers:
-        own = _own(pod, container)
+        requested = _own(pod, container)
         lasting = container.name not in pod.ordinary_init
-        if own and lasting:
-            spent = {type_: size + own.get(type_, 0) for type_, size in spent.items()}
+        if requested and lasting:
+            spent = {type_: size + requested.get(type_, 0) for type_, size in spent.items()}
         elif lasting:
             has_shared = True
-        elif not own and (type_ := _used_up(spent, budget)):
+        elif not requested and (type_ := _used_up(spent, budget)):
             return f"pod rejected, pod has shared init containers but no {type_} available for them"
     if has_shared and (type_ := _used_up(spent, budget)):
         return (
@@ -229,12 +229,12 @@ def _shares(pod: Pod, budget: Sizes) -> dict[str, Sizes]:
     shares: dict[str, Sizes] = {}
     pool = dict(budget)
     for container in pod.all_containers:
-        own = _own(pod, container)
+        requested = _own(pod, container)
         if container.name not in pod.ordinary_init:
-            pool = {type_: max(0, size - own.get(type_, 0)) for type_, size in pool.items()}
+            pool = {type_: max(0, size - requested.get(type_, 0)) for type_, size in pool.items()}
         # An ordinary init container runs before the containers, beside the sidecars started so far.
-        shares[container.name] = pool if not own and container.name in pod.ordinary_init else own
-    return {name: own or pool for name, own in shares.items()}
+        shares[container.name] = pool if not requested and container.name in pod.ordinary_init else requested
+    return {name: share or pool for name, share in shares.items()}
 
 
 def _own(pod: Pod, container: Container) -> Sizes:

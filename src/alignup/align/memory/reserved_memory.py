@@ -73,14 +73,14 @@ def reserved_by_node(
 
 def excess_reservations(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> tuple[str, ...]:
     """One sentence for each node and type with more *reserved* than it has, which the kubelet does not check."""
-    found = []
+    sentences = []
     for node in nodes:
         capacity = _capacity(node)
         for type_, size in sorted(reserved.get(node.id, {}).items()):
             if type_ in capacity and size > capacity[type_]:
                 has = _format(capacity[type_])
-                found.append(f"{_format(size)} of {type_} is reserved on NUMA node {node.id}, which has {has}")
-    return tuple(found)
+                sentences.append(f"{_format(size)} of {type_} is reserved on NUMA node {node.id}, which has {has}")
+    return tuple(sentences)
 
 
 def propose_reserved_memory(reservation: Amounts, view: KubeletView) -> tuple[ReservedMemory, ...]:

@@ -73,10 +73,10 @@ def merge(
             width = min_width
     budget = WorkBudget(work_limit)
     try:
-        found = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
-        if found:
-            runners_up = tuple(found[1:MAX_RESULTS])
-            return MergeResult(found[0], True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
+        preferred = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
+        if preferred:
+            runners_up = tuple(preferred[1:MAX_RESULTS])
+            return MergeResult(preferred[0], True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
         every: list[Hints] = [*lists, *families]
         if nodes.bit_count() <= dense:
             return _best_on_few_nodes(every, width, nodes=nodes, distances=distances)
@@ -150,10 +150,10 @@ def _preferred_by_families(
     for width in range(max(at_least, 2), widths.bit_length()):
         if widths >> width & 1:
             query = SearchQuery(width, among, completing_nodes, accept, promising, budget)
-            found = set(find_best(query, distances))
-            found.update(mask for mask in fixed_sets if mask.bit_count() == width)
-            if found:
-                return _narrowest(found, distances)
+            results = set(find_best(query, distances))
+            results.update(mask for mask in fixed_sets if mask.bit_count() == width)
+            if results:
+                return _narrowest(results, distances)
     return []
 
 
@@ -200,16 +200,16 @@ def _best_not_preferred(
 
 def _best_of(reachable: Collection[NodeSet], width: int, *, nodes: NodeSet, distances: Distances | None) -> MergeResult:
     rule = MergeRule.AT_TARGET
-    found = [mask for mask in reachable if mask.bit_count() == width]
-    if not found:
+    best = [mask for mask in reachable if mask.bit_count() == width]
+    if not best:
         for candidate, rule in _widths(width, nodes.bit_count()):  # noqa: B007 - the last rule is used below
-            found = [mask for mask in reachable if mask.bit_count() == candidate]
-            if found:
+            best = [mask for mask in reachable if mask.bit_count() == candidate]
+            if best:
                 break
         else:
             return _nothing(nodes, width)
-    found = _in_order(found, distances)
-    return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:MAX_RESULTS]))
+    best = _in_order(best, distances)
+    return MergeResult(best[0], preferred=False, width=width, rule=rule, runners_up=tuple(best[1:MAX_RESULTS]))
 
 
 def _search(
@@ -233,9 +233,9 @@ def _search(
     first = inputs[0]
     single = None if len(inputs) > 1 or isinstance(first, HintList) or first.fixed_sets else first
     for candidate, rule in _widths(width, among.bit_count()):
-        found = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, budget), distances)
-        if found:
-            return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:]))
+        best = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, budget), distances)
+        if best:
+            return MergeResult(best[0], preferred=False, width=width, rule=rule, runners_up=tuple(best[1:]))
     return _nothing(nodes, width)
 
 

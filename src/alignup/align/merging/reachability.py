@@ -131,9 +131,13 @@ def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, bu
             supersets = {mask & nodes for mask in hints.masks if not target & ~mask}
             if hints.anywhere is not None:
                 supersets.add(nodes)
-            found = {mask & other for mask in fixed for other in supersets}
+            intersections = {mask & other for mask in fixed for other in supersets}
             # Whatever a superset reaches, its subset reaches too.
-            fixed = {mask for mask in found if not any(other != mask and other & mask == other for other in found)}
+            fixed = {
+                mask
+                for mask in intersections
+                if not any(other != mask and other & mask == other for other in intersections)
+            }
         else:
             families.append(hints)
     return any(_families_reach(families, mask, target, [], budget) for mask in fixed)

@@ -62,15 +62,15 @@ def find_best(query: SearchQuery, distances: Distances | None) -> list[NodeSet]:
 def _find_lowest(query: SearchQuery) -> list[NodeSet]:
     """The set with the smallest value, and the next ones that differ only in their lowest node."""
     for partial, below in _partial_sets(query, 0, query.among, query.width - 1):
-        found: list[NodeSet] = []
+        results: list[NodeSet] = []
         for node in bits.members(query.completing_nodes(partial) & below):
             query.budget.spend()
             if query.accept(partial | 1 << node):
-                found.append(partial | 1 << node)
-                if len(found) == MAX_RESULTS:
+                results.append(partial | 1 << node)
+                if len(results) == MAX_RESULTS:
                     break
-        if found:
-            return found
+        if results:
+            return results
     return []
 
 

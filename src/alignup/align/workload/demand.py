@@ -39,13 +39,13 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
     sidecars: dict[str, Amount] = {}
     starting: dict[str, Amount] = {}
     for container in pod.init:
-        own = amounts(container)
+        requested = amounts(container)
         if container.restartable:
-            _add(together, own)
-            _add(sidecars, own)
+            _add(together, requested)
+            _add(sidecars, requested)
             _raise_to(starting, sidecars)
         else:
-            beside = dict(own)
+            beside = dict(requested)
             _add(beside, sidecars)
             _raise_to(starting, beside)
     _raise_to(together, starting)
@@ -54,7 +54,7 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
 
 def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
     """The total requests of *pod*, optionally without pod-level resources or overhead."""
-    total = aggregate(pod, lambda one: one.resources.requests)
+    total = aggregate(pod, lambda container: container.resources.requests)
     if pod_level and pod.has_pod_level_resources:
         total |= pod_level_amounts(pod.resources.requests)
     if overhead:
@@ -64,7 +64,7 @@ def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict
 
 def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
     """The total limits of *pod*; overhead raises a limit but never creates one."""
-    total = aggregate(pod, lambda one: one.resources.limits)
+    total = aggregate(pod, lambda container: container.resources.limits)
     if pod_level:
         total |= pod_level_amounts(pod.resources.limits)
     if overhead:
@@ -137,7 +137,7 @@ def exclusive_cpus(pod: Pod, container: Container | None, *, pod_level_managers:
         return 0 if whole and container.resources.qos is not QoS.GUARANTEED else container.resources.whole_cpus
     if whole:
         return pod.resources.whole_cpus
-    return aggregate(pod, lambda one: {CPU: one.resources.whole_cpus}).get(CPU, 0)
+    return aggregate(pod, lambda each: {CPU: each.resources.whole_cpus}).get(CPU, 0)
 
 
 def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = False) -> Mapping[str, int]:
@@ -152,7 +152,7 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
         return {} if whole and container.resources.qos is not QoS.GUARANTEED else _bytes(container.resources)
     if whole:
         return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
-    total = aggregate(pod, lambda one: _bytes(one.resources))
+    total = aggregate(pod, lambda each: _bytes(each.resources))
     named = {name for container in pod.containers for name in container.resources.requests}
     return {name: size for name, size in total.items() if name in named}
 

@@ -142,10 +142,10 @@ class Pod:
 
     @cached_property
     def has_pod_level_resources(self) -> bool:
-        own = self.resources
-        if not own.requests and not own.limits:
+        resources = self.resources
+        if not resources.requests and not resources.limits:
             return False
-        return any(map(names.is_pod_level, own.requests)) or any(map(names.is_pod_level, own.limits))
+        return any(map(names.is_pod_level, resources.requests)) or any(map(names.is_pod_level, resources.limits))
 
     @cached_property
     def qos(self) -> QoS:
@@ -159,8 +159,8 @@ class Pod:
             return self.resources.qos
         common: QoS | None = None
         for container in self.all_containers:
-            own = container.resources.qos
-            if common is not None and own is not common:
+            qos = container.resources.qos
+            if common is not None and qos is not common:
                 return QoS.BURSTABLE
-            common = own
+            common = qos
         return common or QoS.BEST_EFFORT
