@@ -25,7 +25,7 @@ HOPELESS = [MergeInput("cpu", IMPOSSIBLE)]
 
 
 @pytest.mark.parametrize(
-    ("policy", "said", "nodes", "preferred", "admitted"),
+    ("policy", "inputs", "nodes", "preferred", "admitted"),
     [
         pytest.param("none", APART, None, False, True, id="none merges nothing and admits"),
         pytest.param("best-effort", ALIGNED, [1], True, True, id="best-effort takes what is aligned"),
@@ -47,8 +47,8 @@ HOPELESS = [MergeInput("cpu", IMPOSSIBLE)]
         pytest.param("restricted", HOPELESS, [0, 1], False, False, id="restricted rejects what cannot be placed"),
     ],
 )
-def test_each_policy_accepts_its_own_results(policy, said, nodes, preferred, admitted):
-    verdict = apply_policy(Policy(policy), said, nodes=3)
+def test_each_policy_accepts_its_own_results(policy, inputs, nodes, preferred, admitted):
+    verdict = apply_policy(Policy(policy), inputs, nodes=3)
 
     assert verdict.hint == Hint(None if nodes is None else bits.of(nodes), preferred)
     assert verdict.admitted is admitted
@@ -73,17 +73,17 @@ def test_a_family_prefers_the_single_nodes_that_its_list_prefers(data):
 @given(st.data())
 def test_single_numa_node_agrees_with_the_whole_product(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
 
-    verdict = apply_policy(Policy.SINGLE_NUMA_NODE, said, nodes=nodes)
+    verdict = apply_policy(Policy.SINGLE_NUMA_NODE, inputs, nodes=nodes)
 
     kept = [
         [
             hint
-            for hint in naive_merge.all_hints(one)
+            for hint in naive_merge.all_hints(merge_input)
             if hint.preferred and (hint.nodes is None or hint.nodes.bit_count() == 1)
         ]
-        for one in said
+        for merge_input in inputs
     ]
     expected = naive_merge.merge([MergeInput("x", HintList.of(hints)) for hints in kept], nodes=nodes)
     assert verdict.admitted is expected.preferred
@@ -93,12 +93,12 @@ def test_single_numa_node_agrees_with_the_whole_product(data):
 @given(st.data())
 def test_restricted_admits_only_what_is_preferred_and_single_numa_node_less_still(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    lenient = apply_policy(Policy.BEST_EFFORT, said, nodes=nodes, distances=distances)
-    strict = apply_policy(Policy.RESTRICTED, said, nodes=nodes, distances=distances)
-    strictest = apply_policy(Policy.SINGLE_NUMA_NODE, said, nodes=nodes, distances=distances)
+    lenient = apply_policy(Policy.BEST_EFFORT, inputs, nodes=nodes, distances=distances)
+    strict = apply_policy(Policy.RESTRICTED, inputs, nodes=nodes, distances=distances)
+    strictest = apply_policy(Policy.SINGLE_NUMA_NODE, inputs, nodes=nodes, distances=distances)
 
     assert lenient.admitted
     assert lenient.hint == strict.hint

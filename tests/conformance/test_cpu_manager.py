@@ -69,8 +69,8 @@ def overlooked(manager: "Manager", applied: AppliedCpusets) -> str | None:
 
 def sharers_first(manager: "Manager") -> bool:
     ledger, names = manager.trace.ledger, manager.applied.ids
-    own = [ledger.holds(*names[id_]) is not None for id_, _ in manager.updates]
-    return own == sorted(own)
+    exclusive = [ledger.holds(*names[id_]) is not None for id_, _ in manager.updates]
+    return exclusive == sorted(exclusive)
 
 
 class Scripted:
@@ -142,7 +142,9 @@ class Manager:
 
     def listed(self, *, problem: bool) -> list[str]:
         """The containers that the pass updated, and those it failed to update."""
-        return [f"{one.uid}/{one.container}={one.id}" for one in self.results if bool(one.problem) is problem]
+        return [
+            f"{result.uid}/{result.container}={result.id}" for result in self.results if bool(result.problem) is problem
+        ]
 
     def last_update(self) -> dict[str, dict[str, CpuSet]]:
         last: dict[str, dict[str, CpuSet]] = defaultdict(dict)

@@ -31,8 +31,8 @@ def test_every_distance_can_be_read_from_the_table(known):
     assert sorted(home) == list(known.ids)
     for a in known.ids:
         for b in known.ids:
-            own, _, inside = table.cells[home[a]][home[b]].partition("/")
-            assert known.between(a, b) == int(inside if inside and a != b else own)
+            to_itself, _, inside = table.cells[home[a]][home[b]].partition("/")
+            assert known.between(a, b) == int(inside if inside and a != b else to_itself)
 
 
 def test_nodes_with_equal_distances_share_a_row():

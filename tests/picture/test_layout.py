@@ -111,7 +111,7 @@ def test_the_model_caches_and_names_of_devices_are_shown():
     machine = parse("numa:1(memory=1GiB) core:2 pu:1")
     machine = replace(machine, pci=pci, model="AMD EPYC 9654", caches=(("L1d", 32 << 10), ("L3", 32 << 20)))
 
-    found = layout_machine(machine)
+    layout = layout_machine(machine)
 
-    assert found.facts[:2] == ("AMD EPYC 9654", "caches L1d 32 KiB, L3 32 MiB")
-    assert found.boxes[0].pci == ("display GPU 0", "network eth0/mlx5_0", "storage nvme0")
+    assert layout.facts[:2] == ("AMD EPYC 9654", "caches L1d 32 KiB, L3 32 MiB")
+    assert layout.boxes[0].pci == ("display GPU 0", "network eth0/mlx5_0", "storage nvme0")

@@ -88,9 +88,9 @@ def test_a_single_family_directs_the_search():
     """The lower nodes have nothing, so sets of them are skipped."""
     family = AmountFamily({node: int(node > 5) for node in range(12)}, 4, preferred_width=2)
 
-    found = merge([MergeInput("cpu", family)], nodes=(1 << 12) - 1)
+    merged = merge([MergeInput("cpu", family)], nodes=(1 << 12) - 1)
 
-    assert (found.nodes, found.preferred, found.rule) == (0b1111 << 6, False, MergeRule.AT_TARGET)
+    assert (merged.nodes, merged.preferred, merged.rule) == (0b1111 << 6, False, MergeRule.AT_TARGET)
 
 
 def test_closer_nodes_win_among_sets_of_one_width():
@@ -107,49 +107,49 @@ def test_closer_nodes_win_among_sets_of_one_width():
 @given(st.data())
 def test_explicit_lists_merge_as_the_whole_product_does(data):
     nodes = data.draw(node_sets(most=4))
-    said = [MergeInput("x", data.draw(lists(nodes, unknown_nodes=True))) for _ in range(data.draw(st.integers(0, 4)))]
+    inputs = [MergeInput("x", data.draw(lists(nodes, unknown_nodes=True))) for _ in range(data.draw(st.integers(0, 4)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
-        assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
+        assert merge(inputs, nodes=nodes, distances=distances, dense=dense).hint == expected
 
 
 @given(st.data())
 def test_families_merge_as_the_whole_product_of_their_lists_does(data):
     nodes = data.draw(node_sets(most=4))
-    said = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
-        assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
+        assert merge(inputs, nodes=nodes, distances=distances, dense=dense).hint == expected
 
 
 @given(st.data())
 def test_families_and_lists_mix(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
-        assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
+        assert merge(inputs, nodes=nodes, distances=distances, dense=dense).hint == expected
 
 
 @settings(max_examples=examples(30))
 @given(st.data())
 def test_above_eight_nodes_the_search_equals_counting(data):
     nodes = data.draw(node_sets(least=9, most=10))
-    said = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     assert (
-        merge(said, nodes=nodes, distances=distances).hint
-        == merge(said, nodes=nodes, distances=distances, dense=10).hint
+        merge(inputs, nodes=nodes, distances=distances).hint
+        == merge(inputs, nodes=nodes, distances=distances, dense=10).hint
     )
 
 
@@ -157,26 +157,30 @@ def test_above_eight_nodes_the_search_equals_counting(data):
 def test_the_order_of_inputs_does_not_matter(data):
     """A merged set depends on what was said, not on who spoke first."""
     nodes = data.draw(node_sets(most=5))
-    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(2, 4)))]
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(2, 4)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    shuffled = data.draw(st.permutations(said))
+    shuffled = data.draw(st.permutations(inputs))
 
-    assert merge(said, nodes=nodes, distances=distances).hint == merge(shuffled, nodes=nodes, distances=distances).hint
+    assert (
+        merge(inputs, nodes=nodes, distances=distances).hint == merge(shuffled, nodes=nodes, distances=distances).hint
+    )
 
 
 @given(st.data())
 def test_runners_up_are_real_distinct_and_bounded(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
 
-    merged = merge(said, nodes=nodes)
+    merged = merge(inputs, nodes=nodes)
 
     assert len(merged.runners_up) <= 3
     assert len({merged.nodes, *merged.runners_up}) == 1 + len(merged.runners_up)
     assert {mask.bit_count() for mask in merged.runners_up} <= {merged.nodes.bit_count()}
     if not merged.preferred:
-        assert set(merged.runners_up) <= set(reachability.count_reachable_sets([options for _, options in said], nodes))
+        assert set(merged.runners_up) <= set(
+            reachability.count_reachable_sets([options for _, options in inputs], nodes)
+        )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 70])
@@ -205,7 +209,7 @@ def test_contrived_hints_on_many_nodes_end_in_a_clear_error():
     with pytest.raises(WorkLimitError, match=r"vendor\.com/r0, vendor\.com/r1") as caught:
         merge(lists, nodes=nodes, work_limit=10_000)
 
-    assert caught.value.sources == tuple(one.name for one in lists)
+    assert caught.value.sources == tuple(merge_input.name for merge_input in lists)
 
 
 def test_up_to_sixteen_nodes_no_hints_are_too_contrived():

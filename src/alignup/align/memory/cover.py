@@ -144,7 +144,9 @@ class _Cover:
 
     def _search(self, weights: NodeAmounts, work_limit: int) -> bool:
         """Try all choices, the richest first by weight, while the remaining nodes can complete them."""
-        choices = sorted(((*amounts, _weighed(weights, amounts)) for amounts in self.copies), key=lambda it: -it[-1])
+        choices = sorted(
+            ((*amounts, _weighed(weights, amounts)) for amounts in self.copies), key=lambda choice: -choice[-1]
+        )
         copies = [self.copies[choice[:-1]] for choice in choices]
         tops = [self._tops(choices[start:], copies[start:]) for start in range(len(choices))]
 
