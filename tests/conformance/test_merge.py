@@ -5,7 +5,7 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.hint import Hint, HintsByResource, provider_inputs
-from alignup.align.policy import apply_policy
+from alignup.align.merging.merge import apply_policy
 from alignup.align.settings import Policy
 from tests.conformance.harness import Case, run
 

@@ -6,7 +6,7 @@ from typing import Any
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport
+from alignup.placement.host_report import HostReport
 from tests.align.hosts import make_host
 from tests.strategies_pods import container
 

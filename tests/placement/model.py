@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from alignup.align.host import Host
 from alignup.align.workload import Container, Pod
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch, World
 from tests.placement.model_kubelet import Kubelet
 from tests.strategies_pods import container

@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 
 from alignup.align.workload import Pod
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 
 PREEMPTED = "Preempting"  #: the kubelet's reason of a pod that it ended for a critical one
 

@@ -11,7 +11,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import fit_request
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 from tests.align.hosts import GPU
 from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 from alignup.simulate.cluster.groups import HostGroup, SimulatedHost, build_hosts
 from alignup.simulate.cluster.pod_classes import EqualPodsIndex
 from alignup.simulate.cluster.scheduler import TotalsScheduler

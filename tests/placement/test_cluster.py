@@ -16,8 +16,8 @@ from alignup.align.workload import Container, Pod
 from alignup.placement import cluster as clusters
 from alignup.placement import verdict as texts
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import Cause, PodStage, pod_stage
-from alignup.placement.room import DEVICE
+from alignup.placement.free_capacity import DEVICE
+from alignup.placement.host_report import Cause, PodStage, pod_stage
 from alignup.placement.verdict import VerdictKind
 from tests.align.hosts import GPU, NIC, make_host, make_pod
 from tests.placement.clusters import cluster_of, host_with, report, shared_pod
@@ -758,9 +758,9 @@ class TestRank:
 
         (ranked,) = cluster.rank(make_pod("new", cpu="3", gpu="1"))
 
-        room = ranked.score.room
-        assert room.largest["cpu"] == 4
-        assert (room.stranded_cpus, room.stranded_devices) == (0, {GPU: 0, NIC: DEVICE})
+        free = ranked.score.free_capacity
+        assert free.largest["cpu"] == 4
+        assert (free.stranded_cpus, free.stranded_devices) == (0, {GPU: 0, NIC: DEVICE})
         assert ranked.score.stranded == DEVICE  # the network card of node 0, which has no CPUs left
 
     def test_a_pod_without_resources_of_its_own_is_ranked_too(self):

@@ -9,8 +9,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import PodStage
-from alignup.placement.shape import build_shape
+from alignup.placement.host_report import PodStage
+from alignup.placement.pod_shape import build_shape
 from alignup.placement.verdict import VerdictKind
 from tests.align.hosts import arrivals, hosts, make_host, make_pod
 from tests.effort import examples

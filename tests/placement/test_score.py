@@ -12,7 +12,7 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.room import DEVICE, MAX_COUNTED, measure_room
+from alignup.placement.free_capacity import DEVICE, MAX_COUNTED, measure_free_capacity
 from alignup.placement.score import POINT
 from tests.align.hosts import GPU, NIC, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
@@ -140,9 +140,9 @@ class TestStranded:
             make_pod("x", cpu="15", gpu="1"), cpus=31, gpus=4
         )  # with 30 CPUs for pods beside the reserved one
 
-        room = measure_room(host)
-        assert room.stranded_devices[GPU] == 3 * DEVICE - 4 * (DEVICE // 2)
-        assert room.stranded_cpus == 0
+        free = measure_free_capacity(host)
+        assert free.stranded_devices[GPU] == 3 * DEVICE - 4 * (DEVICE // 2)
+        assert free.stranded_cpus == 0
 
     def test_many_devices_of_one_numa_node_count_as_few(self):
         few, many = (cluster_of(a=server(gpus=count)).rank(make_pod("new", cpu="5"))[0].score for count in (4, 40))
@@ -153,7 +153,7 @@ class TestStranded:
     def test_devices_on_a_numa_node_without_memory_are_stranded(self):
         host = server(make_pod("x", cpu="1", memory=str((16 << 30) - (64 << 20))), gpus=2)
 
-        assert measure_room(host).stranded_devices == {GPU: 2 * DEVICE}
+        assert measure_free_capacity(host).stranded_devices == {GPU: 2 * DEVICE}
 
 
 def test_names_matter_for_equal_hosts_only():

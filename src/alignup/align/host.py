@@ -108,17 +108,15 @@ class Host:
             allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
             pod_policy_annotations=settings.pod_policy_annotations,
         )
-        self.ledger = ledger or self.initial_ledger()
-        if unknown_names := self.ledger.others.keys() - {provider.name for provider in self.others}:
-            listed = ", ".join(sorted(unknown_names))
+        self.ledger = self._with_other_providers(ledger or self.initial_ledger())
+
+    def _with_other_providers(self, ledger: Ledger) -> Ledger:
+        known = {provider.name: provider for provider in self.others}
+        if unknown := ledger.others.keys() - known.keys():
+            listed = ", ".join(sorted(unknown))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
-        new = {
-            provider.name: provider.initial_ledger()
-            for provider in self.others
-            if provider.name not in self.ledger.others
-        }
-        if new:
-            self.ledger = replace(self.ledger, others={**self.ledger.others, **new})
+        new = {name: provider.initial_ledger() for name, provider in known.items() if name not in ledger.others}
+        return replace(ledger, others={**ledger.others, **new}) if new else ledger
 
     def initial_ledger(self) -> Ledger:
         return Ledger(

@@ -11,10 +11,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self, TypeVar
 
-from alignup.align import bits, machine_limits
+from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
+
+#: The largest machine that is read, whatever its source: above every machine that exists. The limits bound the memory
+#: that a short description can take, since a set takes as many bits as its largest member, and distances take the
+#: square of the number of NUMA nodes.
+MAX_CPUS = 1 << 16  #: eight times what Linux supports
+MAX_CPU_ID = 1 << 16  #: exclusive
+MAX_NODES = 1 << 10  #: what Linux supports
+MAX_NODE_ID = 1 << 12  #: exclusive
+MAX_DEVICES = 100_000
+MAX_PCI_DEVICES = 1 << 14
+MAX_NUMBER = 1 << 63  #: exclusive: bytes of memory, counts, and the numbers of cores, sockets and caches
 
 _Value = TypeVar("_Value", int, str, tuple[str, str])
 
@@ -255,7 +266,7 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
 
 
 def _known(cpus: Iterable[Cpu]) -> Iterator[int]:
-    return (cpu.id for cpu in cpus if 0 <= cpu.id < machine_limits.MAX_CPU_ID)
+    return (cpu.id for cpu in cpus if 0 <= cpu.id < MAX_CPU_ID)
 
 
 def _id_problems(kind: str, ids: Iterable[int], *, below: int) -> Iterator[str]:
@@ -288,8 +299,8 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
     for address, times in _repeated(device.address for device in machine.pci):
         yield f"PCI device {address} is listed {times} times"
     yield from _memory_problems(machine)
-    if machine.offline >> machine_limits.MAX_CPU_ID:
-        yield f"CPU {machine.offline.bit_length() - 1} is not a number from 0 to {machine_limits.MAX_CPU_ID - 1}"
+    if machine.offline >> MAX_CPU_ID:
+        yield f"CPU {machine.offline.bit_length() - 1} is not a number from 0 to {MAX_CPU_ID - 1}"
     if machine.report is not None:
         yield from _report_problems(machine.report, bits.of(_known(machine.cpus)) | machine.offline, nodes)
 
@@ -298,12 +309,12 @@ def _count_problems(machine: Machine) -> Iterator[str]:
     """What the machine has too many of; with very many, the other checks take long."""
     report = machine.report
     for kind, items, most in (
-        ("CPUs", machine.cpus, machine_limits.MAX_CPUS),
-        ("CPUs as reported", report.cpus if report else (), machine_limits.MAX_CPUS),
-        ("NUMA nodes", machine.nodes, machine_limits.MAX_NODES),
-        ("NUMA nodes as reported", (report.nodes if report else None) or (), machine_limits.MAX_NODES),
-        ("devices", machine.devices, machine_limits.MAX_DEVICES),
-        ("PCI devices", machine.pci, machine_limits.MAX_PCI_DEVICES),
+        ("CPUs", machine.cpus, MAX_CPUS),
+        ("CPUs as reported", report.cpus if report else (), MAX_CPUS),
+        ("NUMA nodes", machine.nodes, MAX_NODES),
+        ("NUMA nodes as reported", (report.nodes if report else None) or (), MAX_NODES),
+        ("devices", machine.devices, MAX_DEVICES),
+        ("PCI devices", machine.pci, MAX_PCI_DEVICES),
     ):
         if len(items) > most:
             yield f"the machine has {len(items)} {kind}: expected at most {most}"
@@ -312,8 +323,8 @@ def _count_problems(machine: Machine) -> Iterator[str]:
 def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
     if not cpus:
         yield "the machine has no CPUs"
-    yield from _id_problems("CPU", (cpu.id for cpu in cpus), below=machine_limits.MAX_CPU_ID)
-    known = [cpu for cpu in cpus if 0 <= cpu.id < machine_limits.MAX_CPU_ID]
+    yield from _id_problems("CPU", (cpu.id for cpu in cpus), below=MAX_CPU_ID)
+    known = [cpu for cpu in cpus if 0 <= cpu.id < MAX_CPU_ID]
     unknown = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
     for node, claimed in unknown.items():
         yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
@@ -334,32 +345,32 @@ def _number_problems(cpus: Iterable[Cpu]) -> Iterator[str]:
             yield f"CPU {cpu.id} is on socket {cpu.socket}, but sockets are numbered from 0, or -1 when unknown"
         if cpu.cache is not None and cpu.cache < 0:
             yield f"CPU {cpu.id} is on cache {cpu.cache}, but caches are numbered from 0"
-        if max(cpu.core, cpu.socket, cpu.cache or 0) >= machine_limits.MAX_NUMBER:
-            yield f"CPU {cpu.id} has a core, socket or cache number above {machine_limits.MAX_NUMBER - 1}"
+        if max(cpu.core, cpu.socket, cpu.cache or 0) >= MAX_NUMBER:
+            yield f"CPU {cpu.id} has a core, socket or cache number above {MAX_NUMBER - 1}"
 
 
 def _memory_problems(machine: Machine) -> Iterator[str]:
-    if machine.memory is not None and not 0 <= machine.memory < machine_limits.MAX_NUMBER:
+    if machine.memory is not None and not 0 <= machine.memory < MAX_NUMBER:
         yield f"the machine has {machine.memory} bytes of memory"
     for size, times in Counter(pages.size for pages in machine.hugepages).items():
         if size <= 0 or times > 1:
             yield f"the machine lists huge pages of {size} bytes {times} times"
     for pages in machine.hugepages:
-        if max(pages.count, pages.bytes) >= machine_limits.MAX_NUMBER:
+        if max(pages.count, pages.bytes) >= MAX_NUMBER:
             yield f"the machine has {pages.count} huge pages of {pages.size} bytes"
 
 
 def _node_problems(nodes: Sequence[NumaNode]) -> Iterator[str]:
-    yield from _id_problems("NUMA node", (node.id for node in nodes), below=machine_limits.MAX_NODE_ID)
+    yield from _id_problems("NUMA node", (node.id for node in nodes), below=MAX_NODE_ID)
     for node in nodes:
-        if node.memory is not None and not 0 <= node.memory < machine_limits.MAX_NUMBER:
+        if node.memory is not None and not 0 <= node.memory < MAX_NUMBER:
             yield f"NUMA node {node.id} has {node.memory} bytes of memory"
         for size, times in _repeated(pages.size for pages in node.hugepages):
             yield f"NUMA node {node.id} lists huge pages of {size} bytes {times} times"
         for pages in node.hugepages:
             if pages.size <= 0:
                 yield f"NUMA node {node.id} has huge pages of {pages.size} bytes"
-            if pages.count < 0 or max(pages.count, pages.bytes) >= machine_limits.MAX_NUMBER:
+            if pages.count < 0 or max(pages.count, pages.bytes) >= MAX_NUMBER:
                 yield f"NUMA node {node.id} has {pages.count} huge pages of {pages.size} bytes"
         huge = sum(pages.bytes for pages in node.hugepages)
         if node.memory is not None and huge > max(node.memory, 0):
@@ -376,8 +387,8 @@ def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
     for device in devices:
         if device.nodes is not None and device.nodes < 0:
             yield f"device {device.id} of {device.resource} is on {device.nodes}, which is not a set of NUMA nodes"
-        elif device.nodes is not None and device.nodes >> machine_limits.MAX_NODE_ID:
-            highest, most = device.nodes.bit_length() - 1, machine_limits.MAX_NODE_ID - 1
+        elif device.nodes is not None and device.nodes >> MAX_NODE_ID:
+            highest, most = device.nodes.bit_length() - 1, MAX_NODE_ID - 1
             yield f"device {device.id} of {device.resource} is on NUMA node {highest}, above {most}"
 
 
@@ -388,12 +399,12 @@ def _report_problems(report: CadvisorReport, cpus: CpuSet, nodes: set[int]) -> I
     for node, times in _repeated(node.id for node in report.nodes or ()):
         yield f"as reported, NUMA node {node} is listed {times} times"
     for node in sorted(reported):
-        if node >= machine_limits.MAX_NODE_ID:
-            yield f"as reported, NUMA node {node} is not a number from 0 to {machine_limits.MAX_NODE_ID - 1}"
+        if node >= MAX_NODE_ID:
+            yield f"as reported, NUMA node {node} is not a number from 0 to {MAX_NODE_ID - 1}"
     for unknown in bits.members(bits.of(_known(report.cpus)) & ~cpus):
         yield f"CPU {unknown} is reported, but the machine has no such CPU"
     for cpu in report.cpus:
         if cpu.node is None:
             yield f"CPU {cpu.id} is reported without a NUMA node"
-    if not 0 <= report.num_cpus < machine_limits.MAX_NUMBER or not 0 <= report.num_sockets < machine_limits.MAX_NUMBER:
+    if not 0 <= report.num_cpus < MAX_NUMBER or not 0 <= report.num_sockets < MAX_NUMBER:
         yield f"the reported totals are {report.num_cpus} CPUs and {report.num_sockets} sockets"

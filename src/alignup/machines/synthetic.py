@@ -20,8 +20,17 @@ from math import prod
 
 from alignup.align.distances import Distances
 from alignup.align.errors import ParseError
-from alignup.align.machine import CadvisorReport, Cpu, HugePages, Machine, NumaNode
-from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_NODE_ID, MAX_NODES
+from alignup.align.machine import (
+    MAX_CPU_ID,
+    MAX_CPUS,
+    MAX_NODE_ID,
+    MAX_NODES,
+    CadvisorReport,
+    Cpu,
+    HugePages,
+    Machine,
+    NumaNode,
+)
 
 MAX_LEVELS = 128
 MAX_TEXT = 1 << 20  #: characters; a list of all indexes takes a tenth

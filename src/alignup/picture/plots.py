@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import ceil, floor, fsum, log10
 from typing import NamedTuple
 
-from alignup.picture.svg_layout import Canvas, Drawable, flow, label, row, stack
+from alignup.picture.svg_elements import Canvas, Drawable, flow, label, row, stack
 from alignup.picture.text_format import clean, shorten, width_in_em
 
 _WIDTH, _HEIGHT = 640.0, 220.0  #: of the area between the axes

@@ -19,15 +19,15 @@ from typing import NamedTuple
 
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.placement.comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
+from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.host_verdicts import HostVerdicts
-from alignup.placement.pod_store import PodStore
-from alignup.placement.preemption import DisruptionBudget, VictimSearch, find_victims
-from alignup.placement.report import Cause, HostReport, PodStage
+from alignup.placement.pod_shape import LedgerCompactor
+from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
 from alignup.placement.verdict import NO_REPORT, Feasibility, Verdict
+from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victims
 
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
@@ -78,7 +78,7 @@ class Cluster:
         compact: bool = True,
     ) -> None:
         self._models = HostModels()
-        self._pods = PodStore() if compact else None
+        self._pods = LedgerCompactor() if compact else None
         self._records: dict[str, HostRecord] = {}
         self._verdicts = HostVerdicts(
             self._records, max_unconfirmed=max_unconfirmed, max_shapes=max_shapes, max_states=max_states

@@ -15,7 +15,7 @@ from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, unsettled_devices
-from alignup.placement.report import Cause, HostReport, PodStage
+from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, Verdict
 
 MAX_TERMINATING = 3  #: terminating pods on a host; with more, its state counts as unknown

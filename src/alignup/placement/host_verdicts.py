@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from alignup.align.workload import Pod
 from alignup.placement.host_record import HostRecord
-from alignup.placement.shape import PodShape
+from alignup.placement.pod_shape import PodShape
 from alignup.placement.verdict import (
     UNSETTLED_DEVICES,
     WAITS_FOR_CONFIRMATION,

@@ -3,7 +3,7 @@
 For the pod: whether its hints were preferred, on how many NUMA nodes it is, and how far these are from each other. For
 later pods it counts what the pod takes from them, not how much a host has left:
 
-* devices that it strands: free ones that lose their share of CPUs and memory. See ``room``;
+* devices that it strands: free ones that lose their share of CPUs and memory. See ``free_capacity``;
 * devices beside it that it leaves unused, and then CPUs that stay free beside it. Few of both is best: what is used
   already is filled up, hosts with devices are left to the pods that need them, and large gaps stay whole.
 
@@ -21,7 +21,14 @@ from alignup.align.fit import NodeAllocatable
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload.demand import FitRequest
-from alignup.placement.room import DEVICE, Room, Stranded, count_beside, measure_room, stranded_by_totals
+from alignup.placement.free_capacity import (
+    DEVICE,
+    FreeCapacity,
+    Stranded,
+    count_beside,
+    measure_free_capacity,
+    stranded_by_totals,
+)
 
 LOCAL = 10  #: the distance of a NUMA node from itself
 POINT = 1000  #: points are counted in thousandths
@@ -46,7 +53,7 @@ class PlacementScore:
     preferred: bool  #: whether all hints were preferred
     nodes: int  #: NUMA nodes of the placement; 0 if it has no resources of its own
     distance: float  #: mean distance between those nodes; 10 is local
-    room: Room  #: afterwards
+    free_capacity: FreeCapacity  #: afterwards
     stranded: int  #: thousandths of devices that the pod strands; negative: it uses stranded ones
     devices_beside: int  #: devices on its NUMA nodes that it leaves unused: free ones, and all that it does not request
     cpus_beside: int  #: free CPUs on its NUMA nodes; of the host, if it has no CPUs of its own
@@ -69,34 +76,34 @@ class PlacementScore:
         object.__setattr__(self, "total", sum(points) / POINT)
 
 
-def score_placement(host: Host, decision: Decision, *, before: Room) -> PlacementScore:
+def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> PlacementScore:
     """The score of an admission; *host* is as it is after it, *before* is what it offered before."""
     placements, ledger = decision.placements, host.ledger
     preferred = all(placement.hint.preferred for placement in placements)
     nodes = _nodes(placements, ledger)
     requested = {name for placement in placements for name in placement.devices}
     if not nodes and not requested:
-        return score_shared(host, room=before, preferred=preferred)
-    after = measure_room(host)
+        return score_shared(host, free_capacity=before, preferred=preferred)
+    after = measure_free_capacity(host)
     free = ledger.cpus.free
     return PlacementScore(
         preferred=preferred,
         nodes=nodes.bit_count(),
         distance=_mean_distance(nodes, host.view.distances),
-        room=after,
+        free_capacity=after,
         stranded=sum(after.stranded_devices.values()) - sum(before.stranded_devices.values()),
         devices_beside=count_beside(ledger.devices, nodes or host.view.all_nodes, requested),
         cpus_beside=sum([free.get(node, 0) for node in bits.members(nodes)]),
     )
 
 
-def score_shared(host: Host, *, room: Room, preferred: bool) -> PlacementScore:
+def score_shared(host: Host, *, free_capacity: FreeCapacity, preferred: bool) -> PlacementScore:
     """The score of a pod without resources of its own, which takes nothing but a part of the totals."""
     return PlacementScore(
         preferred=preferred,
         nodes=0,
         distance=LOCAL,
-        room=room,
+        free_capacity=free_capacity,
         stranded=0,
         devices_beside=count_beside(host.ledger.devices, host.view.all_nodes, ()),
         cpus_beside=0,
@@ -104,13 +111,15 @@ def score_shared(host: Host, *, room: Room, preferred: bool) -> PlacementScore:
 
 
 def consider_totals(
-    score: PlacementScore, ledger: Ledger, *, before: Room, allocatable: NodeAllocatable, request: FitRequest
+    score: PlacementScore, ledger: Ledger, *, before: FreeCapacity, allocatable: NodeAllocatable, request: FitRequest
 ) -> PlacementScore:
     """*score* with what the pod takes from the totals of the host, where *ledger* and *before* are without the pod."""
     used, devices = ledger.used, ledger.devices
     stranded = score.stranded
     if devices.inventories:
-        stranded = _sum_larger(score.room.stranded_devices, stranded_by_totals(devices, used, allocatable, request))
+        stranded = _sum_larger(
+            score.free_capacity.stranded_devices, stranded_by_totals(devices, used, allocatable, request)
+        )
         stranded -= _sum_larger(before.stranded_devices, stranded_by_totals(devices, used, allocatable))
     cpus_beside = score.cpus_beside
     if not score.nodes:

@@ -16,10 +16,10 @@ from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import check_pod
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
+from alignup.placement.free_capacity import FreeCapacity, measure_free_capacity
 from alignup.placement.host_model import HostModel
-from alignup.placement.room import Room, measure_room
+from alignup.placement.pod_shape import PodShape, build_shape, shape_key
 from alignup.placement.score import consider_totals, score_placement, score_shared
-from alignup.placement.shape import PodShape, build_shape, shape_key
 from alignup.placement.verdict import TOO_MUCH_WORK, Verdict, VerdictKind, rejected, unknown
 
 
@@ -38,13 +38,13 @@ class AlignmentState:
         self._anywhere = anywhere  #: verdicts about pods that any host of a model places alike
         self.states: WeakValueDictionary[Hashable, HostState] = WeakValueDictionary()  #: by what the pods use
         self.verdicts: dict[PodShape, tuple[Verdict, NodeAllocatable | None]] = {}
-        self._room: Room | None = None
+        self._free_capacity: FreeCapacity | None = None
 
     @property
-    def room(self) -> Room:
-        if self._room is None:
-            self._room = measure_room(self.model.aligning(self.ledger))
-        return self._room
+    def free_capacity(self) -> FreeCapacity:
+        if self._free_capacity is None:
+            self._free_capacity = measure_free_capacity(self.model.aligning(self.ledger))
+        return self._free_capacity
 
     def align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
         """The verdict before the fit check of the whole host, and what is allocatable in it."""
@@ -63,7 +63,7 @@ class AlignmentState:
             verdict = known
             if known.score is not None:
                 host = self.model.aligning(self.ledger)
-                score = score_shared(host, room=self.room, preferred=known.score.preferred)
+                score = score_shared(host, free_capacity=self.free_capacity, preferred=known.score.preferred)
                 verdict = replace(known, score=score, approximate=self.approximate)
             after = self.ledger
         else:
@@ -85,7 +85,7 @@ class AlignmentState:
         after = decision.after or self.ledger
         verdict = Verdict(
             VerdictKind.ADMITS,
-            score=score_placement(self.model.aligning(after), decision, before=self.room),
+            score=score_placement(self.model.aligning(after), decision, before=self.free_capacity),
             approximate=self.approximate,
             shared_placements=decision.placements,
             inventories=after.devices.inventories
@@ -116,7 +116,7 @@ class HostState:
                     score = consider_totals(
                         verdict.score,
                         self.ledger,
-                        before=self.alignment.room,
+                        before=self.alignment.free_capacity,
                         allocatable=allocatable,
                         request=shape.usage,
                     )

@@ -16,10 +16,10 @@ from alignup.align.explain.changes import (
     ReservationChange,
     SettingChange,
     Unit,
+    WhatIf,
     migrate_host,
 )
 from alignup.align.explain.remedies import Remedies, find_remedies
-from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host
 from alignup.align.machine import Device, HugePages, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory

@@ -18,7 +18,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
 from alignup.documents.decisions import from_document, to_document
-from alignup.picture.decision import decision_parts
+from alignup.picture.decision_text import decision_parts
 from tests.align.hosts import GPU, RESERVATION, admit, arrivals, hosts, make_host, make_pod
 from tests.strategies_pods import guaranteed
 

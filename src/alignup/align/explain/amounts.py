@@ -20,8 +20,7 @@ from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
-from alignup.align.explain.changes import Proposal, RequestChange, Unit, apply_changes
-from alignup.align.explain.what_if import WhatIf
+from alignup.align.explain.changes import Proposal, RequestChange, Unit, WhatIf, apply_changes
 from alignup.align.host import Host
 from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.workload import Pod, names, validation

@@ -18,8 +18,7 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.explain.changes import Eviction, Proposal
-from alignup.align.explain.what_if import SearchTimeoutError, WhatIf
+from alignup.align.explain.changes import Eviction, Proposal, SearchTimeoutError, WhatIf
 from alignup.align.fit import PODS
 from alignup.align.machine import KubeletView
 from alignup.align.workload import QoS

@@ -19,8 +19,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy
 from alignup.align.explain import changes
 from alignup.align.explain.amounts import node_sums, other_amounts, subset_sums
-from alignup.align.explain.changes import NodeReservationChange, Proposal, ReservationChange, SettingChange
-from alignup.align.explain.what_if import WhatIf
+from alignup.align.explain.changes import NodeReservationChange, Proposal, ReservationChange, SettingChange, WhatIf
 from alignup.align.host import Host
 from alignup.align.machine import KubeletView
 from alignup.align.memory import reserved_memory

@@ -15,10 +15,17 @@ from typing import NamedTuple
 
 from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.explain.amounts import nearest_amounts, requested_amounts
-from alignup.align.explain.changes import Eviction, Proposal, RequestChange, ReservationChange, SettingChange
+from alignup.align.explain.changes import (
+    Eviction,
+    Proposal,
+    RequestChange,
+    ReservationChange,
+    SearchTimeoutError,
+    SettingChange,
+    WhatIf,
+)
 from alignup.align.explain.evictions import smallest_eviction
 from alignup.align.explain.host_changes import reservation_changes, setting_changes
-from alignup.align.explain.what_if import SearchTimeoutError, WhatIf
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 

@@ -8,7 +8,7 @@ from alignup.align import bits
 from alignup.align.host import Host
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.picture.text_format import clean, format_size, shorten
-from alignup.placement.room import largest_requests
+from alignup.placement.free_capacity import largest_requests
 
 _HEIGHT, _GAP = 9, 3
 _MAX_WIDTH, _ALL_WIDTH = 120, 272  #: of a bar, and of all beside each other

@@ -31,13 +31,13 @@ Stranded = Mapping[str, int]  #: resource → thousandths of devices
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeCapacity:
     largest: Mapping[str, int]  #: the largest aligned request for each resource on any NUMA node
     stranded_cpus: int
     stranded_devices: Stranded  #: by the CPUs and memory of their NUMA nodes
 
 
-def measure_room(host: Host) -> Room:
+def measure_free_capacity(host: Host) -> FreeCapacity:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     placed = {name: inventory for name, inventory in devices.inventories.items() if inventory.placed}
@@ -59,7 +59,7 @@ def measure_room(host: Host) -> Room:
             share = min(share, DEVICE * offered[MEMORY] // allocatable if allocatable else 0)
         for resource, inventory in placed.items():
             stranded[resource] += _stranded(inventory.on.get(node, 0), inventory, devices.free[resource], share)
-    return Room(largest, stranded_cpus, stranded)
+    return FreeCapacity(largest, stranded_cpus, stranded)
 
 
 def _stranded(here: int, inventory: DeviceInventory, free: int, share: int) -> int:

@@ -67,7 +67,7 @@ def decision_parts(host: Host, pod: Pod, decision: Decision) -> Iterator[Decisio
         yield DecisionPart(container.name, requested, None, placements)
 
 
-def draw(host: Host, pod: Pod, decision: Decision, *, width: int = 80) -> list[Line]:
+def draw_decision(host: Host, pod: Pod, decision: Decision, *, width: int = 80) -> list[Line]:
     """Everything *decision* considered, in lines of at most *width* columns."""
     renderer = _DecisionRenderer(host.machine, decision.before, max(width, MIN_WIDTH))
     return [line for part in decision_parts(host, pod, decision) for line in renderer.part(part, decision)]

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture.layout import CoreGroup, DeviceGroup, DistanceTable, MachineLayout, NodeBox, layout_machine
+from alignup.picture.machine_layout import CoreGroup, DeviceGroup, DistanceTable, MachineLayout, NodeBox, layout_machine
 from alignup.picture.occupancy import Holder, Occupancy, UseInfo, UseState, format_block
-from alignup.picture.svg_layout import (
+from alignup.picture.svg_elements import (
     Drawable,
     bar,
     block,
@@ -44,7 +44,7 @@ class MachineParts(NamedTuple):
     pictures: tuple[str, ...]  #: SVG: a socket or a NUMA node each, then what is outside of them
 
 
-def draw(machine: Machine, ledger: Ledger | None = None) -> str:
+def draw_svg(machine: Machine, ledger: Ledger | None = None) -> str:
     layout = layout_machine(machine, ledger)
     return svg_document(stack(_page(layout), 12), title=layout.title, description=" ".join(_sentences(layout)))
 

@@ -8,7 +8,7 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Pod
 from alignup.picture.cells import plain, to_ascii
-from alignup.picture.decision import draw
+from alignup.picture.decision_text import draw_decision
 from alignup.picture.text_format import display_width
 from tests.align.hosts import GPU, admit, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
@@ -17,7 +17,7 @@ from tests.strategies_pods import guaranteed
 
 def drawn(host, wanted, **options):
     decision = host.decide(wanted)
-    return [plain(line) for line in draw(host, wanted, decision, **options)]
+    return [plain(line) for line in draw_decision(host, wanted, decision, **options)]
 
 
 def test_each_resource_shows_every_node_and_the_holders():
@@ -202,7 +202,7 @@ def test_every_decision_can_be_drawn_within_the_width(width, data, host):
     for number in range(3):
         arriving = data.draw(arrivals(f"uid-{number}"))
         decision = host.decide(arriving)
-        for line in draw(host, arriving, decision, width=width):
+        for line in draw_decision(host, arriving, decision, width=width):
             assert display_width(plain(line)) <= max(width, 60)
             assert plain(to_ascii(line)).isascii()
         admit(host, arriving)

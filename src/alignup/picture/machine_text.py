@@ -24,7 +24,15 @@ from alignup.picture.cells import (
     split_words,
     wrap,
 )
-from alignup.picture.layout import Core, DeviceGroup, DistanceTable, MachineLayout, NodeBox, SocketFrame, layout_machine
+from alignup.picture.machine_layout import (
+    Core,
+    DeviceGroup,
+    DistanceTable,
+    MachineLayout,
+    NodeBox,
+    SocketFrame,
+    layout_machine,
+)
 from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.text_format import clean, display_width, format_ids, format_size, list_parts, pluralize, shorten
 
@@ -36,7 +44,7 @@ _MAX_GAPS = 8
 _BAR_WIDTH = 20
 
 
-def draw(machine: Machine, ledger: Ledger | None = None, *, width: int = 80) -> list[Line]:
+def draw_text(machine: Machine, ledger: Ledger | None = None, *, width: int = 80) -> list[Line]:
     """The picture of *machine*; a *ledger* adds what pods hold. Lines have at most *width* columns."""
     layout = layout_machine(machine, ledger)
     return list(_picture(layout, _Renderer(layout.occupancy, max(width, MIN_WIDTH))))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from alignup.placement import preemption
+from alignup.placement import victims as victims_module
 from alignup.placement.cluster import Cluster
-from alignup.placement.preemption import DisruptionBudget, VictimSet
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
+from alignup.placement.victims import DisruptionBudget, VictimSet
 from tests.align.hosts import make_host, make_pod
 from tests.placement.clusters import cluster_of, host_with, important, shared_pod
 
@@ -114,7 +114,7 @@ def test_larger_sets_are_found_by_sparing_pods():
 
 
 def test_a_long_search_ends(monkeypatch):
-    monkeypatch.setattr(preemption, "MAX_TRIES", 8)
+    monkeypatch.setattr(victims_module, "MAX_TRIES", 8)
 
     search = full().victims(important(make_pod("new", cpu="3"), 40), "a")
 

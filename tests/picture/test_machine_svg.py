@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.machines.synthetic import parse
-from alignup.picture import draw_svg
+from alignup.picture.machine_svg import draw_svg
 from tests.effort import examples
 from tests.picture import gallery
 from tests.picture.gallery import GPU, decorated, hosts
