@@ -77,7 +77,7 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
 def check_fit(
     pod: Pod, ledger: Ledger, *, allocatable: fit.NodeAllocatable, usage: demand.FitRequest
 ) -> Rejection | None:
-    """Whether the host as a whole has room for *pod* beside those of *ledger*; *allocatable* includes devices."""
+    """Return the rejection of *pod* if the host as a whole has too little; *allocatable* includes devices."""
     failure = fit.check_fit(
         pod,
         request=None if pod.statuses else usage,
@@ -95,7 +95,7 @@ def check_fit(
 
 
 def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
-    """The policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
+    """Return the policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
     policy, scope = rules.topology.policy, rules.topology.scope
     if not rules.pod_policy_annotations:
         return policy, scope
@@ -219,7 +219,7 @@ class _Admission:
         )
 
     def _not_aligned(self, step: MergeStep) -> Rejection:
-        """No set of nodes suits all resources: list every node with too little of one."""
+        """Return the rejection for want of common nodes, with every node that has too little of a resource."""
         message = _POD_NOT_ALIGNED[self.scope] if self.as_whole else _NOT_ALIGNED
         shortfalls: list[Shortfall] = []
         for provider, resource, request, free, hints, _ in step.resources:
@@ -247,7 +247,7 @@ _ProviderHints = tuple[Provider[Any], Any, HintsByResource, list[MergeInput]]
 def _collect_resources(
     pod: Pod, container: Container | None, considered: Iterable[_ProviderHints]
 ) -> tuple[ResourceHints, ...]:
-    """The hints of every resource, with the requested and free amounts at the time of the merge."""
+    """Return the hints of every resource, with the requested and free amounts at the time of the merge."""
     resources: list[ResourceHints] = []
     for provider, ledger, hints, inputs in considered:
         name = provider.name
@@ -295,7 +295,7 @@ def build_placements(
 def _keep(
     admitted: AdmittedPod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules
 ) -> Decision:
-    """A pod in the ledger keeps its allocation and is never rejected; the kubelet may reject it after a restart."""
+    """Admit a pod of the ledger again with the same allocation; the kubelet may reject it after a restart."""
     pod = admitted.pod
     try:
         policy, scope = effective_policy(pod, rules)

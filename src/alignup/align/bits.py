@@ -34,7 +34,7 @@ def of(members: Iterable[int]) -> Bits:
 
 
 def members(bits: Bits) -> Iterator[int]:
-    """The members, ascending."""
+    """Yield the members, ascending."""
     first = 0
     while bits > _MASK:
         for member in members(bits & _MASK):
@@ -48,7 +48,7 @@ def members(bits: Bits) -> Iterator[int]:
 
 
 def split(bits: Bits, *, most: int | None = None) -> list[Bits]:
-    """Each member as a set of its own, ascending; only the lowest *most* of them."""
+    """Return each member as a set of its own, ascending; only the lowest *most* of them."""
     singles: list[Bits] = []
     while bits and len(singles) != most:
         lowest = bits & -bits
@@ -65,7 +65,7 @@ def union(sets: Iterable[Bits]) -> Bits:
 
 
 def subsets(bits: Bits) -> list[Bits]:
-    """All subsets, including the empty one, counted up member by member."""
+    """Return all subsets, including the empty one, counted up member by member."""
     sets = [0]
     for member in members(bits):
         sets += [subset | 1 << member for subset in sets]
@@ -92,7 +92,7 @@ def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
 
 
 def show(bits: Bits) -> str:
-    """The set as a Linux list: ascending, runs of two or more as ``a-b``, the empty set as the empty text."""
+    """Return the set as a Linux list: ascending, runs of two or more as ``a-b``, the empty set as the empty text."""
     return _show_often(bits) if bits.bit_length() <= _CHUNK else show_spans(to_spans(bits))
 
 
@@ -143,7 +143,7 @@ def show_spans(spans: Spans) -> str:
 
 
 def quote(text: str) -> str:
-    """*text* in double quotes with escaped control characters, like Go's ``%q``."""
+    """Return *text* in double quotes with escaped control characters, like Go's ``%q``."""
     return '"' + "".join(map(_escape, text)) + '"'
 
 

@@ -84,7 +84,7 @@ def _listed(masks: tuple[NodeSet, ...], preferred: tuple[bool, ...]) -> tuple[Hi
 
 
 class CollectedResources(Sequence[ResourceHints]):
-    """What a merge considered, collected when it is first read: not every admission keeps a record."""
+    """The resources that a merge considered, collected when they are first read."""
 
     __slots__ = ("_collect", "_resources")
 
@@ -142,7 +142,7 @@ class Placement:
 
     @classmethod
     def of_text(cls, container: str, hint: Hint, texts: Mapping[str, Mapping[str, str]]) -> "Placement":
-        """The placement that ``as_text`` describes; ``ParseError`` if a text is malformed."""
+        """Return the placement that ``as_text`` describes; ``ParseError`` if a text is malformed."""
         others = dict(texts)
         cpus = others.pop(CpuProvider.name, {}).get(CPU)
         blocks = []
@@ -160,7 +160,7 @@ class Placement:
         )
 
     def as_text(self) -> dict[str, dict[str, str]]:
-        """Provider → resource → text: CPUs and devices as lists, memory as ``nodes=bytes``."""
+        """Return provider → resource → text: CPUs and devices as lists, memory as ``nodes=bytes``."""
         texts: dict[str, dict[str, str]] = {}
         if self.devices:
             texts[DeviceProvider.name] = {resource: ",".join(ids) for resource, ids in self.devices.items()}
@@ -186,7 +186,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a pod was rejected: the kubelet's reason and message, and our details."""
+    """The reason for a rejection: the kubelet's reason and message, and our details."""
 
     reason: str  #: the kubelet's, for the pod's status
     message: str  #: the kubelet's, word for word
@@ -218,7 +218,7 @@ class Decision:
         return self.outcome is Outcome.ADMITTED
 
     def without_ledgers(self) -> Self:
-        """The decision to keep for later: ledgers, which it no longer refers to, would stay in memory."""
+        """Return the decision without its ledgers, which would stay in memory as long as it does."""
         steps = [
             MergeStep(container, tuple(resources), width, rule, hint, runners_up, accepted)
             for container, resources, width, rule, hint, runners_up, accepted in self.steps

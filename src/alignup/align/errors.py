@@ -105,7 +105,7 @@ class ManifestError(AlignError, ValueError):
         return self.problems[0].where
 
     def lines(self, most: int = 20) -> tuple[str, ...]:
-        """The first *most* problems as text."""
+        """Return the first *most* problems as text."""
         shown = tuple(map(str, self.problems[:most]))
         left = len(self.problems) - len(shown)
         return (*shown, f"and {left:,} more") if left else shown
@@ -133,11 +133,11 @@ class ConfigurationError(SettingsError):
 
 
 class StateError(AlignError, ValueError):
-    """A stored assignment does not match this machine or these settings; the message is the kubelet's."""
+    """A stored assignment that does not match this machine or these settings; the message is the kubelet's."""
 
 
 class RestoreError(StateError):
-    """Resources that pods held are no longer available on this host; ``problems`` lists all of them.
+    """Resources that pods held and that this host no longer has; ``problems`` lists all of them.
 
     Without the pods in ``uids``, the others can be restored, unless a problem belongs to no pod.
     """
@@ -156,7 +156,7 @@ class CheckpointError(StateError):
 
 
 class CheckpointFullError(CheckpointError):
-    """The checkpoint would have more bytes than it may have; nothing was written."""
+    """A checkpoint with more bytes than it may have; nothing was written."""
 
     def __init__(self, where: str, *, size: int, limit: int) -> None:
         message = f"the ledger is full: the checkpoint would have {size} bytes, and the limit is {limit}"
@@ -168,15 +168,15 @@ class TraceError(FileFieldError, ValueError):
 
 
 class FileError(AlignError):
-    """A state file cannot be read or written; the message has the file, the reason, and what to do."""
+    """A state file that cannot be read or written; the message has the file, the reason, and what to do."""
 
 
 class EnforceError(AlignError):
-    """A decision cannot be enforced or inspected on this machine."""
+    """A decision that cannot be enforced or inspected on this machine."""
 
 
 class CriError(EnforceError):
-    """A container runtime is unreachable or failed; the message names the call.
+    """A container runtime that is unreachable or failed; the message names the call.
 
     ``code`` is the gRPC status code (``NOT_FOUND``), ``details`` the runtime's message. ``image_missing``: the runtime
     does not have the image, or no registry has.
@@ -202,15 +202,15 @@ class CriError(EnforceError):
 
 
 class ListenError(AlignError):
-    """Cannot listen on a socket or address; the message has the reason and what to do."""
+    """A socket or address that the program cannot listen on; the message has the reason and what to do."""
 
 
 class PluginError(AlignError):
-    """A device plugin is unreachable, gone, or failed; the message is the kubelet's."""
+    """A device plugin that is unreachable, gone, or failed; the message is the kubelet's."""
 
 
 class ProviderError(AlignError):
-    """A provider cannot serve a request, so the pod is rejected.
+    """A request that a provider cannot serve, so that the pod is rejected.
 
     ``reason`` and ``message`` are the kubelet's, for the pod's status; ``str(error)`` is the provider's own text. As in
     the kubelet, an error without a reason is wrapped.
@@ -223,7 +223,7 @@ class ProviderError(AlignError):
 
 
 class WorkLimitError(AlignError):
-    """An exact result would take more work than allowed; ``sources`` are the resources that cause it."""
+    """An exact result that would take more work than allowed; ``sources`` are the resources that cause it."""
 
     def __init__(self, message: str, *, sources: Sequence[str]) -> None:
         super().__init__(message)

@@ -133,7 +133,7 @@ class Host:
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
 
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
-        """The extended resources that *pod* requests and no device plugin provides.
+        """Return the extended resources that *pod* requests and no device plugin provides.
 
         A scheduler finds no node for such a pod. A kubelet that gets it anyway ignores these requests, and so does
         :meth:`decide`.
@@ -203,7 +203,7 @@ class Host:
 
 
 def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
-    """The capacity of a host less its reservation; devices are counted elsewhere."""
+    """Return the capacity of a host less its reservation; devices are counted elsewhere."""
     view = machine.kubelet_view()
     huge: dict[str, int] = {}
     for node in view.nodes:
@@ -243,7 +243,7 @@ def _errors_of(manager: str) -> Iterator[None]:
 
 
 def check_pod(pod: Pod) -> None:
-    """``PodError`` if *pod* would corrupt a ledger."""
+    """Raise ``PodError`` if *pod* would corrupt a ledger."""
     if not pod.uid or not pod.is_consistent:
         missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
         raise PodError((*missing, *validation.validation_problems(pod)))

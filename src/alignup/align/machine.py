@@ -54,7 +54,7 @@ class HugePages:
 
 
 def hugepages_resource(size: int) -> str:
-    """The resource name of huge pages of *size* bytes, with the largest unit that divides it: ``hugepages-2Mi``."""
+    """Return the resource name of huge pages of *size* bytes, with the largest possible unit: ``hugepages-2Mi``."""
     units = iter(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
     unit = next(units)
     while size and size % 1024 == 0 and (larger := next(units, "")):
@@ -102,7 +102,7 @@ class CadvisorNode:
 
 @dataclass(frozen=True, slots=True)
 class CadvisorReport:
-    """What cAdvisor reports to the kubelet, if it differs from the hardware.
+    """The report of cAdvisor to the kubelet, if it differs from the hardware.
 
     The ``cache`` of ``cpus`` is the reported uncore cache id (``None``: none is reported). ``num_cpus`` and
     ``num_sockets`` are totals counted elsewhere, which the kubelet trusts. ``nodes`` are in cAdvisor's order, sorted by
@@ -236,14 +236,14 @@ class Machine:
         return tuple(_machine_problems(self))
 
     def checked(self) -> Self:
-        """This machine; ``MachineError`` with every problem if it contradicts itself."""
+        """Return this machine; ``MachineError`` with every problem if it contradicts itself."""
         if problems := self.problems():
             raise MachineError(problems)
         return self
 
 
 def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, ...], tuple[str, ...]]:
-    """The first device at each address, and a sentence about each address with several."""
+    """Return the first device at each address, and a sentence about each address with several."""
     first: dict[str, PciDevice] = {}
     times: Counter[str] = Counter()
     for device in devices:
@@ -258,7 +258,7 @@ def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, .
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
-    """Key → set of CPUs, keys ascending."""
+    """Return key → set of CPUs, keys ascending."""
     groups: dict[int, CpuSet] = {}
     for key, cpu in pairs:
         groups[key] = groups.get(key, 0) | 1 << cpu
@@ -278,12 +278,12 @@ def _id_problems(kind: str, ids: Iterable[int], *, below: int) -> Iterator[str]:
 
 
 def _repeated(values: Iterable[_Value]) -> Iterator[tuple[_Value, int]]:
-    """Each of *values* that occurs more than once, and how often; ascending."""
+    """Yield each of *values* that occurs more than once, and how often; ascending."""
     return ((value, times) for value, times in sorted(Counter(values).items()) if times > 1)
 
 
 def _machine_problems(machine: Machine) -> Iterator[str]:
-    """Unknown nodes of devices are no problem: plugins report them, and firmware names nodes that are offline."""
+    """Yield every contradiction; an unknown node of a device is none, since firmware names offline nodes."""
     if too_many := tuple(_count_problems(machine)):
         yield from too_many
         return
@@ -306,7 +306,7 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
 
 
 def _count_problems(machine: Machine) -> Iterator[str]:
-    """What the machine has too many of; with very many, the other checks take long."""
+    """Yield what the machine has too many of."""
     report = machine.report
     for kind, items, most in (
         ("CPUs", machine.cpus, MAX_CPUS),

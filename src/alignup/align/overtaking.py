@@ -1,4 +1,4 @@
-"""Whether a pod may be admitted before pods that wait longer: only if it takes nothing that they could use.
+"""The overtaking of waiting pods: a pod may be admitted before them if it takes nothing that they could use.
 
 A pod takes something from a waiting pod if that one could be admitted later without the other pod, but not with it,
 whatever is released in between. :func:`competes` never misses that, and may see it where there is none. Two facts make
@@ -31,7 +31,7 @@ _ALIGNED = {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}  #: the policies that re
 
 
 def competes(host: Host, decision: Decision, waiting: Sequence[Pod], *, undecided: Collection[str] = ()) -> bool:
-    """Whether the admission in *decision* may take something that one of the *waiting* pods could use.
+    """Return whether the admission in *decision* may take something that one of the *waiting* pods could use.
 
     *undecided* are resources whose devices a device plugin has yet to choose.
     """
@@ -73,7 +73,7 @@ def _fails_fit_check(host: Host, before: Ledger, after: Ledger, waiting: Sequenc
 
 
 def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod]) -> bool:
-    """Whether less than the waiting pods request is left on the whole host, or on a NUMA node they are aligned to."""
+    """Return whether less than the waiting pods request is left on the host, or on a NUMA node for them."""
     nodes = {
         pod.uid: _usable_nodes(host, before, pod) if effective_policy(pod, host.rules)[0] in _ALIGNED else 0
         for pod in waiting
@@ -101,7 +101,7 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod
 
 
 def _splits_memory(host: Host, uid: str, after: Ledger, waiting: Sequence[Pod]) -> bool:
-    """Whether memory of the admitted pod may be in the way of memory on several nodes, or of a group of nodes."""
+    """Return whether memory of the admitted pod may prevent memory on several nodes, or on a group of nodes."""
     taken = {block.nodes for blocks in after.memory.held.get(uid, {}).values() for block in blocks}
     needing = {pod.uid: (pod, _needs(host.memory, after.memory, pod)) for pod in waiting}
     needing = {key: (pod, needs) for key, (pod, needs) in needing.items() if needs}
@@ -129,7 +129,7 @@ def _changed_ledgers(host: Host, before: Ledger, after: Ledger) -> Iterator[tupl
 
 
 def _needs(provider: Provider[Any], ledger: Any, pod: Pod) -> Mapping[str, Need]:  # noqa: ANN401 - of any provider
-    """What a pod needs at most: all containers together, or the pod as a whole."""
+    """Return what a pod needs at most: all containers together, or the pod as a whole."""
     needs = dict(provider.needs(ledger, pod, None))
     requests: Counter[str] = Counter()
     for container in pod.all_containers:
@@ -144,7 +144,7 @@ def _needs(provider: Provider[Any], ledger: Any, pod: Pod) -> Mapping[str, Need]
 
 
 def _usable_nodes(host: Host, ledger: Ledger, pod: Pod) -> NodeSet:
-    """The NUMA nodes that *pod* could get something on; with one node for all, those with the devices it requests."""
+    """Return the NUMA nodes *pod* could use; with one node for all, those with the devices it requests."""
     policy, scope = effective_policy(pod, host.rules)
     nodes = host.view.all_nodes
     if policy is not Policy.SINGLE_NUMA_NODE or (scope is not Scope.POD and len(pod.all_containers) > 1):

@@ -21,7 +21,7 @@ class Policy(StrEnum):
 
 
 class Scope(StrEnum):
-    """Whether containers are aligned one by one, or the pod as a whole."""
+    """The unit of alignment: each container, or the pod as a whole."""
 
     CONTAINER = "container"
     POD = "pod"
@@ -71,7 +71,7 @@ class FeatureGates:
                 raise SettingsError(f"cannot set feature gate {name} to {tried}, feature is locked to {default}")
 
     def on(self, name: str) -> bool:
-        """Whether gate *name* is on; ``KeyError`` if it is neither set nor in ``FEATURE_GATES``."""
+        """Return whether gate *name* is on; ``KeyError`` if it is neither set nor in ``FEATURE_GATES``."""
         if name in self.changed:
             return self.changed[name]
         return FEATURE_GATES[name].default

@@ -107,7 +107,7 @@ def parse(
     hugepages: tuple[HugePages, ...] = (),
     distances: tuple[int, int] | None = None,
 ) -> Machine:
-    """The machine that *text* describes.
+    """Return the machine that *text* describes.
 
     *memory* is the default size of a node in bytes; every node with memory has *hugepages*; *distances* are those of a
     node to itself and to any other (hwloc's synthetic machines have none).
@@ -176,7 +176,7 @@ def _attached(attributes: str, token: str) -> _Attached:
 
 
 def _kind(name: str, token: str) -> str:
-    """The canonical type of *name*: caches as ``l3`` or ``l1i``, others under one name each."""
+    """Return the canonical type of *name*: caches as ``l3`` or ``l1i``, others under one name each."""
     written = name.lower()
     if cache := _CACHE.fullmatch(written):
         return cache[1]
@@ -189,7 +189,7 @@ def _kind(name: str, token: str) -> str:
 
 
 def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
-    """Attribute → value, all valid for *kind*; unused sizes are validated as well."""
+    """Return attribute → value, all valid for *kind*; unused sizes are validated as well."""
     sizes = {"numa": ("memory", "memorysidecachesize")}.get(kind or "", ("size",) if (kind or "")[:1] == "l" else ())
     values: dict[str, str] = {}
     for part in text.split():
@@ -211,7 +211,7 @@ def _bytes(size: str, token: str) -> int:
 
 
 def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
-    """The levels with their types; ``ParseError`` if they cannot be levels of one machine."""
+    """Return the levels with their types; ``ParseError`` if they cannot be levels of one machine."""
     machine, *inner, last = levels
     if last.kind not in {"pu", None}:
         raise ParseError(f"{last.token!r} comes last: expected 'pu', the CPUs, below it")
@@ -246,7 +246,7 @@ def _usual(level: _Level, kind: str) -> _Level:
 
 
 def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tuple[list[NumaNode], list[int]]:
-    """All nodes, and for each CPU the id of its node."""
+    """Return all nodes, and for each CPU the id of its node."""
     attached_nodes = [(depth, attached) for depth, level in enumerate(tree.levels) for attached in level.attached]
     total = sum(tree.width(depth) for depth, _ in attached_nodes)
     if total > MAX_NODES:
@@ -272,7 +272,7 @@ def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tup
 
 
 def _ids(tree: _Tree, kind: str) -> list[int] | None:
-    """For each CPU the id of its object of *kind*; ``None`` if there is no such level."""
+    """Return for each CPU the id of its object of *kind*; ``None`` if there is no such level."""
     depth = tree.depth(kind)
     if depth is None:
         return None
@@ -284,7 +284,7 @@ def _ids(tree: _Tree, kind: str) -> list[int] | None:
 
 
 def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> CadvisorReport | None:
-    """CAdvisor's report: an L3 that equals a node is part of the node, so no uncore cache is reported."""
+    """Return cAdvisor's report: an L3 that equals a node is part of the node, so no uncore cache is reported."""
     depth = tree.depth("l3")
     if depth is None or tree.width(depth) != len(set(homes)):
         return None
@@ -293,7 +293,7 @@ def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> Cadviso
 
 
 def _numbers(tree: _Tree, total: int, indexes: str | None = None, *, below: int = MAX_CPU_ID) -> Sequence[int]:
-    """The ids of *total* objects, all *below* a limit, in the order of the tree."""
+    """Return the ids of *total* objects, all *below* a limit, in the order of the tree."""
     if indexes is None:
         return range(total)
     if _LIST.fullmatch(indexes):
@@ -311,7 +311,7 @@ def _numbers(tree: _Tree, total: int, indexes: str | None = None, *, below: int 
 
 
 def _loops(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int]]:
-    """The step and count of each loop, the fastest first; a missing last loop has step 1."""
+    """Return the step and count of each loop, the fastest first; a missing last loop has step 1."""
     parts = indexes.split(":")
     if len(parts) > MAX_LEVELS:
         raise ParseError(f"'indexes=…': {len(parts)} loops, expected at most {MAX_LEVELS}")

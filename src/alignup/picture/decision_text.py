@@ -49,7 +49,7 @@ class NodeShare(NamedTuple):
 
 
 def decision_parts(host: Host, pod: Pod, decision: Decision) -> Iterator[DecisionPart]:
-    """The parts of *decision*, which *host* made about *pod*, in order."""
+    """Yield the parts of *decision*, which *host* made about *pod*, in order."""
     for step in decision.steps:
         placements = tuple(
             placement for placement in decision.placements if step.container in (None, placement.container)
@@ -68,7 +68,7 @@ def decision_parts(host: Host, pod: Pod, decision: Decision) -> Iterator[Decisio
 
 
 def draw_decision(host: Host, pod: Pod, decision: Decision, *, width: int = 80) -> list[Line]:
-    """Everything *decision* considered, in lines of at most *width* columns."""
+    """Draw everything *decision* considered, in lines of at most *width* columns."""
     renderer = _DecisionRenderer(host.machine, decision.before, max(width, MIN_WIDTH))
     return [line for part in decision_parts(host, pod, decision) for line in renderer.part(part, decision)]
 
@@ -117,7 +117,7 @@ class _DecisionRenderer:
         return labeled(label, split_words((Cell(sentence),)), width=self.width, column=13)
 
     def _shares(self, resource: ResourceHints, node: int) -> Iterator[NodeShare]:
-        """How one node's part of a resource is divided; the free part is the decision's."""
+        """Yield how one node's part of a resource is divided; the free part is the decision's."""
         before = {"cpu": self._cpus, "device": self._devices, "memory": self._memory}.get(resource.provider)
         free = (resource.free or {}).get(node, 0)
         rest = list(before(resource.resource or "", node)) if before else []
@@ -133,7 +133,7 @@ class _DecisionRenderer:
             yield NodeShare(state, cpus.bit_count(), use.holder.name if use.holder else "")
 
     def _without_node(self, resource: ResourceHints) -> tuple[NodeShare, ...]:
-        """Devices of no node, free ones last; empty if there are none."""
+        """Return devices of no node, free ones last; empty if there are none."""
         if resource.provider != "device":
             return ()
         shares = list(self._devices(resource.resource or "", None))
@@ -172,7 +172,7 @@ class _DecisionRenderer:
 
 
 def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: Iterable[int] = ()) -> Iterator[Line]:
-    """What is free and what is missing on nodes *ids*, then which pods hold the rest."""
+    """Yield what is free and what is missing on nodes *ids*, then which pods hold the rest."""
     name = resource.resource or ""
     free = shares[-1].amount
     yield (Cell(f"{_format_amount(name, free)} free", "free"),)

@@ -1,4 +1,4 @@
-"""What a picture shows, before anything is drawn; the terminal and SVG share it.
+"""The layout of a machine in a picture, shared by the terminal and SVG.
 
 The unit is the **box**: a NUMA node with its CPUs, memory and devices. Boxes are in **frames**: sockets and nodes with
 common CPUs. On most machines that is one socket with its nodes, on some one node with its sockets, on a few several of
@@ -129,7 +129,7 @@ class MachineLayout:
         return bits.union(box.cpus for box in self.boxes)
 
     def fold(self, boxes: Iterable[NodeBox]) -> list[tuple[NodeBox, ...]]:
-        """Groups of adjacent *boxes* that can be drawn as one: equal, without devices, and without pods."""
+        """Return groups of adjacent *boxes* that can be drawn as one: equal, without devices, and without pods."""
 
         def key(box: NodeBox) -> Hashable:
             if box.device_groups or box.pci or box.node is None:
@@ -145,7 +145,7 @@ class MachineLayout:
 
 
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
-    """The layout of *machine*; a *ledger* adds what pods hold."""
+    """Return the layout of *machine*; a *ledger* adds what pods hold."""
     devices = known_devices(machine, ledger)
     near = (group_by(devices, lambda device: device.nodes or 0), group_by(machine.pci, lambda device: device.node))
     frames = tuple(_frames(machine, near))
@@ -268,7 +268,7 @@ _LISTED_CLASSES = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "acc
 
 
 def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
-    """PCI devices by class: the listed classes with names, or addresses while they are few, the others as a count."""
+    """Describe PCI devices by class: listed classes with names, or addresses if few; the others as a count."""
     classes = group_by(devices, lambda device: _LISTED_CLASSES.get((device.kind or 0) >> 16, "other"))
     for name, group in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
         addresses = [_show_pci(device) for device in group]
@@ -283,12 +283,12 @@ def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
 
 
 def _show_pci(device: PciDevice) -> str:
-    """The names of the system for a device, or its address."""
+    """Return the names of the system for a device, or its address."""
     return "/".join(shorten(clean(name), 20) for name in device.names) or device.address
 
 
 def _nearest_nodes(distances: Distances | None, node: int, with_cpus: set[int]) -> str:
-    """The nodes with CPUs nearest to a node without any, if the distances differ."""
+    """Return the nodes with CPUs nearest to a node without any, if the distances differ."""
     if distances is None or len(with_cpus) < 2 or not {node, *with_cpus} <= set(distances.ids):
         return ""
     away = {other: distances.both_ways(node)[other] for other in with_cpus}
@@ -297,7 +297,7 @@ def _nearest_nodes(distances: Distances | None, node: int, with_cpus: set[int]) 
 
 
 def build_distance_table(distances: Distances) -> DistanceTable:
-    """The table of *distances*; a machine with too many different nodes gets only a note with the range."""
+    """Return the table of *distances*; a machine with too many different nodes gets only a note with the range."""
     ids, matrix = distances.ids, distances.matrix
     if len(ids) <= MAX_SINGLE_ROWS:
         return DistanceTable(tuple((id_,) for id_ in ids), tuple(tuple(map(str, row)) for row in matrix))
@@ -313,7 +313,7 @@ def build_distance_table(distances: Distances) -> DistanceTable:
 
 
 def _group_equal(matrix: Matrix) -> list[list[int]]:
-    """Groups of indexes that can be swapped without changing the matrix."""
+    """Return groups of indexes that can be swapped without changing the matrix."""
     columns = tuple(zip(*matrix, strict=True))
     groups: list[list[int]] = []
     for index in range(len(matrix)):
@@ -326,7 +326,7 @@ def _group_equal(matrix: Matrix) -> list[list[int]]:
 
 
 def _are_equal(views: Sequence[Matrix], a: int, *, b: int) -> bool:
-    """Whether two nodes have equal distances to themselves, to each other, and (*views*) to and from all others."""
+    """Return whether two nodes have equal distances to themselves, each other, and (*views*) all others."""
     matrix = views[0]
     if matrix[a][a] != matrix[b][b] or matrix[a][b] != matrix[b][a]:
         return False

@@ -50,7 +50,7 @@ def draw_svg(machine: Machine, ledger: Ledger | None = None) -> str:
 
 
 def draw_parts(machine: Machine, ledger: Ledger | None = None) -> MachineParts:
-    """The parts of the picture; a page can put them beside each other or below each other."""
+    """Return the parts of the picture; a page can put them beside each other or below each other."""
     layout = layout_machine(machine, ledger)
     painter = _painter(layout)
     names = [", ".join([frame.name, *(box.name for box in frame.boxes)]) for frame in layout.frames]
@@ -116,7 +116,7 @@ class _Painter:
         self._digits = digits  #: of the largest CPU number; 0: no numbers
 
     def frames(self, layout: MachineLayout) -> list[Drawable]:
-        """Sockets around their nodes, all of one size; a single node shares the box with its sockets."""
+        """Draw sockets around their nodes, all of one size; a single node shares the box with its sockets."""
         inside = []
         for frame in layout.frames:
             prefix = f"{frame.name} · " if len(frame.boxes) == 1 else ""
@@ -154,7 +154,7 @@ class _Painter:
         return framed(label(title, 13, style="strong"), stack(parts), style="node")
 
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Drawable]:
-        """Nodes without CPUs; equal ones share a box if they are many or have no memory."""
+        """Draw nodes without CPUs; equal ones share a box if they are many or have no memory."""
         many = len(layout.nodes_without_cpus) > _MAX_BOXES
         drawn: list[Drawable] = []
         for run in layout.fold(layout.nodes_without_cpus):
@@ -177,7 +177,7 @@ class _Painter:
         return framed(label(format_ids("node", ids), 12, style="strong"), stack(parts), style="bare", padding=7)
 
     def devices(self, device_groups: Iterable[DeviceGroup], most: float = 560) -> Iterator[Drawable]:
-        """Devices by resource, with id and holder; of many only the held and unhealthy ones."""
+        """Draw devices by resource, with id and holder; of many only the held and unhealthy ones."""
         for group in device_groups:
             shown = self._occupancy.listed(group.devices)
             rest = len(group.devices) - len(shown)
@@ -264,7 +264,7 @@ def _holder_data(use: UseInfo) -> dict[str, str]:
 
 
 def _columns(count: int, fit: int) -> int:
-    """How many elements to put in a row if *fit* fit: a number that leaves no gaps, if possible."""
+    """Return how many elements to put in a row if *fit* fit: a number that leaves no gaps, if possible."""
     even = next((each for each in range(min(fit, count), 0, -1) if count % each == 0), 1)
     return even if even * 2 > fit or even * 2 > count else -(-count // -(-count // fit))
 
@@ -301,7 +301,7 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
 
 
 def _listed_holders(occupancy: Occupancy) -> tuple[list[Holder], list[Holder]]:
-    """The holders to list, and the others; those with CPUs or devices, which show their keys, are listed."""
+    """Return the holders to list, and the others; those with CPUs or devices, which show their keys, are listed."""
     listed, others, only_memory = list[Holder](), list[Holder](), 0
     for holder in occupancy.holders:
         only_memory += not (holder.cpus or holder.devices)

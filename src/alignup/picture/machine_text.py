@@ -45,7 +45,7 @@ _BAR_WIDTH = 20
 
 
 def draw_text(machine: Machine, ledger: Ledger | None = None, *, width: int = 80) -> list[Line]:
-    """The picture of *machine*; a *ledger* adds what pods hold. Lines have at most *width* columns."""
+    """Draw *machine*; a *ledger* adds what pods hold. Lines have at most *width* columns."""
     layout = layout_machine(machine, ledger)
     return list(_picture(layout, _Renderer(layout.occupancy, max(width, MIN_WIDTH))))
 
@@ -113,7 +113,7 @@ class _Renderer(NamedTuple):
         return self.field("huge pages" if bar.page else "memory", chunks)
 
     def numbered(self, box: NodeBox) -> list[Line]:
-        """Every CPU by number, the threads of a core together."""
+        """Draw every CPU by number, the threads of a core together."""
         chunks: dict[Core, Line] = {}
         for core in (core for core_group in box.core_groups for core in core_group.cores):
             uses = [(cpu, self.occupancy.of_cpu(cpu)) for cpu in core.cpus]
@@ -133,7 +133,7 @@ class _Renderer(NamedTuple):
         return lines
 
     def folded(self, box: NodeBox) -> list[Line]:
-        """CPUs as lists: by cache, with equal caches together; then by use."""
+        """Draw CPUs as lists: by cache, with equal caches together; then by use."""
         lines: list[Line] = []
         alike = groupby(box.core_groups, key=lambda group: (group.shape, group.name.rpartition("cache ")[0]))
         for run in (list(groups) for _, groups in alike):
@@ -155,7 +155,7 @@ class _Renderer(NamedTuple):
         return lines + (self.field("PCI", [(Cell(text),) for text in pci], between=" · ") if pci else [])
 
     def _devices(self, group: DeviceGroup) -> Iterator[Line]:
-        """The devices of one resource by id; of many only the held and unhealthy ones, and a count."""
+        """Draw the devices of one resource by id; of many only the held and unhealthy ones, and a count."""
         yield (Cell(f"{shorten(clean(group.resource), self.width // 2)}:"),)
         shown = self.occupancy.listed(group.devices)
         if len(shown) < len(group.devices):
@@ -268,7 +268,7 @@ class _Renderer(NamedTuple):
 
 
 def _list_chunks(cpus: CpuSet, style: str) -> list[Line]:
-    """A list in chunks that can be wrapped; a very scattered one ends with its count."""
+    """Return a list in chunks that can be wrapped; a very scattered one ends with its count."""
     parts = list_parts(cpus)
     shown = parts if len(parts) <= _MAX_LIST_PARTS else parts[: _MAX_LIST_PARTS - 1]
     chunks: list[Line] = [(Cell(f"{part},", style),) for part in shown[:-1]]

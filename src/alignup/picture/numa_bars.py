@@ -1,4 +1,4 @@
-"""A host in the size of a stamp: a column of bars for each NUMA node, to compare thousands of hosts."""
+"""Bars of a host: a column for each NUMA node, small enough to compare thousands of hosts."""
 
 from collections.abc import Sequence
 from html import escape
@@ -16,7 +16,7 @@ _MAX_NODES, _MAX_BARS = 8, 5
 
 
 class ResourceBar(NamedTuple):
-    """How one NUMA node's part of a resource is divided; the parts add up to the total."""
+    """One NUMA node's part of a resource, divided by use; the parts add up to the total."""
 
     resource: str
     reserved: int = 0
@@ -39,7 +39,7 @@ class ResourceBar(NamedTuple):
 
 
 def add_bars(bar: ResourceBar, other: ResourceBar) -> ResourceBar:
-    """Both together, of one resource."""
+    """Return the sum of two bars of one resource."""
     return ResourceBar(
         bar.resource,
         bar.reserved + other.reserved,
@@ -55,7 +55,7 @@ class NumaBars(NamedTuple):
 
 
 def measure_bars(host: Host) -> tuple[NumaBars, ...]:
-    """What the managers of a host have on each NUMA node: CPUs, memory, and devices with topology."""
+    """Return what the managers of a host have on each NUMA node: CPUs, memory, and devices with topology."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     offers = largest_requests(host)
@@ -82,7 +82,7 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
 
 
 def draw_bars(nodes: Sequence[NumaBars], *, name: str) -> str:
-    """The bars as SVG inside a page; *name* is for screen readers."""
+    """Draw the bars as SVG inside a page; *name* is for screen readers."""
     shown = nodes[:_MAX_NODES]
     rows = min(max((len(node.bars) for node in shown), default=0), _MAX_BARS)
     width = min(_MAX_WIDTH, _ALL_WIDTH // max(len(shown), 1) - 2 * _GAP)
@@ -100,7 +100,7 @@ def draw_bars(nodes: Sequence[NumaBars], *, name: str) -> str:
 
 
 def describe_bars(nodes: Sequence[NumaBars]) -> str:
-    """The same in words."""
+    """Describe the bars in words."""
     return "; ".join(f"NUMA node {node.node}: {', '.join(bar.text for bar in node.bars)}" for node in nodes)
 
 

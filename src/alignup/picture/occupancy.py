@@ -1,4 +1,4 @@
-"""What pods hold, for a picture: the state of every CPU and device, and a short key for every pod that holds some.
+"""The occupancy of a machine: the state of every CPU and device, and a short key for every pod that holds some.
 
 Without a ledger nothing is held and nothing is free: the picture shows hardware.
 """
@@ -22,7 +22,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class UseState(StrEnum):
-    """What a CPU or device is used for, in the order of lists."""
+    """The use of a CPU or device, in the order of lists."""
 
     RESERVED = "reserved"  #: for system daemons
     UNSEEN = "unseen"  #: unknown to the host
@@ -106,7 +106,7 @@ class Occupancy:
         return self.by_device.get((device.resource, device.id), FREE) if self.known else PLAIN
 
     def listed(self, devices: Sequence[Device]) -> Sequence[Device]:
-        """*devices*, or of many only the held and unhealthy ones."""
+        """Return *devices*, or of many only the held and unhealthy ones."""
         notable = [device for device in devices if self.of_device(device).holder or not device.healthy]
         return devices if len(devices) <= _MAX_DEVICES else notable[:_MAX_DEVICES]
 
@@ -120,7 +120,7 @@ class Occupancy:
         return {use: cpus_by_use[use] for use in uses}
 
     def bars(self, node: NumaNode) -> tuple[MemoryBar, ...]:
-        """The memory of *node* by type, without empty huge page sizes."""
+        """Return the memory of *node* by type, without empty huge page sizes."""
         huge = sum(pages.bytes for pages in node.hugepages)
         bars = []
         if node.memory is not None:
@@ -178,13 +178,13 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
 
 
 def format_block(block: Block) -> str:
-    """``2 GiB memory on node 0``."""
+    """Return a text such as ``2 GiB memory on node 0``."""
     name = "memory" if block.type == MEMORY else f"huge pages of {block.type.removeprefix(HUGEPAGES)}"
     return f"{format_size(block.size)} {name} on {format_ids('node', bits.members(block.nodes))}"
 
 
 def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]:
-    """The devices as plugins last announced them, and those that are held but no longer announced."""
+    """Return the devices as plugins last announced them, and those that are held but no longer announced."""
     known = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
         return tuple(known.values())
@@ -214,7 +214,7 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
 
 
 def _key(index: int) -> str:
-    """A, B, …, Z, AA, AB, …"""
+    """Return A, B, …, Z, AA, AB, …"""
     letters = ""
     index += 1
     while index:

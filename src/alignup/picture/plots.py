@@ -33,7 +33,7 @@ class ComparedValue(NamedTuple):
 
 
 def format_plain(value: float) -> str:
-    """A number with as few digits as needed."""
+    """Return a number with as few digits as needed."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.2g}"
 
 
@@ -42,7 +42,7 @@ def format_percent(value: float) -> str:
 
 
 def ticks(most: float, *, count: int = 4) -> list[float]:
-    """Round numbers from 0 to at least *most*."""
+    """Return round numbers from 0 to at least *most*."""
     if most <= 0:
         return [0.0, 1.0]
     raw = most / count
@@ -59,7 +59,7 @@ def line_plot(
     y: Format = format_plain,
     x: Format = format_plain,
 ) -> Drawable:
-    """Values as steps: each lasts until the next position."""
+    """Draw values as steps: each lasts until the next position."""
     highest = max((value for line in series for value in line.values), default=0.0)
 
     def draw(canvas: Canvas, frame: "_Frame") -> None:
@@ -78,7 +78,7 @@ def line_plot(
 def stacked_plot(
     title: str, positions: Sequence[float], series: Sequence[Series], *, x: Format = format_plain
 ) -> Drawable:
-    """Counts of consecutive intervals that begin at *positions*, the last one as long as the one before."""
+    """Draw counts of consecutive intervals that begin at *positions*, the last one as long as the one before."""
     sums = [fsum(layer.values[number] for layer in series) for number in range(len(positions))]
     width = positions[-1] - positions[-2] if len(positions) > 1 else 1.0
     ends = [*positions[1:], positions[-1] + width] if positions else []
@@ -104,7 +104,7 @@ def stacked_plot(
 
 
 def bar_plot(title: str, values: Sequence[ComparedValue], *, style: int = 0) -> Drawable:
-    """One bar for each value, from 0."""
+    """Draw one bar for each value, from 0."""
     most = max((compared.value for compared in values), default=0.0) or 1.0
     names = [shorten(clean(compared.name), 60) for compared in values]
     column = max((width_in_em(name) * _FONT for name in names), default=0.0)
@@ -123,7 +123,7 @@ def _bar(length: float, *, style: str) -> Drawable:
 
 
 class _Frame(NamedTuple):
-    """Where values are on the canvas."""
+    """The positions of values on the canvas."""
 
     left: float
     top: float

@@ -157,7 +157,7 @@ class Cluster:
             self._verdicts.touch(host)
 
     def observe(self, pod: Pod, host: str, stage: PodStage) -> None:
-        """The API server recorded that *pod* is bound to *host*, and is in this stage; call it in the watch's order."""
+        """Record that *pod* is bound to *host* and in this stage; call it in the order of the watch."""
         self._observe(pod, host, stage)
 
     def _observe(self, pod: Pod, host: str, stage: PodStage, *, listed: int = 0) -> None:
@@ -181,7 +181,7 @@ class Cluster:
         self._verdicts.touch(host)
 
     def relist(self, pods: Iterable[tuple[Pod, str, PodStage]]) -> None:
-        """The API server listed all bound pods; call it after a start, and when events may have been missed.
+        """Take over a list of all bound pods; call it after a start, and when events may have been missed.
 
         Pods of reports that are not listed have ended. A list does not tell whether before or after the bindings that
         it shows for the first time, so for these the ended pods count as terminating. Nor does it tell the order of
@@ -206,7 +206,7 @@ class Cluster:
                     self._observe(pod, host, current, listed=self._lists)
 
     def observe_rejection(self, uid: str, host: str, reason: str) -> None:
-        """The kubelet rejected a pod with this reason; see ``take_rejections``."""
+        """Record that the kubelet rejected a pod with this reason; see ``take_rejections``."""
         record = self._records.get(host)
         binding = record.forget(uid) if record else None
         self._enter_stage(record, uid, PodStage.ENDED)
@@ -217,14 +217,14 @@ class Cluster:
             self._verdicts.touch(host)
 
     def observe_preemption(self, pod: Pod, host: str) -> None:
-        """The kubelet ended *pod* to make room for a critical one; it decides otherwise than predicted meanwhile."""
+        """Record that the kubelet preempted *pod* for a critical one; meanwhile it decides otherwise than predicted."""
         record = self._records.get(host)
         if record is not None:
             record.disturb(Cause.PREEMPTION)
         self.observe(pod, host, PodStage.ENDED)
 
     def take_rejections(self) -> list[RejectedPrediction]:
-        """The rejections of pods that were predicted to be admitted, with their causes, since the last call.
+        """Return the rejections of pods that were predicted to be admitted, with their causes, since the last call.
 
         A cause can be in a report that arrives after the rejection, so a rejection without a known cause is returned
         only after ``MAX_REPORTS`` further reports.
@@ -246,7 +246,7 @@ class Cluster:
         return verdict
 
     def forget(self, uid: str) -> None:
-        """A binding did not happen; does nothing for an unknown pod or one whose binding was observed."""
+        """Forget a binding that did not happen; do nothing for an unknown pod or one whose binding was observed."""
         host = self._hosts.get(uid)
         record = self._records.get(host) if host else None
         binding = record.binding(uid) if record else None
@@ -258,12 +258,12 @@ class Cluster:
     # Questions
 
     def verdict(self, pod: Pod, host: str) -> Verdict:
-        """The verdict of one host about *pod*."""
+        """Return the verdict of one host about *pod*."""
         record = self._records.get(host)
         return NO_REPORT if record is None else self._verdicts.of_one(pod, record)
 
     def feasible(self, pod: Pod) -> Feasibility:
-        """The verdict of every host about *pod*."""
+        """Return the verdict of every host about *pod*."""
         verdicts = self._verdicts.of_all(pod)
         current_host = self._hosts.get(pod.uid)
         if current_host:
@@ -271,7 +271,7 @@ class Cluster:
         return Feasibility(verdicts)
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
-        """The verdicts of those of *hosts* that have a report; faster than ``feasible`` for some of many."""
+        """Return the verdicts of those of *hosts* that have a report."""
         verdicts = self._verdicts.of_some(pod, hosts)
         current_host = self._hosts.get(pod.uid)
         if current_host in verdicts:
@@ -279,14 +279,14 @@ class Cluster:
         return verdicts
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
-        """At most *limit* of the best hosts *among* these, those in *last* after the others.
+        """Return at most *limit* of the best hosts *among* these, those in *last* after the others.
 
         The work does not grow with the number of hosts. A pod that is assumed or bound is not treated specially.
         """
         return self._verdicts.best(pod, limit, among=among, last=last)
 
     def rank(self, pod: Pod, hosts: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
-        """The hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""
+        """Return the hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""
         verdicts = self.feasible(pod)
         names = verdicts if hosts is None else [host for host in hosts if host in verdicts]
         scored = [
@@ -305,7 +305,7 @@ class Cluster:
         budgets: Sequence[DisruptionBudget] = (),
         allow_violations: bool = False,
     ) -> VictimSearch:
-        """The smallest sets of pods with lower priority whose end lets *host* admit *pod*."""
+        """Return the smallest sets of pods with lower priority whose end lets *host* admit *pod*."""
         record = self._records.get(host)
         if record is None:
             return VictimSearch((), complete=False)
@@ -331,12 +331,12 @@ class Cluster:
             self._stages.popitem(last=False)
 
     def _unobserved(self, known: Mapping[str, object], report: HostReport) -> list[str]:
-        """The pods of *report* that nothing else has told of, apart from *known* ones."""
+        """Return the pods of *report* whose binding was not observed, apart from *known* ones."""
         new = report.ledger.pods.keys() - known.keys() - self._stages.keys()
         return [uid for uid in new if self._hosts.get(uid) != report.host]
 
     def _leave_other_host(self, uid: str, host: str) -> None:
-        """A pod can be on one host only."""
+        """Forget the pod on another host: it can be on one only."""
         before = self._hosts.get(uid)
         if before is not None and before != host:
             self._records[before].forget(uid)
@@ -372,7 +372,7 @@ class Cluster:
         record.rejected = waiting
 
     def _ended_before(self, binding: Binding, record: HostRecord) -> bool:
-        """Whether a rejection is explained by pods that ended after the prediction."""
+        """Return whether a rejection is explained by pods that ended after the prediction."""
         if binding.ledger is None:
             return False
         known = record.ledger.pods

@@ -1,4 +1,4 @@
-"""What a host still offers to aligned containers, one NUMA node at a time.
+"""The free capacity of a host for aligned containers, by NUMA node.
 
 ``largest_requests`` is the largest request for one resource that a single container can still get on one NUMA node
 together with a minimum of everything else (one byte of memory, no exclusive CPU): what policy single-numa-node would
@@ -63,7 +63,7 @@ def measure_free_capacity(host: Host) -> FreeCapacity:
 
 
 def _stranded(here: int, inventory: DeviceInventory, free: int, share: int) -> int:
-    """How much of the devices *here* is stranded, where *share* thousandths of the CPUs and memory are free."""
+    """Return how much of the devices *here* is stranded, where *share* thousandths of the CPUs and memory are free."""
     count = (here & inventory.healthy).bit_count()
     stranded = DEVICE * (free & here).bit_count() - share * count
     if stranded <= 0:
@@ -74,7 +74,7 @@ def _stranded(here: int, inventory: DeviceInventory, free: int, share: int) -> i
 def stranded_by_totals(
     devices: DeviceLedger, used: UsedResources, allocatable: NodeAllocatable, pod: FitRequest | None = None
 ) -> Stranded:
-    """How much of the devices is stranded by the totals of a host, after *pod* if given."""
+    """Return how much of the devices is stranded by the totals of a host, after *pod* if given."""
     milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
     taken: Mapping[str, int] = {}
     if pod is not None:
@@ -93,7 +93,7 @@ def stranded_by_totals(
 
 
 def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]) -> int:
-    """The devices on *nodes* that a pod leaves unused: the free ones of *requested*, and all of other resources.
+    """Return the devices on *nodes* that a pod leaves unused: the free ones of *requested*, and all of other resources.
 
     Devices without topology are on all nodes.
     """
@@ -137,7 +137,7 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
 
 
 def _left_in_total(host: Host) -> dict[str, int]:
-    """What the fit check leaves for one more pod, for the resources that it limits."""
+    """Return what the fit check leaves for one more pod, for the resources that it limits."""
     allocatable, used = host.rules.allocatable, host.ledger.used
     if allocatable is None:
         return {}

@@ -70,7 +70,7 @@ class PossibleStates(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What a new report changed."""
+    """The changes by a new report."""
 
     confirmed: tuple[Binding, ...]  #: bindings that the report contains
     skipped: tuple[Binding, ...]  #: earlier bindings that it does not contain: the kubelet has rejected or ended them
@@ -124,7 +124,7 @@ class HostRecord:
         return Replaced(confirmed, skipped)
 
     def _find_skipped(self, confirmed: Sequence[Binding]) -> tuple[Binding, ...]:
-        """The bindings that were certainly recorded before a confirmed one, and that are not confirmed themselves."""
+        """Return the unconfirmed bindings that were certainly recorded before a confirmed one."""
         observed = [binding for binding in self.bindings if binding.observed]
         return tuple(
             binding
@@ -139,7 +139,7 @@ class HostRecord:
         self._changed()
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
-        """The API server has recorded the binding, after everything observed so far.
+        """Record a binding that the API server recorded after everything observed so far.
 
         *listed*: a number of the list that shows it, after everything observed before this list.
         """
@@ -166,7 +166,7 @@ class HostRecord:
             self._changed(prune=True)
 
     def resume(self, uid: str) -> None:
-        """A pod that counted as terminating is running."""
+        """Record that a pod that counted as terminating is running."""
         self._terminating.discard(uid)
         self._log = [entry for entry in self._log if isinstance(entry, Binding) or entry.uid != uid]
         self._changed()
@@ -181,7 +181,7 @@ class HostRecord:
         return binding
 
     def disturb(self, cause: Cause) -> None:
-        """Something happened that can change the kubelet's decision on every unconfirmed pod."""
+        """Record a cause that can change the kubelet's decision on every unconfirmed pod."""
         for binding in (*self.bindings, *self._skipped.values(), *(rejected.binding for rejected in self.rejected)):
             binding.causes.add(cause)
 
@@ -246,7 +246,7 @@ class HostRecord:
         return PossibleStates(states, len(unconfirmed), unsettled, bool(doubtful) or unordered)
 
     def _with_ends(self, ledgers: Iterable[Ledger], terminating: Iterable[str]) -> tuple[Ledger, ...]:
-        """These ledgers, with and without each terminating pod."""
+        """Return these ledgers, with and without each terminating pod."""
         possible = list(ledgers)
         for uid in sorted(terminating):
             possible += [self._end(ledger, uid) for ledger in possible if uid in ledger.pods]
@@ -280,12 +280,12 @@ class _Step(NamedTuple):
 
 
 def _unordered(first: Binding, second: Binding) -> bool:
-    """Whether the order of two bindings is unknown: the same list has shown both."""
+    """Return whether the order of two bindings is unknown: the same list has shown both."""
     return bool(first.listed) and first.listed == second.listed
 
 
 def _takes_resources(ledger: Ledger, uid: str) -> bool:
-    """Whether a pod has CPUs, memory or devices of its own."""
+    """Return whether a pod has CPUs, memory or devices of its own."""
     return any(uid in provider_ledger.held for provider_ledger in (ledger.cpus, ledger.memory, ledger.devices))
 
 

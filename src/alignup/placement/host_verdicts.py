@@ -24,7 +24,7 @@ from alignup.placement.verdict_cache import HostState, VerdictCache
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """What verdicts about a host depend on."""
+    """The facts that verdicts about a host depend on."""
 
     states: tuple[HostState, ...]  #: in any of which it may be; empty: unknown
     waits: bool  #: whether pods with resources of their own have to wait for a confirmation
@@ -58,7 +58,7 @@ class _ShapeTable:
                 del self._ranks[rank]
 
     def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
-        """The best hosts; those in *last* come after the others. Equal ones come in the order of their changes."""
+        """Return the best hosts, those in *last* after the others; equal ones in the order of their changes."""
         chosen: list[str] = []
         for late in (False, True):
             for rank in sorted(self._ranks):
@@ -74,7 +74,7 @@ _Rank = tuple[bool, float]  #: whether it is approximate, and minus the score
 
 
 def _rank(verdict: Verdict) -> _Rank | None:
-    """A sort key of an admission, the best first."""
+    """Return a sort key of an admission, the best first."""
     return (verdict.approximate, -verdict.score.total) if verdict.admits and verdict.score is not None else None
 
 
@@ -96,23 +96,23 @@ class HostVerdicts:
         return len(self._cache)
 
     def touch(self, host: str) -> None:
-        """A host has changed, or is gone."""
+        """Record that a host has changed, or is gone."""
         self._version += 1
         self._changed[host] = self._version
         self._changed.move_to_end(host)
         self._conditions.pop(host, None)
 
     def of_all(self, pod: Pod) -> dict[str, Verdict]:
-        """The verdicts of all hosts; those of unchanged hosts are kept."""
+        """Return the verdicts of all hosts; those of unchanged hosts are kept."""
         return dict(self._table(pod).found)
 
     def of_some(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
-        """The verdicts of those of *hosts* that have a report."""
+        """Return the verdicts of those of *hosts* that have a report."""
         verdicts = self._table(pod).found
         return {host: verdicts[host] for host in hosts if host in verdicts}
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
-        """At most *limit* of the best hosts *among* these; those in *last* come after the others."""
+        """Return at most *limit* of the best hosts *among* these; those in *last* come after the others."""
         return self._table(pod).best(limit, among=among, last=last)
 
     def _table(self, pod: Pod) -> _ShapeTable:
@@ -146,7 +146,7 @@ class HostVerdicts:
         return shape
 
     def of_one(self, pod: Pod, record: HostRecord) -> Verdict:
-        """The verdict of one host; a pod that is on it already keeps its placement."""
+        """Return the verdict of one host; a pod that is on it already keeps its placement."""
         binding = record.binding(pod.uid)
         if binding or pod.uid in record.ledger.pods:
             for ledger in record.states().ledgers[:1]:

@@ -28,7 +28,7 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodShape:
-    """One shape; there is one object for each, so that comparing them is fast."""
+    """One shape; there is one object for each, compared by identity."""
 
     pod: Pod  #: a pod of this shape, with the uid ``SHAPE_UID``
     usage: FitRequest
@@ -53,7 +53,7 @@ def build_shape(pod: Pod) -> PodShape:
 
 
 def shape_key(pod: Pod) -> Hashable:
-    """Equal for pods of the same shape."""
+    """Return a key that is equal for pods of the same shape."""
     return (
         tuple(
             [
@@ -107,11 +107,11 @@ class LedgerCompactor:
         self._parts: dict[Hashable, Any] = {}
 
     def compact_pod(self, pod: Pod) -> Pod:
-        """*pod* with everything but its names and priority shared with other pods of its shape."""
+        """Return *pod* with everything but its names and priority shared with other pods of its shape."""
         return _like(self._shape(pod), pod)
 
     def compact(self, ledger: Ledger) -> Ledger:
-        """*ledger* with shared parts; it decides alike."""
+        """Return *ledger* with shared parts; every decision stays the same."""
         pods = {uid: self._compact_admitted(admitted) for uid, admitted in ledger.pods.items()}
         cpus = replace(ledger.cpus, held=self._share_each(ledger.cpus.held))
         memory = replace(ledger.memory, held=self._share_each(ledger.memory.held))

@@ -1,4 +1,4 @@
-"""Compares what a pod got with its prediction.
+"""The comparison of what a pod got with its prediction.
 
 The end of another pod between the prediction and the admission can explain a difference, or a rejection.
 """
@@ -20,7 +20,7 @@ MAX_ENDED = 4  #: pods of which every combination may have ended before an admis
 
 
 def placement_difference(predicted: Verdict | None, uid: str, model: HostModel, ledger: Ledger) -> str:
-    """How what a pod of *ledger* holds differs from all that was predicted; empty: it does not."""
+    """Describe how what a pod of *ledger* holds differs from all predictions; empty: it does not."""
     real = _real(uid, model, ledger)
     possible = ((),) if predicted is None else predicted.possible_placements
     if any(_resources(placements, ledger) == _resources(real, ledger) for placements in possible):
@@ -29,7 +29,7 @@ def placement_difference(predicted: Verdict | None, uid: str, model: HostModel, 
 
 
 def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger, *, earlier: Sequence[Pod]) -> bool:
-    """Whether a pod of *after* holds what it gets if pods of *before* end first that *after* does not contain.
+    """Return whether a pod of *after* holds what it gets if pods of *before* end first that *after* does not contain.
 
     *earlier*: pods that were admitted before it, and that *before* does not contain.
     """
@@ -49,7 +49,7 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
 
 
 def rejected_after_ends(pod: Pod, model: HostModel, before: Ledger, ended: Sequence[str]) -> bool:
-    """Whether a kubelet with *before* rejects *pod* if some of the *ended* pods end first.
+    """Return whether a kubelet with *before* rejects *pod* if some of the *ended* pods end first.
 
     More room can mean a rejection for a pod of several containers: the first one goes where the next one has to go.
     """
@@ -79,7 +79,7 @@ def _show(placements: Iterable[Placement]) -> str:
 
 
 def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, object]:
-    """What each container holds; of devices their NUMA nodes, because the kubelet takes any of several alike ones."""
+    """Return what each container holds; of devices their NUMA nodes, since the kubelet takes any of equal ones."""
     return {
         placement.container: (placement.cpus, placement.memory, _device_nodes(placement.devices, ledger))
         for placement in placements
@@ -87,7 +87,7 @@ def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, obj
 
 
 def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[str, Counter[NodeSet | str | None]]:
-    """The NUMA nodes of devices by resource; devices that are gone stand for themselves."""
+    """Return the NUMA nodes of devices by resource; devices that are gone stand for themselves."""
     nodes: dict[str, Counter[NodeSet | str | None]] = {}
     for resource, ids in devices.items():
         inventory = ledger.devices.inventories.get(resource)

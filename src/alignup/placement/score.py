@@ -1,4 +1,4 @@
-"""How good a placement is: for the pod, and for the pods that come after it.
+"""The score of a placement: how good it is for the pod, and for the pods that come after it.
 
 For the pod: whether its hints were preferred, on how many NUMA nodes it is, and how far these are from each other. For
 later pods it counts what the pod takes from them, not how much a host has left:
@@ -77,7 +77,7 @@ class PlacementScore:
 
 
 def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> PlacementScore:
-    """The score of an admission; *host* is as it is after it, *before* is what it offered before."""
+    """Return the score of an admission; *host* is as it is after it, *before* is what it offered before."""
     placements, ledger = decision.placements, host.ledger
     preferred = all(placement.hint.preferred for placement in placements)
     nodes = _nodes(placements, ledger)
@@ -98,7 +98,7 @@ def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> 
 
 
 def score_shared(host: Host, *, free_capacity: FreeCapacity, preferred: bool) -> PlacementScore:
-    """The score of a pod without resources of its own, which takes nothing but a part of the totals."""
+    """Return the score of a pod without resources of its own, which takes nothing but a part of the totals."""
     return PlacementScore(
         preferred=preferred,
         nodes=0,
@@ -113,7 +113,7 @@ def score_shared(host: Host, *, free_capacity: FreeCapacity, preferred: bool) ->
 def consider_totals(
     score: PlacementScore, ledger: Ledger, *, before: FreeCapacity, allocatable: NodeAllocatable, request: FitRequest
 ) -> PlacementScore:
-    """*score* with what the pod takes from the totals of the host, where *ledger* and *before* are without the pod."""
+    """Return *score* with what the pod takes from the host's totals; *ledger* and *before* are without the pod."""
     used, devices = ledger.used, ledger.devices
     stranded = score.stranded
     if devices.inventories:
@@ -130,12 +130,12 @@ def consider_totals(
 
 
 def _sum_larger(some: Stranded, others: Stranded) -> int:
-    """The sum of the larger amounts of each resource; both have the same resources."""
+    """Return the sum of the larger amounts of each resource; both have the same resources."""
     return sum([max(size, others[name]) for name, size in some.items()])
 
 
 def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:
-    """The NUMA nodes of everything that the containers have."""
+    """Return the NUMA nodes of everything that the containers have."""
     cpus, nodes = 0, 0
     for placement in placements:
         cpus |= placement.cpus or 0

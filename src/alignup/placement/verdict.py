@@ -1,4 +1,4 @@
-"""What is known beforehand about the decision of one host on one pod: the host admits it, rejects it, or it is unknown.
+"""The verdict of one host on one pod before it decides: it admits the pod, rejects it, or is unknown.
 
 A rejection has a *reason*, a short text that many hosts have in common, so that events and tables can group them. It
 never begins with a number: the scheduler writes the number of hosts before it. ``detail`` is about one host.
@@ -72,7 +72,7 @@ class Verdict:
         return self if score is self.score else replace(self, score=score)
 
     def for_host(self, inventories: Inventories) -> "Verdict":
-        """This verdict with the device ids of another host in the same state."""
+        """Return this verdict with the device ids of another host in the same state."""
         if self.inventories is None or self.inventories is inventories:
             return self
         return Verdict(
@@ -98,7 +98,7 @@ def rejected(rejection: Rejection) -> Verdict:
 
 
 def reason_text(rejection: Rejection) -> str:
-    """The reason of *rejection* in words that hosts have in common, without numbers at the beginning."""
+    """Return the reason of *rejection* in words that hosts have in common, without numbers at the beginning."""
     resources = sorted({shortfall.resource for shortfall in rejection.shortfalls})
     listed = ", ".join(resources)
     if rejection.provider == "host":
@@ -123,7 +123,7 @@ def _shortfall_text(short: Shortfall) -> str:
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of a host that can be in several states: it admits the pod only if it does in all of them."""
+    """Return the verdict of a host that can be in several states: it admits the pod only if it does in all of them."""
     distinct = list(verdicts)
     kinds = {verdict.kind for verdict in distinct}
     if len(kinds) == 1:
@@ -150,7 +150,7 @@ class Feasibility(Mapping[str, Verdict]):
         self._found = verdicts
 
     def __getitem__(self, host: str) -> Verdict:
-        """The verdict of *host*: unknown for a host without a report."""
+        """Return the verdict of *host*: unknown for a host without a report."""
         return self._found.get(host) or NO_REPORT
 
     def __contains__(self, host: object) -> bool:
@@ -166,7 +166,7 @@ class Feasibility(Mapping[str, Verdict]):
         return [host for host, verdict in self._found.items() if verdict.kind is VerdictKind.ADMITS]
 
     def by_reason(self) -> dict[str, list[str]]:
-        """The hosts that do not admit the pod, by reason."""
+        """Return the hosts that do not admit the pod, by reason."""
         hosts: dict[str, list[str]] = {}
         for host, verdict in self._found.items():
             if verdict.kind is not VerdictKind.ADMITS:
@@ -178,7 +178,7 @@ NO_REPORT = unknown("no report about this host")
 
 
 def _translate(placement: Placement, known: Inventories, wanted: Inventories) -> Placement:
-    """*placement* with the device ids of another host that has the same devices apart from their ids."""
+    """Return *placement* with the device ids of another host that has the same devices apart from their ids."""
     if not placement.devices:
         return placement
     devices = {

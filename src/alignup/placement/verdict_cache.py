@@ -47,7 +47,7 @@ class AlignmentState:
         return self._free_capacity
 
     def align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
-        """The verdict before the fit check of the whole host, and what is allocatable in it."""
+        """Return the verdict before the fit check of the whole host, and what is allocatable in it."""
         result = self.verdicts.get(shape)
         if result is None:
             result = self.verdicts[shape] = self._align(shape)
@@ -73,7 +73,7 @@ class AlignmentState:
         return verdict, allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
 
     def _decide(self, shape: PodShape) -> tuple[Verdict, Ledger]:
-        """The verdict before the fit check, and the ledger after the pod."""
+        """Return the verdict before the fit check, and the ledger after the pod."""
         try:
             decision = self.model.align(self.ledger, shape.pod)
         except WorkLimitError as error:
@@ -126,7 +126,7 @@ class HostState:
 
 
 class VerdictCache:
-    """*max_states* states that no host is in any more are kept, the last ones: hosts often return to them."""
+    """Host states and pod shapes in use, and the last *max_states* states that no host is in any more."""
 
     def __init__(self, *, max_shapes: int, max_states: int = 0) -> None:
         self._max_shapes, self._max_states = max_shapes, max_states
@@ -155,7 +155,7 @@ class VerdictCache:
         return state
 
     def shape(self, pod: Pod) -> PodShape:
-        """The shape of *pod*; ``PodError`` if no host could decide on it."""
+        """Return the shape of *pod*; ``PodError`` if no host could decide on it."""
         key = shape_key(pod)
         self.dropped.clear()
         shape = self._shapes.get(key)
@@ -177,10 +177,10 @@ class VerdictCache:
         return shape
 
     def __len__(self) -> int:
-        """The number of distinct alignment states of all hosts."""
+        """Return the number of distinct alignment states of all hosts."""
         return len(self._states)
 
 
 def used_key(used: UsedResources) -> Hashable:
-    """*used* as a key."""
+    """Return *used* as a key."""
     return (*used[:4], frozenset(used.scalars.items())) if used.scalars else used[:4]

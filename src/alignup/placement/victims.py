@@ -1,4 +1,4 @@
-"""Which pods to end so that a host admits a pod: the smallest sets of pods with lower priority.
+"""Victims: the smallest sets of pods with lower priority whose end lets a host admit a pod.
 
 Every set is proved by deciding again without its pods. Disruption budgets are respected unless violations are allowed;
 then sets with fewer violations come first. Admission is nearly monotone, so if the pod is rejected even without all
@@ -55,7 +55,7 @@ class _Search:
         self._known: dict[Hashable, bool] = {}  #: whether hosts in a state admit the pod
 
     def admits_without(self, uids: Collection[str]) -> bool:
-        """Whether the pod is admitted in every possible state of the host after the end of these pods."""
+        """Return whether the pod is admitted in every possible state of the host after the end of these pods."""
         self.tries += 1
         return all(self._admits(self.record.model.without(ledger, uids)) for ledger in self.ledgers)
 
@@ -75,7 +75,7 @@ class _Search:
 def find_victims(
     record: HostRecord, pod: Pod, *, budgets: Sequence[DisruptionBudget] = (), allow_violations: bool = False
 ) -> VictimSearch:
-    """The smallest sets of pods with a lower priority than *pod* whose end lets the host admit it."""
+    """Return the smallest sets of pods with a lower priority than *pod* whose end lets the host admit it."""
     search = _Search(record, pod, budgets=budgets, allow_violations=allow_violations)
     if not search.ledgers:
         return VictimSearch((), complete=False)
@@ -94,7 +94,7 @@ def find_victims(
 
 
 def _smallest(search: _Search, candidates: Sequence[str], *, at_most: int) -> tuple[list[tuple[str, ...]], bool]:
-    """Sets of the smallest sufficient size, and whether all smaller ones were tried."""
+    """Return sets of the smallest sufficient size, and whether all smaller ones were tried."""
     sufficient: list[tuple[str, ...]] = []
     for size in range(1, at_most + 1):
         for chosen in combinations(candidates, size):
@@ -108,7 +108,7 @@ def _smallest(search: _Search, candidates: Sequence[str], *, at_most: int) -> tu
 
 
 def _lower_priorities(pod: Pod, ledgers: Sequence[Ledger]) -> dict[str, int]:
-    """The priority of every pod below that of *pod*, the lowest first, the newest first among equals."""
+    """Return the priority of every pod below that of *pod*, the lowest first, the newest first among equals."""
     own_priority = pod.priority or 0
     present = [
         (admitted.pod.priority or 0, -place, uid)
@@ -119,7 +119,7 @@ def _lower_priorities(pod: Pod, ledgers: Sequence[Ledger]) -> dict[str, int]:
 
 
 def _reprieve(search: _Search, candidates: Sequence[str]) -> tuple[str, ...]:
-    """A set from which no pod can be spared, found by sparing the most important pods first."""
+    """Return a set from which no pod can be spared, found by sparing the most important pods first."""
     ending = list(candidates)
     for uid in _important_first(search, candidates):
         rest = [other for other in ending if other != uid]

@@ -96,7 +96,7 @@ class CpuSettings:
             raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{listed}]")
 
     def reserved_count(self) -> int:
-        """The number of reserved CPUs, rounded up; the static policy requires at least one."""
+        """Return the number of reserved CPUs, rounded up; the static policy requires at least one."""
         if self.reservation is None:
             raise SettingsError("[cpumanager] unable to determine reserved CPU resources for static policy")
         if self.reservation.is_zero:

@@ -120,7 +120,7 @@ class PackedSelection:
         return taken
 
     def _caches(self, free: CpuSet, need: int) -> CpuSet:
-        """Whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
+        """Take whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
         order = [
             cache
             for node in self.nodes(free)
@@ -134,7 +134,7 @@ class PackedSelection:
         return taken | next((cpus for cache in order if (cpus := self._inside(cache, free, need=need))), 0)
 
     def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
-        """Exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
+        """Take exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
         cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
         chosen = 0
         for core in cores[: -(-need // self._core_size)]:
@@ -151,7 +151,7 @@ def not_enough_error(free: CpuSet, count: int) -> ProviderError:
 
 
 def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
-    """The *count* lowest members, or all if there are fewer."""
+    """Return the *count* lowest members, or all if there are fewer."""
     if count >= cpus.bit_count():
         return cpus
     rest = cpus
@@ -161,7 +161,7 @@ def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
 
 
 def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
-    """Those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
+    """Return those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
     touched = [group for group in groups if group & within]
     if len(touched) > 1:
         touched.sort(key=lambda group: (group & free).bit_count())
@@ -169,7 +169,7 @@ def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) 
 
 
 def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
-    """The CPUs of those *groups* that are entirely free and fit into *need*."""
+    """Return the CPUs of those *groups* that are entirely free and fit into *need*."""
     taken = 0
     used = ~free
     for group in groups:
@@ -186,6 +186,6 @@ def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
 
 
 def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[CpuSet, tuple[CpuSet, ...]]:
-    """Parent → the children that overlap it, in the given order."""
+    """Return parent → the children that overlap it, in the given order."""
     children = tuple(children)
     return {parent: tuple(child for child in children if child & parent) for parent in parents}

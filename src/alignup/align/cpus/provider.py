@@ -43,7 +43,7 @@ def create_selection(view: KubeletView, options: CpuOptions) -> CpuSelection:
 
 
 def select_reserved_cpus(view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0) -> CpuSet:
-    """The *count* CPUs reserved for the system: the *explicit* ones, or those that are selected first."""
+    """Return the *count* CPUs reserved for the system: the *explicit* ones, or those that are selected first."""
     reserved = explicit
     if not reserved:
         # Like the kubelet, report an impossible count as a set of the wrong size.
@@ -80,7 +80,7 @@ class CpuNodes:
         return bits.of(node for node, node_cpus in self._cpus.items() if node_cpus & cpus)
 
     def near(self, nodes: NodeSet) -> CpuSet:
-        """The CPUs of *nodes*; with sockets, of every socket they touch."""
+        """Return the CPUs of *nodes*; with sockets, of every socket they touch."""
         if nodes and nodes & nodes - 1 == 0:  # one node, the usual case
             cpus = self._cpus.get(nodes.bit_length() - 1, 0)
         else:
@@ -91,7 +91,7 @@ class CpuNodes:
         return {node: (cpus & node_cpus).bit_count() for node, node_cpus in self._cpus.items()}
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
-        """Hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* (here by node) counts twice."""
+        """Return hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* counts twice."""
         if reusable:
             return self._hints(request, free, reusable)
         latest = self._latest
@@ -139,7 +139,7 @@ class CpuProvider(Provider[CpuLedger]):
         gates: FeatureGates,
         kubelet_faults: bool = False,
     ) -> Self:
-        """The provider a kubelet starts with under these settings and this topology manager policy."""
+        """Return the provider a kubelet starts with under these settings and this topology manager policy."""
         if CpuPolicy.parse(settings.policy) is CpuPolicy.NONE:
             settings.check_none()
             return cls(view=view, policy=CpuPolicy.NONE)
@@ -186,7 +186,7 @@ class CpuProvider(Provider[CpuLedger]):
         *,
         pod_held: Mapping[str, CpuSet] | None = None,
     ) -> CpuLedger:
-        """The ledger for a stored assignment; ``StateError`` if it does not belong to this machine and settings."""
+        """Return the ledger for a stored assignment; ``StateError`` if it does not match machine and settings."""
         held = {uid: dict(containers) for uid, containers in (held or {}).items()}
         pod_held = dict(pod_held or {}) if self.pod_level else {}
         if self.policy is CpuPolicy.STATIC:
@@ -281,7 +281,7 @@ class CpuProvider(Provider[CpuLedger]):
     def _check_stored(
         self, shared: CpuSet, held: Mapping[str, Mapping[str, CpuSet]], pod_held: Mapping[str, CpuSet]
     ) -> CpuSet:
-        """The shared CPUs to start with; ``StateError`` if the stored sets are inconsistent."""
+        """Return the shared CPUs to start with; ``StateError`` if the stored sets are inconsistent."""
         strict = self.options.strict_cpu_reservation
         everything = self.view.all_cpus & ~(self.reserved if strict else 0)
         if not shared and not held:
@@ -317,11 +317,11 @@ class CpuProvider(Provider[CpuLedger]):
         return shared
 
     def _pod_cpus(self, ledger: CpuLedger, pod: Pod) -> CpuSet:
-        """The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check."""
+        """Return the CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check."""
         return 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
 
     def _hints_for_owned(self, owned: CpuSet, count: int) -> CpuHints:
-        """Hints for CPUs that are owned already: their own nodes, if their number equals the request."""
+        """Return hints for CPUs that are owned already: their own nodes, if their number equals the request."""
         return self._nodes.hints(count, free=self._nodes.count(owned)) if owned.bit_count() == count else NO_HINTS
 
     def _check_smt(self, ledger: CpuLedger, count: int) -> None:
@@ -350,7 +350,7 @@ class CpuProvider(Provider[CpuLedger]):
         return first if near == count else first | self._selection.take(pool & ~first, count - near)
 
     def _empty_shared_pool(self, pod: Pod) -> str:
-        """The kubelet's message if the exclusive containers leave no CPUs for the shared ones; empty if they do."""
+        """Return the kubelet's message if no CPUs are left for shared containers; empty if some are."""
         budget = self.exclusive_cpus(pod)
         exclusive, has_shared = 0, False
         for container in pod.all_containers:

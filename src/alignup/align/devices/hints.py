@@ -66,7 +66,7 @@ class CoverageFamily(HintFamily):
         return sum([weight for mask, weight in self.weights.items() if mask & nodes])
 
     def _gains(self, nodes: NodeSet) -> dict[int, int]:
-        """What each node adds to *nodes*; without nodes that add nothing."""
+        """Return what each node adds to *nodes*; without nodes that add nothing."""
         gains: dict[int, int] = {}
         for mask, weight in self.weights.items():
             if not mask & nodes:
@@ -78,7 +78,7 @@ class CoverageFamily(HintFamily):
 def device_family(
     inventory: DeviceInventory, available: DeviceSet, *, resource: str, need: int, reusable: DeviceSet = 0
 ) -> AmountFamily | CoverageFamily | None:
-    """The sets of nodes near which *need* of the *available* and *reusable* devices are; ``None``: there is none."""
+    """Return the sets of nodes near which *need* *available* or *reusable* devices are; ``None``: no set."""
     required = reusable & inventory.with_topology
     if inventory.on_single_nodes and not required:
         amounts = {node: (devices & available).bit_count() for node, devices in inventory.on.items()}

@@ -78,13 +78,13 @@ class DeviceInventory:
 
     @classmethod
     def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
-        """An inventory of *devices*; of two with the same id, the later one counts."""
+        """Return an inventory of *devices*; of two with the same id, the later one counts."""
         known = {device.id: device for device in devices}
         ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
         return cls(ordered, machine, preferred_allocation=preferred_allocation)
 
     def min_width(self, count: int, *, resource: str) -> int:
-        """The fewest nodes near *count* devices, if all are healthy and free; all nodes if there are too few devices.
+        """Return the fewest nodes near *count* devices, if all are healthy and free; all nodes for too few devices.
 
         Pods request the same few numbers again and again, so results are kept.
         """
@@ -117,7 +117,7 @@ class DeviceInventory:
         return near
 
     def count(self, devices: DeviceSet) -> dict[NodeSet, int]:
-        """Nodes of the machine → how many of *devices* are on exactly these."""
+        """Return nodes of the machine → how many of *devices* are on exactly these."""
         counts: dict[NodeSet, int] = {}
         for mask, group in self.groups.items():
             number = (group & devices).bit_count()
@@ -145,7 +145,7 @@ class DeviceLedger:
     def of_devices(
         cls, devices: Iterable[Device], *, nodes: NodeSet, preferred_allocation: Collection[str] = ()
     ) -> "DeviceLedger":
-        """The ledger of an idle machine; *preferred_allocation* are the resources whose plugin supports it."""
+        """Return the ledger of an idle machine; *preferred_allocation* are the resources whose plugin supports it."""
         by_resource: dict[str, list[Device]] = {}
         for device in devices:
             by_resource.setdefault(device.resource, []).append(device)
@@ -160,7 +160,7 @@ class DeviceLedger:
         return {name for name, inventory in self.inventories.items() if inventory.registered}.union(self.in_use)
 
     def alignment_key(self) -> Hashable:
-        """Equal for two ledgers of one machine that place every new pod alike, apart from the ids of the devices."""
+        """Return a key that is equal for ledgers of one machine that place new pods alike, apart from device ids."""
         resources = sorted({*self.inventories, *self.in_use})
         return tuple(
             [
@@ -181,12 +181,12 @@ class DeviceLedger:
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else {}
 
     def free_on(self, resource: str) -> Mapping[int, int]:
-        """NUMA node → the number of free devices of *resource* that touch it, for all nodes of hints."""
+        """Return NUMA node → the number of free devices of *resource* that touch it, for all nodes of hints."""
         free = self.free[resource]
         return {node: (devices & free).bit_count() for node, devices in self.inventories[resource].on.items()}
 
     def allocatable(self, uid: str = "") -> dict[str, int]:
-        """The number of healthy devices by resource, for the fit check of a pod."""
+        """Return the number of healthy devices by resource, for the fit check of a pod."""
         counts = {
             name: inventory.healthy.bit_count() for name, inventory in self.inventories.items() if inventory.registered
         }
@@ -279,7 +279,7 @@ class DeviceLedger:
 
 @lru_cache(maxsize=4096)
 def natural_sort_key(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
-    """A sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
+    """Return a sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
     # Texts and numbers take turns. Numbers compare by the number of digits first, so any length works.
     pieces: list[tuple[int, str]] = []
     for turn, piece in enumerate(_NUMBER.split(id_)):

@@ -53,7 +53,7 @@ NO_ANSWERS: PreferenceAnswers = MappingProxyType({})
 
 
 class PreferencesNeededError(Exception):
-    """Device plugins have to be asked before anything can be allocated; never leaves ``align``."""
+    """A request for preferences of device plugins before anything is allocated; never leaves ``align``."""
 
     def __init__(self, requests: tuple[PreferenceRequest, ...]) -> None:
         super().__init__("device plugins have to be asked first")
@@ -89,7 +89,7 @@ class DeviceProvider(Provider[DeviceLedger]):
         }
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
-        """Hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
+        """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
         requested = _requested(ledger, pod, container)
         if not requested:
             return {}
@@ -137,7 +137,7 @@ class DeviceProvider(Provider[DeviceLedger]):
 def devices_to_allocate(
     ledger: DeviceLedger, request: DeviceRequest, *, affinity: NodeSet | None, answers: PreferenceAnswers = NO_ANSWERS
 ) -> tuple[str, ...] | PreferenceRequest:
-    """The devices to allocate, or the request to send first; empty if the container holds its devices already."""
+    """Return the devices to allocate, or the request to send first; empty if the container holds them already."""
     if not _needs_devices(ledger, request):
         return ()
     picked = _pick(ledger, request, affinity=affinity, answers=answers)
@@ -153,7 +153,7 @@ def _requested(ledger: DeviceLedger, pod: Pod, container: Container | None) -> d
 def _hints(
     ledger: DeviceLedger, resource: str, count: int, *, held: Collection[str], reusable: Collection[str]
 ) -> AnyHints:
-    """Hints for *count* devices: for those *held* already, if any, else for the free and the *reusable* ones."""
+    """Return hints for *count* devices: for those *held* already, if any, else for the free and the *reusable* ones."""
     inventory = ledger.inventories.get(resource)
     if inventory is None or not inventory.placed or inventory.remembered:
         return None
@@ -172,7 +172,7 @@ def _hints(
 
 
 def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:
-    """Whether devices have to be chosen; raises the errors the kubelet raises before it chooses."""
+    """Return whether devices have to be chosen; raise the errors the kubelet raises before it chooses."""
     resource = request.resource
     held = ledger.holds(request.uid, request.container).get(resource)
     if held is not None and len(held) != request.count:
@@ -197,7 +197,7 @@ def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:
 def _pick(
     ledger: DeviceLedger, request: DeviceRequest, *, affinity: NodeSet | None, answers: PreferenceAnswers
 ) -> DeviceSet | PreferenceRequest:
-    """The devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
+    """Return the devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
     inventory = ledger.inventories[request.resource]
     taken, missing = 0, request.count
     if again := ledger.reusable_by(request.uid).get(request.resource):
@@ -236,7 +236,7 @@ def _preferred(
     taken: DeviceSet,
     answers: PreferenceAnswers,
 ) -> DeviceSet | PreferenceRequest:
-    """The known devices that the plugin prefers, or the request to send first."""
+    """Return the known devices that the plugin prefers, or the request to send first."""
     question = PreferenceRequest(
         uid=request.uid,
         container=request.container,
@@ -254,7 +254,7 @@ def _preferred(
 
 
 def by_affinity(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSet | None) -> DevicesByAffinity:
-    """Some *devices* by affinity; ``None``: no nodes were chosen."""
+    """Group *devices* by affinity; ``None``: no nodes were chosen."""
     if affinity is None or not inventory.placed:
         return DevicesByAffinity(0, 0, devices)
     aligned = devices & inventory.near(affinity)
@@ -281,7 +281,7 @@ def _fill(taken: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> Device
 def _reusable_after(
     ledger: DeviceLedger, pod: Pod, container: Container, requested: Collection[str]
 ) -> Mapping[str, frozenset[str]]:
-    """The reusable devices of *pod*: an ordinary init container leaves its devices to the next, others keep theirs."""
+    """Return the reusable devices of *pod*: only an ordinary init container leaves its devices to the next."""
     ends = container.name in pod.ordinary_init
     reusable = dict(ledger.reusable_by(pod.uid))
     if not ends and not reusable:

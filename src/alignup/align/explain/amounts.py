@@ -1,4 +1,4 @@
-"""Find other amounts of one resource that admit a pod, all else unchanged.
+"""Other amounts of one resource that admit a pod, all else unchanged.
 
 Admission is not monotone: a container rejected with 4 CPUs may be admitted with 3 and with 6, but not with 5. So the
 search looks for the largest amount below the request and for the smallest above it. Exclusive CPUs and devices are
@@ -33,7 +33,7 @@ _MAX_OTHERS = 250  #: sums of the amounts of other containers
 
 
 def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestChange]:
-    """Every request that could change, unchanged so far; ephemeral storage never runs short here."""
+    """Yield every request that could change, unchanged so far; ephemeral storage never runs short here."""
     containers = [(container.name, container.resources) for container in pod.all_containers]
     for container, resources in (*containers, (None, pod.resources)):
         for name, amount in sorted({**resources.limits, **resources.requests}.items()):
@@ -50,7 +50,7 @@ def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestChange]:
 
 
 def nearest_amounts(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal]:
-    """The largest admitted amount below the request and the smallest above it, where they exist."""
+    """Yield the largest admitted amount below the request and the smallest above it, where they exist."""
     if request.unit is Unit.MILLI_CPUS:
         yield from _largest_share(what_if, request)
         return
@@ -68,7 +68,7 @@ def _exclusive_cpus(host: Host, pod: Pod, container: str | None) -> int:
 
 
 def _counts(what_if: WhatIf, request: RequestChange) -> tuple[Iterable[int], Iterable[int]]:
-    """The amounts to try below and above the request, nearest first."""
+    """Return the amounts to try below and above the request, nearest first."""
     if request.unit is Unit.CPUS:
         least, most = 1, what_if.host.view.num_cpus
     else:
@@ -98,7 +98,7 @@ def _bytes(what_if: WhatIf, request: RequestChange) -> tuple[Iterable[int], Iter
 
 
 def _largest_share(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal]:
-    """The largest admitted amount below the request; a smaller share always fits better."""
+    """Yield the largest admitted amount below the request; a smaller share always fits better."""
     if not what_if.missing(CPU):
         return
     best: Proposal | None = None
@@ -118,7 +118,7 @@ def _largest_share(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal
 
 
 def _is_valid(what_if: WhatIf, proposal: Proposal) -> bool:
-    """Whether the API server accepts the changed pod and its QoS class is the same."""
+    """Return whether the API server accepts the changed pod and its QoS class is the same."""
     _, pod = proposal.apply(what_if.host, what_if.pod)
     known = set(validation.validation_problems(what_if.pod))
     return pod.computed_qos is what_if.pod.computed_qos and known.issuperset(validation.validation_problems(pod))
@@ -132,7 +132,7 @@ class SubsetSums(NamedTuple):
 
 
 def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -> SubsetSums:
-    """The bytes of *type_* at which the verdict may change when one container, or the pod, requests another amount."""
+    """Return the bytes of *type_* at which the verdict on another request of one container or the pod may change."""
     # Only init containers lend memory, and only pod-level resources set a budget for the containers.
     both = bool(pod.init) or pod.has_pod_level_resources
     others, complete = {0}, True
@@ -154,7 +154,7 @@ def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -
 
 
 def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
-    """The pod's other requests of *type_*: containers, pod level, overhead."""
+    """Return the pod's other requests of *type_*: containers, pod level, overhead."""
     named = [other.resources.requests.get(type_) for other in pod.all_containers if other.name != container]
     if container is not None:
         named.append(pod.resources.requests.get(type_))
@@ -163,7 +163,7 @@ def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
 
 
 def node_sums(host: Host, type_: str, *, most: int = MAX_POINTS) -> SubsetSums:
-    """The bytes of *type_* that any set of nodes has free, and has on the idle machine."""
+    """Return the bytes of *type_* that any set of nodes has free, and has on the idle machine."""
     tables = [node.tables.get(type_, EMPTY_TABLE) for node in host.ledger.memory.nodes.values()]
     free = subset_sums((table.free for table in tables), most=most // 2)
     idle = subset_sums((table.allocatable for table in tables), most=most // 2)
@@ -171,7 +171,7 @@ def node_sums(host: Host, type_: str, *, most: int = MAX_POINTS) -> SubsetSums:
 
 
 def subset_sums(amounts: Iterable[int], *, most: int = MAX_POINTS) -> SubsetSums:
-    """The sums of all subsets of *amounts*; above about *most*, only those of small subsets."""
+    """Return the sums of all subsets of *amounts*; above about *most*, only those of small subsets."""
     by_count: list[set[int]] = [{0}]
     complete = True
     for amount in amounts:

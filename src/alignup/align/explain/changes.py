@@ -253,7 +253,7 @@ class ReservationChange:
         return replace(old, reservation=reservation, cpus=cpus, reserved_memory=entries)
 
     def _adjust(self, amount: Quantity) -> Quantity:
-        """*amount*, changed by as much as the reservation."""
+        """Return *amount*, changed by as much as the reservation."""
         if self.moved:
             return amount
         before = amount.milli() if self.resource == CPU else amount.value()
@@ -302,7 +302,7 @@ class Proposal(NamedTuple):
         return apply_changes(self.changes, host, pod)
 
     def describe(self, ledger: Ledger) -> str:
-        """The changes in one sentence; *ledger* gives the names of pods."""
+        """Return the changes in one sentence; *ledger* gives the names of pods."""
         return ", and ".join(change.describe(ledger) for change in self.changes)
 
     def describe_result(self) -> str:
@@ -327,7 +327,7 @@ class Proposal(NamedTuple):
 
 
 def migrate_host(host: Host, settings: Settings) -> Host:
-    """A host with *settings* and the pods of *host*, which hold the same as before.
+    """Return a host with *settings* and the pods of *host*, which hold the same as before.
 
     A kubelet restarted with other settings finds its pods in place, and counts what is free again. It does not start if
     that is impossible, such as when a pod holds a CPU that is now reserved.
@@ -355,7 +355,7 @@ def _migrate_cpus(rules: CpuProvider, ledger: CpuLedger) -> CpuLedger:
 
 
 class SearchTimeoutError(Exception):
-    """The search is out of time; never leaves ``align.explain``."""
+    """A search that is out of time; never leaves ``align.explain``."""
 
 
 class WhatIf:
@@ -381,7 +381,7 @@ class WhatIf:
             self.shortfalls = fit.insufficient_resources(request, used=host.ledger.used, allocatable=allocatable)
 
     def propose(self, *changes: Change) -> Proposal | None:
-        """These changes as a proposal if they admit the pod, else ``None``."""
+        """Return these changes as a proposal if they admit the pod, else ``None``."""
         self.check_time()
         try:
             host, pod = apply_changes(changes, self.host, self.pod)
@@ -401,7 +401,7 @@ class WhatIf:
         beyond: str = "",
         is_valid: Callable[[Proposal], bool] = lambda _: True,
     ) -> tuple[Proposal, ...]:
-        """The first valid proposal of *candidates*, if any; *beyond* is noted if there are more than *limit*."""
+        """Return the first valid proposal of *candidates*, if any; *beyond* is noted if there are more than *limit*."""
         left = iter(candidates)
         for changes in islice(left, limit):
             proposal = self.propose(*changes)

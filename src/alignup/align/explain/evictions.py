@@ -44,7 +44,7 @@ Group = Sequence[EvictionCandidate]  #: equivalent pods
 
 
 def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
-    """A smallest set of at most three pods without which the pod is admitted, if there is one."""
+    """Yield a smallest set of at most three pods without which the pod is admitted, if there is one."""
     candidates = eviction_candidates(what_if)
     if not candidates:
         return
@@ -96,7 +96,7 @@ def _sets(what_if: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple
 
 
 def _may_suffice(what_if: WhatIf, chosen: Sequence[EvictionCandidate], size: int) -> bool:
-    """Whether the *size* largest users of *chosen* use as much as the whole host lacks."""
+    """Return whether the *size* largest users of *chosen* use as much as the whole host lacks."""
     for short in what_if.shortfalls:
         most = sum(sorted((holder.uses[short.resource] for holder in chosen), reverse=True)[:size])
         # For devices only a decision is conclusive.
@@ -113,7 +113,7 @@ def _propose_without(what_if: WhatIf, chosen: Sequence[EvictionCandidate]) -> Pr
 
 
 def _with_alternatives(what_if: WhatIf, proposal: Proposal, groups: Sequence[Group]) -> Proposal:
-    """*found*, with the pods that could be evicted instead; each was tried."""
+    """Return *proposal* with the pods that could be evicted instead; each was tried."""
     (change,) = proposal.changes
     evicted = change.pods if isinstance(change, Eviction) else ()
     equivalents = {holder.uid: [other.uid for other in group] for group in groups for holder in group}
@@ -136,7 +136,7 @@ def _suffices(what_if: WhatIf, change: Eviction) -> bool:
 
 
 def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
-    """The candidates, least important first by priority and QoS class, then newest first."""
+    """Return the candidates, least important first by priority and QoS class, then newest first."""
     host = what_if.host
     ledgers = host.ledger.by_provider()
     needed = {
@@ -178,7 +178,7 @@ def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
 
 
 def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
-    """Each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
+    """Return each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
     owned = ledger.owned(uid)
     cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & owned}
     for cpu in view.cpus:
@@ -190,7 +190,7 @@ def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, No
 
 
 def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
-    """The resource, nodes and health of each device; one that is gone has no nodes."""
+    """Yield the resource, nodes and health of each device; one that is gone has no nodes."""
     for resource in resources:
         inventory = ledger.inventories.get(resource)
         known = {device.id: device for device in inventory.devices} if inventory else {}

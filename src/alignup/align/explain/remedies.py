@@ -1,7 +1,7 @@
-"""Find changes that admit a rejected pod, each proved by a new decision.
+"""Changes that admit a rejected pod, each proved by a new decision.
 
-    found = find_remedies(host, pod)
-    for proposal in found.proposals:
+    remedies = find_remedies(host, pod)
+    for proposal in remedies.proposals:
         changed_host, changed_pod = proposal.apply(host, pod)      # copies: the originals stay as they are
         assert changed_host.decide(changed_pod).admitted
 
@@ -42,7 +42,7 @@ class Remedies(NamedTuple):
 def find_remedies(
     host: Host, pod: Pod, *, answers: PreferenceAnswers | None = None, should_stop: Callable[[], bool] = lambda: False
 ) -> Remedies:
-    """Proposals that admit *pod* on *host*; none if the pod is not rejected.
+    """Return proposals that admit *pod* on *host*; none if the pod is not rejected.
 
     *answers* are the preferred allocations that device plugins returned. *should_stop* is called before each decision.
     """
@@ -60,7 +60,7 @@ def find_remedies(
 
 
 def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
-    """Everything to search, by name: what is likely and quick first."""
+    """Yield everything to search, by name: the likely and quick searches first."""
     rejection = what_if.decision.rejection
     short = {shortfall.resource for shortfall in rejection.shortfalls} if rejection else set()
     # The sort is stable: resources that fell short come first, the others keep the pod's order.
@@ -78,7 +78,7 @@ def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
 
 
 def _usefulness(proposal: Proposal) -> tuple[int, Fraction]:
-    """The sort key: the kind of change, then how far a request is from the original."""
+    """Return the sort key: the kind of change, then how far a request is from the original."""
     change = proposal.changes[0]
     away = Fraction(abs(change.now - change.was), change.was) if isinstance(change, RequestChange) else Fraction(0)
     return _ORDER.index(type(change)), away

@@ -107,14 +107,14 @@ class MemoryHintFamily:
             return True
 
     def best(self, start: NodeSet = 0) -> NodeSet | None:
-        """Of the sets that fit and contain *start*, the one with the fewest nodes, then the lowest."""
+        """Return, of the sets that fit and contain *start*, the one with the fewest nodes, then the lowest."""
         sets = [mask for mask in self.fixed_sets if not start & ~mask]
         if grown := self._grow(start):
             sets.append(grown)
         return min(sets, key=lambda mask: (mask.bit_count(), mask), default=None)
 
     def _grow(self, start: NodeSet) -> NodeSet:
-        """The best set that grows from *start*; empty if there is none."""
+        """Return the best set that grows from *start*; empty if there is none."""
         if start & ~self.nodes:
             return 0
         missing = self._missing(start)
@@ -125,7 +125,7 @@ class MemoryHintFamily:
         return 0 if count is None else start | cover.lowest_nodes(rest, missing, count=count)
 
     def _missing(self, nodes: NodeSet) -> NodeAmounts:
-        """The missing amount of each type on *nodes*; negative if they hold more."""
+        """Return the missing amount of each type on *nodes*; negative if they hold more."""
         missing = self.need
         for node in bits.members(nodes):
             missing = tuple(wanted - amount for wanted, amount in zip(missing, self.amounts[node], strict=True))
@@ -133,7 +133,7 @@ class MemoryHintFamily:
 
 
 def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintFamily | None:
-    """The sets of nodes that can serve *need* for a container of *pod*; ``None`` if there is none."""
+    """Return the sets of nodes that can serve *need* for a container of *pod*; ``None`` if there is none."""
     wanted = tuple(need.values())
     # One type, the usual case, needs no comprehensions.
     only, size = next(iter(need.items())) if len(need) == 1 else (None, 0)
@@ -174,7 +174,7 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
 
 
 def _group_fits(ledger: MemoryLedger, nodes: NodeSet, need: Sizes, *, pod: str) -> bool:
-    """Whether a group has *need* in its free memory and what *pod* can reuse, and also if idle."""
+    """Return whether a group has *need* in its free memory and what *pod* can reuse, and also if idle."""
     again = ledger.reusable_by(pod).get(nodes, {})
     return ledger.keeps_groups(nodes) and all(
         ledger.free(nodes, type_) + again.get(type_, 0) >= size <= ledger.allocatable_on(nodes, type_)

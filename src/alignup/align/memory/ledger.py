@@ -66,7 +66,7 @@ class MemoryLedger:
 
     @staticmethod
     def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
-        """The idle machine; *reserved* is node → type → bytes. As in the kubelet, reserving too much wraps around."""
+        """Return an idle ledger; as in the kubelet, too much *reserved* (node → type → bytes) wraps around."""
         idle = {}
         for node in sorted(nodes, key=lambda node: node.id):
             node_reserved = reserved.get(node.id, {})
@@ -79,7 +79,7 @@ class MemoryLedger:
         return MemoryLedger(idle)
 
     def alignment_key(self) -> Hashable:
-        """Equal for two ledgers of one machine that place every new pod alike, whichever pods hold the memory."""
+        """Return a key that is equal for ledgers of one machine that place new pods alike."""
         return tuple(
             [
                 (id_, cells, assignments > 0, *sorted([(type_, *table[2:]) for type_, table in tables.items()]))
@@ -96,7 +96,7 @@ class MemoryLedger:
         )
 
     def blocks(self, pod: str, container: str) -> tuple[Block, ...] | None:
-        """What a container holds; ``None`` if nothing was ever allocated to it."""
+        """Return what a container holds; ``None`` if nothing was ever allocated to it."""
         return self.held.get(pod, {}).get(container)
 
     def reusable_by(self, pod: str) -> Mapping[NodeSet, Sizes]:
@@ -117,11 +117,11 @@ class MemoryLedger:
         return True
 
     def allocatable_on(self, nodes: NodeSet, type_: str) -> int:
-        """The bytes of one type on *nodes* if nothing is allocated."""
+        """Return the bytes of one type on *nodes* if nothing is allocated."""
         return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).allocatable for node in bits.members(nodes)])
 
     def keeps_groups(self, nodes: NodeSet) -> bool:
-        """Whether a block on *nodes* splits no group: each node is idle or already in exactly this group."""
+        """Return whether a block on *nodes* splits no group: each node is idle or already in exactly this group."""
         if nodes & nodes - 1 == 0:
             return self.nodes[nodes.bit_length() - 1].cells == nodes
         return all(
@@ -178,11 +178,11 @@ class MemoryLedger:
         return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable)
 
     def without_reusable(self) -> "MemoryLedger":
-        """This ledger after its last pod is gone, which can reuse nothing any more."""
+        """Return this ledger after its last pod is gone, which can reuse nothing any more."""
         return MemoryLedger(self.nodes, self.held, self.pod_held)
 
     def restored(self, idle: "MemoryLedger", *, pod_level: bool = False) -> "MemoryLedger":
-        """This stored ledger, if its blocks can lead from *idle* to it; else a :class:`StateError`.
+        """Return this stored ledger; ``StateError`` if its blocks cannot lead from *idle* to it.
 
         Blocks of pods as a whole count only with *pod_level*.
 
@@ -211,7 +211,7 @@ class MemoryLedger:
         return stored
 
     def moved_to(self, idle: "MemoryLedger") -> "MemoryLedger":
-        """This ledger on the same machine with another reservation; ``StateError`` if the blocks do not fit."""
+        """Return this ledger on the same machine with another reservation; ``StateError`` if the blocks do not fit."""
         nodes = dict(idle.nodes)
         for _, _, block in _charged(self):
             left = [block.size]
@@ -221,7 +221,7 @@ class MemoryLedger:
         return MemoryLedger(nodes, self.held, self.pod_held, self.last_pod, self.reusable)
 
     def _reusable_after(self, pod: str, blocks: Sequence[Block], *, init: bool) -> Mapping[NodeSet, Sizes]:
-        """The reusable memory of *pod* after a container with *blocks*: an *init* one adds to it, others use it up."""
+        """Return the reusable memory of *pod* after *blocks*: an *init* container adds to it, others use it up."""
         groups = {group: dict(sizes) for group, sizes in self.reusable_by(pod).items()}
         if not init and not groups:
             return groups
@@ -284,7 +284,7 @@ def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: 
 
 
 def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
-    """Every charged block with its pod and container, large groups first; blocks of a whole pod have no container."""
+    """Return every charged block with its pod and container (empty for a whole pod), large groups first."""
     whole = {pod: {"": blocks} for pod, blocks in ledger.pod_held.items()}
     charged = [
         (pod, container, block)
@@ -296,7 +296,7 @@ def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
 
 
 def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:
-    """Whether two states are equivalent: free and reserved bytes are compared per group, not per node."""
+    """Return whether two states are equivalent: free and reserved bytes are compared per group, not per node."""
     if stored.keys() != rebuilt.keys():
         return False
     for id_, node in stored.items():

@@ -58,13 +58,13 @@ class MemoryProvider(Provider[MemoryLedger]):
     name = MemoryLedger.PROVIDER
 
     def initial_ledger(self) -> MemoryLedger:
-        """Empty if memory is not managed."""
+        """Return the idle ledger; it is empty if memory is not managed."""
         if self.settings.policy is MemoryPolicy.NONE:
             return MemoryLedger()
         return MemoryLedger.of_machine(self.nodes, self.reserved)
 
     def need(self, pod: Pod, container: Container | None) -> Mapping[str, int]:
-        """The bytes of each type to allocate to a container or a whole pod; empty if they are not managed.
+        """Return the bytes of each type to allocate to a container or a whole pod; empty if they are not managed.
 
         ``ProviderError`` for an amount that cannot be read. It rejects the pod, but only at the allocation.
         """
@@ -83,7 +83,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         return {type_: Need(size, ledger.free_by_node(type_)) for type_, size in need.items()}
 
     def hints(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> HintsByResource:
-        """Hints by type; ``None``: no preference, an empty mapping: impossible."""
+        """Return hints by type; ``None``: no preference, an empty mapping: impossible."""
         try:
             need = self.need(pod, container)
         except ProviderError:
@@ -128,7 +128,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         return ledger.give_pod(pod.uid, _blocks(nodes, budget), containers=shares)
 
     def start_container(self, ledger: MemoryLedger, pod: Pod, container: Container) -> MemoryLedger:
-        """Ordinary init containers before *container* have ended and release their memory."""
+        """Release the memory of the ordinary init containers before *container*, which have ended."""
         for name in _earlier_init_containers(pod, container):
             ledger = ledger.release(pod.uid, name)
         return ledger
@@ -139,7 +139,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         return ledger.without_reusable() if ledger.last_pod == uid else ledger
 
     def _place(self, ledger: MemoryLedger, need: Sizes, *, pod: str, affinity: Hint) -> NodeSet:
-        """The nodes for a request: those of *affinity* if they have enough free, else the best superset of them."""
+        """Return the nodes of *affinity* if they have enough free, else the best superset of them."""
         nodes = affinity.nodes
         if nodes is None:
             return _best(ledger, need, pod=pod, start=affinity)
@@ -153,7 +153,7 @@ class MemoryProvider(Provider[MemoryLedger]):
 
 
 def pinned_containers(pod: Pod) -> tuple[str, ...]:
-    """The containers the kubelet counts as pinned when it places a pod as a whole: init, and those with requests."""
+    """Return the containers that count as pinned in a pod placed as a whole: init, and those with requests."""
     return tuple(container.name for container in (*pod.init, *(other for other in pod.containers if _own(pod, other))))
 
 
@@ -163,14 +163,14 @@ def _hints(ledger: MemoryLedger, need: Sizes, *, pod: str) -> HintsByResource:
 
 
 def _hints_for_held(blocks: tuple[Block, ...], need: Sizes) -> HintsByResource:
-    """The nodes of the held blocks, if they match the need; else no preference."""
+    """Return the nodes of the held blocks, if they match the need; else no preference."""
     if len(blocks) != len(need) or any(need.get(block.type) != block.size for block in blocks):
         return None
     return {block.type: HintList.of([Hint(block.nodes, preferred=True)]) for block in blocks}
 
 
 def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSet:
-    """The best nodes that contain those of *start*, or the best of all if it has none."""
+    """Return the best nodes that contain those of *start*, or the best of all if it has none."""
     family = memory_family(ledger, need, pod=pod)
     nodes = family.best(start.nodes or 0) if family else None
     if family is None or nodes is None:
@@ -192,7 +192,7 @@ def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block,
 
 
 def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
-    """The ordinary init containers that have ended when *container* starts."""
+    """Return the ordinary init containers that have ended when *container* starts."""
     if not pod.init:
         return ()
     before = takewhile(lambda init: init.name != container.name, pod.init)
@@ -200,7 +200,7 @@ def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
 
 
 def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
-    """The kubelet's message if containers with requests leave nothing for those without; ``None`` if they do."""
+    """Return the kubelet's message if containers with requests leave nothing for the others, else ``None``."""
     spent = dict.fromkeys(budget, 0)
     has_shared = False
     for container in pod.all_containers:
@@ -225,7 +225,7 @@ def _used_up(spent: Sizes, budget: Sizes) -> str | None:
 
 
 def _shares(pod: Pod, budget: Sizes) -> dict[str, Sizes]:
-    """The share of each container of a pod placed as a whole: its own requests, or the rest shared by the others."""
+    """Return each container's share of a pod placed as a whole: its requests, or the rest shared by the others."""
     shares: dict[str, Sizes] = {}
     pool = dict(budget)
     for container in pod.all_containers:

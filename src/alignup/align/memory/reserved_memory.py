@@ -27,7 +27,7 @@ class ReservedMemory:
 
 
 def reservation_problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:
-    """The errors of the kubelet's validation of its configuration."""
+    """Yield the errors of the kubelet's validation of its configuration."""
     seen: Counter[tuple[int, str]] = Counter()
     for entry in entries:
         for type_, amount in sorted(entry.limits.items()):
@@ -50,7 +50,7 @@ def reservation_problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:
 def reserved_by_node(
     entries: Sequence[ReservedMemory], reservation: Amounts, *, nodes: Sequence[NumaNode]
 ) -> dict[int, dict[str, int]]:
-    """Node → type → bytes, the last entry counts; ``SettingsError`` if the kubelet would not start."""
+    """Return node → type → bytes, the last entry counts; ``SettingsError`` if the kubelet would not start."""
     known = {node.id for node in nodes}
     for entry in entries:
         if entry.node not in known:
@@ -72,7 +72,7 @@ def reserved_by_node(
 
 
 def excess_reservations(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> tuple[str, ...]:
-    """One sentence for each node and type with more *reserved* than it has, which the kubelet does not check."""
+    """Return one sentence for each node and type with more *reserved* than it has, which the kubelet does not check."""
     sentences = []
     for node in nodes:
         capacity = _capacity(node)
@@ -84,7 +84,7 @@ def excess_reservations(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]
 
 
 def propose_reserved_memory(reservation: Amounts, view: KubeletView) -> tuple[ReservedMemory, ...]:
-    """Entries that reserve exactly *reservation*, in proportion to the memory of each node.
+    """Return entries that reserve exactly *reservation*, in proportion to the memory of each node.
 
     Memory is taken from nodes with CPUs, where the system's processes run; nodes without CPUs (HBM, CXL, memory of
     GPUs) are used only if the others are too small. Shares are whole MiB or whole huge pages if the reservation is.
@@ -139,7 +139,7 @@ def _is_memory(type_: str) -> bool:
 
 
 def _capacity(node: NumaNode) -> dict[str, int]:
-    """The bytes of each type on a node; memory excludes huge pages."""
+    """Return the bytes of each type on a node; memory excludes huge pages."""
     capacity = {hugepages_resource(pages.size): pages.bytes for pages in node.hugepages}
     capacity[MEMORY] = (node.memory or 0) - sum(capacity.values())
     return capacity

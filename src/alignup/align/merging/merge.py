@@ -1,4 +1,4 @@
-"""Merging the hints of several resources into one set of NUMA nodes, without their product (``docs/why/merging.md``).
+"""The merge of the hints of all resources into one set of NUMA nodes, without their product (``docs/why/merging.md``).
 
 * A combination is preferred only if every resource prefers the *same* set. So the preferred winner is the best set in
   the intersection of the preferred sets.
@@ -94,7 +94,7 @@ def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> Merg
     if candidates:
         best = candidates & -candidates
         runners_up = tuple(bits.split(candidates ^ best, most=MAX_RESULTS - 1))
-        return MergeResult(best, True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
+        return MergeResult(best, preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up)
     rule = MergeRule.NOTHING if restricted else MergeRule.PREFERRED
     return MergeResult(nodes, preferred=not restricted, width=width, rule=rule, runners_up=())
 
@@ -107,7 +107,7 @@ def merge(
     work_limit: int = WORK_LIMIT,
     dense: int = DENSE_NODES,
 ) -> MergeResult:
-    """The set of *nodes* (all of the machine) that is best for all *inputs*; with *distances*, closeness counts.
+    """Return the set of *nodes* (all of the machine) that is best for all *inputs*; with *distances*, closeness counts.
 
     Up to *dense* nodes all sets are counted; above, only possible winners are searched, within *work_limit* steps.
     Raises ``WorkLimitError`` if contrived hints on more than ``MAX_DENSE_NODES`` nodes take longer.
@@ -128,7 +128,9 @@ def merge(
         preferred = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
         if preferred:
             runners_up = tuple(preferred[1:MAX_RESULTS])
-            return MergeResult(preferred[0], True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
+            return MergeResult(
+                preferred[0], preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up
+            )
         every: list[Hints] = [*lists, *families]
         if nodes.bit_count() <= dense:
             return _best_on_few_nodes(every, width, nodes=nodes, distances=distances)
@@ -150,7 +152,7 @@ def _preferred(
     distances: Distances | None,
     budget: WorkBudget,
 ) -> list[NodeSet]:
-    """The sets that all inputs prefer, with the fewest nodes, best first; perhaps not all of them."""
+    """Return the sets that all inputs prefer, with the fewest nodes, best first; perhaps not all of them."""
     restricting = [hints.preferred for hints in lists if hints.anywhere is None or not hints.anywhere.preferred]
     if restricting:
         common: Collection[NodeSet] = frozenset.intersection(*restricting)
@@ -174,7 +176,7 @@ def _preferred(
 def _preferred_by_families(
     families: Sequence[HintFamily], *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> list[NodeSet]:
-    """Like ``_preferred``, for families alone and sets of two nodes or more."""
+    """Return what ``_preferred`` returns, for families alone and sets of two nodes or more."""
     widths = reduce(int.__and__, (family.preferred_widths for family in families))
     at_least = max(family.min_width for family in families)
     among = reduce(int.__and__, (family.nodes for family in families), nodes)
@@ -210,7 +212,7 @@ def _preferred_by_families(
 
 
 def _narrowest(masks: set[NodeSet], distances: Distances | None) -> list[NodeSet]:
-    """The non-empty ones of *masks* with the fewest nodes, best first."""
+    """Return the non-empty ones of *masks* with the fewest nodes, best first."""
     masks.discard(0)
     if not masks:
         return []
@@ -227,7 +229,7 @@ def _in_order(masks: Iterable[NodeSet], distances: Distances | None) -> list[Nod
 def _best_on_few_nodes(
     inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None
 ) -> MergeResult:
-    """The best reachable set: after a short search for families, all sets are counted."""
+    """Return the best reachable set: after a short search for families, all sets are counted."""
     if inputs and not isinstance(inputs[-1], HintList):  # families come last
         with suppress(BudgetExceededError):
             budget = WorkBudget(SHORT_SEARCH_STEPS)
@@ -267,7 +269,7 @@ def _best_of(reachable: Collection[NodeSet], width: int, *, nodes: NodeSet, dist
 def _search(
     inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> MergeResult:
-    """The best reachable set, testing sets from the best downwards."""
+    """Return the best reachable set, testing sets from the best downwards."""
     among = reduce(int.__and__, (reachability.allowed_nodes(hints, nodes) for hints in inputs), nodes)
 
     def completing_nodes(partial: NodeSet) -> NodeSet:
@@ -292,7 +294,7 @@ def _search(
 
 
 def _allows(hints: Hints, partial: NodeSet) -> bool:
-    """Whether any set of *hints* contains *partial*."""
+    """Return whether any set of *hints* contains *partial*."""
     if isinstance(hints, HintList):
         return hints.anywhere is not None or any(not partial & ~mask for mask in hints.masks)
     return not partial & ~hints.nodes or any(not partial & ~mask for mask in hints.fixed_sets)

@@ -85,7 +85,7 @@ class ContainerStatus:
 
 
 class Manifest(Protocol):
-    """What the pod runs; decisions only carry it."""
+    """The content that the pod runs; decisions only carry it."""
 
     @property
     def text(self) -> str:

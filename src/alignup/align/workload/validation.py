@@ -33,7 +33,7 @@ class PodSource(StrEnum):
 
 
 def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_pod_level: bool = True) -> Pod:
-    """The pod with defaults; a :class:`PodError` with all problems if it is invalid.
+    """Return the pod with defaults; a :class:`PodError` with all problems if it is invalid.
 
     *host* becomes part of a static pod's name. *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting.
     """
@@ -56,7 +56,7 @@ def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_p
 
 
 def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level: bool = True) -> Pod:
-    """*pod* with its amounts rounded up to thousandths, and with the defaults for its source."""
+    """Return *pod* with its amounts rounded up to thousandths, and with the defaults for its source."""
     filled = _with_amounts(pod, Quantity.round_up_to_milli)
     filled = replace(
         filled,
@@ -94,7 +94,7 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
 
 
 def _on_host(pod: Pod, host: str) -> Pod:
-    """A static pod with the name and uid that its host gives it."""
+    """Return a static pod with the name and uid that its host gives it."""
     if not pod.name:
         raise PodError([Problem("metadata.name", "Required value: name is needed for the pod")])
     name = f"{pod.name}-{host.lower()}" if host else pod.name
@@ -106,7 +106,7 @@ def _on_host(pod: Pod, host: str) -> Pod:
 
 
 def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
-    """*pod* with other amounts; most changes leave most pods as they are, and then it is *pod* itself."""
+    """Return *pod* with other amounts, or *pod* itself if nothing changes."""
 
     def amounts(old: Amounts) -> Amounts:
         if not old:
@@ -141,7 +141,7 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
 
 
 def _with_requests(container: Container) -> Container:
-    """*container* with its limits as default requests; requests are never copied to limits."""
+    """Return *container* with its limits as default requests; requests are never copied to limits."""
     resources = container.resources
     if resources.requests.keys() >= resources.limits.keys():
         return container
@@ -155,7 +155,7 @@ def _with_requests(container: Container) -> Container:
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
-    """The pod-level resources with defaults from the containers; unchanged if there are none.
+    """Return the pod-level resources with defaults from the containers; unchanged if there are none.
 
     Before the fix, requests had defaults only with limits, and limits only for huge pages.
     """
