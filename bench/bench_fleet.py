@@ -18,16 +18,16 @@ from alignup.align.host import Settings
 from alignup.align.machine import Machine
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
-from alignup.simulate.cluster import openb
-from alignup.simulate.cluster.generate import generate
-from alignup.simulate.cluster.groups import HostGroup
-from alignup.simulate.cluster.result_documents import FleetResult
-from alignup.simulate.cluster.simulation import ClusterSimulation
-from alignup.simulate.cluster.submissions import PodSubmission
+from alignup.simulate import openb
+from alignup.simulate.generate import generate_for_cluster
+from alignup.simulate.cluster_hosts import HostGroup
+from alignup.simulate.cluster_result import FleetResult
+from alignup.simulate.cluster_simulation import ClusterSimulation
+from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.generate import Profile
-from alignup.simulate.sweeps.engines import Engine, ProcessEngine
-from alignup.simulate.sweeps.spec import WorkloadDescription
-from alignup.simulate.sweeps.tasks import SweepTask, pack_task, run_packed
+from alignup.simulate.executors import Engine, ProcessEngine
+from alignup.simulate.sweep_file import WorkloadDescription
+from alignup.simulate.sweeps import SweepTask, pack_task, run_packed
 from bench.bench_admit import host
 from bench.harness import Figure
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from alignup.documents import codec
-from alignup.simulate.cluster.result_documents import FleetReport
+from alignup.simulate.cluster_result import FleetReport
 from tests.cli.commands import in_process
 from tests.simulate.cluster.test_html_report import rows_of
 

@@ -8,7 +8,7 @@ from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
-from alignup.simulate.admission import admit, common_nodes, container_placements, on_one_node
+from alignup.simulate.container_placements import admit, common_nodes, container_placements, on_one_node
 from tests.align.hosts import GIB, GPU, NIC, host, pod
 from tests.strategies_pods import container, guaranteed
 

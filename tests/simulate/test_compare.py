@@ -20,7 +20,7 @@ from alignup.simulate.compare import build_grid, columns, compare, rows, to_docu
 from alignup.simulate.executors import ProcessPool, SerialExecutor
 from alignup.simulate.generate import Profile, generate
 from alignup.simulate.node_simulation import run
-from alignup.simulate.result_report import write_rows
+from alignup.simulate.node_report import write_rows
 from tests.align.hosts import GPU, NIC, host
 from tests.simulate.workloads import small
 

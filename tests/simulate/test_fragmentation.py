@@ -13,8 +13,8 @@ from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, Resources, names
 from alignup.align.workload.validation import accept
 from alignup.placement.room import largest_requests
-from alignup.simulate.admission import admit
-from alignup.simulate.fragmentation import MAX_FILL_SHAPES, StrandedResources, distinct_shapes, measure_stranded
+from alignup.simulate.container_placements import admit
+from alignup.simulate.stranded import MAX_FILL_SHAPES, StrandedResources, distinct_shapes, measure_stranded
 from tests.align.hosts import GIB, GPU, NIC, arrivals, host, hosts, pod
 from tests.simulate.workloads import some
 from tests.strategies_pods import container, guaranteed

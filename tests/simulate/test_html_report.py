@@ -6,7 +6,7 @@ from dataclasses import replace
 from alignup.simulate import compare, html_report
 from alignup.simulate import node_simulation as simulate
 from alignup.simulate.arrivals import PodArrival, PodDeparture, arrivals
-from alignup.simulate.timeline import build_timeline
+from alignup.simulate.html_reports import build_timeline
 from tests.align.hosts import pod
 from tests.observe.kubelets import SimulatedKubelet
 from tests.web.test_html import Reader

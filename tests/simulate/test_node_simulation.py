@@ -11,7 +11,7 @@ from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.simulate.arrivals import PodArrival, PodDeparture
 from alignup.simulate.node_simulation import INVALID, AlignmentCounts, run
-from alignup.simulate.result_report import to_document
+from alignup.simulate.node_report import to_document
 from tests.align.hosts import GIB, GPU, NIC, host, hosts
 from tests.simulate.workloads import arriving_in_order, small, some, workloads
 from tests.soundness import check_sound

@@ -3,7 +3,7 @@ from hypothesis import given
 from alignup.align.fit import PODS
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.simulate.admission import admit
+from alignup.simulate.container_placements import admit
 from alignup.simulate.arrivals import PodArrival
 from alignup.simulate.usage import UsageMeter, UsageStats
 from tests.align.hosts import GIB, GPU, NIC, host, hosts, pod

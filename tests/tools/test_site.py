@@ -10,8 +10,8 @@ import yaml
 from alignup.cli import exit_codes
 from alignup.kubernetes.configuration.load import USED_FIELDS
 from alignup.simulate import trace
-from alignup.simulate.cluster import cluster_file
-from alignup.simulate.sweeps import spec
+from alignup.simulate import cluster_file
+from alignup.simulate import sweep_file
 from tests.console_runner import ROOT
 from tools import reference
 from tools.command_tree import walk

@@ -4,8 +4,8 @@ from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
 from alignup.kubernetes.manifests.pod import read_pod
-from alignup.simulate.cluster.simulation import ClusterSimulation
-from alignup.simulate.cluster.submissions import PodSubmission
+from alignup.simulate.cluster_simulation import ClusterSimulation
+from alignup.simulate.arrivals import PodSubmission
 from tests.align.hosts import host
 from tests.simulate.cluster.clusters import group, of_host, submission
 

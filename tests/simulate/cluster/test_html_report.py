@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from alignup.picture.text_format import clean, format_size
 from alignup.simulate.arrivals import format_duration
-from alignup.simulate.cluster import html_report
-from alignup.simulate.cluster.result_documents import (
+from alignup.simulate import html_reports
+from alignup.simulate.cluster_result import (
     Alignment,
     FleetReport,
     FleetResult,

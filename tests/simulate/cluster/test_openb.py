@@ -6,7 +6,7 @@ import pytest
 
 from alignup.align.errors import TraceError
 from alignup.align.workload import QoS
-from alignup.simulate.cluster.openb import GPU, MODEL_LABEL, build_machine, read_nodes, read_pods
+from alignup.simulate.openb import GPU, MODEL_LABEL, build_machine, read_nodes, read_pods
 from tests.align.hosts import host
 
 SAMPLE = Path(__file__).parents[3] / "examples" / "fleet"

@@ -9,12 +9,12 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.documents import codec
 from alignup.simulate.arrivals import GANG_LABEL
-from alignup.simulate.cluster.generate import generate
-from alignup.simulate.cluster.groups import HostGroup
-from alignup.simulate.cluster.predicting_scheduler import PredictingScheduler
-from alignup.simulate.cluster.result_documents import FleetResult
-from alignup.simulate.cluster.simulation import ClusterSimulation
-from alignup.simulate.cluster.strategies import STRATEGIES
+from alignup.simulate.generate import generate_for_cluster
+from alignup.simulate.cluster_hosts import HostGroup
+from alignup.simulate.schedulers import PredictingScheduler
+from alignup.simulate.cluster_result import FleetResult
+from alignup.simulate.cluster_simulation import ClusterSimulation
+from alignup.simulate.schedulers import STRATEGIES
 from alignup.simulate.generate import Profile
 from tests.align.hosts import GPU, host
 from tests.simulate.cluster.clusters import group, of_host, submission

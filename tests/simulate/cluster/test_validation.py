@@ -12,12 +12,12 @@ from alignup.align.settings import Policy
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.simulate import node_simulation as simulate
-from alignup.simulate.admission import container_placements
+from alignup.simulate.container_placements import container_placements
 from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent
-from alignup.simulate.cluster.generate import generate
-from alignup.simulate.cluster.groups import HOSTNAME_LABEL, HostGroup
-from alignup.simulate.cluster.simulation import ClusterSimulation
-from alignup.simulate.cluster.submissions import PodSubmission, from_events
+from alignup.simulate.generate import generate_for_cluster
+from alignup.simulate.cluster_hosts import HOSTNAME_LABEL, HostGroup
+from alignup.simulate.cluster_simulation import ClusterSimulation
+from alignup.simulate.arrivals import PodSubmission, from_events
 from alignup.simulate.generate import Profile
 from tests.align.hosts import host
 from tests.recorded.replay import load

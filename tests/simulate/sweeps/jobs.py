@@ -3,7 +3,7 @@
 import os
 import signal
 
-from alignup.simulate.sweeps.tasks import Row, run_packed
+from alignup.simulate.sweeps import Row, run_packed
 
 
 def die_once(marker: str, parcel: bytes) -> Row:

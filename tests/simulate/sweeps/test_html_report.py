@@ -5,9 +5,9 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.simulate.sweeps import html_report
-from alignup.simulate.sweeps.averages import combination_means, invalid_combinations
-from alignup.simulate.sweeps.tasks import COLUMNS, figures
+from alignup.simulate import html_reports
+from alignup.simulate.sweeps import combination_means, invalid_combinations
+from alignup.simulate.sweeps import COLUMNS, figures
 from tests.effort import examples
 from tests.simulate.cluster.test_html_report import HOSTILE, result, rows_of
 from tests.web.test_html import Reader

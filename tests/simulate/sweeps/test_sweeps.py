@@ -6,11 +6,11 @@ from functools import partial
 import pytest
 
 from alignup.align.errors import SettingsError, TraceError
-from alignup.simulate.sweeps.engines import DaskEngine, ProcessEngine, SerialEngine
-from alignup.simulate.sweeps.results_file import ResultsFile
-from alignup.simulate.sweeps.run import run_sweep
-from alignup.simulate.sweeps.spec import WorkloadDescription
-from alignup.simulate.sweeps.tasks import COLUMNS, SweepTask, pack_task, run_packed
+from alignup.simulate.executors import DaskEngine, ProcessEngine, SerialEngine
+from alignup.simulate.sweeps import ResultsFile
+from alignup.simulate.sweeps import run_sweep
+from alignup.simulate.sweep_file import WorkloadDescription
+from alignup.simulate.sweeps import COLUMNS, SweepTask, pack_task, run_packed
 from tests.simulate.cluster.clusters import group
 from tests.simulate.sweeps.jobs import die_once
 

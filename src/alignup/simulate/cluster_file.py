@@ -1,17 +1,17 @@
 """Cluster files: which hosts a simulated cluster has, in groups, described in ``docs/fleet.md``.
 
-Machines and configurations are only named here; what reads the file resolves them.
+Machines and configurations are only named here; the caller resolves them.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from alignup.align.errors import DocumentError, Problem, TraceError
-from alignup.documents.line_numbers import find_line
+from alignup.align.errors import DocumentError, TraceError
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
-from alignup.simulate.cluster.groups import MAX_HOSTS
+from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.simulate.cluster_hosts import MAX_HOSTS
+from alignup.simulate.trace import FirstProblem, reject_unknown
 
 API_VERSION, KIND = "alignup.dev/v1", "Cluster"
 MAX_BYTES = 1 << 20
@@ -32,33 +32,21 @@ class GroupDescription:
     source: ObjectReader | None = field(default=None, repr=False, compare=False)  #: of messages about it
 
 
-@dataclass(frozen=True)
-class RaisingDiagnostics(Diagnostics):
-    """Raises the first problem of a document."""
-
-    file: str = ""
-    text: bytes = field(default=b"", repr=False)
-
-    def add(self, problem: Problem) -> None:
-        line = find_line(self.text, problem.field)
-        raise TraceError(problem.what, file=self.file, line=line, field=problem.field)
-
-
 def read_document(path: Path, *, kind: str, fields: tuple[str, ...]) -> ObjectReader:
-    """The only document of a file of ours, with its type and field names checked; ``TraceError`` if it is unusable."""
+    """Return the only document of a file, with its type and field names checked; ``TraceError`` if it is unusable."""
     try:
         with path.open("rb") as stream:
             text = stream.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
             raise TraceError(f"larger than {MAX_BYTES >> 20} MiB", file=str(path))
-        found = documents.read(text)
+        objects = documents.read(text)
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error
     except DocumentError as error:
         raise TraceError(error.what, file=str(path), line=error.line) from error
-    if len(found) != 1:
-        raise TraceError(f"must have one document, not {len(found)}", file=str(path))
-    top = ObjectReader.of(found[0].value, RaisingDiagnostics(file=str(path), text=text))
+    if len(objects) != 1:
+        raise TraceError(f"must have one document, not {len(objects)}", file=str(path))
+    top = ObjectReader.of(objects[0].value, FirstProblem(file=str(path), text=text))
     for name, expected in (("apiVersion", API_VERSION), ("kind", kind)):
         if top.text(name) != expected:
             top.error(name, f"must be {expected}")
@@ -66,23 +54,17 @@ def read_document(path: Path, *, kind: str, fields: tuple[str, ...]) -> ObjectRe
     return top
 
 
-def reject_unknown(owner: ObjectReader, known: tuple[str, ...]) -> None:
-    for name in owner.fields:
-        if name not in known:
-            owner.error(name, f"unknown field; expected one of {', '.join(known)}")
-
-
 def read(path: Path) -> tuple[GroupDescription, ...]:
-    """The groups of a cluster file; :class:`TraceError` names the place of an error."""
+    """Return the groups of a cluster file; :class:`TraceError` names the place of an error."""
     top = read_document(path, kind=KIND, fields=_FIELDS)
-    groups = tuple(read_group(one, path.parent) for one in top.children("groups"))
+    groups = tuple(read_group(group, path.parent) for group in top.children("groups"))
     if not groups:
         top.error("groups", "Required value")
     return groups
 
 
 def read_group(group: ObjectReader, base: Path) -> GroupDescription:
-    """One group; relative paths are relative to *base*."""
+    """Return a group; relative paths are relative to *base*."""
     reject_unknown(group, _GROUP_FIELDS)
     count = group.number("count", low=1, high=MAX_HOSTS)
     return GroupDescription(
@@ -98,6 +80,6 @@ def read_group(group: ObjectReader, base: Path) -> GroupDescription:
 
 
 def _relative(text: str, base: Path) -> str:
-    """The file *text* beside the cluster file, if there is one."""
+    """Return the file *text* beside the cluster file, if there is one."""
     beside = base / text if text and "\n" not in text and ":" not in text else None
     return str(beside) if beside is not None and beside.exists() else text

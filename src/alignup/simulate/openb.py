@@ -1,4 +1,4 @@
-"""Reads openb, the public trace of a GPU cluster (Alibaba's cluster-trace-gpu-v2023): its nodes and its pods, as CSV.
+"""The openb trace, a public trace of a GPU cluster (Alibaba's cluster-trace-gpu-v2023): its nodes and its pods, as CSV.
 
 The trace has no NUMA nodes and no Kubernetes objects, so both are made by these rules:
 
@@ -16,6 +16,7 @@ import io
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from math import isfinite
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,8 +29,8 @@ from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept
 from alignup.machines import synthetic
-from alignup.simulate.cluster.groups import HostGroup
-from alignup.simulate.cluster.submissions import PodSubmission
+from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import HostGroup
 
 GPU = "nvidia.com/gpu"
 MODEL_LABEL = "nvidia.com/gpu.product"
@@ -50,52 +51,52 @@ class _NodeShape(NamedTuple):
 
 
 def is_openb(path: Path) -> bool:
-    """Whether a file looks like one of the trace."""
+    """Return whether a file looks like one of the trace."""
     return path.suffix == ".csv"
 
 
 def read_nodes(path: Path, settings: Callable[[Machine], Settings]) -> tuple[HostGroup, ...]:
-    """The nodes of a file, in groups of equal ones; *settings* are those of the kubelets of a machine."""
-    names: dict[_NodeShape, list[str]] = {}
+    """Return the nodes of a file, in groups of equal ones; *settings* are those of the kubelets of a machine."""
+    names_by_shape: dict[_NodeShape, list[str]] = {}
     for row in _rows(path, _NODE_FIELDS):
         shape = _NodeShape(
             row.whole("cpu_milli") // 1000, row.whole("memory_mib"), row.whole("gpu"), row.text("model") or "none"
         )
         if not shape.cpus or not shape.memory:
             raise row.error("cpu_milli", "a node must have CPUs and memory")
-        names.setdefault(shape, []).append(row.text("sn"))
+        names_by_shape.setdefault(shape, []).append(row.text("sn"))
     groups = []
-    for shape, own in names.items():
+    for shape, names in names_by_shape.items():
         machine = build_machine(shape.cpus, shape.memory, shape.gpus)
         groups.append(
             HostGroup(
                 name=f"{shape.model}-{shape.cpus}c-{shape.memory >> 10}g-{shape.gpus}",
                 machine=machine,
                 settings=settings(machine),
-                count=len(own),
+                count=len(names),
                 labels={MODEL_LABEL: shape.model},
-                names=tuple(own),
+                names=tuple(names),
             )
         )
     return tuple(groups)
 
 
 def build_machine(cpus: int, memory: int, gpus: int) -> Machine:
-    """A machine with so many CPUs, MiB and GPUs, with NUMA nodes by the rule above."""
+    """Return a machine with so many CPUs, MiB and GPUs, with NUMA nodes by the rule above."""
     sockets = 2 if cpus >= _TWO_SOCKETS and cpus % 2 == 0 else 1
-    own = cpus // sockets
-    threads = 2 if own % 2 == 0 else 1
-    text = f"pack:{sockets} numa:1(memory={memory // sockets}MiB) core:{own // threads} pu:{threads}"
-    near = (gpus + sockets - 1) // sockets
-    devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // max(near, 1)) for number in range(gpus))
+    socket_cpus = cpus // sockets
+    threads = 2 if socket_cpus % 2 == 0 else 1
+    text = f"pack:{sockets} numa:1(memory={memory // sockets}MiB) core:{socket_cpus // threads} pu:{threads}"
+    socket_gpus = (gpus + sockets - 1) // sockets
+    devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // max(socket_gpus, 1)) for number in range(gpus))
     distances = Distances.of_rows({0: (LOCAL, REMOTE), 1: (REMOTE, LOCAL)}) if sockets == 2 else None
     return replace(synthetic.parse(text), devices=devices, distances=distances)
 
 
 def read_pods(path: Path) -> tuple[PodSubmission, ...]:
-    """The pods of a file, in the order of their creation."""
+    """Return the pods of a file, in the order of their creation."""
     shapes: dict[tuple[object, ...], Pod] = {}
-    found = []
+    submissions = []
     for row in _rows(path, _POD_FIELDS):
         milli, memory, gpus = row.whole("cpu_milli"), row.whole("memory_mib"), row.whole("num_gpu")
         guaranteed = row.text("qos") in _GUARANTEED
@@ -106,7 +107,7 @@ def read_pods(path: Path) -> tuple[PodSubmission, ...]:
         created = row.number("creation_time")
         started = row.number("scheduled_time") if row.text("scheduled_time") else created
         models = tuple(sorted(filter(None, row.text("gpu_spec").split("|"))))
-        found.append(
+        submissions.append(
             PodSubmission(
                 created,
                 replace(shapes[key], name=name, uid=name),
@@ -114,14 +115,14 @@ def read_pods(path: Path) -> tuple[PodSubmission, ...]:
                 {MODEL_LABEL: models} if models else {},
             )
         )
-    repeated = len(found) - len({one.pod.uid for one in found})
+    repeated = len(submissions) - len({submission.pod.uid for submission in submissions})
     if repeated:
         raise TraceError(f"{repeated} pods have the name of another one", file=str(path))
-    return tuple(sorted(found, key=lambda one: one.time))
+    return tuple(sorted(submissions, key=attrgetter("time")))
 
 
 def build_pod(milli: int, memory: int, gpus: int, *, guaranteed: bool) -> Pod:
-    """A pod that requests so many thousandths of CPUs, MiB and GPUs."""
+    """Return a pod that requests so many thousandths of CPUs, MiB and GPUs."""
     amounts = {
         CPU: Quantity.of(-(-milli // 1000)) if guaranteed else Quantity.parse(f"{milli}m"),
         MEMORY: Quantity(memory << 20, format=QuantityFormat.BINARY_SI),
@@ -151,8 +152,8 @@ class _Row:
     def whole(self, name: str) -> int:
         return int(self.number(name))
 
-    def error(self, name: str, what: str) -> TraceError:
-        return TraceError(what, file=str(self._path), line=self._line, field=name)
+    def error(self, name: str, message: str) -> TraceError:
+        return TraceError(message, file=str(self._path), line=self._line, field=name)
 
 
 def _rows(path: Path, expected: Iterable[str]) -> Iterator[_Row]:
@@ -169,8 +170,8 @@ def _rows(path: Path, expected: Iterable[str]) -> Iterator[_Row]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     missing = [name for name in expected if name not in (reader.fieldnames or ())]
     if missing:
-        what = f"not a file of openb: column {missing[0]} is missing; expected {', '.join(expected)}"
-        raise TraceError(what, file=str(path), line=1)
+        message = f"not a file of openb: column {missing[0]} is missing; expected {', '.join(expected)}"
+        raise TraceError(message, file=str(path), line=1)
     try:
         for values in reader:
             yield _Row(path, reader.line_num, values)

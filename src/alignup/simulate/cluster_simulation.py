@@ -1,4 +1,4 @@
-"""Runs a workload on the hosts of a cluster: a scheduler chooses a host for each pod, and its kubelet decides.
+"""The simulation of a cluster: a scheduler chooses a host for each pod, and the host's kubelet decides.
 
 A pod that fits nowhere waits, in the order of priority and creation, until a pod ends; others may overtake it. A pod
 that a kubelet rejects has failed. It is created again after 10 seconds, then after twice as long each time up to 6
@@ -10,7 +10,7 @@ Nothing takes time but the pods: schedulers, bindings and reports are immediate.
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import NamedTuple
@@ -18,15 +18,14 @@ from typing import NamedTuple
 from alignup.align.decision import Decision
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.simulate.cluster.groups import HostGroup, SimulatedHost, build_hosts
-from alignup.simulate.cluster.pod_classes import EqualPods, EqualPodsIndex
-from alignup.simulate.cluster.result_documents import FleetResult, HostGroupUse
-from alignup.simulate.cluster.statistics import AlignmentMeter, RequestMeter, summarize_waiting
-from alignup.simulate.cluster.stranded import measure_cluster, peak_demand
-from alignup.simulate.cluster.strategies import DEFAULT, SchedulerFactory, find_strategy
-from alignup.simulate.cluster.submissions import PodSubmission
-from alignup.simulate.cluster.waiting_queue import PodUnit, WaitingQueue
+from alignup.placement.wait_queue import WaitQueue
+from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
+from alignup.simulate.cluster_result import FleetResult, HostGroupUse, PodRun
 from alignup.simulate.node_simulation import Progress, ProgressReporter
+from alignup.simulate.schedulers import DEFAULT, SchedulerFactory, find_strategy
+from alignup.simulate.stranded import measure_cluster, peak_demand
+from alignup.simulate.usage import AlignmentMeter, RequestMeter, summarize_waiting
 
 RETRIES = 6  #: as the backoffLimit of a Job
 FIRST_BACKOFF, MAX_BACKOFF = 10.0, 360.0  #: seconds, as of the Job controller
@@ -37,18 +36,36 @@ Recorder = Callable[[float, str, Pod, Decision | None], object]
 _ENDS, _STARTS = 0, 1  #: kinds of events: at the same time pods end before others start
 
 
-class PodRun(NamedTuple):
-    """What became of one pod."""
+@dataclass(frozen=True, slots=True, eq=False)
+class PodUnit:
+    """A single pod, or all pods of a gang."""
 
-    submission: PodSubmission
-    host: str = ""  #: empty: it never started
-    started: float = 0.0
-    rejections: int = 0  #: by kubelets
-    failed: bool = False  #: it was rejected too often
+    pods: tuple[PodSubmission, ...]
+    classes: tuple[EqualPods, ...]  #: of the pods
+    attempt: int = 0  #: how often kubelets have rejected it
+
+    @property
+    def time(self) -> float:
+        """The time when all pods are created."""
+        return max(submission.time for submission in self.pods)
+
+    @property
+    def uid(self) -> str:
+        return self.pods[0].pod.uid
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """The place in the queue; the lowest is first: the highest priority, the oldest."""
+        return -max(submission.priority for submission in self.pods), self.time, self.uid
+
+    def again(self) -> "PodUnit":
+        """Return the pods that replace these after a rejection."""
+        return replace(self, attempt=self.attempt + 1)
 
 
-@dataclass(slots=True)
-class _Running:
+class _Placement(NamedTuple):
+    """A pod on its host."""
+
     pod: Pod
     pod_class: EqualPods
     host: SimulatedHost
@@ -83,35 +100,35 @@ class ClusterSimulation:
         self._classes = EqualPodsIndex(self.hosts)
         self._scheduler = (make or find_strategy(strategy))(self.hosts)
         self._submissions = tuple(_with_unique_uids(submissions))
-        times = [one.time for one in self._submissions] or [0.0]
+        times = [submission.time for submission in self._submissions] or [0.0]
         self._start, self._last_arrival = min(times), max(times)
         self._meter = RequestMeter(self.hosts, self._start, self._last_arrival)
         self._alignment = AlignmentMeter()
         self._totals = _Totals()
         self._events: list[tuple[float, int, str, int, PodUnit | None]] = []
         self._order = count()
-        self._queue = WaitingQueue()
-        self._running: dict[str, _Running] = {}
-        self._runs: dict[str, PodRun] = {one.pod.uid: PodRun(one) for one in self._submissions}
+        self._queue: WaitQueue[tuple[EqualPods, ...], PodUnit] = WaitQueue()
+        self._running: dict[str, _Placement] = {}
+        self._runs: dict[str, PodRun] = {submission.pod.uid: PodRun(submission) for submission in self._submissions}
         self._done = 0
         self._time = self._start
 
     @property
     def runs(self) -> tuple[PodRun, ...]:
-        """What became of each pod, in the order of the submissions."""
+        """The outcome of each pod, in the order of the submissions."""
         return tuple(self._runs.values())
 
     def run(self, progress: Progress | None = None) -> FleetResult:
         """Run until nothing happens any more; *progress* gets the number of pods that started or failed."""
         reporter = ProgressReporter(progress, len(self._submissions))
-        for created in self._units():
-            self._push(created.time, _STARTS, created)
+        for unit in self._units():
+            self._push(unit.time, _STARTS, unit)
         peak_time = peak_demand(self._submissions)
         at_peak: list[Ledger] | None = None
         released: list[SimulatedHost] = []
         events = self._events
         while events:
-            time, kind, uid, _, unit = heapq.heappop(events)
+            time, kind, uid, _, arriving = heapq.heappop(events)
             if at_peak is None and time > peak_time:
                 at_peak = [host.kubelet.ledger for host in self.hosts]
             self._time = time
@@ -120,8 +137,8 @@ class ClusterSimulation:
                 released.append(self._end(uid))
                 if events and events[0][0] == time and events[0][1] == _ENDS:
                     continue
-            elif unit is not None:
-                self._arrive(unit)
+            elif arriving is not None:
+                self._arrive(arriving)
             if released:
                 self._start_waiting(released)
                 released.clear()
@@ -132,13 +149,13 @@ class ClusterSimulation:
         return self._result(peak_time, at_peak)
 
     def _units(self) -> Iterable[PodUnit]:
-        """Single pods and gangs; a gang is complete when its last pod is created."""
+        """Yield single pods and gangs; a gang is complete when its last pod is created."""
         gangs: dict[str, list[PodSubmission]] = defaultdict(list)
-        for one in self._submissions:
-            if one.gang:
-                gangs[one.gang].append(one)
+        for submission in self._submissions:
+            if submission.gang:
+                gangs[submission.gang].append(submission)
             else:
-                yield PodUnit((one,), (self._classes.find(one),))
+                yield PodUnit((submission,), (self._classes.find(submission),))
         for members in gangs.values():
             yield PodUnit(tuple(members), tuple(map(self._classes.find, members)))
 
@@ -147,45 +164,46 @@ class ClusterSimulation:
 
     def _arrive(self, unit: PodUnit) -> None:
         # Where earlier pods of the same kind wait, this one waits, too.
-        if self._queue.has(unit) or not self._try(unit):
-            self._queue.add(unit)
+        waiting = self._queue.of_kind(unit.classes)
+        if (waiting and waiting[0].rank <= unit.rank) or not self._try(unit):
+            self._queue.put(unit.uid, unit, kind=unit.classes, order=(*unit.rank, unit.attempt))
             self._meter.waiting += len(unit.pods)
 
     def _start_waiting(self, released: Sequence[SimulatedHost]) -> None:
         """Start what fits now that pods on these hosts have ended."""
         hosts = {host.name: host for host in released}
-        for unit in self._queue.candidates(lambda one: _may_fit(one, hosts)):
-            if self._try(unit):
-                self._queue.remove(unit)
+        for classes, unit in self._queue.heads():
+            if _may_fit(classes, hosts) and self._try(unit):
+                self._queue.remove(unit.uid)
                 self._meter.waiting -= len(unit.pods)
 
     def _try(self, unit: PodUnit) -> bool:
         """Bind all pods of *unit*; false if there is no room for all."""
-        chosen: list[tuple[Pod, EqualPods, SimulatedHost]] = []
+        chosen: list[_Placement] = []
         for submission, pod_class in zip(unit.pods, unit.classes, strict=True):
             pod = submission.pod
             if unit.attempt:
                 pod = replace(pod, uid=f"{pod.uid}-{unit.attempt}")
             host = self._scheduler.choose(pod_class, pod)
             if host is None:
-                for other, _, used in reversed(chosen):
-                    self._scheduler.forget(other, used)
+                for placement in reversed(chosen):
+                    self._scheduler.forget(placement.pod, placement.host)
                 return False
-            chosen.append((pod, pod_class, host))
+            chosen.append(_Placement(pod, pod_class, host))
         self._bind(unit, chosen)
         return True
 
-    def _bind(self, unit: PodUnit, chosen: Sequence[tuple[Pod, EqualPods, SimulatedHost]]) -> None:
-        decisions = [self._admit(pod, pod_class, host) for pod, pod_class, host in chosen]
-        if not all(one.admitted for one in decisions):
+    def _bind(self, unit: PodUnit, chosen: Sequence[_Placement]) -> None:
+        decisions = list(map(self._admit, chosen))
+        if not all(decision.admitted for decision in decisions):
             for decision in decisions:
                 if decision.admitted:
                     self._end(decision.uid)
-            self._retry(unit, [not one.admitted for one in decisions])
+            self._retry(unit, [not decision.admitted for decision in decisions])
             return
         for submission, (pod, _, host), decision in zip(unit.pods, chosen, decisions, strict=True):
-            known = self._runs[submission.pod.uid]
-            self._runs[submission.pod.uid] = known._replace(host=host.name, started=self._time)
+            run = self._runs[submission.pod.uid]
+            self._runs[submission.pod.uid] = run._replace(host=host.name, started=self._time)
             self._totals.started[host.group.name] += 1
             self._totals.waits.append(self._time - submission.time)
             self._alignment.add(host, decision)
@@ -193,7 +211,8 @@ class ClusterSimulation:
                 self._push(self._time + submission.duration, _ENDS, uid=pod.uid)
         self._done += len(unit.pods)
 
-    def _admit(self, pod: Pod, pod_class: EqualPods, host: SimulatedHost) -> Decision:
+    def _admit(self, placement: _Placement) -> Decision:
+        pod, pod_class, host = placement
         decision = host.kubelet.decide_without_plugins(pod)
         if self._recorder:
             self._recorder(self._time, host.name, pod, decision)
@@ -205,15 +224,15 @@ class ClusterSimulation:
             return decision
         host.kubelet.apply(decision)
         self._scheduler.admitted(pod, host, decision)
-        self._running[pod.uid] = _Running(pod, pod_class, host)
+        self._running[pod.uid] = placement
         self._meter.add(pod_class.request)
         return decision
 
     def _retry(self, unit: PodUnit, rejected: Sequence[bool]) -> None:
         failed = unit.attempt >= self._retries
         for submission, was_rejected in zip(unit.pods, rejected, strict=True):
-            known = self._runs[submission.pod.uid]
-            self._runs[submission.pod.uid] = known._replace(rejections=known.rejections + was_rejected, failed=failed)
+            run = self._runs[submission.pod.uid]
+            self._runs[submission.pod.uid] = run._replace(rejections=run.rejections + was_rejected, failed=failed)
         if failed:
             self._done += len(unit.pods)
             return
@@ -221,26 +240,26 @@ class ClusterSimulation:
         self._push(self._time + delay, _STARTS, unit.again())
 
     def _end(self, uid: str) -> SimulatedHost:
-        running = self._running.pop(uid)
-        running.host.kubelet.release(uid)
+        pod, pod_class, host = self._running.pop(uid)
+        host.kubelet.release(uid)
         if self._recorder:
-            self._recorder(self._time, running.host.name, running.pod, None)
-        self._scheduler.ended(running.pod, running.host)
-        self._meter.add(running.pod_class.request, by=-1)
-        return running.host
+            self._recorder(self._time, host.name, pod, None)
+        self._scheduler.ended(pod, host)
+        self._meter.add(pod_class.request, by=-1)
+        return host
 
     def _result(self, peak_time: float, at_peak: Sequence[Ledger]) -> FleetResult:
         totals, runs = self._totals, self.runs
-        pods = [one.pod for one in self._submissions]
+        pods = [submission.pod for submission in self._submissions]
         return FleetResult(
             strategy=self.strategy,
             hosts=len(self.hosts),
             pods=len(runs),
-            started=sum(bool(one.host) for one in runs),
-            failed=sum(one.failed for one in runs),
-            pending=sum(not one.host and not one.failed for one in runs),
+            started=sum(bool(run.host) for run in runs),
+            failed=sum(run.failed for run in runs),
+            pending=sum(not run.host and not run.failed for run in runs),
             rejections=dict(totals.rejections.most_common()),
-            rejected_pods=sum(bool(one.rejections) for one in runs),
+            rejected_pods=sum(bool(run.rejections) for run in runs),
             mispredictions=self._scheduler.mispredictions,
             waiting=summarize_waiting(totals.waits),
             use=self._meter.use(),
@@ -261,16 +280,20 @@ class ClusterSimulation:
 
 
 def _with_unique_uids(submissions: Iterable[PodSubmission]) -> Iterator[PodSubmission]:
-    """A trace may use a uid again when its pod has departed; here it may still wait then."""
-    known: Counter[str] = Counter()
-    for one in submissions:
-        uid = one.pod.uid
-        known[uid] += 1
-        yield one if known[uid] == 1 else replace(one, pod=replace(one.pod, uid=f"{uid} ({known[uid]})"))
+    """Yield *submissions*; a trace may use a uid again when its pod has departed, but here that pod may still wait."""
+    counts: Counter[str] = Counter()
+    for submission in submissions:
+        uid = submission.pod.uid
+        counts[uid] += 1
+        if counts[uid] > 1:
+            submission = replace(submission, pod=replace(submission.pod, uid=f"{uid} ({counts[uid]})"))  # noqa: PLW2901
+        yield submission
 
 
-def _may_fit(unit: PodUnit, released: dict[str, SimulatedHost]) -> bool:
-    """Whether one of its pods has room on one of these hosts as a whole."""
+def _may_fit(classes: Iterable[EqualPods], released: Mapping[str, SimulatedHost]) -> bool:
+    """Return whether a pod of one of *classes* has room on one of these hosts as a whole."""
     return any(
-        name in one.hosts and one.fits(host) for one in dict.fromkeys(unit.classes) for name, host in released.items()
+        name in pod_class.hosts and pod_class.fits(host)
+        for pod_class in dict.fromkeys(classes)
+        for name, host in released.items()
     )

@@ -1,8 +1,8 @@
-"""Admits pods without device plugins, and finds out where their resources really are.
+"""The placements of containers: where the resources of admitted containers really are.
 
-Each preferred allocation is the first devices available. A container is on one NUMA node if its exclusive CPUs, memory
-and devices are all there, whatever affinity its providers followed. Resources without a node (shared CPUs, unmanaged
-memory, devices without topology) do not matter; a device on two nodes is on either. The same holds for a whole pod.
+A container is on one NUMA node if its exclusive CPUs, memory and devices are all there, whatever affinity its providers
+followed. Resources without a node (shared CPUs, unmanaged memory, devices without topology) do not matter; a device on
+two nodes is on either. The same holds for a whole pod.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,6 +33,7 @@ class ContainerPlacement(NamedTuple):
 
 
 def admit(host: Host, pod: Pod) -> Decision:
+    """Decide on *pod*, and apply the decision; each preferred allocation is the first devices available."""
     decision = host.decide_without_plugins(pod)
     if decision.admitted:
         host.apply(decision)
@@ -40,27 +41,27 @@ def admit(host: Host, pod: Pod) -> Decision:
 
 
 def container_placements(host: Host, placements: Iterable[Placement]) -> tuple[ContainerPlacement, ...]:
-    """Where the resources in the *placements* of an admission on *host* are."""
+    """Return where the resources in the *placements* of an admission on *host* are."""
     node_cpus, devices = host.ledger.cpus.node_cpus, host.ledger.devices
-    found = []
+    results = []
     for placement in placements:
-        own = placement.cpus or 0
+        cpus = placement.cpus or 0
         blocks = tuple([block for block in placement.memory if block.size])
-        sites = {1 << node for node, all_ in node_cpus.items() if own & all_} if own else set()
+        sites = {1 << node for node, all_cpus in node_cpus.items() if cpus & all_cpus} if cpus else set()
         for block in blocks:
             sites.update(bits.split(block.nodes))
         for resource, ids in placement.devices.items():
             inventory = devices.inventories[resource]
             for id_ in ids:
-                here = (inventory.devices[inventory.indexes[id_]].nodes or 0) & devices.nodes
-                if here:
-                    sites.add(here)
-        found.append(ContainerPlacement(placement.container, own, blocks, placement.devices, tuple(sorted(sites))))
-    return tuple(found)
+                nodes = (inventory.devices[inventory.indexes[id_]].nodes or 0) & devices.nodes
+                if nodes:
+                    sites.add(nodes)
+        results.append(ContainerPlacement(placement.container, cpus, blocks, placement.devices, tuple(sorted(sites))))
+    return tuple(results)
 
 
 def on_one_node(sites: Iterable[NodeSet]) -> bool | None:
-    """Whether all *sites* have a node in common; ``None`` without sites."""
+    """Return whether all *sites* have a node in common; ``None`` without sites."""
     common = -1
     for nodes in sites:
         common &= nodes
@@ -68,7 +69,7 @@ def on_one_node(sites: Iterable[NodeSet]) -> bool | None:
 
 
 def common_nodes(sites: Iterable[NodeSet]) -> NodeSet:
-    """The nodes that all *sites* have in common; if none, the nodes of any site."""
+    """Return the nodes that all *sites* have in common; if none, the nodes of any site."""
     common, union = -1, 0
     for nodes in sites:
         common &= nodes

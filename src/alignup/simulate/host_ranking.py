@@ -1,17 +1,69 @@
-"""The best host for each class of pods where many hosts are in the same state.
+"""The best host for each class of pods, kept while hosts change.
 
-Like ``host_index``, but a rating depends on the class and the state of a host only: its group, its free CPUs, memory
-and devices, and what its pods use in total. Hosts return to the same states again and again, so most ratings are known.
+``HostIndex`` rates hosts; when a host changes, it is rated again for a class only if a pod of that class asks.
+``StateIndex`` rates states: a rating depends on the class and on the state of a host only, which is its group, its free
+CPUs, memory and devices, and what its pods use in total. Hosts return to the same states again and again, so most
+ratings are known.
 """
 
 import heapq
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
 from alignup.align.ledger import Ledger
 from alignup.placement.verdict_cache import used_key
-from alignup.simulate.cluster.groups import SimulatedHost
-from alignup.simulate.cluster.host_index import Rating
-from alignup.simulate.cluster.pod_classes import EqualPods
+from alignup.simulate.cluster_hosts import EqualPods, SimulatedHost
+
+Rating = Callable[[EqualPods, SimulatedHost], float | None]  #: higher is better; ``None``: the pod cannot go there
+
+
+class _ClassRanking:
+    """The hosts of one class by their ratings, as of a number of changes."""
+
+    __slots__ = ("changes", "heap")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, int]] = []  #: minus the rating, place and version of the host
+        self.changes = 0
+
+
+class HostIndex:
+    def __init__(self, hosts: Sequence[SimulatedHost], rate: Rating) -> None:
+        self._hosts, self._rate = hosts, rate
+        self._places = {host.name: place for place, host in enumerate(hosts)}
+        self._versions = [0] * len(hosts)
+        self._changes: list[int] = []
+        self._rankings: dict[EqualPods, _ClassRanking] = {}
+
+    def touch(self, host: str) -> None:
+        """Note that a host has changed."""
+        place = self._places[host]
+        self._versions[place] += 1
+        self._changes.append(place)
+
+    def best(self, pod_class: EqualPods) -> SimulatedHost | None:
+        """Return the host with the highest rating, the first of equal ones; ``None``: no host can run such a pod."""
+        ranking = self._rankings.get(pod_class)
+        if ranking is None:
+            ranking = self._rankings[pod_class] = _ClassRanking()
+            self._renew(pod_class, ranking, pod_class.hosts.values())
+        else:
+            eligible = pod_class.hosts
+            changed = dict.fromkeys(self._changes[ranking.changes :])
+            self._renew(pod_class, ranking, [place for place in changed if self._hosts[place].name in eligible])
+        ranking.changes = len(self._changes)
+        heap = ranking.heap
+        while heap:
+            _, place, version = heap[0]
+            if version == self._versions[place]:
+                return self._hosts[place]
+            heapq.heappop(heap)
+        return None
+
+    def _renew(self, pod_class: EqualPods, ranking: _ClassRanking, places: Iterable[int]) -> None:
+        for place in places:
+            rating = self._rate(pod_class, self._hosts[place])
+            if rating is not None:
+                heapq.heappush(ranking.heap, (-rating, place, self._versions[place]))
 
 
 class _ClassRatings:
@@ -40,11 +92,11 @@ class StateIndex:
         self._ratings: dict[EqualPods, _ClassRatings] = {}
 
     def touch(self, host: str) -> None:
-        """A host has changed."""
+        """Note that a host has changed."""
         self._changed[host] = None
 
     def best(self, pod_class: EqualPods) -> SimulatedHost | None:
-        """A host with the highest rating; ``None``: no host can run such a pod."""
+        """Return a host with the highest rating; ``None``: no host can run such a pod."""
         if self._changed:
             self._move_changed()
         ratings = self._ratings.get(pod_class)
@@ -88,12 +140,12 @@ class StateIndex:
 
     def _first(self, pod_class: EqualPods, ratings: _ClassRatings) -> SimulatedHost | None:
         skipped = []
-        found = None
-        while ratings.heap and found is None:
+        best = None
+        while ratings.heap and best is None:
             entry = ratings.heap[0]
             members = self._members[entry[1]]
-            found = next((name for name in members if name in pod_class.hosts), None)
-            if found is None:
+            best = next((name for name in members if name in pod_class.hosts), None)
+            if best is None:
                 heapq.heappop(ratings.heap)
                 if members:  # others of the class may come
                     skipped.append(entry)
@@ -101,4 +153,4 @@ class StateIndex:
                     ratings.queued.discard(entry[1])
         for entry in skipped:
             heapq.heappush(ratings.heap, entry)
-        return None if found is None else self._hosts[found]
+        return None if best is None else self._hosts[best]

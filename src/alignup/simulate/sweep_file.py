@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.simulate.cluster.cluster_file import GroupDescription, read_document, read_group, reject_unknown
-from alignup.simulate.cluster.simulation import RETRIES
-from alignup.simulate.cluster.strategies import STRATEGIES
+from alignup.simulate.cluster_file import GroupDescription, read_document, read_group
+from alignup.simulate.cluster_simulation import RETRIES
 from alignup.simulate.generate import Profile
+from alignup.simulate.schedulers import STRATEGIES
+from alignup.simulate.trace import reject_unknown
 
 KIND = "Sweep"
 MAX_SEEDS = 10_000
@@ -48,18 +49,17 @@ class SweepSpec:
 
 
 def read(path: Path) -> SweepSpec:
-    """The sweep of a file; ``TraceError`` names the place of an error."""
+    """Return the sweep of a file; ``TraceError`` names the place of an error."""
     top = read_document(path, kind=KIND, fields=_FIELDS)
-    machines = tuple(read_group(one, path.parent) for one in top.children("machines"))
-    configurations = tuple(_configuration(one, path.parent) for one in top.children("configurations"))
+    machines = tuple(read_group(machine, path.parent) for machine in top.children("machines"))
+    configurations = tuple(_configuration(owner, path.parent) for owner in top.children("configurations"))
     strategies = tuple(dict.fromkeys(top.strings("strategies"))) or tuple(STRATEGIES)
     for name in strategies:
         if name not in STRATEGIES:
             top.error("strategies", f"unknown strategy {name}; expected one of {', '.join(STRATEGIES)}")
-    for name, named in (("machines", machines), ("configurations", configurations)):
-        names = [one.name for one in named]
-        if len(set(names)) < len(names):
-            top.error(name, "every name must be given once")
+    for field_name, described in (("machines", machines), ("configurations", configurations)):
+        if len({description.name for description in described}) < len(described):
+            top.error(field_name, "every name must be given once")
     if not machines:
         top.error("machines", "Required value")
     seeds = top.number("seeds", low=1, high=MAX_SEEDS)
