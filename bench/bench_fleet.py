@@ -19,15 +19,14 @@ from alignup.align.machine import Machine
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
 from alignup.simulate import openb
-from alignup.simulate.generate import generate_for_cluster
+from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
-from alignup.simulate.arrivals import PodSubmission
-from alignup.simulate.generate import Profile
-from alignup.simulate.executors import Engine, ProcessEngine
+from alignup.simulate.executors import Engine, ProcessEngine, pack
+from alignup.simulate.generate import Profile, generate_for_cluster
 from alignup.simulate.sweep_file import WorkloadDescription
-from alignup.simulate.sweeps import SweepTask, pack_task, run_packed
+from alignup.simulate.sweeps import SweepTask, run_packed
 from bench.bench_admit import host
 from bench.harness import Figure
 
@@ -53,7 +52,7 @@ def figures() -> Iterator[Figure]:
     yield Figure(f"{name}, all pods stay", spent, 60.0, note)
     busy = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
     cluster = [HostGroup(name="node", machine=busy.machine, settings=busy.settings, count=HOSTS)]
-    made = generate(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
+    made = generate_for_cluster(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
     spent, result = simulate(cluster, made)
     each = spent / GENERATED
     note = f"{1 / each:,.0f} pods/s, {result.started:,} started"
@@ -86,9 +85,9 @@ def sweep(engine: Engine) -> float:
     )
     with engine:
         short = replace(task, workload=WorkloadDescription(profile="telco", pods=1))
-        list(engine.results(run_packed, [pack_task(short)] * 4))
+        list(engine.results(run_packed, [pack(short)] * 4))
         start = perf_counter()
-        list(engine.results(run_packed, [pack_task(task)] * 6))
+        list(engine.results(run_packed, [pack(task)] * 6))
         return perf_counter() - start
 
 

@@ -15,8 +15,7 @@ import pytest
 from alignup.align.host import Host
 from alignup.align.workload import Container, Pod
 from alignup.placement.report import Cause
-from alignup.simulate.schedulers import AggregateScheduler
-from alignup.simulate.schedulers import Scoring, TotalsScheduler
+from alignup.simulate.schedulers import AggregateScheduler, Scoring, TotalsScheduler
 from tests.align.hosts import GPU, host
 from tests.effort import SEED, did, rounds
 from tests.placement.model import CRITICAL, Disturbances, Outcome, Simulation

@@ -3,8 +3,8 @@ from hypothesis import given
 from alignup.align.fit import PODS
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.simulate.container_placements import admit
 from alignup.simulate.arrivals import PodArrival
+from alignup.simulate.container_placements import admit
 from alignup.simulate.usage import UsageMeter, UsageStats
 from tests.align.hosts import GIB, GPU, NIC, host, hosts, pod
 from tests.simulate.workloads import some, workloads

@@ -65,9 +65,10 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         click.echo(f"{done}; run the command again to continue.", err=True)
         raise
     if options.html:
-        write_html(
-            options.html, html_reports.render_sweep(rows, title=f"Sweep of {pluralize(len(rows), 'simulation')}")
-        )
+        from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
+
+        title = f"Sweep of {pluralize(len(rows), 'simulation')}"
+        write_html(options.html, html_reports.render_sweep(rows, title=title))
     if output == "json":
         terminal.print_json(rows)
     elif output == "csv":

@@ -9,15 +9,13 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.documents import codec
 from alignup.simulate.arrivals import GANG_LABEL
-from alignup.simulate.generate import generate_for_cluster
 from alignup.simulate.cluster_hosts import HostGroup
-from alignup.simulate.schedulers import PredictingScheduler
 from alignup.simulate.cluster_result import FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
-from alignup.simulate.schedulers import STRATEGIES
-from alignup.simulate.generate import Profile
+from alignup.simulate.generate import Profile, generate_for_cluster
+from alignup.simulate.schedulers import STRATEGIES, PredictingScheduler
 from tests.align.hosts import GPU, host
-from tests.simulate.cluster.clusters import group, of_host, submission
+from tests.simulate.clusters import group, of_host, submission
 
 
 def run(groups, submissions, strategy="alignup", **options):
@@ -169,7 +167,7 @@ class TestStrategies:
     @pytest.mark.parametrize("strategy", STRATEGIES)
     def test_the_same_input_gives_the_same_result(self, strategy):
         groups = [group("n", count=3), group("m", count=2, policy=Policy.RESTRICTED)]
-        pods = generate(Profile.MIXED, groups, seed=3, pods=60, load=1.5)
+        pods = generate_for_cluster(Profile.MIXED, groups, seed=3, pods=60, load=1.5)
 
         first, second = (run(groups, pods, strategy)[1] for _ in range(2))
 
@@ -179,7 +177,7 @@ class TestStrategies:
     @pytest.mark.parametrize("strategy", [name for name in STRATEGIES if name.startswith("alignup")])
     def test_kubelets_never_reject_what_was_predicted(self, strategy):
         groups = [group("n", count=3), group("m", count=2, policy=Policy.RESTRICTED)]
-        _, result = run(groups, generate(Profile.MIXED, groups, seed=4, pods=80, load=2.0), strategy)
+        _, result = run(groups, generate_for_cluster(Profile.MIXED, groups, seed=4, pods=80, load=2.0), strategy)
 
         assert (result.rejected, result.mispredictions) == (0, 0)
 
@@ -206,7 +204,7 @@ class TestStrategies:
                 return super().choose(pod_class, pod)
 
         groups = [group("n", count=3), group("m", count=2, policy=Policy.RESTRICTED, pool="m")]
-        pods = generate(Profile.MIXED, groups, seed=6, pods=60, load=2.0)
+        pods = generate_for_cluster(Profile.MIXED, groups, seed=6, pods=60, load=2.0)
         ClusterSimulation(groups, pods, make=Compared).run()
 
         assert Compared.compared >= 60
@@ -220,7 +218,7 @@ class TestStrategies:
             HostGroup(name="gpu", machine=replace(one.machine, devices=devices), settings=one.settings, count=6),
             HostGroup(name="plain", machine=replace(one.machine, devices=()), settings=one.settings, count=2),
         ]
-        pods = generate(Profile.TRAINING, groups, seed=2, pods=150, load=1.2)
+        pods = generate_for_cluster(Profile.TRAINING, groups, seed=2, pods=150, load=1.2)
 
         ours, others = (run(groups, pods, name)[1] for name in ("alignup", strategy))
 

@@ -4,10 +4,10 @@ from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import accept
 from alignup.kubernetes.manifests.pod import read_pod
-from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_simulation import ClusterSimulation
 from tests.align.hosts import host
-from tests.simulate.cluster.clusters import group, of_host, submission
+from tests.simulate.clusters import group, of_host, submission
 
 
 def run(groups, *submissions, **options):

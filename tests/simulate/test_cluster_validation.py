@@ -12,20 +12,18 @@ from alignup.align.settings import Policy
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.simulate import node_simulation as simulate
-from alignup.simulate.container_placements import container_placements
-from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent
-from alignup.simulate.generate import generate_for_cluster
+from alignup.simulate.arrivals import PodArrival, PodDeparture, PodSubmission, WorkloadEvent, from_events
 from alignup.simulate.cluster_hosts import HOSTNAME_LABEL, HostGroup
 from alignup.simulate.cluster_simulation import ClusterSimulation
-from alignup.simulate.arrivals import PodSubmission, from_events
-from alignup.simulate.generate import Profile
+from alignup.simulate.container_placements import container_placements
+from alignup.simulate.generate import Profile, generate_for_cluster
 from tests.align.hosts import host
 from tests.recorded.replay import load
 from tests.recorded.setting import machine_of, settings_of
-from tests.simulate.cluster.clusters import DirectScheduler, group, of_host
+from tests.simulate.clusters import DirectScheduler, group, of_host
 from tests.simulate.workloads import some, workloads
 
-RECORDED = Path(__file__).parents[2] / "recorded" / "kubelet"
+RECORDED = Path(__file__).parents[1] / "recorded" / "kubelet"
 
 
 @some
@@ -64,7 +62,7 @@ def test_the_history_of_each_host_is_that_of_a_single_simulation(strategy):
             events[name].append(PodArrival(time, pod))
             decisions[name].append(decision)
 
-    pods = generate(Profile.MIXED, groups, seed=5, pods=60, load=2.0)
+    pods = generate_for_cluster(Profile.MIXED, groups, seed=5, pods=60, load=2.0)
     simulation = ClusterSimulation(groups, pods, strategy, recorder=record)
     simulation.run()
 

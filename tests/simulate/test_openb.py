@@ -9,7 +9,7 @@ from alignup.align.workload import QoS
 from alignup.simulate.openb import GPU, MODEL_LABEL, build_machine, read_nodes, read_pods
 from tests.align.hosts import host
 
-SAMPLE = Path(__file__).parents[3] / "examples" / "fleet"
+SAMPLE = Path(__file__).parents[2] / "examples" / "fleet"
 SETTINGS = host().settings
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"

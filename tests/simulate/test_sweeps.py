@@ -6,13 +6,11 @@ from functools import partial
 import pytest
 
 from alignup.align.errors import SettingsError, TraceError
-from alignup.simulate.executors import DaskEngine, ProcessEngine, SerialEngine
-from alignup.simulate.sweeps import ResultsFile
-from alignup.simulate.sweeps import run_sweep
+from alignup.simulate.executors import DaskEngine, ProcessEngine, SerialEngine, pack
 from alignup.simulate.sweep_file import WorkloadDescription
-from alignup.simulate.sweeps import COLUMNS, SweepTask, pack_task, run_packed
-from tests.simulate.cluster.clusters import group
-from tests.simulate.sweeps.jobs import die_once
+from alignup.simulate.sweeps import COLUMNS, ResultsFile, SweepTask, run_packed, run_sweep
+from tests.simulate.clusters import group
+from tests.simulate.jobs import die_once
 
 WORKLOAD = WorkloadDescription(profile="telco", pods=10, load=2.0)
 
@@ -101,9 +99,9 @@ def test_results_of_other_sweeps_are_not_mixed(tmp_path, serial):
     path = tmp_path / "results.csv"
     path.write_text(serial)
 
-    with pytest.raises(TraceError, match="has a result of another sweep for m c alignup 0"):
+    with pytest.raises(TraceError, match=r"has a result of another sweep \(m c alignup 0\)"):
         run_sweep([replace(one, fingerprint="x") for one in tasks()], ResultsFile(path), SerialEngine())
-    with pytest.raises(TraceError, match=r"has results of another sweep \(m c alignup 1\)"):
+    with pytest.raises(TraceError, match=r"has a result of another sweep \(m c alignup 1\)"):
         run_sweep(tasks(2), ResultsFile(path), SerialEngine())
     path.write_text("a,b\n")
     with pytest.raises(TraceError, match="not the results of a sweep"):
@@ -138,5 +136,5 @@ def test_a_dask_scheduler_that_is_away():
 
 
 def test_a_job_that_is_run_twice_gives_the_same_row():
-    parcel = pack_task(tasks()[0])
+    parcel = pack(tasks()[0])
     assert run_packed(parcel) == run_packed(parcel)

@@ -6,9 +6,8 @@ from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
-from alignup.simulate.cluster_hosts import HostGroup, SimulatedHost
-from alignup.simulate.cluster_hosts import EqualPods
 from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import EqualPods, HostGroup, SimulatedHost
 from tests.align.hosts import host
 from tests.simulate.workloads import small
 
