@@ -47,7 +47,7 @@ PROCESSES = 2
 
 def figures() -> Iterator[Figure]:
     groups, pods, name = openb_workload()
-    spent, result = simulate(groups, tuple(replace(one, duration=None) for one in pods))
+    spent, result = simulate(groups, tuple(replace(submission, duration=None) for submission in pods))
     note = f"{result.started:,} of {result.pods:,} started on {result.hosts:,} nodes"
     yield Figure(f"{name}, all pods stay", spent, 60.0, note)
     busy = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
@@ -59,8 +59,13 @@ def figures() -> Iterator[Figure]:
     yield Figure(f"a generated pod on {HOSTS:,} nodes", each, 1 / 1500, note)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     yield Figure("memory of both, in thousandths of a MB", peak / 1e3, 1.0, f"{peak:,.0f} MB")
-    one, two = (sweep(ProcessEngine(count)) for count in (1, PROCESSES))
-    yield Figure("two processes, part of the time of one", two / one, 1 / 1.7, f"{one / two:.2f} times as fast")
+    one_process, two_processes = (sweep(ProcessEngine(count)) for count in (1, PROCESSES))
+    yield Figure(
+        "two processes, part of the time of one",
+        two_processes / one_process,
+        1 / 1.7,
+        f"{one_process / two_processes:.2f} times as fast",
+    )
 
 
 def simulate(groups: list[HostGroup], pods: tuple[PodSubmission, ...]) -> tuple[float, FleetResult]:
@@ -72,13 +77,13 @@ def simulate(groups: list[HostGroup], pods: tuple[PodSubmission, ...]) -> tuple[
 
 def sweep(engine: Engine) -> float:
     """The time of some equal simulations, without the start of the processes."""
-    one = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
+    kubelet = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
     task = SweepTask(
         machine="m",
         configuration="c",
         strategy="alignup",
         seed=1,
-        groups=(HostGroup(name="node", machine=one.machine, settings=one.settings, count=20),),
+        groups=(HostGroup(name="node", machine=kubelet.machine, settings=kubelet.settings, count=20),),
         workload=WorkloadDescription(profile="telco", pods=1000, load=0.9),
         retries=6,
         fingerprint="",

@@ -59,8 +59,8 @@ def test_html_has_the_figures_of_every_strategy(tmp_path):
     assert (run.returncode, run.stderr) == (0, f"Wrote {file}.\n")
     results = codec.decode(run.stdout, FleetReport).results
     rows = rows_of(file.read_text())
-    assert ["started", *(f"{one.started:,}" for one in results)] in rows
-    assert ["rejections by kubelets", *(f"{one.rejected:,}" for one in results)] in rows
+    assert ["started", *(f"{result.started:,}" for result in results)] in rows
+    assert ["rejections by kubelets", *(f"{result.rejected:,}" for result in results)] in rows
     again = in_process(*common, "--html", tmp_path / "missing" / "x")
     assert again.returncode == 2
     assert f"--html: {tmp_path}/missing/x: No such file or directory" in again.stderr

@@ -17,8 +17,8 @@ def group(name: str = "node", *, count: int = 1, policy: Policy = Policy.SINGLE_
     return of_host(name, host(policy), count=count, **labels)
 
 
-def of_host(name: str, one: Host, *, count: int = 1, **labels: str) -> HostGroup:
-    return HostGroup(name=name, machine=one.machine, settings=one.settings, count=count, labels=labels)
+def of_host(name: str, kubelet: Host, *, count: int = 1, **labels: str) -> HostGroup:
+    return HostGroup(name=name, machine=kubelet.machine, settings=kubelet.settings, count=count, labels=labels)
 
 
 def submission(uid: str, time: float = 0.0, duration: float | None = None, **requests: str) -> PodSubmission:

@@ -24,11 +24,11 @@ def run(groups, submissions, strategy="alignup", **options):
 
 
 def gang(name, *submissions):
-    return [replace(one, pod=replace(one.pod, labels={GANG_LABEL: name})) for one in submissions]
+    return [replace(submission, pod=replace(submission.pod, labels={GANG_LABEL: name})) for submission in submissions]
 
 
 def outcomes(simulation):
-    return {one.submission.pod.uid: (one.host, one.started) for one in simulation.runs}
+    return {run.submission.pod.uid: (run.host, run.started) for run in simulation.runs}
 
 
 class TestQueue:
@@ -43,7 +43,7 @@ class TestQueue:
         high = replace(high, pod=replace(high.pod, priority=7))
         simulation, _ = run([group()], [submission("a", 0, 50, cpu="4"), low, high])
 
-        assert [one.started for one in simulation.runs] == [0.0, 60.0, 50.0]
+        assert [pod_run.started for pod_run in simulation.runs] == [0.0, 60.0, 50.0]
 
     def test_a_smaller_pod_overtakes_one_that_does_not_fit(self):
         pods = [submission("a", 0, 50, cpu="4"), submission("large", 1, 10, cpu="4"), submission("b", 2, 10, cpu="2")]
@@ -77,13 +77,13 @@ class TestGangs:
 
         assert (few_result.started, few_result.pending) == (0, 3)
         assert enough.started == 3
-        assert all(not one.kubelet.ledger.pods for one in few.hosts)
+        assert all(not host.kubelet.ledger.pods for host in few.hosts)
 
     def test_a_gang_starts_when_its_last_pod_is_created(self):
         members = gang("g", submission("a", 0, 10), submission("b", 5, 10))
         simulation, _ = run([group()], members)
 
-        assert [one.started for one in simulation.runs] == [5.0, 5.0]
+        assert [pod_run.started for pod_run in simulation.runs] == [5.0, 5.0]
 
     def test_a_gang_of_which_a_kubelet_rejects_a_pod_starts_again(self):
         """Totals suffice for both, NUMA nodes only for one."""
@@ -92,8 +92,8 @@ class TestGangs:
         simulation, result = run([group()], [first, *members], "blind-least-allocated")
 
         assert result.rejections == {"TopologyAffinityError": 1}
-        assert [one.started for one in simulation.runs] == [0.0, 10.0, 10.0]
-        assert [one.rejections for one in simulation.runs][1:] == [0, 1]
+        assert [pod_run.started for pod_run in simulation.runs] == [0.0, 10.0, 10.0]
+        assert [pod_run.rejections for pod_run in simulation.runs][1:] == [0, 1]
 
 
 class TestRejections:
@@ -198,8 +198,8 @@ class TestStrategies:
             def choose(self, pod_class, pod):
                 best = self.cluster.best(pod, 1, among=pod_class.hosts)
                 scores = [self.rate(pod_class, self.hosts[name]) for name in best]
-                found = self.index.best(pod_class)
-                assert scores == [self.rate(pod_class, one) for one in (found,) if one is not None]
+                chosen = self.index.best(pod_class)
+                assert scores == [self.rate(pod_class, host) for host in (chosen,) if host is not None]
                 Compared.compared += 1
                 return super().choose(pod_class, pod)
 
@@ -212,11 +212,13 @@ class TestStrategies:
     @pytest.mark.parametrize("strategy", ["aggregate", "blind-least-allocated"])
     def test_ours_keeps_hosts_with_devices_free_for_pods_that_need_them(self, strategy):
         """Pods that prepare data run beside the GPUs of a training cluster only if there is no room elsewhere."""
-        one = host(Policy.RESTRICTED, shape="pack:2 numa:1 core:16 pu:1")
+        kubelet = host(Policy.RESTRICTED, shape="pack:2 numa:1 core:16 pu:1")
         devices = tuple(Device(GPU, f"{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(4))
         groups = [
-            HostGroup(name="gpu", machine=replace(one.machine, devices=devices), settings=one.settings, count=6),
-            HostGroup(name="plain", machine=replace(one.machine, devices=()), settings=one.settings, count=2),
+            HostGroup(
+                name="gpu", machine=replace(kubelet.machine, devices=devices), settings=kubelet.settings, count=6
+            ),
+            HostGroup(name="plain", machine=replace(kubelet.machine, devices=()), settings=kubelet.settings, count=2),
         ]
         pods = generate_for_cluster(Profile.TRAINING, groups, seed=2, pods=150, load=1.2)
 
@@ -226,5 +228,5 @@ class TestStrategies:
         assert ours.started >= others.started
         assert ours.use[GPU].mean >= others.use[GPU].mean
         assert ours.stranded.devices[GPU] <= others.stranded.devices[GPU]
-        on_plain = [next(one.started for one in result.groups if one.name == "plain") for result in (ours, others)]
+        on_plain = [next(use.started for use in result.groups if use.name == "plain") for result in (ours, others)]
         assert on_plain[0] > on_plain[1]

@@ -29,10 +29,10 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "kubelet"
 @some
 @given(workloads(max_pods=8))
 def test_one_host_decides_as_a_single_simulation_does(events):
-    one = host()
+    kubelet = host()
     decided = {}
     simulation = ClusterSimulation(
-        [of_host("n", one)],
+        [of_host("n", kubelet)],
         from_events(events),
         retries=0,
         make=DirectScheduler,
@@ -40,11 +40,11 @@ def test_one_host_decides_as_a_single_simulation_does(events):
     )
     simulation.run()
 
-    for outcome in simulate.run(one, events).outcomes:
+    for outcome in simulate.run(kubelet, events).outcomes:
         decision = decided[outcome.pod.uid]
         assert decision.rejection == outcome.rejection
         if outcome.admitted:
-            assert container_placements(one, decision.placements) == outcome.placements
+            assert container_placements(kubelet, decision.placements) == outcome.placements
 
 
 @pytest.mark.parametrize("strategy", ["alignup", "aggregate", "blind-least-allocated"])
@@ -67,11 +67,12 @@ def test_the_history_of_each_host_is_that_of_a_single_simulation(strategy):
     simulation.run()
 
     assert len(events) == 4
-    for one in simulation.hosts:
-        single = host(one.group.settings.topology.policy)
-        result = simulate.run(single, events[one.name])
-        assert [outcome.rejection for outcome in result.outcomes] == [own.rejection for own in decisions[one.name]]
-        assert single.ledger == one.kubelet.ledger
+    for simulated in simulation.hosts:
+        single = host(simulated.group.settings.topology.policy)
+        result = simulate.run(single, events[simulated.name])
+        expected = [made.rejection for made in decisions[simulated.name]]
+        assert [outcome.rejection for outcome in result.outcomes] == expected
+        assert single.ledger == simulated.kubelet.ledger
 
 
 @pytest.mark.parametrize("names", [("align-by-socket-cpu", "prefer-closest-cpu"), ("no-prefer-closest-cpu",)])
@@ -95,7 +96,10 @@ def test_recorded_kubelets_decide_the_same(names):
     def record(time, name, _, decision):
         if decision is not None:
             held = (decision.after or decision.before).cpus.held
-            shown = {uid: {one: bits.show(cpus) for one, cpus in own.items()} for uid, own in held.items()}
+            shown = {
+                uid: {container: bits.show(cpus) for container, cpus in containers.items()}
+                for uid, containers in held.items()
+            }
             seen[name, int(time)] = decision.admitted, shown
 
     ClusterSimulation(groups, submissions, retries=0, make=DirectScheduler, recorder=record).run()

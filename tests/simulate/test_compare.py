@@ -43,9 +43,9 @@ def compared(*dimensions: str, events=EVENTS, **how):
 def test_variants_are_ranked_by_admitted_and_aligned_pods():
     variants = build_grid(UNMANAGED, ["policy"], machine=MACHINE)
 
-    found = compare(MACHINE, variants, arrivals([small("b", cpu="1"), small("a", cpu="5"), small("c", gpu="1")]))
+    comparison = compare(MACHINE, variants, arrivals([small("b", cpu="1"), small("a", cpu="5"), small("c", gpu="1")]))
 
-    assert [(one.rank, one.variant.label, one.score.admitted, one.score.pods.on_one) for one in found.ranked] == [
+    assert [(rank, variant.label, score.admitted, score.pods.on_one) for rank, variant, score in comparison.ranked] == [
         (1, "policy=single-numa-node", 2, 2),
         (2, "policy=none", 2, 1),
         (2, "policy=best-effort", 2, 1),
@@ -54,11 +54,11 @@ def test_variants_are_ranked_by_admitted_and_aligned_pods():
 
 
 def test_scores_agree_with_a_simulation():
-    for one in compared("policy", "scope").ranked:
-        result = run(Host(MACHINE, one.variant.settings), EVENTS)
+    for ranked in compared("policy", "scope").ranked:
+        result = run(Host(MACHINE, ranked.variant.settings), EVENTS)
 
-        assert (one.score.admitted, one.score.reasons) == (result.admitted, result.reasons)
-        assert one.score.stranded == result.peak.stranded
+        assert (ranked.score.admitted, ranked.score.reasons) == (result.admitted, result.reasons)
+        assert ranked.score.stranded == result.peak.stranded
 
 
 def test_fewer_stranded_devices_are_better():
@@ -71,26 +71,26 @@ def test_fewer_stranded_devices_are_better():
 
 
 def test_equal_scores_share_a_rank_in_the_order_given():
-    found = compared("cpu-options=full-pcpus-only|strict-cpu-reservation")
+    comparison = compared("cpu-options=full-pcpus-only|strict-cpu-reservation")
 
-    assert [one.rank for one in found.ranked] == [1, 1, 1, 1]
-    assert found.ranked[0].variant.choices["cpu-options"] == "none"
+    assert [ranked.rank for ranked in comparison.ranked] == [1, 1, 1, 1]
+    assert comparison.ranked[0].variant.choices["cpu-options"] == "none"
 
 
 UNAVAILABLE = 'policy "BestEffort" is not available for platform "linux"'
 
 
 def test_invalid_variants_are_listed():
-    found = compared("memory-policy=None|BestEffort")
+    comparison = compared("memory-policy=None|BestEffort")
 
-    assert [one.variant.label for one in found.ranked] == ["memory-policy=None"]
-    assert [(one.label, one.error) for one in found.invalid] == [("memory-policy=BestEffort", UNAVAILABLE)]
+    assert [item.variant.label for item in comparison.ranked] == ["memory-policy=None"]
+    assert [(item.label, item.error) for item in comparison.invalid] == [("memory-policy=BestEffort", UNAVAILABLE)]
 
 
 def test_nothing_to_compare():
-    found = compare(MACHINE, (), EVENTS)
+    comparison = compare(MACHINE, (), EVENTS)
 
-    assert (found.ranked, found.invalid) == ((), ())
+    assert (comparison.ranked, comparison.invalid) == ((), ())
 
 
 class TestExecutors:
@@ -99,17 +99,17 @@ class TestExecutors:
 
     def test_processes(self):
         with ProcessPool(2) as executor:
-            found = compared(*self.DIMENSIONS, events=self.EVENTS, executor=executor)
+            comparison = compared(*self.DIMENSIONS, events=self.EVENTS, executor=executor)
 
-        assert found == compared(*self.DIMENSIONS, events=self.EVENTS)
-        assert len(found.ranked) == 28
-        assert len(found.invalid) == 28
+        assert comparison == compared(*self.DIMENSIONS, events=self.EVENTS)
+        assert len(comparison.ranked) == 28
+        assert len(comparison.invalid) == 28
 
     def test_threads(self):
         with ThreadPoolExecutor(2) as executor:
-            found = compared("policy", "scope", events=self.EVENTS, executor=executor)
+            comparison = compared("policy", "scope", events=self.EVENTS, executor=executor)
 
-        assert found == compared("policy", "scope", events=self.EVENTS)
+        assert comparison == compared("policy", "scope", events=self.EVENTS)
 
 
 def test_progress_is_reported_per_variant():
@@ -131,19 +131,20 @@ class Simulating(SerialExecutor):
 
 
 def test_a_work_limit_under_one_variant_does_not_stop_the_others():
-    def limited(one, events, **how):
-        if one.settings.topology.policy == "restricted":
+    def limited(kubelet, events, **how):
+        if kubelet.settings.topology.policy == "restricted":
             raise WorkLimitError("too much work", sources=["cpu"])
-        return run(one, events)
+        return run(kubelet, events)
 
-    found = compared("policy", executor=Simulating(limited))
+    comparison = compared("policy", executor=Simulating(limited))
 
-    assert len(found.ranked) == 3
-    assert [(one.label, one.error) for one in found.invalid] == [("policy=restricted", "too much work")]
+    assert len(comparison.ranked) == 3
+    (limited_variant,) = comparison.invalid
+    assert (limited_variant.label, limited_variant.error) == ("policy=restricted", "too much work")
 
 
 def test_errors_of_jobs_are_raised():
-    def broken(one, events, **how):
+    def broken(kubelet, events, **how):
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -199,10 +200,10 @@ def test_an_interruption_ends_the_comparison(tmp_path):
 
 
 def test_a_table_and_a_document():
-    found = compared("policy=single-numa-node", "memory-policy=None|BestEffort")
+    comparison = compared("policy=single-numa-node", "memory-policy=None|BestEffort")
     text = io.StringIO()
 
-    write_rows(columns(found), rows(found), text)
+    write_rows(columns(comparison), rows(comparison), text)
 
     figures = "admitted,rejected,one node,several nodes,anywhere,stranded cpus,stranded devices,reasons"
     assert text.getvalue().splitlines() == [
@@ -210,7 +211,7 @@ def test_a_table_and_a_document():
         f"1,single-numa-node,None,2,1,2,0,0,0,{GPU}=2 {NIC}=2,TopologyAffinityError=1,",
         ',single-numa-node,BestEffort,,,,,,,,,"policy ""BestEffort"" is not available for platform ""linux"""',
     ]
-    document = to_document(found)
+    document = to_document(comparison)
     assert json.loads(json.dumps(document)) == document
     assert document["ranked"][0]["choices"] == {"policy": "single-numa-node", "memory-policy": "None"}
     assert document["ranked"][0]["alignment"]["pods"]["onOne"] == 2
@@ -289,11 +290,11 @@ def test_choices_become_settings():
 
 
 def test_enabled_cpu_options_are_combined():
-    found = build_grid(BASE, ["cpu-options"], machine=MACHINE)
+    variants = build_grid(BASE, ["cpu-options"], machine=MACHINE)
 
-    alpha = [one for one in found if "Alpha" in one.error]
-    assert len(found) == 2**4 + 2
-    assert [one.choices["cpu-options"] for one in alpha] == ["align-by-socket", "distribute-cpus-across-cores"]
+    alpha = [variant for variant in variants if "Alpha" in variant.error]
+    assert len(variants) == 2**4 + 2
+    assert [variant.choices["cpu-options"] for variant in alpha] == ["align-by-socket", "distribute-cpus-across-cores"]
 
 
 def test_with_the_gate_enabled_all_cpu_options_are_combined():
@@ -333,10 +334,10 @@ def test_with_the_gate_enabled_all_cpu_options_are_combined():
     ],
 )
 def test_invalid_settings_have_the_error_of_the_kubelet(dimensions, error, manager):
-    invalid = [one for one in build_grid(BASE, dimensions, machine=MACHINE) if one.error]
+    invalid = [variant for variant in build_grid(BASE, dimensions, machine=MACHINE) if variant.error]
 
     assert invalid
-    assert {(one.error.removeprefix("new static policy error: "), one.manager) for one in invalid} == {
+    assert {(variant.error.removeprefix("new static policy error: "), variant.manager) for variant in invalid} == {
         (error.removeprefix("new static policy error: "), manager)
     }
 

@@ -26,15 +26,15 @@ NODE_0, NODE_1, BOTH = 1, 2, 3
         pytest.param([NODE_0, NODE_1, BOTH], False, BOTH, id="resources on two nodes and a device on both"),
     ],
 )
-def test_common_nodes(sites, one, nodes):
-    assert on_one_node(sites) is one
+def test_common_nodes(sites, on_one, nodes):
+    assert on_one_node(sites) is on_one
     assert common_nodes(sites) == nodes
 
 
-def placement_of(one: Host, wanted: Pod):
-    decision = admit(one, wanted)
+def placement_of(kubelet: Host, wanted: Pod):
+    decision = admit(kubelet, wanted)
     assert decision.admitted
-    (placement,) = container_placements(one, decision.placements)
+    (placement,) = container_placements(kubelet, decision.placements)
     return placement
 
 
@@ -60,10 +60,10 @@ def test_memory_on_two_nodes():
 
 
 def test_a_container_on_shared_cpus_has_no_nodes():
-    one = host(memory=False)
+    kubelet = host(memory=False)
     shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "500m"}),))
 
-    assert placement_of(one, shared).on_one is None
+    assert placement_of(kubelet, shared).on_one is None
 
 
 @pytest.mark.parametrize(
@@ -75,13 +75,13 @@ def test_a_container_on_shared_cpus_has_no_nodes():
         pytest.param(BOTH, True, id="two nodes"),
     ],
 )
-def test_devices_with_unusual_topology(nodes, one):
+def test_devices_with_unusual_topology(nodes, on_one):
     machine = replace(host().machine, devices=(Device(NIC, "x", nodes=nodes),))
     lenient = Host(machine, host(Policy.BEST_EFFORT, memory=False).settings)
 
     placement = placement_of(lenient, Pod(name="d", uid="d", containers=(container("app", {}, {NIC: "1"}),)))
 
-    assert placement.on_one is one
+    assert placement.on_one is on_one
 
 
 def test_every_container_has_a_placement():
@@ -91,8 +91,8 @@ def test_every_container_has_a_placement():
         init=(guaranteed("init", {"cpu": "1", "memory": "1Mi"}),),
         containers=(guaranteed("app", {"cpu": "3", "memory": "1Mi"}),),
     )
-    one = host()
-    placements = container_placements(one, admit(one, wanted).placements)
+    kubelet = host()
+    placements = container_placements(kubelet, admit(kubelet, wanted).placements)
 
     assert [placement.container for placement in placements] == ["init", "app"]
     assert [placement.cpus.bit_count() for placement in placements] == [1, 3]

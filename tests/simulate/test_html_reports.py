@@ -70,9 +70,9 @@ def result(strategy: str = "alignup", *, name: str = DEVICE, rejected: int = 7, 
 
 
 def test_the_report_has_the_figures_of_every_strategy():
-    one, two = result(), replace_result(result("aggregate", rejected=0), started=999)
+    alignup, aggregate = result(), replace_result(result("aggregate", rejected=0), started=999)
 
-    text = html_reports.render_cluster(FleetReport(results=(one, two)), title="A cluster")
+    text = html_reports.render_cluster(FleetReport(results=(alignup, aggregate)), title="A cluster")
 
     rows = rows_of(text)
     assert ["", "alignup", "aggregate"] in rows
@@ -108,9 +108,9 @@ def test_plots_have_names_and_a_line_for_each_strategy():
 @pytest.mark.parametrize("points", [0, 1])
 def test_a_workload_of_one_moment_has_no_timeline(points):
     known = result(rejected=0)
-    one = replace_result(known, timeline=known.timeline[:points])
+    shortened = replace_result(known, timeline=known.timeline[:points])
 
-    text = html_reports.render_cluster(FleetReport(results=(one,)), title="A cluster")
+    text = html_reports.render_cluster(FleetReport(results=(shortened,)), title="A cluster")
 
     assert "All pods are created at the same time." in text
     assert "No kubelet rejected a pod." in text
@@ -134,23 +134,23 @@ def host():
 
 
 def test_the_timeline_counts_what_pods_hold_until_they_depart():
-    one, two = pod("one", cpu="2", memory="1Gi"), pod("large", cpu="64", memory="1Gi")
-    events = (PodArrival(0, one), PodArrival(5, two), PodDeparture(10, one.uid))
+    small, large = pod("one", cpu="2", memory="1Gi"), pod("large", cpu="64", memory="1Gi")
+    events = (PodArrival(0, small), PodArrival(5, large), PodDeparture(10, small.uid))
     result = simulate.run(host(), events)
 
-    found = build_timeline(result, events)
+    timeline = build_timeline(result, events)
 
-    assert list(found.times) == [0, 5, 10]
+    assert list(timeline.times) == [0, 5, 10]
     total = result.usage["cpu"].total
-    assert list(found.held["cpu"]) == [2 / total, 2 / total, 0]
-    assert list(found.running) == [1, 1, 0]
-    assert {reason: sum(numbers) for reason, numbers in found.rejections.items()} == dict(result.reasons)
-    assert sum(found.rejections[next(iter(result.reasons))][30:31]) == 1
+    assert list(timeline.held["cpu"]) == [2 / total, 2 / total, 0]
+    assert list(timeline.running) == [1, 1, 0]
+    assert {reason: sum(numbers) for reason, numbers in timeline.rejections.items()} == dict(result.reasons)
+    assert sum(timeline.rejections[next(iter(result.reasons))][30:31]) == 1
 
 
 def test_the_report_needs_no_other_file_and_contains_only_text_of_strangers():
     pods = [pod("small", cpu="2", memory="1Gi"), pod("large", cpu="64", memory="1Gi")]
-    events = arrivals([replace(one, name=HOSTILE, namespace=HOSTILE) for one in pods])
+    events = arrivals([replace(wanted, name=HOSTILE, namespace=HOSTILE) for wanted in pods])
     start = host()
     grid = compare.build_grid(start.settings, ["policy"], machine=start.machine)
     comparison = compare.compare(start.machine, grid, events)
@@ -175,12 +175,12 @@ def row(machine="m", configuration="c", strategy="alignup", *, seed=0, **changes
 def test_figures_are_means_over_the_seeds():
     rows = [row(), row(seed=1, rejections="13", waiting_p99="0", requested="cpu=0.75", stranded_devices="")]
 
-    (found,) = combination_means([*rows, row("broken", error="no")])
+    (means,) = combination_means([*rows, row("broken", error="no")])
 
-    assert (found.names, found.seeds) == (("m", "c", "alignup"), 2)
-    assert (found.figures["rejections"], found.figures["waiting_p99"]) == ((10 + 13) / 2, 3600)
-    assert found.requested == {"cpu": 0.5, "example.com/gpu": 0.0625}
-    assert found.stranded_devices == {"example.com/gpu": 2}
+    assert (means.names, means.seeds) == (("m", "c", "alignup"), 2)
+    assert (means.figures["rejections"], means.figures["waiting_p99"]) == ((10 + 13) / 2, 3600)
+    assert means.requested == {"cpu": 0.5, "example.com/gpu": 0.0625}
+    assert means.stranded_devices == {"example.com/gpu": 2}
 
 
 def test_the_report_compares_combinations():

@@ -65,8 +65,8 @@ def test_the_row_of_a_pod_without_nodes():
 
 @some
 @given(hosts(), workloads())
-def test_tables_and_documents_round_trip(one, events):
-    result = run(one, events)
+def test_tables_and_documents_round_trip(kubelet, events):
+    result = run(kubelet, events)
     text = io.StringIO()
 
     write_rows(COLUMNS, rows(result), text)

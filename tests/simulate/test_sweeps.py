@@ -100,7 +100,7 @@ def test_results_of_other_sweeps_are_not_mixed(tmp_path, serial):
     path.write_text(serial)
 
     with pytest.raises(TraceError, match=r"has a result of another sweep \(m c alignup 0\)"):
-        run_sweep([replace(one, fingerprint="x") for one in tasks()], ResultsFile(path), SerialEngine())
+        run_sweep([replace(task, fingerprint="x") for task in tasks()], ResultsFile(path), SerialEngine())
     with pytest.raises(TraceError, match=r"has a result of another sweep \(m c alignup 1\)"):
         run_sweep(tasks(2), ResultsFile(path), SerialEngine())
     path.write_text("a,b\n")
