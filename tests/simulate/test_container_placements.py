@@ -16,7 +16,7 @@ NODE_0, NODE_1, BOTH = 1, 2, 3
 
 
 @pytest.mark.parametrize(
-    ("sites", "one", "nodes"),
+    ("sites", "on_one", "nodes"),
     [
         pytest.param([], None, 0, id="no sites"),
         pytest.param([NODE_1], True, NODE_1, id="one site"),
@@ -67,7 +67,7 @@ def test_a_container_on_shared_cpus_has_no_nodes():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "one"),
+    ("nodes", "on_one"),
     [
         pytest.param(None, None, id="no topology"),
         pytest.param(0, None, id="no nodes"),
