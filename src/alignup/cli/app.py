@@ -34,14 +34,16 @@ COMMANDS = {
 class InputError(click.ClickException):
     """Invalid input: what is wrong (one line each), where it is, and what to do about it.
 
-    A *where* of the form ``in FILE, line N`` or ``in --option`` is printed before each line; see ``error_form``.
+    A *where* of the form ``in FILE, line N`` or ``in --option`` is printed before each line; see ``error_format``.
     """
 
     exit_code = USAGE
 
-    def __init__(self, *what: str, where: str = "", advice: str = "") -> None:
+    def __init__(self, *what: str, where: str = "", advice: str = "", exit_code: int | None = None) -> None:
         super().__init__("; ".join(what))
         self.what, self.where, self.advice = what, where, advice
+        if exit_code is not None:
+            self.exit_code = exit_code
 
 
 @dataclass(slots=True)

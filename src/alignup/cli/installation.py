@@ -14,10 +14,8 @@ WHERE = "in a clone of the repository"
 
 
 class MissingLibraryError(InputError):
-    exit_code = FAILED
-
     def __init__(self, error: ImportError, *extras: str) -> None:
-        super().__init__(f"{error.name} is not installed", advice=install_advice(*extras))
+        super().__init__(f"{error.name} is not installed", advice=install_advice(*extras), exit_code=FAILED)
 
 
 def install_advice(*extras: str) -> str:
@@ -26,7 +24,7 @@ def install_advice(*extras: str) -> str:
 
 
 def version_text() -> str:
-    """The version, and the commit if the package was built from git."""
+    """Return the version, and the commit if the package was built from git."""
     build = files("alignup") / "build.json"  # written by hatch_build.py
     if not build.is_file():
         return f"alignup {__version__}"

@@ -7,7 +7,14 @@ import click
 from alignup.cli import terminal
 from alignup.cli.app import InputError, define_command
 from alignup.cli.exit_codes import FAILED
-from alignup.cli.options import IGNORE_MISSING_HELP, HostOptions, output_option, with_options, workload_option
+from alignup.cli.options import (
+    IGNORE_MISSING_HELP,
+    HostOptions,
+    NumberRange,
+    output_option,
+    with_options,
+    workload_option,
+)
 
 REJECTED = FAILED
 _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yaml --state examples/node/state"
@@ -24,7 +31,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
 @click.option(
     "--search",
-    type=click.FloatRange(0, 3600),
+    type=NumberRange(0, 3600),
     default=2.0,
     metavar="SECONDS",
     help="Search up to SECONDS for changes that would admit a rejected pod (default: 2).",
