@@ -4,8 +4,9 @@ A failure here never affects an admission: a history that cannot be written is o
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -14,7 +15,6 @@ from alignup.agent.metrics import Metrics
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
-from alignup.align.quick_dataclass import dataclass
 from alignup.documents.decisions import DecisionDocument, recent_documents
 from alignup.store.history import History
 from alignup.web.event_bus import EventBus
@@ -33,11 +33,9 @@ class EventDispatcher:
     history: History
     metrics: Metrics
     event_bus: EventBus
-    listener: Callable[[], None] = lambda: None  #: called, from any thread, after every batch of events
     _history_problem: str = ""  #: the last one logged
 
     def __call__(self, events: Sequence[AgentEvent]) -> None:
-        self.listener()
         documents, decisions = [], []
         for event in events:
             log_event(self.log, event)

@@ -164,7 +164,7 @@ def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> 
         with inputs.input_errors("in --trace", advice=_GIVE_TRACE):
             submissions = openb.read_pods(options.trace)
     else:
-        submissions = from_events(simulate_output.read_events(options, groups[0].machine, keep=True))
+        submissions = from_events(simulate_output.read_events(options, groups[0].machine, with_selectors=True))
     return change_pace(submissions, rate=options.rate, stay=options.stay)
 
 

@@ -10,7 +10,7 @@ from alignup.align.host import Host, Settings, node_allocatable
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod, demand
 from alignup.align.workload.demand import FitRequest
-from alignup.placement.shape import build_shape, shape_key
+from alignup.placement.pod_shape import build_shape, shape_key
 from alignup.simulate.arrivals import PodSubmission
 
 HOSTNAME_LABEL = "kubernetes.io/hostname"

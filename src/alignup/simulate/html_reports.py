@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
+from alignup.picture.machine_svg import draw_parts
 from alignup.picture.plots import (
     ComparedValue,
     Format,
@@ -21,8 +22,7 @@ from alignup.picture.plots import (
     line_plot,
     stacked_plot,
 )
-from alignup.picture.svg import draw_parts
-from alignup.picture.svg_layout import Drawable, svg_inline
+from alignup.picture.svg_elements import Drawable, svg_inline
 from alignup.picture.text_format import clean, format_size, pluralize
 from alignup.simulate.arrivals import WorkloadEvent, format_duration
 from alignup.simulate.cluster_result import (

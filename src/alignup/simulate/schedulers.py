@@ -27,7 +27,7 @@ from alignup.align.workload import Amounts, Pod, QoS, demand
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport
+from alignup.placement.host_report import HostReport
 from alignup.simulate.cluster_hosts import EqualPods, SimulatedHost
 from alignup.simulate.host_ranking import HostIndex, StateIndex
 

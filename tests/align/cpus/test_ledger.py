@@ -25,11 +25,11 @@ def test_reserved_cpus_are_shared_but_not_available():
 
 
 def test_give_moves_cpus_from_the_shared_pool_to_the_container():
-    given = IDLE.give("pod", "app", cpus=cpus("2-4"))
+    after = IDLE.give("pod", "app", cpus=cpus("2-4"))
 
-    assert given.holds("pod", "app") == cpus("2-4")
-    assert given.shared == cpus("0-1,5-7")
-    assert given.free == {0: 1, 5: 3}
+    assert after.holds("pod", "app") == cpus("2-4")
+    assert after.shared == cpus("0-1,5-7")
+    assert after.free == {0: 1, 5: 3}
     assert IDLE.shared == ALL, "the ledger from before is as it was"
 
 
@@ -103,23 +103,6 @@ def test_a_second_give_pod_loses_the_first_cpus():
     assert second.take_back("pod", "a").shared == cpus("0,3-7")
 
 
-def test_a_container_without_cpus_uses_the_shared_pool():
-    ledger = IDLE.give("pod", "app", cpus=cpus("1-2")).give_pod(
-        "whole", cpus("4-6"), containers={"own": cpus("4"), "shares": cpus("5-6")}
-    )
-
-    assert ledger.runs_on("pod", "app") == cpus("1-2")
-    assert ledger.runs_on("pod", "log") == ledger.runs_on("other", "app") == cpus("0,3,7")
-    assert ledger.runs_on("whole", "shares") == cpus("5-6"), "what its pod shares"
-
-
-def test_strictly_reserved_cpus_are_used_by_no_container():
-    strict = CpuLedger(node_cpus={0: cpus("0-3")}, reserved=cpus("0"), shared=cpus("1-3"))
-
-    assert strict.runs_on("pod", "app") == cpus("1-3")
-    assert strict.give("pod", "app", cpus=cpus("1-3")).runs_on("other", "app") == 0
-
-
 def test_containers_that_are_gone_own_nothing():
     ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
     ledger = ledger.give_pod("whole", cpus("4-6"), containers={"a": cpus("4"), "b": cpus("5-6")})
@@ -129,7 +112,7 @@ def test_containers_that_are_gone_own_nothing():
     assert ledger.only(here).held == {"pod": {"app": cpus("2-3")}, "whole": {"b": cpus("5-6")}}
     assert ledger.only(here).shared == cpus("0-1,7"), "one piece comes back as one piece"
     assert ledger.only(()) == IDLE
-    assert ledger.only({(uid, name) for uid, own in ledger.held.items() for name in own}) is ledger
+    assert ledger.only({(uid, name) for uid, containers in ledger.held.items() for name in containers}) is ledger
 
 
 def test_only_one_pod_has_reusable_cpus():
@@ -147,7 +130,9 @@ def test_union():
 
 
 def counted(ledger: CpuLedger) -> dict[int, int]:
-    return {node: (own & ledger.shared & ~ledger.reserved).bit_count() for node, own in ledger.node_cpus.items()}
+    return {
+        node: (node_cpus & ledger.shared & ~ledger.reserved).bit_count() for node, node_cpus in ledger.node_cpus.items()
+    }
 
 
 def test_free_cpus_are_counted_after_every_change():
