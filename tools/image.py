@@ -6,9 +6,11 @@ package manager. The same packages, lock and commit give the same digest.
 """
 
 import argparse
+import io
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from pathlib import Path
 
 from tools import debian, wheels
 from tools.containerfile import image_config, read_containerfile
-from tools.oci import Entry, ImageInfo, write_archive
+from tools.oci import Entry, ImageInfo, pack_layer, write_archive
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / "build" / "image"
@@ -144,8 +146,8 @@ def compiled(files: Mapping[str, Entry], python: str) -> dict[str, Entry]:
     """
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        for path, entry in files.items():
-            _unpack(root, path, entry)
+        with tarfile.open(fileobj=io.BytesIO(pack_layer(files))) as packed:
+            packed.extractall(root, filter="fully_trusted")  # noqa: S202 - files of this image
         modules = [root / "usr" / "lib" / f"python{python}", root / PLACE / "lib" / f"python{python}" / "site-packages"]
         run_python(root, python, "-c", _CHECK, path=modules[1])
         run_python(
@@ -169,21 +171,6 @@ def run_python(root: Path, python: str, *arguments: str, path: Path | None = Non
         check=True,
         env={"PYTHONHOME": str(root / "usr"), "PYTHONPATH": str(path or ""), **settings},
     )
-
-
-def _unpack(root: Path, path: str, entry: Entry) -> None:
-    target = root / path
-    if entry.target:
-        if entry.target.startswith("/") or "/" not in path:
-            return  # links to absolute paths lead out of the directory; those at the top are not needed here
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(entry.target)
-    elif entry.directory:
-        target.mkdir(parents=True, exist_ok=True)
-    else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(entry.content)
-        target.chmod(entry.mode)
 
 
 def _libc(versions: Mapping[str, str]) -> tuple[int, int]:
