@@ -71,10 +71,10 @@ def encode_pod(host: Host, uid: str) -> bytes:
 
 def crowded(pods: int) -> Host:
     """Return a host of 8 NUMA nodes with this many pods, each with an exclusive CPU and memory."""
-    one = host(8, Policy.BEST_EFFORT, cpus=2 * max(256, pods + 8))
+    node = host(8, Policy.BEST_EFFORT, cpus=2 * max(256, pods + 8))
     for number in range(pods):
-        assert one.admit(pod(f"pod-{number}", cpus=1, memory="256Mi", gpus=int(number < 16))).admitted
-    return one
+        assert node.admit(pod(f"pod-{number}", cpus=1, memory="256Mi", gpus=int(number < 16))).admitted
+    return node
 
 
 def appending() -> Iterator[Figure]:
@@ -86,7 +86,7 @@ def appending() -> Iterator[Figure]:
         with TemporaryDirectory(dir=place) as directory:
             few, many = (Resident(pods, Path(directory) / f"{pods}") for pods in (0, MANY))
             rounds = [(usual(few.admit_and_release), usual(many.admit_and_release)) for _ in range(5)]
-            alone = min(one for one, _ in rounds) / 2
+            alone = min(node for node, _ in rounds) / 2
             crowded = min(other for _, other in rounds) / 2
             note = "" if place else f"one fdatasync of 4 KiB here: {fdatasync_seconds(Path(directory)) * 1e3:.2f} ms"
             yield Figure(f"change with 0 pods held, in the journal, {where}, median", alone, None, note)
@@ -97,8 +97,8 @@ def appending() -> Iterator[Figure]:
 def releasing() -> Iterator[Figure]:
     """Release a pod while 1,000 pods wait that all request something else, and none fits."""
     clock = Clock(now=time, monotonic=perf_counter)
-    one = host(2, Policy.SINGLE_NUMA_NODE, cpus=256)
-    transaction = Transaction(AgentState(host=one, idle_ledger=one.ledger, wait_enabled=True), clock)
+    node = host(2, Policy.SINGLE_NUMA_NODE, cpus=256)
+    transaction = Transaction(AgentState(host=node, idle_ledger=node.ledger, wait_enabled=True), clock)
     for uid, cpus in {"most": 120, "other": 118, "last": 4}.items():
         transaction.admit(pod(uid, cpus=cpus, memory="1Gi", gpus=0))
     for number in range(WAITING):
@@ -113,15 +113,15 @@ class Resident:
     """The part of an agent that decides and saves, with many small pods."""
 
     def __init__(self, pods: int, directory: Path) -> None:
-        one = host(2, Policy.BEST_EFFORT, cpus=256)
-        self.state = AgentState(host=one, idle_ledger=one.ledger)
+        node = host(2, Policy.BEST_EFFORT, cpus=256)
+        self.state = AgentState(host=node, idle_ledger=node.ledger)
         self.clock = Clock(now=time, monotonic=perf_counter)
         transaction = Transaction(self.state, self.clock)
         for number in range(pods):
             transaction.admit(pod(f"pod-{number}", cpus=0.01, memory="1Mi", gpus=0))
         self.state = transaction.state()
         assert len(self.state.admitted) == pods
-        self.save = Checkpointer(CheckpointStore(directory), one)
+        self.save = Checkpointer(CheckpointStore(directory), node)
         self.save(self.state)
         self.numbers = count()
 
@@ -174,7 +174,7 @@ def starting() -> Iterator[Figure]:
         def start() -> object:
             loaded = CheckpointStore(Path(directory) / "root").load()
             assert loaded
-            entries = [one.entry for one in loaded.document.pods]
+            entries = [node.entry for node in loaded.document.pods]
             return restore_ledger(entries, loaded.document.residue, idle=idle)
 
         assert start() == agent.host.ledger
