@@ -93,7 +93,7 @@ def measured(
     note = f"{combinations_:,} combinations"
     if combinations_ < 100_000:
         slow = best_cpu(lambda: naive_merge.merge(inputs, nodes=everything), rounds=3)
-        note += f": naive {show(slow, "s")}, {slow / seconds:,.0f} times as long"
+        note += f": naive {show(slow, 's')}, {slow / seconds:,.0f} times as long"
     kubelet = "2.3 µs" if policy is Policy.SINGLE_NUMA_NODE else KUBELET.get((nodes, len(inputs)))
     return Figure(name, seconds, budget, note + (f"; kubelet {kubelet}" if kubelet else ""))
 
