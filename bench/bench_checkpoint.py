@@ -15,7 +15,7 @@ from alignup.agent.transaction import Transaction
 from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.documents import codec
-from alignup.documents.checkpoints import Fingerprint, HeldPodDocument
+from alignup.store.documents import Fingerprint, HeldPodDocument
 from alignup.documents.decisions import decision_document
 from alignup.documents.ledgers.documents import pod_entry, residue
 from alignup.documents.ledgers.restore import restore_ledger
