@@ -114,7 +114,7 @@ def flaw_of(directory: Path) -> str:
 
 def mutated(original: Contents, rng: random.Random) -> Contents:
     """Change a document, or lose or repeat a pod."""
-    copy = json.loads(json.dumps(original))
+    copy: Contents = json.loads(json.dumps(original))
     if rng.random() < 0.3:
         name = rng.choice([name for name in copy["parts"] if name != "check"])
         copy["parts"][name] = mutate(copy["parts"][name], rng)

@@ -4,6 +4,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -69,7 +70,7 @@ def test_decisions_that_cannot_be_stored_are_left_out(open_store):
 
 
 def test_a_decision_that_cannot_be_stored_does_not_fail_the_change(store):
-    odd = msgspec.defstruct("NoPod", ["outcome"])("admitted")
+    odd: Any = msgspec.defstruct("NoPod", ["outcome"])("admitted")
 
     problem = store.save(StateChange(parts=parts(7), decisions=[(odd, 0.0), (decided(), 0.0)]))
 

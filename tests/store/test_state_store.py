@@ -3,6 +3,7 @@
 import random
 import sqlite3
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -173,7 +174,8 @@ def test_a_full_ledger_takes_no_new_pods_but_any_other_change(tmp_path):
 
 def test_values_that_json_cannot_represent_are_not_written(store):
     store.save(StateChange(parts=parts(1)))
-    odd = LedgerParts(machine=parts().machine, settings=parts().settings, residue=RESIDUE, plugins=[object()])
+    unknown: Any = [object()]
+    odd = LedgerParts(machine=parts().machine, settings=parts().settings, residue=RESIDUE, plugins=unknown)
 
     with pytest.raises(StoreError, match="Encoding objects of type object is unsupported"):
         store.save(StateChange(parts=odd, pods=[row("a")]))
