@@ -6,6 +6,7 @@ import random
 import sqlite3
 import stat
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -296,6 +297,97 @@ def test_nothing_is_acknowledged_while_the_files_are_elsewhere(directory, tmp_pa
         store.save(StateChange(parts=parts(3)))
 
     assert load(directory).plugins == ["3"]
+
+
+def test_a_directory_that_is_away_for_a_while_is_used_again(directory, tmp_path):
+    """The caller may try to set the files aside meanwhile, as if they were gone for good."""
+    with closing(StateStore(directory)) as store:
+        store.save(StateChange(parts=parts(1), pods=[row("c")]))
+        directory.rename(tmp_path / "away")
+        assert save_error(store, StateChange(parts=parts(2))).kind is StoreProblem.MISSING
+        directory.touch()
+        assert save_error(store, StateChange(parts=parts(2))).kind is StoreProblem.UNWRITABLE
+        directory.unlink()
+        with pytest.raises(StoreError, match="cannot be set aside"):
+            store.set_aside()
+        assert save_error(store, StateChange(parts=parts(2))).kind is StoreProblem.UNWRITABLE
+        (tmp_path / "away").rename(directory)
+        store.save(StateChange(parts=parts(3), removed=["a"], pods=[row("d")]))
+
+    assert [held.entry.pod.uid for held in load(directory).pods] == ["b", "c", "d"]
+
+
+def test_a_change_that_fails_halfway_changes_nothing(directory):
+    with closing(StateStore(directory)) as store:
+        store.load()
+        execute(directory / NAME, "INSERT INTO pods VALUES (77, 'c', 'admitted', '{}')")
+        error = save_error(store, StateChange(parts=parts(5), pods=[row("d"), row("c")]))
+        execute(directory / NAME, "DELETE FROM pods WHERE number = 77")
+
+        assert (error.kind, error.what) == (
+            StoreProblem.UNWRITABLE,
+            "the state cannot be written: UNIQUE constraint failed: pods.uid",
+        )
+        assert load(directory).plugins == ["0"]
+        store.save(StateChange(parts=parts(5), pods=[row("d")]))
+        assert [held.entry.pod.uid for held in load(directory).pods] == ["a", "b", "d"]
+
+
+def test_a_disk_that_is_too_small_for_a_database_is_an_error(tmp_path):
+    with closing(StateStore(tmp_path)) as store:
+        with small_disk(5_000):
+            assert save_error(store, StateChange(parts=parts())).kind is StoreProblem.UNWRITABLE
+        store.save(StateChange(parts=parts(2)))
+        assert load(tmp_path).plugins == ["2"]
+
+
+class WithoutLog(sqlite3.Connection):
+    """A connection to a database on a file system without shared memory."""
+
+    def execute(self, statement, *arguments):
+        return super().execute("SELECT 'delete'" if "journal_mode" in statement else statement, *arguments)
+
+
+class WithoutCount(sqlite3.Connection):
+    """A connection on which free pages cannot be counted."""
+
+    def execute(self, statement, *arguments):
+        if statement == "PRAGMA freelist_count":
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(statement, *arguments)
+
+
+def test_a_file_system_without_shared_memory_is_an_error(tmp_path, monkeypatch):
+    with closing(StateStore(tmp_path)) as store:
+        monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=WithoutLog))
+
+        error = save_error(store, StateChange(parts=parts()))
+
+    assert error.what == "the state cannot be written: the file system does not support SQLite's write-ahead log"
+
+
+def test_an_unreadable_list_of_free_pages_is_an_error(directory, monkeypatch):
+    with closing(StateStore(directory)) as store:
+        monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=WithoutCount))
+
+        error = save_error(store, StateChange(parts=parts(), pods=[row("c")], has_new_pods=True))
+
+    assert error.what == "the state cannot be written: disk I/O error"
+
+
+def test_a_file_that_is_larger_than_its_pages_is_not_cut(directory):
+    with closing(StateStore(directory)) as store:
+        store.save(StateChange(parts=parts()))
+        os.truncate(directory / NAME, 16 << 20)
+        store.save(StateChange(parts=parts(), pods=[row("c")], has_new_pods=True))
+
+        assert [held.entry.pod.uid for held in load(directory).pods] == ["a", "b", "c"]
+
+
+def test_a_file_that_disappears_while_it_is_checked_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(os.path, "lexists", lambda path: path.name in {NAME, tmp_path.name})
+
+    assert load_error(tmp_path).what == "No such file or directory"
 
 
 def test_on_a_full_disk_pods_are_removed_but_not_added(tmp_path):

@@ -259,7 +259,6 @@ class StateStore:
         """Rename the files of the state to unused names, and return these; the next change must be whole."""
         names = self._database.set_aside()
         self._forget()
-        self._loaded = True
         return names
 
     def close(self) -> None:
