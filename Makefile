@@ -9,7 +9,7 @@ help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
 	@echo "make test      run all tests"
 	@echo "make soak      run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
-	@echo "make coverage  measure which lines of align/ and state/ the tests run"
+	@echo "make coverage  measure which lines of align/ and store/ the tests run"
 	@echo "make lint      run ruff, mypy and the import rules"
 	@echo "make bench     run the benchmarks, each beside its budget and the last release"
 	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
@@ -50,7 +50,7 @@ soak: $(READY)
 
 coverage: $(READY)
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/documents tests/store tests/doctor tests/agent/test_recovery.py
+	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/documents tests/store tests/test_atomic_files.py tests/doctor tests/agent/test_recovery.py
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 

@@ -145,7 +145,7 @@ Next steps
   {curl}/v1/picture.svg > node.svg
   {curl}/openapi.json
   log:        {root.with_name("agent.log")}
-  checkpoint: {root / "checkpoint.json"}""",
+  database:   {root / "alignup.sqlite"}""",
         flush=True,
     )
 
