@@ -227,7 +227,7 @@ async def _serve_api(
     dependencies = Dependencies(
         service=service,
         read_pod=partial(read_pod, accept=accept, keep=options.containers is not None),
-        read_json_pod=partial(read_json_pod, accept=accept, keep=options.containers is not None),
+        read_json_pod=partial(read_json_pod, accept=accept),
         machine_document=machine_to_document,
         metrics=metrics,
         version=__version__,

@@ -28,9 +28,8 @@ from alignup.documents.api import (
     RuntimeStatus,
     StoredDecision,
 )
-from alignup.kubernetes.manifests import pod_json
+from alignup.kubernetes.manifests import pod as pod_objects
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.kubernetes.manifests.pod import read_pod_text
 from alignup.kubernetes.manifests.workloads import Accept
 from alignup.kubernetes.podspec import manifest_of
 from alignup.kubernetes.podspec.types import Permission
@@ -180,16 +179,16 @@ def read_pod(content: bytes, *, accept: Accept = validation.accept, keep: bool =
 
     With *keep*, the pod carries its manifest, so that the agent can run it.
     """
-    pod = accept(read_pod_text(content, keep=keep))
+    pod = accept(pod_objects.read_pod_text(content, keep=keep))
     return pod if pod.uid else manifests.with_derived_uid(pod)
 
 
-def read_json_pod(content: bytes, *, accept: Accept = validation.accept, keep: bool = False) -> Pod | None:
+def read_json_pod(content: bytes, *, accept: Accept = validation.accept) -> Pod | None:
     """Like :func:`read_pod`, for usual pods in JSON, quickly; ``None``: :func:`read_pod` must read it."""
-    found = pod_json.read_json_pod(content, keep=keep)
-    if found is None:
+    pod = pod_objects.read_json_pod(content)
+    if pod is None:
         return None
-    pod = accept(found)
+    pod = accept(pod)
     return pod if pod.uid else manifests.with_derived_uid(pod)
 
 

@@ -4,9 +4,14 @@ A value of the wrong type is recorded as a problem and read as if it were absent
 """
 
 import ipaddress
+import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
 
 from alignup.align.bits import quote
 from alignup.align.errors import Problem, QuantityError
@@ -18,6 +23,8 @@ from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 MAX_INT32 = (1 << 31) - 1
 
 _T = TypeVar("_T")
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+_FieldReader = Callable[["ObjectReader", str], Any]
 
 #: White space that JSON strings can hold unescaped: Kubernetes trims a quantity before it decodes escapes.
 UNESCAPED_SPACE = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -129,6 +136,11 @@ class ObjectReader:
     def quantity(self, name: str) -> Quantity | None:
         return self._quantity(name, self.fields[name]) if self.has(name) else None
 
+    def read_struct(self, type_: type[_Struct]) -> _Struct:
+        """The object as a struct, with the fields that it has there."""
+        readers = _field_readers(type_)
+        return type_(**{attribute: read(self, name) for attribute, name, read in readers if self.has(name)})
+
     def quantities(self, name: str) -> Amounts:
         found = {key: self._quantity(f"{name}[{key}]", value) for key, value in self.mapping(name).items()}
         return {key: amount for key, amount in found.items() if amount is not None}
@@ -213,10 +225,8 @@ class ObjectReader:
 
     def _quantity(self, name: str, value: object) -> Quantity | None:
         """``null`` is zero, a string is trimmed, a number counts as it is spelled; ``None`` if it is invalid."""
-        if value is None:
-            return Quantity.ZERO
         try:
-            return Quantity.parse(value.strip(UNESCAPED_SPACE) if type(value) is str else _number_text(value))
+            return parse_amount(value)
         except QuantityError as error:
             self.error(name, str(error))
             return None
@@ -235,6 +245,35 @@ def word_table(text: str) -> dict[str, list[str]]:
         else:
             rows[next(reversed(rows))].append(word)
     return rows
+
+
+@cache
+def _field_readers(type_: type[msgspec.Struct]) -> tuple[tuple[str, str, "_FieldReader"], ...]:
+    """Each field of a struct: its attribute, its name in JSON, and the function that reads it."""
+    return tuple((field.name, field.encode_name, _reader_of(field.type)) for field in msgspec.structs.fields(type_))
+
+
+def _reader_of(type_: Any) -> "_FieldReader":  # noqa: ANN401 - any type of a field
+    match get_origin(type_), get_args(type_):
+        case ((types.UnionType | typing.Union), (inner, _)):  # or ``None``
+            return _reader_of(inner)
+        case origin, (element, _) if origin is tuple:
+            return partial(ObjectReader.list_of, read=_reader_of(element))
+        case origin, (_, element) if origin is dict:
+            return ObjectReader.string_map if element is str else ObjectReader.quantities
+        case typing.Annotated, _:
+            return ObjectReader.integer
+    return ObjectReader.text if type_ is str else lambda reader, name: reader.child(name).read_struct(type_)
+
+
+def parse_amount(value: object) -> Quantity:
+    """Parse an amount: ``null`` is zero, a string is trimmed, a number counts as it is spelled.
+
+    :class:`QuantityError` has Kubernetes' message.
+    """
+    if value is None:
+        return Quantity.ZERO
+    return Quantity.parse(value.strip(UNESCAPED_SPACE) if type(value) is str else _number_text(value))
 
 
 def type_of(value: object) -> str:
