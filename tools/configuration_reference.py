@@ -15,8 +15,8 @@ from alignup.align.settings import FEATURE_GATES, TOPOLOGY_OPTIONS
 from alignup.cli.app import app
 from alignup.documents.machines import MachineDocument
 from alignup.kubernetes.configuration import managers
-from alignup.kubernetes.configuration.load import USED_FIELDS
-from alignup.kubernetes.configuration.model import Configuration, Duration
+from alignup.kubernetes.configuration.fields import USED_FIELDS
+from alignup.kubernetes.configuration.fields import Configuration, Duration
 from tools.markdown import escape, table
 
 _CHART = Path(__file__).parents[1] / "deploy" / "helm" / "alignup" / "values.yaml"

@@ -9,7 +9,6 @@ The spelling of a number shows in a quantity (``1e3`` prints as ``1e3``, ``1000`
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -122,19 +121,16 @@ def read_json_pod(content: bytes) -> Pod | None:
         return None
 
 
-def read_pod_text(text: str | bytes, *, keep: bool = False) -> Pod:
+def read_pod_text(text: str | bytes) -> Pod:
     """Like :func:`read_pod`, for a YAML or JSON text; :class:`DocumentError` if it is not one document."""
     parsed = documents.read(text)
     if len(parsed) != 1:
         raise DocumentError(f"expected one document, not {len(parsed) or 'none'}", line=1)
-    return read_pod(parsed[0].value, keep=keep)
+    return read_pod(parsed[0].value)
 
 
-def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
-    """Return the pod in a decoded document; :class:`PodError` names every invalid field.
-
-    With *keep* the pod carries its manifest, which running it requires.
-    """
+def read_pod(document: Mapping[str, Any]) -> Pod:
+    """Return the pod in a decoded document; :class:`PodError` names every invalid field."""
     top = ObjectReader.of(document)
     problems = top.diagnostics.problems
     kind, version = read_type(top)
@@ -146,11 +142,7 @@ def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
         top.child("status").choice("qosClass", QoS)
     if problems:
         raise PodError(problems)
-    if not keep:
-        return _pod(pod)
-    from alignup.kubernetes.podspec import PodManifest  # noqa: PLC0415 - only for pods that are run
-
-    return replace(_pod(pod), manifest=PodManifest.of(top.fields))
+    return _pod(pod)
 
 
 def read_type(top: ObjectReader) -> tuple[str, str]:
