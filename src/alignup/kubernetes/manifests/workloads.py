@@ -138,8 +138,7 @@ class Workload:
     has_uid: bool = False  #: whether this is a Pod whose manifest has a uid
     template: str = ""  #: which of several pod templates of a custom object this is, such as ``Worker``
     prefix: str = ""  #: of the names of the replicas; empty: the name
-    pod_metadata: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  #: as in the manifest
-    pod_spec: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  #: as in the manifest
+    manifest: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  #: of the pod
 
     @property
     def title(self) -> str:
@@ -367,9 +366,9 @@ class _Collector:
             "namespace": metadata.get("namespace"),
             "uid": None,
         }
-        document = {"apiVersion": "v1", "kind": "Pod", "metadata": inner, "spec": template.spec}
+        manifest = {"metadata": inner, "spec": template.spec}
         try:
-            pod = self.accept(read_pod(document))
+            pod = self.accept(read_pod({"apiVersion": "v1", "kind": "Pod", **manifest}))
         except PodError as error:
             outside = ("metadata.name", "metadata.namespace")  # of the workload itself, not of its template
             problems = [
@@ -377,10 +376,8 @@ class _Collector:
                 for problem in error.problems
             ]
             raise PodError(problems) from None
-        kind, spec = top.fields["kind"], template.spec or {}
-        workload = Workload(
-            kind, pod.name, pod.namespace, replicas, pod, place.source(), pod_metadata=inner, pod_spec=spec
-        )
+        kind, source = top.fields["kind"], place.source()
+        workload = Workload(kind, pod.name, pod.namespace, replicas, pod, source, manifest=manifest)
         return replace(workload, pod=workload.replica(0))
 
     def _single_pod(self, place: ObjectLocation, top: ObjectReader) -> Workload:
@@ -389,19 +386,10 @@ class _Collector:
         if top.diagnostics.problems:
             raise PodError(top.diagnostics.problems)
         pod = self.accept(read_pod({**top.fields, "metadata": {**metadata, "name": _named(metadata, place)}}))
-        return Workload(
-            "Pod",
-            pod.name,
-            pod.namespace,
-            1,
-            pod if pod.uid else with_derived_uid(pod),
-            place.source(),
-            phase=phase,
-            host=host,
-            has_uid=bool(pod.uid),
-            pod_metadata=metadata,
-            pod_spec=spec.fields,
-        )
+        has_uid = bool(pod.uid)
+        pod = pod if has_uid else with_derived_uid(pod)
+        workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
+        return replace(workload, has_uid=has_uid, manifest=top.fields)
 
     def _keep(self, templates: list[Workload], top: Mapping[str, Any]) -> None:
         """Keep the workloads of one object."""
