@@ -137,8 +137,9 @@ def configuration_text(
             raise InputError(f"--set {error}", where="in --set", advice=_GIVE_FIELD) from error
     if config is not None and config_dir is None and config.is_dir():
         config, config_dir = None, config
-    source = ConfigurationText.of(_EMPTY, "--set")
-    if config is not None:
+    if config is None:
+        source = ConfigurationText.of(_EMPTY, "--set")
+    else:
         text = _read_file(config, option="--config")
         with input_errors(f"in {config}", advice=_GIVE_CONFIGURATION):
             source = configuration.unwrap(text, name=str(config))

@@ -67,12 +67,12 @@ def read(text: str | bytes) -> tuple[ParsedDocument, ...]:
     text = _decode(text)
     start = text.lstrip()
     if not start.startswith("{"):
-        return tuple(_parse_yaml(text))
+        return _Composer(text).documents()
     try:
         return tuple(_parse_json(text))
     except _NotJsonError as error:
         try:
-            return tuple(_parse_yaml(text))
+            return _Composer(text).documents()
         except DocumentError as other:
             raise (error if start[1:].lstrip().startswith('"') else other) from None
 
@@ -123,26 +123,6 @@ def _decode(text: str | bytes) -> str:
     return text.removeprefix("\ufeff")
 
 
-def _parse_yaml(text: str) -> Iterator[ParsedDocument]:
-    if text.count("%TAG") > _MAX_DIRECTIVES:
-        raise DocumentError(f"more than {_MAX_DIRECTIVES} directives {OWN_LIMIT}", line=1)
-    composer = _Composer(text)
-    try:
-        yield from composer.documents()
-    except ScalarError as error:
-        raise composer.error(str(error)) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what, line = _describe(error, text), mark.line + 1 if mark else 1
-        raise DocumentError(what, line=line, document=composer.current) from None
-    except yaml.reader.ReaderError as error:
-        line = text.encode()[: error.position].count(b"\n") + 1
-        what = f"character {error.character:#x} is not allowed in YAML"
-        raise DocumentError(what, line=line, document=composer.current) from None
-    except UnicodeDecodeError as error:
-        raise DocumentError(f"not valid UTF-8: {error.reason}", line=1, document=composer.current) from None
-
-
 def _describe(error: yaml.MarkedYAMLError, text: str) -> str:
     mark, start = error.problem_mark, error.context_mark
     character = text[mark.index : mark.index + 1] if mark else ""
@@ -166,8 +146,11 @@ class _Composer:
     """Builds documents from the events of a YAML parser."""
 
     def __init__(self, text: str) -> None:
+        if text.count("%TAG") > _MAX_DIRECTIVES:
+            raise DocumentError(f"more than {_MAX_DIRECTIVES} directives {OWN_LIMIT}", line=1)
+        self._text = text
         self._get_event = YAML_LOADER(text).get_event
-        self._event: Any = None  #: the last one
+        self._line = 1  #: of the last event
         self._number = 0
         self._inside = False  #: a document
         self._nodes = 0
@@ -184,30 +167,42 @@ class _Composer:
         return self._number if self._inside else self._number + 1
 
     def error(self, what: str) -> DocumentError:
-        return DocumentError(what, line=self._line(), document=self.current)
+        return DocumentError(what, line=self._line, document=self.current)
 
-    def documents(self) -> Iterator[ParsedDocument]:
-        self._next()  # the start of the stream
-        while type(self._next()) is yaml.DocumentStartEvent:
-            line = self._line()
-            self._number += 1
-            if self._number > MAX_DOCUMENTS:
-                raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}")
-            self._inside = True
-            self._anchors, self._repeated, self._lines = {}, [], {}
-            value = self._value(self._next(), 0)
-            self._next()  # the end of the document
-            self._inside = False
-            if value is not None:
-                yield ParsedDocument(self._number, line, value, tuple(self._repeated), self._lines)
+    def documents(self) -> tuple[ParsedDocument, ...]:
+        documents = []
+        try:
+            self._next()  # the start of the stream
+            while type(self._next()) is yaml.DocumentStartEvent:
+                line = self._line
+                self._number += 1
+                if self._number > MAX_DOCUMENTS:
+                    raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}")
+                self._inside = True
+                self._anchors, self._repeated, self._lines = {}, [], {}
+                value = self._value(self._next(), 0)
+                self._next()  # the end of the document
+                self._inside = False
+                if value is not None:
+                    documents.append(ParsedDocument(self._number, line, value, tuple(self._repeated), self._lines))
+        except ScalarError as error:
+            raise self.error(str(error)) from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            self._line = mark.line + 1 if mark else 1
+            raise self.error(_describe(error, self._text)) from None
+        except yaml.reader.ReaderError as error:
+            self._line = self._text.encode()[: error.position].count(b"\n") + 1
+            raise self.error(f"character {error.character:#x} is not allowed in YAML") from None
+        except UnicodeDecodeError as error:
+            self._line = 1
+            raise self.error(f"not valid UTF-8: {error.reason}") from None
+        return tuple(documents)
 
     def _next(self) -> Any:  # noqa: ANN401 - any event
-        self._event = event = self._get_event()
+        event = self._get_event()
+        self._line = event.start_mark.line + 1
         return event
-
-    def _line(self) -> int:
-        """Return the line of the last event."""
-        return self._event.start_mark.line + 1 if self._event.start_mark else 0
 
     def _value(self, event: Any, level: int) -> Any:  # noqa: ANN401 - any event, any value
         """Return the value that begins at *event*, inside *level* lists and objects."""
@@ -252,7 +247,7 @@ class _Composer:
             while type(event := self._next()) is not yaml.SequenceEndEvent:
                 value.append(self._value(event, level))
         else:
-            self._lines[id(value)] = self._line()
+            self._lines[id(value)] = self._line
             self._fill_object(value, level)
         if anchor is not None:
             anchor.nodes, anchor.depth = self._nodes - before, self._deepest - level + 1
@@ -267,7 +262,7 @@ class _Composer:
                 self._merge(value, merged, level)
                 continue
             if key in value and key not in merged:
-                self._repeated.append(DuplicateKey(self._line(), key))
+                self._repeated.append(DuplicateKey(self._line, key))
             value[key] = self._value(self._next(), level)
 
     def _merge(self, value: dict[str, Any], merged: set[str], level: int) -> None:

@@ -130,8 +130,9 @@ class ObjectReader:
 
     def read_struct(self, type_: type[_Struct]) -> _Struct:
         """Return the object as a struct, with the fields that it has there."""
-        readers = _field_readers(type_)
-        return type_(**{attribute: read(self, name) for attribute, name, read in readers if self.has(name)})
+        readers, fields = _field_readers(type_), self.fields
+        present = [reader for reader in readers if fields.get(reader[1]) is not None]
+        return type_(**{attribute: read(self, name) for attribute, name, read in present})
 
     def quantities(self, name: str) -> Amounts:
         amounts = {}
@@ -198,7 +199,7 @@ def _reader_of(type_: Any) -> "_FieldReader":  # noqa: ANN401 - any type of a fi
         case origin, (element, _) if origin is tuple:
             return partial(ObjectReader.list_of, read=_reader_of(element))
         case origin, (_, element) if origin is dict:
-            return ObjectReader.string_map if element is str else ObjectReader.quantities
+            return partial(ObjectReader.map_of, read=ObjectReader.text) if element is str else ObjectReader.quantities
         case typing.Annotated, _:
             return ObjectReader.integer
     return ObjectReader.text if type_ is str else lambda reader, name: reader.child(name).read_struct(type_)

@@ -105,7 +105,7 @@ class ObjectLocation:
         """Return where this object, or the innermost object on the way to *field*, begins."""
         document = self.document
         line: int | None = document.line
-        for part in (self.part, *self.along(field)):
+        for part in (self.part, *(self.along(field) if field else ())):
             line = document.lines.get(id(part), line)
         if document.json:
             inner = find_line(document.json[document.start :], self.field(field)) if field else 0  # only for problems
