@@ -166,8 +166,8 @@ def _read_file(path: Path, *, option: str) -> bytes:
     with input_errors(f"in {option}", advice=advice), path.open("rb") as file:
         text = file.read(MAX_CONFIG + 1)
     if len(text) > MAX_CONFIG:
-        what = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
-        raise InputError(what, where=f"in {option}", advice=advice)
+        message = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
+        raise InputError(message, where=f"in {option}", advice=advice)
     return text
 
 
@@ -282,8 +282,8 @@ def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], st
         if not error.file:
             raise InputError(str(error), where=where, advice=advice) from error
         line = f", line {error.line}" if error.line else ""
-        what = f"{error.field}: {error.what}" if error.field else error.what
-        raise InputError(what, where=f"in {error.file}{line}", advice=advice) from error
+        message = f"{error.field}: {error.what}" if error.field else error.what
+        raise InputError(message, where=f"in {error.file}{line}", advice=advice) from error
     except AlignError as error:
         raise InputError(str(error), where=where, advice=advice) from error
     except OSError as error:

@@ -109,13 +109,11 @@ KUBELET_GATES: Mapping[str, FeatureGate] = {
 #: A required gate, and the gates that depend on it.
 _DEPENDENTS = {
     "ClusterTrustBundle": "ClusterTrustBundleProjection",
-    "DynamicResourceAllocation": """
-        DRAAdminAccess DRAConsumableCapacity DRADerivedAttributes DRADeviceBindingConditions
-        DRADeviceCompatibilityGroups DRADeviceTaints DRAExtendedResource DRAListTypeAttributes
-        DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevices DRAPartitionableDevicesType
-        DRAPrioritizedList DRAResourceClaimGranularStatusAuthorization DRAResourcePoolStatus DRASchedulerFilterTimeout
-        DRAWorkloadResourceClaims ResourceHealthStatus
-    """,
+    "DynamicResourceAllocation": """DRAAdminAccess DRAConsumableCapacity DRADerivedAttributes
+        DRADeviceBindingConditions DRADeviceCompatibilityGroups DRADeviceTaints DRAExtendedResource
+        DRAListTypeAttributes DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevices
+        DRAPartitionableDevicesType DRAPrioritizedList DRAResourceClaimGranularStatusAuthorization
+        DRAResourcePoolStatus DRASchedulerFilterTimeout DRAWorkloadResourceClaims ResourceHealthStatus""",
     "DRADeviceTaints": "DRADeviceTaintRules",
     "DRAConsumableCapacity": "DRAFractionalCapacityRange",
     "DeclarativeValidation": "DeclarativeValidationBeta DeclarativeValidationTakeover",
@@ -123,17 +121,14 @@ _DEPENDENTS = {
     "PLEGOnDemandRelist": "EventedPLEG",
     "GracefulNodeShutdown": "GracefulNodeShutdownBasedOnPodPriority WindowsGracefulNodeShutdown",
     "ImageVolume": "ImageVolumeWithDigest",
-    "InPlacePodVerticalScaling": """
-        InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingExclusiveCPUs
+    "InPlacePodVerticalScaling": """InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingExclusiveCPUs
         InPlacePodVerticalScalingExclusiveMemory InPlacePodVerticalScalingInitContainers
         InPlacePodVerticalScalingMemoryBackedVolumes InPlacePodVerticalScalingSchedulerPreemption
-        KubeletAllocatedPodsEndpoint
-    """,
+        KubeletAllocatedPodsEndpoint""",
     "MatchLabelKeysInPodTopologySpread": "MatchLabelKeysInPodTopologySpreadSelectorMerge",
-    "AtomicFIFO": """
-        NodeControllerLeaseCircuitBreaker StaleControllerConsistencyDaemonSet StaleControllerConsistencyHPA
-        StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
-    """,
+    "AtomicFIFO": """NodeControllerLeaseCircuitBreaker StaleControllerConsistencyDaemonSet
+        StaleControllerConsistencyHPA StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
+        StaleControllerConsistencyStatefulSet""",
     "UserNamespacesSupport": "ProcMountType UserNamespacesHostNetworkSupport",
     "ResourceHealthStatus": "ResourceHealthStatusMessage",
     "ContainerRestartRules": "RestartAllContainersOnContainerExits",
@@ -141,21 +136,16 @@ _DEPENDENTS = {
     "APIServerIdentity": "StorageVersionAPI UnknownVersionInteroperabilityProxy",
     "DRAPartitionableDevices": "DRADeviceCompatibilityGroups DRAPartitionableDevicesType",
     "DRAResourceClaimDeviceStatus": "DRADeviceBindingConditions DRAResourceClaimGranularStatusAuthorization",
-    "GenericWorkload": """
-        CompositePodGroup DRAWorkloadResourceClaims PodGroupPreemptionPolicy TopologyAwareWorkloadScheduling
-        WorkloadWithJob
-    """,
-    "PodLevelResources": """
-        InPlacePodLevelResourcesVerticalScaling PodLevelResourceManagers PodLevelResourcesFixDefaulting
-        PodLevelResourcesFixKubeletQOSClass
-    """,
+    "GenericWorkload": """CompositePodGroup DRAWorkloadResourceClaims PodGroupPreemptionPolicy
+        TopologyAwareWorkloadScheduling WorkloadWithJob""",
+    "PodLevelResources": """InPlacePodLevelResourcesVerticalScaling PodLevelResourceManagers
+        PodLevelResourcesFixDefaulting PodLevelResourcesFixKubeletQOSClass""",
     "DRAResourcePoolStatus": "DRAPartitionableDevicesType",
     "TopologyAwareWorkloadScheduling": "CompositePodGroup",
-    "NodeDeclaredFeatures": """
-        DRAOptionalNodeOperations ExtendWebSocketsToKubelet H2CContainerProbe InPlacePodLevelResourcesVerticalScaling
-        InPlacePodVerticalScalingInitContainers InPlacePodVerticalScalingMemoryBackedVolumes
-        RestartAllContainersOnContainerExits UserNamespacesHostNetworkSupport
-    """,
+    "NodeDeclaredFeatures": """DRAOptionalNodeOperations ExtendWebSocketsToKubelet H2CContainerProbe
+        InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingInitContainers
+        InPlacePodVerticalScalingMemoryBackedVolumes RestartAllContainersOnContainerExits
+        UserNamespacesHostNetworkSupport""",
 }
 #: Gate → the gates that it requires, in the kubelet's order.
 DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
@@ -208,8 +198,8 @@ def unsettable(chosen: Mapping[str, bool]) -> Iterator[GateProblem]:
             yield GateProblem(field, f"unrecognized feature gate: {name}", name, GateFault.UNKNOWN)
         if gate and gate.locked and on is not gate.default:
             fixed = str(gate.default).lower()
-            what = f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {fixed}"
-            yield GateProblem(field, what, name, GateFault.LOCKED)
+            message = f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {fixed}"
+            yield GateProblem(field, message, name, GateFault.LOCKED)
 
 
 def resolve(chosen: Mapping[str, bool]) -> FeatureGates:

@@ -186,8 +186,8 @@ def _openshift(value: Mapping[str, Any], name: str) -> ConfigurationText:
     return ConfigurationText.of({**_TYPE, **inner.fields}, f"{name}, spec.kubeletConfig", notes)
 
 
-def _error(path: str, what: str, name: str) -> ConfigurationError:
-    return ConfigurationError([Problem(path, what)], stage=StartupStage.LOAD, source=name)
+def _error(path: str, message: str, name: str) -> ConfigurationError:
+    return ConfigurationError([Problem(path, message)], stage=StartupStage.LOAD, source=name)
 
 
 def _parse_as_kubelet(text: bytes, name: str, parsed: tuple[ParsedDocument, ...] | None = None) -> ConfigurationText:

@@ -166,8 +166,8 @@ class _Composer:
     def current(self) -> int:
         return self._number if self._inside else self._number + 1
 
-    def error(self, what: str) -> DocumentError:
-        return DocumentError(what, line=self._line, document=self.current)
+    def error(self, message: str) -> DocumentError:
+        return DocumentError(message, line=self._line, document=self.current)
 
     def documents(self) -> tuple[ParsedDocument, ...]:
         documents = []
@@ -307,8 +307,8 @@ class _Composer:
         if level > MAX_DEPTH:
             raise self.error(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}")
         if self._nodes > MAX_NODES:
-            what = f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON {OWN_LIMIT}"
-            raise self.error(what)
+            message = f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON {OWN_LIMIT}"
+            raise self.error(message)
 
 
 def _parse_json(text: str) -> Iterator[ParsedDocument]:
@@ -325,8 +325,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         start, count = match.start(), count + 1
         line += text.count("\n", end, start)
         if count > MAX_DOCUMENTS:
-            what = f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}"
-            raise DocumentError(what, line=line, document=count)
+            message = f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}"
+            raise DocumentError(message, line=line, document=count)
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(value, text, start, end)
@@ -359,22 +359,22 @@ def _levels(value: object) -> Iterator[list[Any]]:
 
 
 def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]:
-    found: list[str] = []
+    repeated: list[str] = []
     # Text written as usual has one colon after a quote for each key; only other text is decoded again.
     keys = sum(len(part) for level in _levels(value) for part in level if isinstance(part, dict))
     colons = text.count('":', start, end) - text.count('\\":', start, end)
     if keys == colons and not _UNUSUAL_KEY.search(text, start, end):
-        return found
+        return repeated
 
     def note(pairs: list[tuple[str, object]]) -> None:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                found.append(key)
+                repeated.append(key)
             seen.add(key)
 
     json.loads(text[start:end], object_pairs_hook=note, parse_int=str)
-    return found
+    return repeated
 
 
 def reject_constant(name: str) -> NoReturn:
