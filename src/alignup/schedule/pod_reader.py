@@ -12,7 +12,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod import Labels, pod_from
 from alignup.observe.kubelet_sources import api_pod_stage, bound_pod, kubelet_uid, plain_pod
 from alignup.placement.host_record import HostRecord
-from alignup.placement.report import PodStage, pod_stage
+from alignup.placement.host_report import PodStage, pod_stage
 
 MAX_READ = 4096  #: pods that are kept as they were read
 
