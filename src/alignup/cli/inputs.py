@@ -20,6 +20,7 @@ from alignup.align.errors import (
     ManifestError,
     ParseError,
     Problem,
+    ProblemKind,
     SettingsError,
 )
 from alignup.align.host import Host
@@ -261,7 +262,7 @@ def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], st
         stage = error.stage.replace("_", " ")
         error_advice = (error.advice or "").rstrip(".")
         loaded = advice == _GIVE_CONFIGURATION and error.stage != StartupStage.LOAD
-        own_limit = all(problem.what.endswith(OWN_LIMIT) for problem in error.problems)
+        own_limit = all(problem.kind is ProblemKind.OWN_LIMIT for problem in error.problems)
         remark = "" if own_limit else _STAGE_TEXTS.get(error.stage, f"the kubelet stops at {stage}")
         raise InputError(
             *map(locate, error.problems),

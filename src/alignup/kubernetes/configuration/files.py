@@ -135,8 +135,8 @@ def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText
     notes = []
     gates = fields.get("featureGates")
     if isinstance(gates, Mapping) and all(isinstance(on, bool) for on in gates.values()):
-        unsettable = {problem.gate: problem for problem in feature_gates.unsettable(gates)}
-        fields["featureGates"] = {gate: on for gate, on in gates.items() if gate not in unsettable}
+        unsettable = {problem.field: problem for problem in feature_gates.unsettable(gates)}
+        fields["featureGates"] = {gate: on for gate, on in gates.items() if f"featureGates[{gate}]" not in unsettable}
         notes = [
             f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.what}"
             for problem in unsettable.values()

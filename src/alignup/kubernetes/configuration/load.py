@@ -11,7 +11,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import quote
-from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem
+from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
 from alignup.align.settings import FEATURE_GATES, Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
@@ -101,7 +101,8 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
     used = {field: value for field, value in read.items() if field in USED_FIELDS}
     if problems := feature_gates.problems(used.get("featureGates", {})):
         # Unknown gates were most often removed since.
-        gates = [problem.gate for problem in problems if problem.fault is feature_gates.GateFault.UNKNOWN]
+        unknown = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
+        gates = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
         advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
     for field in _DEFAULT_IF_ZERO:
@@ -139,7 +140,9 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
             json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
     except (ParseError, ValueError) as error:
         message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
-        raise ConfigurationError([Problem("", message)], stage=StartupStage.LOAD, source=name) from None
+        own_limit = isinstance(error, DocumentError) and error.own_limit
+        problem = Problem("", message, ProblemKind.OWN_LIMIT if own_limit else ProblemKind.OTHER)
+        raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
     if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
         shown = text if isinstance(text, str) else text.decode(errors="replace")
         message = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {KIND}"

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import yaml
 
 from alignup.align.bits import quote
-from alignup.align.errors import OWN_LIMIT, DocumentError
+from alignup.align.errors import DocumentError
 from alignup.kubernetes.manifests import yaml_scalars
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral, Scalar, ScalarError
 
@@ -106,7 +106,7 @@ class _NotJsonError(DocumentError):
 def _decode(text: str | bytes) -> str:
     """*text* from UTF-8, or UTF-16 if there is a byte order mark."""
     if len(text) > MAX_BYTES:
-        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file {OWN_LIMIT}", line=1)
+        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file", line=1, own_limit=True)
     try:
         if isinstance(text, str):
             text.encode()
@@ -147,7 +147,7 @@ class _Composer:
 
     def __init__(self, text: str) -> None:
         if text.count("%TAG") > _MAX_DIRECTIVES:
-            raise DocumentError(f"more than {_MAX_DIRECTIVES} directives {OWN_LIMIT}", line=1)
+            raise DocumentError(f"more than {_MAX_DIRECTIVES} directives", line=1, own_limit=True)
         self._text = text
         self._get_event = YAML_LOADER(text).get_event
         self._line = 1  #: of the last event
@@ -166,8 +166,8 @@ class _Composer:
     def current(self) -> int:
         return self._number if self._inside else self._number + 1
 
-    def error(self, message: str) -> DocumentError:
-        return DocumentError(message, line=self._line, document=self.current)
+    def error(self, message: str, *, own_limit: bool = False) -> DocumentError:
+        return DocumentError(message, line=self._line, document=self.current, own_limit=own_limit)
 
     def documents(self) -> tuple[ParsedDocument, ...]:
         documents = []
@@ -177,7 +177,7 @@ class _Composer:
                 line = self._line
                 self._number += 1
                 if self._number > MAX_DOCUMENTS:
-                    raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}")
+                    raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file", own_limit=True)
                 self._inside = True
                 self._anchors, self._repeated, self._lines = {}, [], {}
                 value = self._value(self._next(), 0)
@@ -305,15 +305,16 @@ class _Composer:
         self._nodes += nodes
         self._deepest = max(self._deepest, level)
         if level > MAX_DEPTH:
-            raise self.error(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}")
+            raise self.error(f"nested more than {MAX_DEPTH} levels deep", own_limit=True)
         if self._nodes > MAX_NODES:
-            message = f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON {OWN_LIMIT}"
-            raise self.error(message)
+            message = f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON"
+            raise self.error(message, own_limit=True)
 
 
 def _parse_json(text: str) -> Iterator[ParsedDocument]:
     if sum(map(text.count, ",:[{")) > MAX_MARKS:
-        raise DocumentError(f"more than {MAX_MARKS:,} commas, colons and brackets: split the file {OWN_LIMIT}", line=1)
+        message = f"more than {MAX_MARKS:,} commas, colons and brackets: split the file"
+        raise DocumentError(message, line=1, own_limit=True)
     if "\\u" in text:
         # Kubernetes replaces unpaired surrogates as well; they could not even be printed.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
@@ -325,8 +326,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         start, count = match.start(), count + 1
         line += text.count("\n", end, start)
         if count > MAX_DOCUMENTS:
-            message = f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}"
-            raise DocumentError(message, line=line, document=count)
+            message = f"more than {MAX_DOCUMENTS:,} documents: split the file"
+            raise DocumentError(message, line=line, document=count, own_limit=True)
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(value, text, start, end)
@@ -345,7 +346,8 @@ def _decode_json(decoder: json.JSONDecoder, text: str, start: int, *, line: int,
     else:
         too_deep = sum(1 for _ in islice(_levels(value), MAX_DEPTH + 1)) > MAX_DEPTH
     if too_deep:
-        raise DocumentError(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}", line=line, document=document)
+        message = f"nested more than {MAX_DEPTH} levels deep"
+        raise DocumentError(message, line=line, document=document, own_limit=True)
     return value, end
 
 
