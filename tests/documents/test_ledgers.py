@@ -180,7 +180,9 @@ def pod_level(uid: str, *, cpu: int, gibibytes: int, init: bool = False) -> Pod:
     resources = amounts({"cpu": str(cpu), "memory": f"{gibibytes}Gi"})
     app = guaranteed("app", {"cpu": str(max(1, cpu - 2)), "memory": "1Gi"})
     first = (guaranteed("first", {"cpu": "1", "memory": "1Gi"}),) if init else ()
-    return Pod(name=uid, uid=uid, init=first, containers=(app, Container("helper")), resources=Resources(resources, resources))
+    return Pod(
+        name=uid, uid=uid, init=first, containers=(app, Container("helper")), resources=Resources(resources, resources)
+    )
 
 
 def pod_level_host(shape: str = "pack:2 numa:1 core:4 pu:1") -> Host:

@@ -32,8 +32,7 @@ from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
-from alignup.kubernetes.kubelet_files import ledger as kubelet_ledger
-from alignup.kubernetes.kubelet_files import state_dir
+from alignup.kubernetes.kubelet_files import ledger, state_dir
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.machines import device_spec
@@ -111,7 +110,7 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
     place = machine_place(machine, option="--machine")
     with input_errors(place, advice="See 'alignup machine show --help' for the forms of MACHINE."):
         loaded = load_machine(machine)
-    return add_devices(loaded, devices)
+    return add_devices(loaded, devices) if devices else loaded
 
 
 def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
@@ -203,7 +202,7 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files*, and notes on what was skipped. With *keep*, pods carry their manifests."""
     with input_errors("", advice="Give manifests as kubectl takes them: files, directories, or - for standard input."):
-        reading = manifests.read_paths(files, standard_input())
+        reading = manifests.read_paths(files, standard_input() if "-" in files else None)
     return reading.workloads, reading.warnings
 
 
@@ -213,7 +212,7 @@ def standard_input() -> BinaryIO | None:
 
 
 def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
-    chosen = [work for work in workloads if name in (None, work.name, work.title, work.prefix)]
+    chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
     if not chosen:
         known = ", ".join(work.title for work in workloads)
         named = ", ".join(files)
@@ -237,7 +236,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     with input_errors(where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
         files = state_dir.read_dir(directory, gates=node.host.settings.gates)
     with input_errors(where, advice="Run 'alignup doctor', which checks and repairs state files."):
-        restored = kubelet_ledger.restore_ledger(node.host, files, pods)
+        restored = ledger.restore_ledger(node.host, files, pods)
     node.host.ledger = restored.ledger
     return node._replace(notes=(*node.notes, *skipped, *nameless, *restored.gaps))
 
