@@ -10,7 +10,7 @@ from alignup.align.errors import PodError, Problem
 from alignup.align.layered_map import LayeredMap, with_item, without_item
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
-from alignup.documents.checkpoints import PodGrants
+from alignup.documents.pods import PodGrants
 
 Document = Mapping[str, Any]  #: JSON values
 

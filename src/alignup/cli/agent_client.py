@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alignup.align.errors import ParseError
-from alignup.cli.app import InputError
-from alignup.cli.exit_codes import FAILED, USAGE
+from alignup.cli.app import FailureError, InputError
 from alignup.cli.options import check_exists, option, path_option
 from alignup.web.address import SOCKET_NAME, TcpAddress, UnixAddress, default_root, parse_address
 from alignup.web.agent_client import TIMEOUT, AgentClient, AgentError, AgentErrorKind
@@ -73,7 +72,7 @@ def find_agent(options: AgentOptions) -> AgentClient | None:
 def input_error(error: AgentError) -> InputError:
     """Return *error* with its location and with advice that names options and commands."""
     if error.kind is AgentErrorKind.CA_FILE:
-        return InputError(*error.problems, where="in --ca-file", exit_code=USAGE)
+        return InputError(*error.problems, where="in --ca-file")
     advice, address = _ADVICE.get(error.kind, ""), error.address
     if error.kind is AgentErrorKind.NOT_TLS and isinstance(address, TcpAddress):
         advice = f"If it serves plain HTTP, name it as http://{replace(address, tls=None)}."
@@ -81,4 +80,4 @@ def input_error(error: AgentError) -> InputError:
     if error.kind is AgentErrorKind.CLOSED and is_plain:
         advice += f" If it serves HTTPS, name it as https://{address}."
     where = f"reported by the agent at {address}" if error.kind is AgentErrorKind.REPORTED else ""
-    return InputError(*error.problems, where=where, advice=advice, exit_code=FAILED)
+    return FailureError(*error.problems, where=where, advice=advice)

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from alignup.cli.exit_codes import USAGE
+from alignup.cli.exit_codes import FAILED, USAGE
 
 #: Command → summary. A command's module in this package has the same name; ``alignup --help`` does not import it.
 COMMANDS = {
@@ -39,11 +39,15 @@ class InputError(click.ClickException):
 
     exit_code = USAGE
 
-    def __init__(self, *what: str, where: str = "", advice: str = "", exit_code: int | None = None) -> None:
+    def __init__(self, *what: str, where: str = "", advice: str = "") -> None:
         super().__init__("; ".join(what))
         self.what, self.where, self.advice = what, where, advice
-        if exit_code is not None:
-            self.exit_code = exit_code
+
+
+class FailureError(InputError):
+    """A failure with valid input: a server does not answer, an object is not found, a library is missing."""
+
+    exit_code = FAILED
 
 
 @dataclass(slots=True)

@@ -4,8 +4,7 @@ import json
 from importlib.resources import files
 
 from alignup import __version__
-from alignup.cli.app import InputError
-from alignup.cli.exit_codes import FAILED
+from alignup.cli.app import FailureError
 
 #: What pip installs. Alignup is in no package index yet; once it is, this is ``alignup``.
 PACKAGE = "."
@@ -13,9 +12,9 @@ PACKAGE = "."
 WHERE = "in a clone of the repository"
 
 
-class MissingLibraryError(InputError):
+class MissingLibraryError(FailureError):
     def __init__(self, error: ImportError, *extras: str) -> None:
-        super().__init__(f"{error.name} is not installed", advice=install_advice(*extras), exit_code=FAILED)
+        super().__init__(f"{error.name} is not installed", advice=install_advice(*extras))
 
 
 def install_advice(*extras: str) -> str:

@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from alignup.cli.app import InputError
-from alignup.cli.exit_codes import FAILED
+from alignup.cli.app import FailureError, InputError
 from alignup.web.agent_client import Document
 
 
@@ -12,7 +11,7 @@ def find_pod(name: str, pods: Iterable[Document]) -> Document:
     """Return the one pod whose uid, name, or ``namespace/name`` is *name*."""
     matches = [pod for pod in pods if name in (pod["uid"], pod["name"], full_name(pod))]
     if not matches:
-        raise InputError(f"pod {name} not found", advice="List the pods with 'alignup ps'.", exit_code=FAILED)
+        raise FailureError(f"pod {name} not found", advice="List the pods with 'alignup ps'.")
     matches = [pod for pod in matches if pod["uid"] == name] or matches
     if len(matches) > 1:
         uids = ", ".join(pod["uid"] for pod in matches)

@@ -17,8 +17,8 @@ from alignup.align import bits
 from alignup.align.errors import ParseError, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.cli.agent_client import AgentOptions, find_agent
-from alignup.cli.app import InputError, Session, define_command, escape_control
-from alignup.cli.exit_codes import FAILED, RUN_FAILED, RUN_REJECTED
+from alignup.cli.app import FailureError, InputError, Session, define_command, escape_control
+from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 from alignup.run import lifecycle
 from alignup.run.agent_allocator import AgentAllocator, PolicyRefusedError, pod_manifest
@@ -188,7 +188,7 @@ def _parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
 
 
 def run_directory() -> Path:
-    """Return the directory of this user's runs: ``ALIGNUP_RUN_DIR``, or one in the root directory of the user's agent."""
+    """Return the directory of this user's runs: ``ALIGNUP_RUN_DIR``, or one in the root directory of the agent."""
     chosen = os.environ.get("ALIGNUP_RUN_DIR")
     return Path(chosen).absolute() if chosen else default_root(os.environ) / "run"
 
@@ -306,7 +306,7 @@ def _run(
         return lifecycle.run(allocator, job, timeout=options.timeout)
     except PolicyRefusedError as error:
         advice = "Omit --policy, or run without the agent: --no-agent."
-        raise InputError(str(error), advice=advice, exit_code=FAILED) from error
+        raise FailureError(str(error), advice=advice) from error
     except RunRejectedError as rejected:
         rejected.show()
         return RUN_REJECTED
@@ -322,16 +322,15 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 def _explain(host: "Host", pod: "Pod") -> None:
     from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
-    from alignup.cli import why_output  # noqa: PLC0415
-    from alignup.kubernetes.manifests.object_location import SourceLocation  # noqa: PLC0415
-    from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
+    from alignup.cli import why  # noqa: PLC0415
+    from alignup.kubernetes.manifests.workloads import SourceLocation, Workload  # noqa: PLC0415
 
     if missing := host.missing_devices(pod):
         click.echo(sentences.not_schedulable(pod, missing))
         click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
         return
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))
-    why_output.print_text(host, [why_output.explain(host, workload, seconds=_SEARCH_SECONDS)])
+    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)])
 
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:

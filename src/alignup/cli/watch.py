@@ -4,8 +4,7 @@ import json
 
 from alignup.cli import terminal
 from alignup.cli.agent_client import AgentOptions, connect
-from alignup.cli.app import InputError, define_command
-from alignup.cli.exit_codes import FAILED
+from alignup.cli.app import FailureError, define_command
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_outcome, full_name
 from alignup.web.agent_client import Document
@@ -22,8 +21,7 @@ def command(agent: AgentOptions, output: str) -> None:
     client = connect(agent)
     for event in client.events():
         terminal.print_line(json.dumps(event, ensure_ascii=False) if output == "json" else _line(event))
-    message = f"the agent at {client.address} stopped"
-    raise InputError(message, advice="Start it again with 'alignup agent'.", exit_code=FAILED)
+    raise FailureError(f"the agent at {client.address} stopped", advice="Start it again with 'alignup agent'.")
 
 
 def _line(event: Document) -> str:

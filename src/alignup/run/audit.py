@@ -21,7 +21,7 @@ from alignup.machines import discover
 from alignup.run import cgroup, process, registry
 from alignup.run.registry import RunProcesses
 from alignup.run.request import CONTAINER, GPU, RunRecord
-from alignup.store.checkpoint import CheckpointStore
+from alignup.store.state_store import StateStore
 from alignup.web.agent_client import AgentClient
 
 DeviceTopology = Mapping[tuple[str, str], NodeSet | None]  #: (resource, id) → NUMA nodes of every current device
@@ -98,8 +98,8 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
     if not any(record.exclusive for record in records):
         return
     with registry.RunRegistry(directory).locked():
-        loaded = CheckpointStore(directory).load()
-    pods = loaded.document.pods if loaded else ()
+        stored = StateStore(directory).load()
+    pods = stored.pods if stored else ()
     held = {pod.entry.pod.uid: pod.entry.cpus.containers.get(CONTAINER, "") for pod in pods}
     for record in records:
         if record.exclusive:

@@ -14,12 +14,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from alignup import atomic_files
 from alignup.align.errors import AlignError, EnforceError, FileError
 from alignup.run import cgroup, process
 from alignup.run.claims import Claims
 from alignup.run.process import ProcessIdentity, ProcessInfo
 from alignup.run.request import RUN_VARIABLE, RunRecord
-from alignup.store import atomic_files
 
 LOCK_NAME = "run.lock"
 _PREFIX, _SUFFIX = "run-", ".json"
