@@ -183,8 +183,7 @@ class _Api:
 
     async def create_sign_in_link(self, _request: Request, _parameters: ParameterValues) -> Response:
         if not self.sessions.base_url:
-            detail = "The agent serves no pages to browsers; start it with --web-listen."
-            raise ProblemError(404, detail)
+            raise ProblemError(404, "The agent serves no pages to browsers: it has no web address.")
         link = self.sessions.create_link()
         document = api.SignInLinkDocument(url=self.sessions.base_url + link.path, seconds=int(link.seconds))
         return json_response(document, status=201)
