@@ -10,8 +10,8 @@ from typing import Any
 
 from alignup.align.workload import Pod
 from alignup.documents.codec import convert
-from alignup.gate.names import GATE
-from alignup.gate.node_capacity import NodeRoom
+from alignup.gate.admission import GATE
+from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api import NODES, PODS, ApiClient
 from alignup.kubernetes.api.errors import ConflictError, NotFoundError
 from alignup.kubernetes.api.objects import ApiPod
@@ -108,7 +108,7 @@ class GatedCluster(SimulatedNodes):
 
     async def _schedule_one(self, pod: ApiPod, document: dict[str, Any]) -> None:
         read = read_pod(document)
-        room = NodeRoom(lambda own: read_pod(PODS.document(own)))
+        room = NodeCapacity(lambda own: read_pod(PODS.document(own)))
         for other in self.server.objects("pods"):
             host = other["spec"].get("nodeName")
             if host and other["status"].get("phase") not in {"Succeeded", "Failed"}:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.documents.codec import convert, encode
-from alignup.gate.affinity import pinned, pinned_node, release_patch
-from alignup.gate.names import GATE
+from alignup.gate.admission import GATE
+from alignup.gate.releases import pinned, pinned_node, release_patch
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.errors import ConflictError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, NamedItem, NodeSelector

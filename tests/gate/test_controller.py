@@ -5,11 +5,11 @@ from unittest.mock import Mock
 import pytest
 
 from alignup.documents.codec import convert
-from alignup.gate.controller import GateController
-from alignup.gate.names import GATE, NODE_ANNOTATION
-from alignup.gate.options import GateMetrics, GateOptions
+from alignup.gate.admission import GATE
+from alignup.gate.controller import GateController, GateOptions
+from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.gate.pod_queue import GatedPod, waiting_order
-from alignup.gate.releases import AvoidedNodes, scheduled_condition
+from alignup.gate.releases import NODE_ANNOTATION, AvoidedNodes, scheduled_condition
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -193,7 +193,7 @@ async def test_a_pod_that_changes_meanwhile_is_decided_again(cluster, live, cloc
         pytest.param(ApiFault(status=429, times=10), id="throttled"),
     ],
 )
-async def test_a_lost_response_neither_loses_the_pod_nor_the_room(cluster, controller, server, fault):
+async def test_a_lost_response_neither_loses_the_pod_nor_the_capacity(cluster, controller, server, fault):
     server.inject(fault, verb="patch", resource="pods")
     for one in (WIDE, OTHER):
         cluster.gate(one)
@@ -436,7 +436,7 @@ async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(clus
 
 async def test_the_time_behind_the_gate_is_counted_if_the_response_is_lost(cluster, live, clocked, follow, clock):
     """The scheduler has bound the pod when it is read again."""
-    metrics = Mock(spec=GateMetrics)
+    metrics = Mock(spec=PrometheusGateMetrics)
     controller = GateController(clocked, live, metrics=metrics)
     follow(controller.run())
     cluster.gate(WIDE, nodeSelector={"disk": "ssd"})

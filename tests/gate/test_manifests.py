@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from alignup.gate.names import LABEL, OPT_IN, OPT_OUT
+from alignup.gate.admission import LABEL, OPT_IN, OPT_OUT
 from alignup.gate.service import WEBHOOK_PATH, WebhookOptions
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "kubernetes" / "gate"

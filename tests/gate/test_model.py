@@ -10,8 +10,7 @@ from random import Random
 import pytest
 
 from alignup.documents.codec import convert
-from alignup.gate.controller import GateController
-from alignup.gate.options import GateOptions
+from alignup.gate.controller import GateController, GateOptions
 from alignup.kubernetes.api import NODES
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.schedule.node_selection import exclusions

@@ -8,10 +8,9 @@ import httpx2
 import pytest
 from prometheus_client import generate_latest
 
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.names import GATE
-from alignup.gate.options import GateOptions
-from alignup.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, gate_service
+from alignup.gate.admission import GATE
+from alignup.gate.controller import GateOptions
+from alignup.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, add_gate
 from alignup.schedule.app import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
 from tests.align.hosts import pod
@@ -31,22 +30,21 @@ def metrics():
 
 
 @pytest.fixture
-async def service(server, cluster, client, metrics):
-    """The cluster service with a gate; yields the port of the webhook."""
+async def webhook(server, cluster, client, metrics):
+    """The webhook of a cluster service with a gate."""
     server.put(configuration())
-    webhook = WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup-system")
-    options = GateServiceOptions(webhook=webhook, controller=GateOptions())
-    made = ScheduleService(client, metrics)
-    with gate_service(client, made.live, PrometheusGateMetrics(metrics.registry), options) as gate:
-        made.gate = gate
+    address = WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup-system")
+    options = GateServiceOptions(webhook=address, controller=GateOptions())
+    service = ScheduleService(client, metrics)
+    with add_gate(service, options) as served:
         async with running() as start:  # it ends before its socket is closed
-            start(made.run())
-            yield gate
+            start(service.run())
+            yield served
 
 
-async def ask(server, service, document):
+async def ask(server, webhook, document):
     trusting = ssl.create_default_context(cadata=bundles(server)[0].decode())
-    port = service.webhook.listener.getsockname()[1]
+    port = webhook.listener.getsockname()[1]
     async with httpx2.AsyncClient(verify=trusting, trust_env=False) as http:
         return await http.post(
             f"https://127.0.0.1:{port}{WEBHOOK_PATH}",
@@ -56,9 +54,9 @@ async def ask(server, service, document):
         )
 
 
-async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, service, cluster, metrics):
+async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, webhook, cluster, metrics):
     await until(lambda: bundles(server)[0])
-    answered = await ask(server, service, review(new_pod()))
+    answered = await ask(server, webhook, review(new_pod()))
     assert answered.status_code == 200
     patch = json.loads(base64.b64decode(answered.json()["response"]["patch"]))
     assert patch[0]["value"] == [{"name": GATE}]
@@ -78,9 +76,9 @@ async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, 
     assert "alignup_gate_certificate_expiry_timestamp_seconds 1" in text
 
 
-async def test_a_malformed_review_is_answered_with_the_reason(server, service):
+async def test_a_malformed_review_is_answered_with_the_reason(server, webhook):
     await until(lambda: bundles(server)[0])
-    answered = await ask(server, service, {"kind": "AdmissionReview"})
+    answered = await ask(server, webhook, {"kind": "AdmissionReview"})
 
     assert (answered.status_code, answered.text) == (
         400,

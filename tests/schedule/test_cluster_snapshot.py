@@ -12,8 +12,7 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api import NODES, PODS
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPodSpec
-from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view
-from alignup.schedule.node_summary import summarize
+from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, summarize
 from alignup.schedule.pod_answers import NodeAnswerKind, ask_nodes
 from tests.align.hosts import pod
 from tests.observe.api_objects import api_pod, node, state_of
@@ -50,7 +49,7 @@ def answers(found, asked=WIDE, spec=None, **options):
 
 
 def test_reading_a_cluster_needs_no_grpc():
-    probe = "import sys, alignup.schedule.pod_answers, alignup.schedule.node_summary; sys.exit('grpc' in sys.modules)"
+    probe = "import sys, alignup.schedule.pod_answers; sys.exit('grpc' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=60).returncode == 0  # noqa: S603
 

@@ -2,21 +2,19 @@
 
 import asyncio
 import json
-import re
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from alignup.kubernetes.api.objects import Toleration
 from alignup.kubernetes.manifests.pod import read_pod
-from alignup.schedule.alignment_need import needs_alignment
 from alignup.schedule.app import schedule_app
-from alignup.schedule.binder import PLACEMENT_ANNOTATION
-from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.bind import PLACEMENT_ANNOTATION
+from alignup.schedule.extender import OFFER_SECONDS, ExtenderOptions, Offers
 from alignup.schedule.extender_messages import MAX_SEARCHES
 from alignup.schedule.live_cluster import LiveClusterOptions
-from alignup.schedule.offered_nodes import SECONDS, Offers
-from alignup.schedule.preferences import SoftTaints
+from alignup.schedule.node_selection import SoftTaints, needs_alignment
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -188,7 +186,7 @@ def test_offers_end_with_the_binding_and_after_a_while():
     assert offers.taken("x") == {"b", "c"}
     offers.withdraw("x")
     assert offers.taken("z") == {"b", "c"}
-    now[0] = SECONDS + 1
+    now[0] = OFFER_SECONDS + 1
     assert offers.taken("z") == frozenset()
 
 
@@ -330,26 +328,28 @@ async def test_filter_refuses_to_guess_while_the_cluster_is_not_followed(http, n
     assert (await filtered(http))["NodeNames"] == ["b"]
 
 
-async def test_every_decision_is_one_line_of_the_log(http, nodes, service, caplog):
-    caplog.set_level("INFO", "alignup.schedule.extender")
+async def test_every_decision_is_one_line_of_the_log(http, nodes, service):
     nodes.create(WIDE)
     nodes.create(pod("huge", cpu="64", memory="1Gi"))
     await until(lambda: len(service.live.pods.objects) == 2)
-    await filtered(http)
-    await filtered(http, pod("huge", cpu="64", memory="1Gi"))
-    await bound(http)
-    await bound(http, OTHER, node="b")
-    await filtered(http, pod("odd", cpu="1", memory="-1"))
+    with capture_logs() as log:
+        await filtered(http)
+        await filtered(http, pod("huge", cpu="64", memory="1Gi"))
+        await bound(http)
+        await bound(http, OTHER, node="b")
+        await filtered(http, pod("odd", cpu="1", memory="-1"))
 
-    lines = [re.sub(r"seconds=\S+", "seconds=…", one.getMessage()) for one in caplog.records]
+    assert all(entry.pop("seconds") >= 0 for entry in log if entry["event"] == "bind")
+    huge = {"pod": "default/huge", "uid": "huge", "nodes": 2, "offered": 0}
     unknown = "alignup does not know pod default/other with uid other"
-    assert lines[:-1] == [
-        "verb=filter pod=default/wide uid=wide nodes=2 offered=1",
-        "verb=filter pod=default/huge uid=huge nodes=2 offered=0 reasons={'not enough cpu on one NUMA node': 2}",
-        "verb=bind pod=default/wide uid=wide node=a bound=True seconds=…",
-        f"verb=bind pod=default/other uid=other node=b bound=False seconds=… problem={unknown!r}",
+    assert [{name: entry[name] for name in entry if name != "log_level"} for entry in log[:-1]] == [
+        {"event": "filter", "pod": "default/wide", "uid": "wide", "nodes": 2, "offered": 1},
+        {"event": "filter", **huge, "reasons": {"not enough cpu on one NUMA node": 2}},
+        {"event": "bind", "pod": "default/wide", "uid": "wide", "node": "a", "bound": True},
+        {"event": "bind", "pod": "default/other", "uid": "other", "node": "b", "bound": False, "problem": unknown},
     ]
-    assert lines[-1].startswith("verb=filter pod=default/odd uid=odd problem='alignup cannot read the pod: ")
+    assert (log[-1]["event"], log[-1]["uid"], log[-1]["log_level"]) == ("filter", "odd", "warning")
+    assert log[-1]["problem"].startswith("alignup cannot read the pod: ")
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])

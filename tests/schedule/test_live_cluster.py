@@ -2,11 +2,15 @@
 
 import pytest
 
+from alignup.align.errors import PodError
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.manifests.pod import read_pod
 from alignup.observe.kubelet_sources import binding_time, known_pod
 from alignup.placement.report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
+from alignup.schedule import live_cluster
 from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
 from alignup.schedule.pod_trimming import PodTrimmer
 from alignup.testing.api_server import ApiFault
@@ -286,3 +290,22 @@ async def test_steps_of_the_clock_change_no_answer(nodes, server, follow):
             nodes.report("a", observed_at="1999-01-01T00:00:00Z" if step > 0 else "2099-01-01T00:00:00Z")
             live.check_observers()
             assert kinds(live) == {"a": "admits", "b": "admits"}
+
+
+async def test_a_pod_is_decoded_once_for_each_version(live, monkeypatch):
+    monkeypatch.setattr(live_cluster, "MAX_DECODED", 2)
+    documents = [api_pod(pod(f"pod-{number}", cpu=str(1 + number), memory="1Gi")) for number in range(5)]
+    for document in documents:
+        document["metadata"]["resourceVersion"] = "7"
+        changed = {**document, "metadata": {**document["metadata"], "resourceVersion": "8", "name": "renamed"}}
+        first = live.read(convert(document, ApiPod))
+        assert first == read_pod(document)
+        assert live.read(convert(document, ApiPod)) is first
+        assert live.read(convert(changed, ApiPod)).name == "renamed"
+
+
+async def test_an_invalid_pod_stays_invalid(live):
+    invalid = convert(api_pod(pod("invalid"), resources={"limits": {"cpu": "much"}}), ApiPod)
+    for _ in range(2):
+        with pytest.raises(PodError):
+            live.read(invalid)

@@ -9,7 +9,7 @@ import pytest
 from alignup.align.errors import ListenError
 from alignup.kubernetes.api import PODS
 from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
-from alignup.schedule.binder import NOT_LEADING, Binder
+from alignup.schedule.bind import NOT_LEADING, Binder
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiFault
 from alignup.web.server import serve_app

@@ -131,7 +131,7 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     that the kubelet has not admitted yet count as admitted; terminating pods hold their resources.
     """
     from alignup.cli import cluster_output  # noqa: PLC0415 - not needed for --help
-    from alignup.schedule.node_summary import summarize  # noqa: PLC0415
+    from alignup.schedule.cluster_snapshot import summarize  # noqa: PLC0415
 
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
         view, _ = _read(access)

@@ -12,10 +12,9 @@ from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.observe.kubelet_sources import known_pod
 from alignup.picture.cells import Cell, Line
-from alignup.schedule.cluster_snapshot import NO_HOST_STATE, ClusterView
-from alignup.schedule.node_summary import Amounts, NodeSummary
+from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
+from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
-from alignup.schedule.scheduling_spec import scheduling_spec
 
 VERSION = 1  #: of the JSON documents
 GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there (docs/observe.md)"

@@ -21,11 +21,10 @@ from alignup.picture.small_multiples import measure_bars
 from alignup.placement.room import measure_room
 from alignup.schedule.cluster_snapshot import ClusterView
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import show_taint
+from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pages.cluster_page import AnsweredGroup, AnsweredPod, FoundPod, NodeCard
 from alignup.schedule.pages.cluster_pages import CHANGED
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
-from alignup.schedule.scheduling_spec import scheduling_spec
 from alignup.web.event_bus import EventBus
 from alignup.web.streaming import EventSource
 

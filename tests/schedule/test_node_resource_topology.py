@@ -14,7 +14,7 @@ from alignup.observe.node_topology import FingerprintMethod, node_topology
 from alignup.observe.observation import join
 from alignup.placement.score import POINT
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
-from alignup.schedule.topology_zones import charge, read_zones, zones_verdict
+from alignup.schedule.node_resource_topology import charge, read_zones, zones_verdict
 from alignup.testing.api_server import ServedResource
 from tests.align.hosts import GPU, pod
 from tests.deadlines import until

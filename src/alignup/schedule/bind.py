@@ -1,11 +1,10 @@
-"""Binds pods to nodes, in the order in which the predictions count on them.
+"""The verb bind: pods are bound to nodes in the order in which the predictions count on them.
 
 A kubelet admits pods in the order of their bindings. So bindings to one node are written one after the other, each
 after a last check that the node still admits the pod.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
@@ -16,14 +15,12 @@ from alignup.kubernetes.api import ApiClient, ObjectRef
 from alignup.kubernetes.api.errors import ApiError, ServerFailureError, UnreachableError
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.verdict import Verdict
-from alignup.schedule.alignment_need import needs_alignment
 from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.node_selection import needs_alignment
 
 PLACEMENT_ANNOTATION = "alignup.dev/predicted-placement"
 NOT_LEADING = "this process does not lead any more; the next one has to bind the pod"
 SECONDS = 20.0  #: for one binding
-
-_log = logging.getLogger(__name__)
 
 
 class Binder:
@@ -62,8 +59,10 @@ class Binder:
 
     async def _bind(self, ref: ObjectRef[ApiPod], pod: Pod, node: str) -> str:
         verdict = self._live.assume(pod, node)
-        if not verdict.admits and needs_alignment(pod) and not self._may_be_unknown(node):
-            return f"node {node} does not admit the pod any more: {verdict.reason}" + _in_brackets(verdict.detail)
+        accepted = self._allow_unknown and self._live.cluster.record(node) is None
+        if not verdict.admits and not accepted and needs_alignment(pod):
+            detail = f" ({verdict.detail})" if verdict.detail else ""
+            return f"node {node} does not admit the pod any more: {verdict.reason}{detail}"
         try:
             async with asyncio.timeout(SECONDS):
                 await self._client.bind(ref, node, annotations=_annotations(verdict))
@@ -75,16 +74,9 @@ class Binder:
             return str(error)
         return ""
 
-    def _may_be_unknown(self, node: str) -> bool:
-        return self._allow_unknown and self._live.cluster.record(node) is None
-
 
 def _annotations(verdict: Verdict) -> dict[str, str]:
-    """What the containers will get, if something of their own, and if it is certain."""
+    """Return what the containers will get, if something of their own, and if it is certain."""
     if not verdict.takes_resources or verdict.alternatives:
         return {}
-    return {PLACEMENT_ANNOTATION: encode([placement_document(one) for one in verdict.placements]).decode()}
-
-
-def _in_brackets(text: str) -> str:
-    return f" ({text})" if text else ""
+    return {PLACEMENT_ANNOTATION: encode([placement_document(placement) for placement in verdict.placements]).decode()}
