@@ -22,6 +22,7 @@ from alignup.kubernetes.api.objects import (
     Taint,
     Toleration,
 )
+from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.workloads import Workload
 
 _UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -183,15 +184,10 @@ class SoftTaints:
 
 
 def scheduling_spec(workload: Workload) -> ApiPodSpec:
-    """Return what a scheduler reads of one replica of *workload*, which was read with its manifest.
-
-    ``ParseError`` if a field has the wrong type.
-    """
-    from alignup.kubernetes.podspec import manifest_of
-
-    manifest = manifest_of(workload.pod)
-    spec = json.loads(manifest.text)["spec"] if manifest else {}
-    fields = {name: spec[name] for name in _WORKLOAD_FIELDS if spec.get(name) is not None}
+    """Return what a scheduler reads of one replica of *workload*; ``ParseError`` if a field has the wrong type."""
+    spec = workload.manifest.get("spec") or {}
+    read = {name: value for name in _WORKLOAD_FIELDS if (value := spec.get(name)) is not None}
+    fields = json.loads(documents.to_json(read))  # plain numbers
     if workload.phase:  # exported from a cluster, where it has been bound
         fields.pop("nodeName", None)
     if workload.kind == "DaemonSet":
