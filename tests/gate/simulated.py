@@ -15,7 +15,7 @@ from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api import NODES, PODS, ApiClient
 from alignup.kubernetes.api.errors import ConflictError, NotFoundError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod import pod_from, read_pod
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server import ApiServer
 from tests.observe.api_objects import api_pod, node
@@ -108,7 +108,7 @@ class GatedCluster(SimulatedNodes):
 
     async def _schedule_one(self, pod: ApiPod, document: dict[str, Any]) -> None:
         read = read_pod(document)
-        room = NodeCapacity(lambda own: read_pod(PODS.document(own)))
+        room = NodeCapacity(pod_from)
         for other in self.server.objects("pods"):
             host = other["spec"].get("nodeName")
             if host and other["status"].get("phase") not in {"Succeeded", "Failed"}:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from alignup.cli import exit_codes
-from alignup.kubernetes.configuration.load import USED_FIELDS
+from alignup.kubernetes.configuration.fields import USED_FIELDS
 from alignup.simulate import trace
 from alignup.simulate.cluster import cluster_file
 from alignup.simulate.sweeps import spec

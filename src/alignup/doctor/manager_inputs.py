@@ -20,7 +20,7 @@ from alignup.align.workload.names import CPU
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, NodeReservations, StartupStage, feature_gates
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.yaml_documents import ParsedDocument
+from alignup.kubernetes.manifests.documents import ParsedDocument
 
 OPTION_GATES = {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
 _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file is unknown

@@ -15,7 +15,8 @@ from alignup.align.errors import ParseError
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
-from alignup.kubernetes.api.objects import NamedItem, ObjectPart, OwnerReference
+from alignup.kubernetes.api.objects import OwnerReference
+from alignup.kubernetes.manifests.pod import NamedItem, ObjectPart
 
 GATE = f"{GROUP}/placement"  #: the scheduling gate
 LABEL = f"{GROUP}/gate"  #: of a pod or a namespace; with it, pods get the gate

@@ -18,7 +18,8 @@ from alignup.align.errors import ParseError
 from alignup.gate.certificates import WebhookCertificates, expiry, renew, server_context
 from alignup.kubernetes.api import ApiClient, Informer, ObjectRef, PatchType, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ConflictError
-from alignup.kubernetes.api.objects import Labels, ObjectMeta, ObjectPart
+from alignup.kubernetes.api.objects import ObjectMeta
+from alignup.kubernetes.manifests.pod import Labels, ObjectPart
 
 CHECK_SECONDS = 600.0  #: between checks whether a certificate must be renewed
 RETRY_SECONDS = 10.0  #: after a failed write

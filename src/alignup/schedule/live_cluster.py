@@ -25,7 +25,7 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiCli
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod import pod_from
 from alignup.observe.kubelet_sources import (
     api_pod_stage,
     binding_time,
@@ -165,7 +165,7 @@ class LiveCluster:
         key = (pod.metadata.uid, pod.metadata.resource_version)
         decoded = self._decoded.get(key)
         if decoded is None:
-            decoded = read_pod(PODS.document(pod))
+            decoded = pod_from(pod)
             if all(key):
                 if len(self._decoded) >= MAX_DECODED:
                     self._decoded.clear()

@@ -11,8 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 import msgspec
 
 from alignup.align.workload import Pod
-from alignup.kubernetes.api.objects import ApiPod, Labels, NodeSelectorRequirement, ObjectMeta, ObjectPart
+from alignup.kubernetes.api.objects import ApiPod, NodeSelectorRequirement, ObjectMeta
 from alignup.kubernetes.api.resource import Resource
+from alignup.kubernetes.manifests.pod import Labels, ObjectPart
 from alignup.placement.host_record import HostRecord
 from alignup.placement.preemption import DisruptionBudget
 from alignup.placement.shape import build_shape

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import DocumentError
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.documents import read
-from alignup.kubernetes.manifests.yaml_documents import DuplicateKey, ParsedDocument
+from alignup.kubernetes.manifests.documents import DuplicateKey, ParsedDocument, read
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from tests.deadlines import cpu_limit
 

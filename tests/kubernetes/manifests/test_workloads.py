@@ -12,8 +12,7 @@ from alignup.align.errors import ManifestError, PodError, Problem
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.object_location import SourceLocation
-from alignup.kubernetes.manifests.workloads import LoadedWorkloads, read_paths, read_workloads
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, SourceLocation, read_paths, read_workloads
 from tests.deadlines import cpu_limit
 from tests.strategies_pods import amounts
 
