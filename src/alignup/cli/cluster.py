@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NOT_ADMITTED = FAILED
 ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
 _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
+_ACCESS = "Choose a kubeconfig file with --kubeconfig, and a context of it with --context."
 _PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
 
 
@@ -204,7 +205,7 @@ def _api_errors() -> Iterator[None]:
     try:
         yield
     except errors.AccessError as error:
-        raise InputError(str(error)) from error
+        raise InputError(str(error), advice=_ACCESS) from error
     except errors.UnreachableError as error:
         raise ClusterError(
             str(error), advice="Check the address and the network, or choose another cluster with --context."

@@ -36,7 +36,7 @@ async def test_a_token_file_is_read_again_when_it_rotates(server, tmp_path):
     path = tmp_path / "token"
     path.write_text("first\n")
     server.tokens = {"first"}
-    credentials = UserCredentials(token=CredentialFile(path, what="token"))
+    credentials = UserCredentials(token=CredentialFile(path, content="token"))
     async with ApiClient(Access(server=server.url, credentials=credentials)) as client:
         await client.version()
         swap(path, "other")
@@ -57,7 +57,7 @@ async def test_a_rejected_credential_without_another_is_an_error(server):
 
 
 async def test_a_missing_token_file_is_named(tmp_path):
-    credentials = UserCredentials(token=CredentialFile(tmp_path / "token", what="token"))
+    credentials = UserCredentials(token=CredentialFile(tmp_path / "token", content="token"))
 
     with pytest.raises(AccessError, match=r"/token: cannot read the token: No such file or directory"):
         await credentials.current()

@@ -113,7 +113,8 @@ class WatchStream:
         initial = parameters.get("sendInitialEvents") == "true" or start in {"", "0"}
         self._revision = self._store.revision if initial else int(start)
         if self._revision > self._store.revision:
-            raise StatusProblem(504, f"Too large resource version: {start}, current: {self._store.revision}")
+            message = f"Too large resource version: {start}, current: {self._store.revision}"
+            raise StatusProblem(504, message, causes=[{"reason": "ResourceVersionTooLarge"}])
         objects = self._selection.objects(self._store) if initial else []
         await self._connection.begin(200, {"Transfer-Encoding": "chunked"})
         for one in objects:
