@@ -8,7 +8,7 @@ from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.observe.kubelet_sources import binding_time, known_pod
-from alignup.placement.report import Cause
+from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
 from alignup.schedule import live_cluster
 from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions

@@ -20,6 +20,7 @@ from alignup.align.errors import (
     ManifestError,
     ParseError,
     Problem,
+    ProblemKind,
     SettingsError,
 )
 from alignup.align.host import Host
@@ -31,8 +32,7 @@ from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
-from alignup.kubernetes.kubelet_files import ledger as kubelet_ledger
-from alignup.kubernetes.kubelet_files import state_dir
+from alignup.kubernetes.kubelet_files import ledger, state_dir
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.machines import device_spec
@@ -110,7 +110,7 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
     place = machine_place(machine, option="--machine")
     with input_errors(place, advice="See 'alignup machine show --help' for the forms of MACHINE."):
         loaded = load_machine(machine)
-    return add_devices(loaded, devices)
+    return add_devices(loaded, devices) if devices else loaded
 
 
 def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
@@ -137,8 +137,9 @@ def configuration_text(
             raise InputError(f"--set {error}", where="in --set", advice=_GIVE_FIELD) from error
     if config is not None and config_dir is None and config.is_dir():
         config, config_dir = None, config
-    source = ConfigurationText.of(_EMPTY, "--set")
-    if config is not None:
+    if config is None:
+        source = ConfigurationText.of(_EMPTY, "--set")
+    else:
         text = _read_file(config, option="--config")
         with input_errors(f"in {config}", advice=_GIVE_CONFIGURATION):
             source = configuration.unwrap(text, name=str(config))
@@ -165,8 +166,8 @@ def _read_file(path: Path, *, option: str) -> bytes:
     with input_errors(f"in {option}", advice=advice), path.open("rb") as file:
         text = file.read(MAX_CONFIG + 1)
     if len(text) > MAX_CONFIG:
-        what = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
-        raise InputError(what, where=f"in {option}", advice=advice)
+        message = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
+        raise InputError(message, where=f"in {option}", advice=advice)
     return text
 
 
@@ -201,7 +202,7 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files*, and notes on what was skipped. With *keep*, pods carry their manifests."""
     with input_errors("", advice="Give manifests as kubectl takes them: files, directories, or - for standard input."):
-        reading = manifests.read_paths(files, standard_input())
+        reading = manifests.read_paths(files, standard_input() if "-" in files else None)
     return reading.workloads, reading.warnings
 
 
@@ -211,7 +212,7 @@ def standard_input() -> BinaryIO | None:
 
 
 def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
-    chosen = [work for work in workloads if name in (None, work.name, work.title, work.prefix)]
+    chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
     if not chosen:
         known = ", ".join(work.title for work in workloads)
         named = ", ".join(files)
@@ -235,7 +236,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     with input_errors(where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
         files = state_dir.read_dir(directory, gates=node.host.settings.gates)
     with input_errors(where, advice="Run 'alignup doctor', which checks and repairs state files."):
-        restored = kubelet_ledger.restore_ledger(node.host, files, pods)
+        restored = ledger.restore_ledger(node.host, files, pods)
     node.host.ledger = restored.ledger
     return node._replace(notes=(*node.notes, *skipped, *nameless, *restored.gaps))
 
@@ -260,7 +261,7 @@ def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], st
         stage = error.stage.replace("_", " ")
         error_advice = (error.advice or "").rstrip(".")
         loaded = advice == _GIVE_CONFIGURATION and error.stage != StartupStage.LOAD
-        own_limit = all(problem.what.endswith(OWN_LIMIT) for problem in error.problems)
+        own_limit = all(problem.kind is ProblemKind.OWN_LIMIT for problem in error.problems)
         remark = "" if own_limit else _STAGE_TEXTS.get(error.stage, f"the kubelet stops at {stage}")
         raise InputError(
             *map(locate, error.problems),
@@ -281,8 +282,8 @@ def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], st
         if not error.file:
             raise InputError(str(error), where=where, advice=advice) from error
         line = f", line {error.line}" if error.line else ""
-        what = f"{error.field}: {error.what}" if error.field else error.what
-        raise InputError(what, where=f"in {error.file}{line}", advice=advice) from error
+        message = f"{error.field}: {error.what}" if error.field else error.what
+        raise InputError(message, where=f"in {error.file}{line}", advice=advice) from error
     except AlignError as error:
         raise InputError(str(error), where=where, advice=advice) from error
     except OSError as error:

@@ -16,8 +16,8 @@ from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, sta
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.observe.kubelet_sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport, PodStage
-from alignup.placement.room import measure_room
+from alignup.placement.free_capacity import measure_free_capacity
+from alignup.placement.host_report import HostReport, PodStage
 from alignup.schedule.node_selection import restrictions
 
 NO_HOST_STATE = "no HostState"
@@ -140,7 +140,7 @@ def summarize(view: ClusterView, node: str) -> NodeSummary:
         settings=report.settings if report else None,
         pods=len(host.ledger.pods) if host else 0,
         free=free_by_numa_node(host) if host else {},
-        largest=measure_room(host).largest if host else {},
+        largest=measure_free_capacity(host).largest if host else {},
         unknown=view.unknown.get(node, problem),
         doubts=view.doubts.get(node, ()),
         stale=view.stale.get(node, ""),

@@ -36,7 +36,7 @@ from alignup.observe.kubelet_sources import (
     was_rejected,
 )
 from alignup.placement.cluster import Cluster, RankedHost
-from alignup.placement.report import PodStage, pod_stage
+from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_trimming import PodTrimmer

@@ -22,8 +22,8 @@ from alignup.align.workload.validation import apply_defaults
 from alignup.kubernetes.api.objects import ApiPod, NodeResourceTopology, TopologyZone
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.observe.kubelet_sources import api_pod_stage
-from alignup.placement.report import PodStage
-from alignup.placement.room import MAX_COUNTED, Room
+from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
+from alignup.placement.host_report import PodStage
 from alignup.placement.score import LOCAL, PlacementScore
 from alignup.placement.verdict import Verdict, VerdictKind, unknown
 from alignup.schedule.node_selection import needs_alignment
@@ -31,7 +31,7 @@ from alignup.schedule.node_selection import needs_alignment
 POLICY, SCOPE = "topologyManagerPolicy", "topologyManagerScope"
 ALIGNING = ("single-numa-node", "restricted")  #: policies that reject pods
 _ZONE_TYPE = "Node"
-_NO_ROOM = Room({}, 0, {})
+_NO_CAPACITY = FreeCapacity({}, 0, {})
 
 _FINGERPRINT, _METHOD = "nodeTopologyPodsFingerprint", "nodeTopologyPodsFingerprintMethod"
 _ANNOTATION = "topology.node.k8s.io/fingerprint"
@@ -144,7 +144,7 @@ def _admitted(zones: TopologyZones, free: list[dict[str, int]], pod: Pod) -> Ver
         preferred=True,
         nodes=1,
         distance=LOCAL,
-        room=_NO_ROOM,
+        free_capacity=_NO_CAPACITY,
         stranded=0,
         devices_beside=max(0, beside),
         cpus_beside=sum(max(0, zone.get(CPU, 0)) for zone in free),

@@ -15,8 +15,8 @@ from alignup.kubernetes.api.objects import ApiPod, NodeSelectorRequirement, Obje
 from alignup.kubernetes.api.resource import Resource
 from alignup.kubernetes.manifests.pod import Labels, ObjectPart
 from alignup.placement.host_record import HostRecord
-from alignup.placement.preemption import DisruptionBudget
-from alignup.placement.shape import build_shape
+from alignup.placement.pod_shape import build_shape
+from alignup.placement.victims import DisruptionBudget
 from alignup.schedule.extender_messages import MetaPod, MetaVictims
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import holds, needs_alignment

@@ -68,10 +68,10 @@ def read_merged(*drop_ins, base=None):
     ],
 )
 def test_a_configuration_is_found_in_the_objects_that_people_have(value, name):
-    found = parsed(value)
+    configuration = parsed(value)
 
-    assert found.max_pods == 7
-    assert found.source == name
+    assert configuration.max_pods == 7
+    assert configuration.source == name
 
 
 def test_of_a_file_of_kubeadm_the_document_with_the_kubelets_configuration_is_read():
@@ -203,9 +203,9 @@ def test_other_texts_are_left_to_the_kubelets_reader(broken):
     ],
 )
 def test_drop_ins_are_merged_as_the_kubelet_merges_them(fields, drop_ins, expected):
-    found = read_merged(*drop_ins, base=fields)
+    configuration = read_merged(*drop_ins, base=fields)
 
-    assert {name: getattr(found, name) for name in expected} == expected
+    assert {name: getattr(configuration, name) for name in expected} == expected
 
 
 def test_quantities_of_the_first_file_become_canonical():
@@ -285,10 +285,10 @@ def test_drop_ins_are_found_in_the_order_of_the_kubelet(tmp_path):
     (tmp_path / "15-link").symlink_to(tmp_path / "20-more.conf")
     (tmp_path / "25-link.conf").symlink_to(tmp_path / "3.conf")
 
-    found = [str(path.relative_to(tmp_path)) for path in find_drop_ins(tmp_path)]
+    paths = [str(path.relative_to(tmp_path)) for path in find_drop_ins(tmp_path)]
 
     links = ["10.conf", "20-more.conf/01.conf", "20-more.conf/99.conf", "25-link.conf", "3.conf", "é.conf"]
-    assert found == [".conf", *links]
+    assert paths == [".conf", *links]
 
 
 def test_a_directory_with_too_many_files_is_refused(tmp_path, monkeypatch):

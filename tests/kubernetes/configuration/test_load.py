@@ -101,7 +101,7 @@ port: 10250
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "what"),
+    ("text", "field", "message"),
     [
         pytest.param("", "", 'kubelet config file "node-7.yaml" was empty', id="an empty file"),
         pytest.param(b"", "", 'kubelet config file "node-7.yaml" was empty', id="no bytes"),
@@ -124,12 +124,12 @@ port: 10250
         pytest.param(HEAD.encode() + b"\xff", "", "UTF-8", id="invalid UTF-8"),
     ],
 )
-def test_other_texts_are_not_loaded(text, field, what):
+def test_other_texts_are_not_loaded(text, field, message):
     error = load_error(text, name="node-7.yaml")
 
     (problem,) = error.problems
     assert (error.stage, error.source, problem.field) == (StartupStage.LOAD, "node-7.yaml", field)
-    assert what in problem.what
+    assert message in problem.what
     assert isinstance(error, SettingsError)
     assert "\n" not in str(error)
 
@@ -331,7 +331,7 @@ def test_durations(text, shown):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "message"),
     [
         pytest.param("", 'time: invalid duration ""', id="empty"),
         pytest.param("abc", 'time: invalid duration "abc"', id="a word"),
@@ -343,11 +343,11 @@ def test_durations(text, shown):
         pytest.param("9" * 5000 + "h", f'time: invalid duration "{"9" * 5000}h"', id="far too long"),
     ],
 )
-def test_invalid_durations(text, what):
+def test_invalid_durations(text, message):
     with pytest.raises(ParseError) as raised:
         Duration.parse(text)
 
-    assert str(raised.value) == what
+    assert str(raised.value) == message
 
 
 @given(st.integers(-(1 << 63) + 1, (1 << 63) - 1).map(Duration))

@@ -166,7 +166,7 @@ def test_quantities_in_yaml(token, printed):
 
 
 @pytest.mark.parametrize(
-    ("token", "what"),
+    ("token", "message"),
     [
         pytest.param('""', FORMAT, id="an empty string"),
         pytest.param('"1 Gi"', FORMAT, id="a space inside"),
@@ -178,10 +178,10 @@ def test_quantities_in_yaml(token, printed):
         pytest.param('"1K"', "unable to parse quantity's suffix", id="an unknown suffix"),
     ],
 )
-def test_invalid_quantities_name_the_field(token, what):
+def test_invalid_quantities_name_the_field(token, message):
     text = json.dumps(asking(cpu="?")).replace('"?"', token)
 
-    assert problems_of(read_pod_text, text) == [("spec.containers[0].resources.requests[cpu]", what)]
+    assert problems_of(read_pod_text, text) == [("spec.containers[0].resources.requests[cpu]", message)]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_decoded_values_that_are_not_quantities(value):
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "what"),
+    ("change", "field", "message"),
     [
         pytest.param({"kind": "Pods"}, "kind", 'no kind "Pods" is registered for version "v1"', id="another kind"),
         pytest.param(
@@ -279,8 +279,8 @@ def test_decoded_values_that_are_not_quantities(value):
         ),
     ],
 )
-def test_problems_name_the_field(change, field, what):
-    assert problems_of(read_pod, document() | change) == [(field, what)]
+def test_problems_name_the_field(change, field, message):
+    assert problems_of(read_pod, document() | change) == [(field, message)]
 
 
 def test_all_problems_are_reported_at_once():
@@ -434,7 +434,7 @@ def test_no_document_is_read_in_two_ways(spec):
 
 
 @pytest.mark.parametrize(
-    ("written", "field", "what"),
+    ("written", "field", "message"),
     [
         pytest.param({"spec": {"overhead": {"cpu": "x"}}}, "spec.overhead[cpu]", FORMAT, id="an invalid amount"),
         pytest.param(
@@ -445,8 +445,8 @@ def test_no_document_is_read_in_two_ways(spec):
         ),
     ],
 )
-def test_problems_of_decoded_objects_name_the_field(written, field, what):
-    assert problems_of(pod_from, msgspec.convert(written, PodObject)) == [(field, what)]
+def test_problems_of_decoded_objects_name_the_field(written, field, message):
+    assert problems_of(pod_from, msgspec.convert(written, PodObject)) == [(field, message)]
 
 
 @given(pods())

@@ -6,10 +6,8 @@ dependencies are disabled. So all gates are listed, not only those that matter t
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 
-from alignup.align.errors import Problem
+from alignup.align.errors import Problem, ProblemKind
 from alignup.align.settings import FEATURE_GATES, FeatureGate, FeatureGates, FeatureStage
 
 _ALPHA = """
@@ -109,13 +107,11 @@ KUBELET_GATES: Mapping[str, FeatureGate] = {
 #: A required gate, and the gates that depend on it.
 _DEPENDENTS = {
     "ClusterTrustBundle": "ClusterTrustBundleProjection",
-    "DynamicResourceAllocation": """
-        DRAAdminAccess DRAConsumableCapacity DRADerivedAttributes DRADeviceBindingConditions
-        DRADeviceCompatibilityGroups DRADeviceTaints DRAExtendedResource DRAListTypeAttributes
-        DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevices DRAPartitionableDevicesType
-        DRAPrioritizedList DRAResourceClaimGranularStatusAuthorization DRAResourcePoolStatus DRASchedulerFilterTimeout
-        DRAWorkloadResourceClaims ResourceHealthStatus
-    """,
+    "DynamicResourceAllocation": """DRAAdminAccess DRAConsumableCapacity DRADerivedAttributes
+        DRADeviceBindingConditions DRADeviceCompatibilityGroups DRADeviceTaints DRAExtendedResource
+        DRAListTypeAttributes DRANodeAllocatableResources DRAOptionalNodeOperations DRAPartitionableDevices
+        DRAPartitionableDevicesType DRAPrioritizedList DRAResourceClaimGranularStatusAuthorization
+        DRAResourcePoolStatus DRASchedulerFilterTimeout DRAWorkloadResourceClaims ResourceHealthStatus""",
     "DRADeviceTaints": "DRADeviceTaintRules",
     "DRAConsumableCapacity": "DRAFractionalCapacityRange",
     "DeclarativeValidation": "DeclarativeValidationBeta DeclarativeValidationTakeover",
@@ -123,17 +119,14 @@ _DEPENDENTS = {
     "PLEGOnDemandRelist": "EventedPLEG",
     "GracefulNodeShutdown": "GracefulNodeShutdownBasedOnPodPriority WindowsGracefulNodeShutdown",
     "ImageVolume": "ImageVolumeWithDigest",
-    "InPlacePodVerticalScaling": """
-        InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingExclusiveCPUs
+    "InPlacePodVerticalScaling": """InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingExclusiveCPUs
         InPlacePodVerticalScalingExclusiveMemory InPlacePodVerticalScalingInitContainers
         InPlacePodVerticalScalingMemoryBackedVolumes InPlacePodVerticalScalingSchedulerPreemption
-        KubeletAllocatedPodsEndpoint
-    """,
+        KubeletAllocatedPodsEndpoint""",
     "MatchLabelKeysInPodTopologySpread": "MatchLabelKeysInPodTopologySpreadSelectorMerge",
-    "AtomicFIFO": """
-        NodeControllerLeaseCircuitBreaker StaleControllerConsistencyDaemonSet StaleControllerConsistencyHPA
-        StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet StaleControllerConsistencyStatefulSet
-    """,
+    "AtomicFIFO": """NodeControllerLeaseCircuitBreaker StaleControllerConsistencyDaemonSet
+        StaleControllerConsistencyHPA StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
+        StaleControllerConsistencyStatefulSet""",
     "UserNamespacesSupport": "ProcMountType UserNamespacesHostNetworkSupport",
     "ResourceHealthStatus": "ResourceHealthStatusMessage",
     "ContainerRestartRules": "RestartAllContainersOnContainerExits",
@@ -141,21 +134,16 @@ _DEPENDENTS = {
     "APIServerIdentity": "StorageVersionAPI UnknownVersionInteroperabilityProxy",
     "DRAPartitionableDevices": "DRADeviceCompatibilityGroups DRAPartitionableDevicesType",
     "DRAResourceClaimDeviceStatus": "DRADeviceBindingConditions DRAResourceClaimGranularStatusAuthorization",
-    "GenericWorkload": """
-        CompositePodGroup DRAWorkloadResourceClaims PodGroupPreemptionPolicy TopologyAwareWorkloadScheduling
-        WorkloadWithJob
-    """,
-    "PodLevelResources": """
-        InPlacePodLevelResourcesVerticalScaling PodLevelResourceManagers PodLevelResourcesFixDefaulting
-        PodLevelResourcesFixKubeletQOSClass
-    """,
+    "GenericWorkload": """CompositePodGroup DRAWorkloadResourceClaims PodGroupPreemptionPolicy
+        TopologyAwareWorkloadScheduling WorkloadWithJob""",
+    "PodLevelResources": """InPlacePodLevelResourcesVerticalScaling PodLevelResourceManagers
+        PodLevelResourcesFixDefaulting PodLevelResourcesFixKubeletQOSClass""",
     "DRAResourcePoolStatus": "DRAPartitionableDevicesType",
     "TopologyAwareWorkloadScheduling": "CompositePodGroup",
-    "NodeDeclaredFeatures": """
-        DRAOptionalNodeOperations ExtendWebSocketsToKubelet H2CContainerProbe InPlacePodLevelResourcesVerticalScaling
-        InPlacePodVerticalScalingInitContainers InPlacePodVerticalScalingMemoryBackedVolumes
-        RestartAllContainersOnContainerExits UserNamespacesHostNetworkSupport
-    """,
+    "NodeDeclaredFeatures": """DRAOptionalNodeOperations ExtendWebSocketsToKubelet H2CContainerProbe
+        InPlacePodLevelResourcesVerticalScaling InPlacePodVerticalScalingInitContainers
+        InPlacePodVerticalScalingMemoryBackedVolumes RestartAllContainersOnContainerExits
+        UserNamespacesHostNetworkSupport""",
 }
 #: Gate → the gates that it requires, in the kubelet's order.
 DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
@@ -166,21 +154,7 @@ DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
 _ALL = {"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA}
 
 
-class GateFault(StrEnum):
-    UNKNOWN = "unknown"
-    LOCKED = "locked"
-    DEPENDENCY = "dependency"
-
-
-@dataclass(frozen=True)
-class GateProblem(Problem):
-    """A feature gate with which the kubelet does not start."""
-
-    gate: str
-    fault: GateFault
-
-
-def problems(chosen: Mapping[str, bool]) -> tuple[GateProblem, ...]:
+def problems(chosen: Mapping[str, bool]) -> tuple[Problem, ...]:
     """Return the kubelet's errors about the gates *chosen* in a file; of several it reports random ones."""
     if not chosen:
         return ()
@@ -188,28 +162,25 @@ def problems(chosen: Mapping[str, bool]) -> tuple[GateProblem, ...]:
         return rejected
     unmet = {name: [need for need in needs if not is_enabled(need, chosen)] for name, needs in DEPENDENCIES.items()}
     return tuple(
-        GateProblem(
-            f"featureGates[{name}]",
-            f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]",
-            name,
-            GateFault.DEPENDENCY,
+        Problem(
+            f"featureGates[{name}]", f"{name} is enabled, but depends on features that are disabled: [{' '.join(off)}]"
         )
         for name, off in unmet.items()
         if off and is_enabled(name, chosen)
     )
 
 
-def unsettable(chosen: Mapping[str, bool]) -> Iterator[GateProblem]:
+def unsettable(chosen: Mapping[str, bool]) -> Iterator[Problem]:
     """Yield the problems of the gates that do not exist, or that are locked to another value."""
     for name, on in sorted(chosen.items()):
         field = f"featureGates[{name}]"
         gate = KUBELET_GATES.get(name)
         if gate is None and name not in _ALL:
-            yield GateProblem(field, f"unrecognized feature gate: {name}", name, GateFault.UNKNOWN)
+            yield Problem(field, f"unrecognized feature gate: {name}", ProblemKind.UNKNOWN_GATE)
         if gate and gate.locked and on is not gate.default:
             fixed = str(gate.default).lower()
-            what = f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {fixed}"
-            yield GateProblem(field, what, name, GateFault.LOCKED)
+            message = f"cannot set feature gate {name} to {str(on).lower()}, feature is locked to {fixed}"
+            yield Problem(field, message, ProblemKind.LOCKED_GATE)
 
 
 def resolve(chosen: Mapping[str, bool]) -> FeatureGates:

@@ -77,7 +77,7 @@ class ConfigurationText:
 
     def read(self) -> Configuration:
         """Return the configuration with defaults; :class:`ConfigurationError` if the kubelet would reject it."""
-        return read_document(self.document, name=self.name)
+        return read_document(self.parsed or self.document, name=self.name)
 
     def override(self, changes: Sequence[str]) -> "ConfigurationText":
         """Apply ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*; ``ParseError`` for an unknown field."""
@@ -135,8 +135,8 @@ def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText
     notes = []
     gates = fields.get("featureGates")
     if isinstance(gates, Mapping) and all(isinstance(on, bool) for on in gates.values()):
-        unsettable = {problem.gate: problem for problem in feature_gates.unsettable(gates)}
-        fields["featureGates"] = {gate: on for gate, on in gates.items() if gate not in unsettable}
+        unsettable = {problem.field: problem for problem in feature_gates.unsettable(gates)}
+        fields["featureGates"] = {gate: on for gate, on in gates.items() if f"featureGates[{gate}]" not in unsettable}
         notes = [
             f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.what}"
             for problem in unsettable.values()
@@ -186,8 +186,8 @@ def _openshift(value: Mapping[str, Any], name: str) -> ConfigurationText:
     return ConfigurationText.of({**_TYPE, **inner.fields}, f"{name}, spec.kubeletConfig", notes)
 
 
-def _error(path: str, what: str, name: str) -> ConfigurationError:
-    return ConfigurationError([Problem(path, what)], stage=StartupStage.LOAD, source=name)
+def _error(path: str, message: str, name: str) -> ConfigurationError:
+    return ConfigurationError([Problem(path, message)], stage=StartupStage.LOAD, source=name)
 
 
 def _parse_as_kubelet(text: bytes, name: str, parsed: tuple[ParsedDocument, ...] | None = None) -> ConfigurationText:
@@ -196,12 +196,6 @@ def _parse_as_kubelet(text: bytes, name: str, parsed: tuple[ParsedDocument, ...]
         return ConfigurationText(text, name, parsed=first_document(text, name=name, parsed=parsed))
     except ConfigurationError:
         return ConfigurationText(text, name)
-
-
-@dataclass(frozen=True, slots=True)
-class DropIn:
-    name: str  #: of the file
-    fields: Mapping[str, Any]
 
 
 def find_drop_ins(directory: Path) -> tuple[Path, ...]:
@@ -215,7 +209,7 @@ def find_drop_ins(directory: Path) -> tuple[Path, ...]:
     return tuple(files)
 
 
-def parse_drop_in(text: bytes, *, name: str) -> DropIn:
+def parse_drop_in(text: bytes, *, name: str) -> ConfigurationText:
     """Parse a drop-in file; :class:`ConfigurationError` if the kubelet would reject it before it merges anything."""
     document = first_document(text, name=name)
     top = ObjectReader.of(document.value)
@@ -226,10 +220,12 @@ def parse_drop_in(text: bytes, *, name: str) -> DropIn:
         problems.append(Problem(key.key, f"{where}duplicate key, which the kubelet rejects in a drop-in"))
     if problems:
         raise ConfigurationError(problems, stage=StartupStage.LOAD, source=name)
-    return DropIn(name, {key: value for key, value in top.fields.items() if key not in {"kind", "apiVersion"}})
+    return ConfigurationText(text, name, parsed=document)
 
 
-def merge_drop_ins(base: ConfigurationText | None, drop_ins: Sequence[DropIn], *, directory: str) -> ConfigurationText:
+def merge_drop_ins(
+    base: ConfigurationText | None, drop_ins: Sequence[ConfigurationText], *, directory: str
+) -> ConfigurationText:
     """Merge *drop_ins* of *directory* in order into *base*, the kubelet's first file.
 
     :class:`ConfigurationError` if *base* cannot be loaded. Invalid fields of drop-ins are found when the result is
@@ -244,16 +240,16 @@ def merge_drop_ins(base: ConfigurationText | None, drop_ins: Sequence[DropIn], *
         document = _encoded(base, loaded)
         _record(origins, document, base.name)
     for drop_in in drop_ins:
-        document = _patched(document, drop_in.fields)
-        _record(origins, drop_in.fields, drop_in.name)
-        if drop_in.fields.get(_MERGE_EVICTION) is not None:
+        patch = {key: value for key, value in drop_in.document.value.items() if key not in _TYPE}
+        document = _patched(document, patch)
+        _record(origins, patch, drop_in.name)
+        if patch.get(_MERGE_EVICTION) is not None:
             notes.append(f"{drop_in.name}: {_MERGE_EVICTION} has no effect in a drop-in")
-        for name in drop_in.fields:
-            known = _FOLDED.get(name.lower())
-            if name not in FIELDS and known is None:
-                notes.append(f"{drop_in.name}: the kubelet ignores unknown field {quote(name[:200])}")
-            elif name not in FIELDS:
+        for name in (name for name in patch if name not in FIELDS):
+            if known := _FOLDED.get(name.lower()):
                 notes.append(f"{drop_in.name}: the case of names does not matter in drop-ins: {quote(name)} is {known}")
+            else:
+                notes.append(f"{drop_in.name}: the kubelet ignores unknown field {quote(name[:200])}")
     merged = {name: value for name, value in _fold_names(document).items() if name in FIELDS and value is not None}
     merged.pop(_MERGE_EVICTION, None)
     name = f"{base.name} with the drop-ins of {directory}" if base else f"the drop-ins of {directory}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import quote
-from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem
+from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
 from alignup.align.settings import FEATURE_GATES, Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
@@ -85,8 +85,8 @@ def read_document(document: ParsedDocument, *, name: str) -> Configuration:
         )
     )
     memory = dict.fromkeys(reserved_memory.reservation_problems(configuration.reserved_memory))
-    problems = [Problem(field, f"invalid configuration: {what}") for field, what in invalid]
-    problems += [Problem("reservedMemory", what) for what in memory]
+    problems = [Problem(field, f"invalid configuration: {message}") for field, message in invalid]
+    problems += [Problem("reservedMemory", message) for message in memory]
     if problems:
         raise ConfigurationError(problems, stage=StartupStage.VALIDATION, source=name)
     return configuration
@@ -101,7 +101,8 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
     used = {field: value for field, value in read.items() if field in USED_FIELDS}
     if problems := feature_gates.problems(used.get("featureGates", {})):
         # Unknown gates were most often removed since.
-        gates = [problem.gate for problem in problems if problem.fault is feature_gates.GateFault.UNKNOWN]
+        unknown = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
+        gates = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
         advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
     for field in _DEFAULT_IF_ZERO:
@@ -129,8 +130,8 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
     *parsed* has the documents of the text, if it is parsed already.
     """
     if not text:
-        what = f"kubelet config file {quote(name)} was empty"
-        raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name)
+        message = f"kubelet config file {quote(name)} was empty"
+        raise ConfigurationError([Problem("", message)], stage=StartupStage.LOAD, source=name)
     is_json = text.lstrip()[:1] in ("{", b"{")
     try:
         parsed = _readable_documents(text) if parsed is None else parsed
@@ -138,12 +139,14 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
             # The kubelet does not fall back to YAML.
             json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
     except (ParseError, ValueError) as error:
-        what = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
-        raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name) from None
+        message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
+        own_limit = isinstance(error, DocumentError) and error.own_limit
+        problem = Problem("", message, ProblemKind.OWN_LIMIT if own_limit else ProblemKind.OTHER)
+        raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
     if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
         shown = text if isinstance(text, str) else text.decode(errors="replace")
-        what = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
-        raise ConfigurationError([Problem("kind", what)], stage=StartupStage.LOAD, source=name)
+        message = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
+        raise ConfigurationError([Problem("kind", message)], stage=StartupStage.LOAD, source=name)
     return parsed[0]
 
 
@@ -206,8 +209,8 @@ def has_type(top: ObjectReader) -> bool:
     elif not version:
         top.error("apiVersion", f"is missing: set apiVersion: {VERSION}")
     elif (kind, version) != (KIND, VERSION):
-        what = f"no kind {quote(kind)} is registered for version {quote(version)}; use {KIND} of {VERSION}"
-        top.error("kind" if kind != KIND else "apiVersion", what)
+        message = f"no kind {quote(kind)} is registered for version {quote(version)}; use {KIND} of {VERSION}"
+        top.error("kind" if kind != KIND else "apiVersion", message)
     return not top.diagnostics.problems
 
 
@@ -244,11 +247,11 @@ def _field_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
             yield field, f"{field} ({flag}) {number} must not be a negative number"
     policy, scope = configuration.topology_manager_policy, configuration.topology_manager_scope
     if policy not in set(Policy):
-        what = f"(--topology-manager-policy) {quote(policy)} must be one of: [{' '.join(map(quote, Policy))}]"
-        yield "topologyManagerPolicy", f"topologyManagerPolicy {what}"
+        message = f"(--topology-manager-policy) {quote(policy)} must be one of: [{' '.join(map(quote, Policy))}]"
+        yield "topologyManagerPolicy", f"topologyManagerPolicy {message}"
     if scope not in set(Scope):
-        what = f"(--topology-manager-scope) {quote(scope)} must be one of: {', or '.join(map(quote, Scope))}"
-        yield "topologyManagerScope", f"topologyManagerScope {what}"
+        message = f"(--topology-manager-scope) {quote(scope)} must be one of: {', or '.join(map(quote, Scope))}"
+        yield "topologyManagerScope", f"topologyManagerScope {message}"
 
 
 def _enforcement_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -265,8 +268,8 @@ def _enforcement_problems(configuration: Configuration) -> Iterator[tuple[str, s
         elif name != _NONE:
             yield _ENFORCE, f"option {quote(name)} specified for {_ENFORCE_FLAG}. Valid options are {_OPTIONS}"
         elif len(chosen) > 1:
-            what = f"may not contain additional enforcements when {quote(_NONE)} is specified"
-            yield _ENFORCE, f"{_ENFORCE_FLAG} {what}"
+            message = f"may not contain additional enforcements when {quote(_NONE)} is specified"
+            yield _ENFORCE, f"{_ENFORCE_FLAG} {message}"
 
 
 def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -278,8 +281,8 @@ def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, st
             either = " or ".join(map(quote, names))
             yield field, f"{field} ({flag}) must be specified when {either} included in {_ENFORCE_FLAG}"
     if not configuration.cgroups_per_qos:
-        what = f"(--cgroups-per-qos) must be set to true when {quote(name)} contained in {_ENFORCE_FLAG}"
-        yield "cgroupsPerQOS", f"cgroupsPerQOS {what}"
+        message = f"(--cgroups-per-qos) must be set to true when {quote(name)} contained in {_ENFORCE_FLAG}"
+        yield "cgroupsPerQOS", f"cgroupsPerQOS {message}"
 
 
 def _reserved_cpu_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:

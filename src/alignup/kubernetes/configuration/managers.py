@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.provider import CpuProvider
-from alignup.align.errors import ConfigurationError, Problem, QuantityError, SettingsError
+from alignup.align.errors import ConfigurationError, Problem, ProblemKind, QuantityError, SettingsError
 from alignup.align.fit import PODS
 from alignup.align.host import Settings
 from alignup.align.machine import KubeletView, Machine
@@ -182,7 +182,8 @@ def _manager_error(
     configuration: Configuration,
     advice: str | None = None,
 ) -> ConfigurationError:
-    problems = [Problem(field, str(error))]
+    kind = ProblemKind.OWN_LIMIT if isinstance(error, QuantityError) else ProblemKind.OTHER  # amounts far apart
+    problems = [Problem(field, str(error), kind)]
     rejection = ConfigurationError(problems, stage=stage, source=configuration.source, advice=advice)
     rejection.manager = stage.removesuffix("_manager")
     return rejection

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, quote
-from alignup.align.errors import ConfigurationError, Problem, QuantityError
+from alignup.align.errors import ConfigurationError, Problem, ProblemKind, QuantityError
 from alignup.align.machine import KubeletView, Machine, hugepages_resource
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Amounts
@@ -251,7 +251,7 @@ def _adding(configuration: Configuration, stage: StartupStage = StartupStage.SYS
     try:
         yield
     except QuantityError as error:
-        problems = [Problem("systemReserved", str(error))]
+        problems = [Problem("systemReserved", str(error), ProblemKind.OWN_LIMIT)]
         raise ConfigurationError(problems, stage=stage, source=configuration.source) from None
 
 

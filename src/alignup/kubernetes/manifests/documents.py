@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import yaml
 
 from alignup.align.bits import quote
-from alignup.align.errors import OWN_LIMIT, DocumentError
+from alignup.align.errors import DocumentError
 from alignup.kubernetes.manifests import yaml_scalars
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral, Scalar, ScalarError
 
@@ -67,12 +67,12 @@ def read(text: str | bytes) -> tuple[ParsedDocument, ...]:
     text = _decode(text)
     start = text.lstrip()
     if not start.startswith("{"):
-        return tuple(_parse_yaml(text))
+        return _Composer(text).documents()
     try:
         return tuple(_parse_json(text))
     except _NotJsonError as error:
         try:
-            return tuple(_parse_yaml(text))
+            return _Composer(text).documents()
         except DocumentError as other:
             raise (error if start[1:].lstrip().startswith('"') else other) from None
 
@@ -106,7 +106,7 @@ class _NotJsonError(DocumentError):
 def _decode(text: str | bytes) -> str:
     """*text* from UTF-8, or UTF-16 if there is a byte order mark."""
     if len(text) > MAX_BYTES:
-        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file {OWN_LIMIT}", line=1)
+        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file", line=1, own_limit=True)
     try:
         if isinstance(text, str):
             text.encode()
@@ -121,26 +121,6 @@ def _decode(text: str | bytes) -> str:
         line = error.object.count("\n", 0, error.start) + 1
         raise DocumentError("unpaired surrogate, which UTF-8 cannot encode", line=line) from None
     return text.removeprefix("\ufeff")
-
-
-def _parse_yaml(text: str) -> Iterator[ParsedDocument]:
-    if text.count("%TAG") > _MAX_DIRECTIVES:
-        raise DocumentError(f"more than {_MAX_DIRECTIVES} directives {OWN_LIMIT}", line=1)
-    composer = _Composer(text)
-    try:
-        yield from composer.documents()
-    except ScalarError as error:
-        raise composer.error(str(error)) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        what, line = _describe(error, text), mark.line + 1 if mark else 1
-        raise DocumentError(what, line=line, document=composer.current) from None
-    except yaml.reader.ReaderError as error:
-        line = text.encode()[: error.position].count(b"\n") + 1
-        what = f"character {error.character:#x} is not allowed in YAML"
-        raise DocumentError(what, line=line, document=composer.current) from None
-    except UnicodeDecodeError as error:
-        raise DocumentError(f"not valid UTF-8: {error.reason}", line=1, document=composer.current) from None
 
 
 def _describe(error: yaml.MarkedYAMLError, text: str) -> str:
@@ -166,8 +146,11 @@ class _Composer:
     """Builds documents from the events of a YAML parser."""
 
     def __init__(self, text: str) -> None:
+        if text.count("%TAG") > _MAX_DIRECTIVES:
+            raise DocumentError(f"more than {_MAX_DIRECTIVES} directives", line=1, own_limit=True)
+        self._text = text
         self._get_event = YAML_LOADER(text).get_event
-        self._event: Any = None  #: the last one
+        self._line = 1  #: of the last event
         self._number = 0
         self._inside = False  #: a document
         self._nodes = 0
@@ -183,31 +166,43 @@ class _Composer:
     def current(self) -> int:
         return self._number if self._inside else self._number + 1
 
-    def error(self, what: str) -> DocumentError:
-        return DocumentError(what, line=self._line(), document=self.current)
+    def error(self, message: str, *, own_limit: bool = False) -> DocumentError:
+        return DocumentError(message, line=self._line, document=self.current, own_limit=own_limit)
 
-    def documents(self) -> Iterator[ParsedDocument]:
-        self._next()  # the start of the stream
-        while type(self._next()) is yaml.DocumentStartEvent:
-            line = self._line()
-            self._number += 1
-            if self._number > MAX_DOCUMENTS:
-                raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}")
-            self._inside = True
-            self._anchors, self._repeated, self._lines = {}, [], {}
-            value = self._value(self._next(), 0)
-            self._next()  # the end of the document
-            self._inside = False
-            if value is not None:
-                yield ParsedDocument(self._number, line, value, tuple(self._repeated), self._lines)
+    def documents(self) -> tuple[ParsedDocument, ...]:
+        documents = []
+        try:
+            self._next()  # the start of the stream
+            while type(self._next()) is yaml.DocumentStartEvent:
+                line = self._line
+                self._number += 1
+                if self._number > MAX_DOCUMENTS:
+                    raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file", own_limit=True)
+                self._inside = True
+                self._anchors, self._repeated, self._lines = {}, [], {}
+                value = self._value(self._next(), 0)
+                self._next()  # the end of the document
+                self._inside = False
+                if value is not None:
+                    documents.append(ParsedDocument(self._number, line, value, tuple(self._repeated), self._lines))
+        except ScalarError as error:
+            raise self.error(str(error)) from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            self._line = mark.line + 1 if mark else 1
+            raise self.error(_describe(error, self._text)) from None
+        except yaml.reader.ReaderError as error:
+            self._line = self._text.encode()[: error.position].count(b"\n") + 1
+            raise self.error(f"character {error.character:#x} is not allowed in YAML") from None
+        except UnicodeDecodeError as error:
+            self._line = 1
+            raise self.error(f"not valid UTF-8: {error.reason}") from None
+        return tuple(documents)
 
     def _next(self) -> Any:  # noqa: ANN401 - any event
-        self._event = event = self._get_event()
+        event = self._get_event()
+        self._line = event.start_mark.line + 1
         return event
-
-    def _line(self) -> int:
-        """Return the line of the last event."""
-        return self._event.start_mark.line + 1 if self._event.start_mark else 0
 
     def _value(self, event: Any, level: int) -> Any:  # noqa: ANN401 - any event, any value
         """Return the value that begins at *event*, inside *level* lists and objects."""
@@ -252,7 +247,7 @@ class _Composer:
             while type(event := self._next()) is not yaml.SequenceEndEvent:
                 value.append(self._value(event, level))
         else:
-            self._lines[id(value)] = self._line()
+            self._lines[id(value)] = self._line
             self._fill_object(value, level)
         if anchor is not None:
             anchor.nodes, anchor.depth = self._nodes - before, self._deepest - level + 1
@@ -267,7 +262,7 @@ class _Composer:
                 self._merge(value, merged, level)
                 continue
             if key in value and key not in merged:
-                self._repeated.append(DuplicateKey(self._line(), key))
+                self._repeated.append(DuplicateKey(self._line, key))
             value[key] = self._value(self._next(), level)
 
     def _merge(self, value: dict[str, Any], merged: set[str], level: int) -> None:
@@ -310,15 +305,16 @@ class _Composer:
         self._nodes += nodes
         self._deepest = max(self._deepest, level)
         if level > MAX_DEPTH:
-            raise self.error(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}")
+            raise self.error(f"nested more than {MAX_DEPTH} levels deep", own_limit=True)
         if self._nodes > MAX_NODES:
-            what = f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON {OWN_LIMIT}"
-            raise self.error(what)
+            message = f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON"
+            raise self.error(message, own_limit=True)
 
 
 def _parse_json(text: str) -> Iterator[ParsedDocument]:
     if sum(map(text.count, ",:[{")) > MAX_MARKS:
-        raise DocumentError(f"more than {MAX_MARKS:,} commas, colons and brackets: split the file {OWN_LIMIT}", line=1)
+        message = f"more than {MAX_MARKS:,} commas, colons and brackets: split the file"
+        raise DocumentError(message, line=1, own_limit=True)
     if "\\u" in text:
         # Kubernetes replaces unpaired surrogates as well; they could not even be printed.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
@@ -330,8 +326,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         start, count = match.start(), count + 1
         line += text.count("\n", end, start)
         if count > MAX_DOCUMENTS:
-            what = f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}"
-            raise DocumentError(what, line=line, document=count)
+            message = f"more than {MAX_DOCUMENTS:,} documents: split the file"
+            raise DocumentError(message, line=line, document=count, own_limit=True)
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(value, text, start, end)
@@ -350,7 +346,8 @@ def _decode_json(decoder: json.JSONDecoder, text: str, start: int, *, line: int,
     else:
         too_deep = sum(1 for _ in islice(_levels(value), MAX_DEPTH + 1)) > MAX_DEPTH
     if too_deep:
-        raise DocumentError(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}", line=line, document=document)
+        message = f"nested more than {MAX_DEPTH} levels deep"
+        raise DocumentError(message, line=line, document=document, own_limit=True)
     return value, end
 
 
@@ -364,22 +361,22 @@ def _levels(value: object) -> Iterator[list[Any]]:
 
 
 def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]:
-    found: list[str] = []
+    repeated: list[str] = []
     # Text written as usual has one colon after a quote for each key; only other text is decoded again.
     keys = sum(len(part) for level in _levels(value) for part in level if isinstance(part, dict))
     colons = text.count('":', start, end) - text.count('\\":', start, end)
     if keys == colons and not _UNUSUAL_KEY.search(text, start, end):
-        return found
+        return repeated
 
     def note(pairs: list[tuple[str, object]]) -> None:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                found.append(key)
+                repeated.append(key)
             seen.add(key)
 
     json.loads(text[start:end], object_pairs_hook=note, parse_int=str)
-    return found
+    return repeated
 
 
 def reject_constant(name: str) -> NoReturn:

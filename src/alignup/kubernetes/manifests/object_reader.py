@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args, get_origin
 import msgspec
 
 from alignup.align.bits import quote
-from alignup.align.errors import Problem, QuantityError
+from alignup.align.errors import Problem, ProblemKind, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
@@ -26,11 +26,12 @@ _FieldReader = Callable[["ObjectReader", str], Any]
 
 #: White space that JSON strings can hold unescaped: Kubernetes trims a quantity before it decodes escapes.
 UNESCAPED_SPACE = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_STRING = "a string"
 _MAX_INT_BITS = 2_000  # Python does not print much longer integers
 _TYPE_NAMES: tuple[tuple[Any, str], ...] = (
     (bool, "true or false"),
     ((NumberLiteral, int, float), "a number"),
-    (str, "a string"),
+    (str, _STRING),
     (Mapping, "an object"),
     ((list, tuple), "a list"),
 )
@@ -70,7 +71,7 @@ class ObjectReader:
         value = self.fields.get(name)
         if value is None:
             return default
-        return (value if type(value) is str else self._wrong(name, "a string", "")) or default
+        return (value if type(value) is str else self._wrong(name, _STRING, "")) or default
 
     def required(self, name: str) -> str:
         text = self.text(name)
@@ -130,8 +131,9 @@ class ObjectReader:
 
     def read_struct(self, type_: type[_Struct]) -> _Struct:
         """Return the object as a struct, with the fields that it has there."""
-        readers = _field_readers(type_)
-        return type_(**{attribute: read(self, name) for attribute, name, read in readers if self.has(name)})
+        readers, fields = _field_readers(type_), self.fields
+        present = [reader for reader in readers if fields.get(reader[1]) is not None]
+        return type_(**{attribute: read(self, name) for attribute, name, read in present})
 
     def quantities(self, name: str) -> Amounts:
         amounts = {}
@@ -139,7 +141,7 @@ class ObjectReader:
             try:
                 amounts[key] = parse_amount(value)
             except QuantityError as error:
-                self.error(f"{name}[{key}]", str(error))
+                self.error(f"{name}[{key}]", str(error), ProblemKind.QUANTITY)
         return amounts
 
     def mapping(self, name: str) -> Mapping[str, Any]:
@@ -173,15 +175,16 @@ class ObjectReader:
         entries = ObjectReader(self.diagnostics, self.path, {f"{name}[{key}]": item for key, item in values.items()})
         return {key: read(entries, f"{name}[{key}]") for key in values}
 
-    def error(self, name: str, what: str) -> None:
-        self.diagnostics.add(Problem(self.path_of(name), what))
+    def error(self, name: str, message: str, kind: ProblemKind = ProblemKind.OTHER) -> None:
+        self.diagnostics.add(Problem(self.path_of(name), message, kind))
 
     def faults(self, name: str, text: str, faults: Iterable[str]) -> None:
         for fault in faults:
             self.error(name, f"Invalid value: {quote(text)}: {fault}")
 
     def _wrong(self, name: str, expected: str, instead: _T) -> _T:
-        self.error(name, f"must be {expected}, not {type_of(self.fields.get(name))}")
+        kind = ProblemKind.NOT_A_STRING if expected == _STRING else ProblemKind.OTHER_TYPE
+        self.error(name, f"must be {expected}, not {type_of(self.fields.get(name))}", kind)
         return instead
 
 
@@ -198,7 +201,7 @@ def _reader_of(type_: Any) -> "_FieldReader":  # noqa: ANN401 - any type of a fi
         case origin, (element, _) if origin is tuple:
             return partial(ObjectReader.list_of, read=_reader_of(element))
         case origin, (_, element) if origin is dict:
-            return ObjectReader.string_map if element is str else ObjectReader.quantities
+            return partial(ObjectReader.map_of, read=ObjectReader.text) if element is str else ObjectReader.quantities
         case typing.Annotated, _:
             return ObjectReader.integer
     return ObjectReader.text if type_ is str else lambda reader, name: reader.child(name).read_struct(type_)

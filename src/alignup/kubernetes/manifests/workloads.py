@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from alignup.align.bits import quote
-from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem
+from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem, ProblemKind
 from alignup.align.workload import Pod, names, validation
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
@@ -33,6 +33,7 @@ from alignup.picture.text_format import pluralize
 MAX_REPLICAS = 100_000  #: of one workload
 SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory
 
+_SHOW_VALUE = {ProblemKind.NOT_A_STRING, ProblemKind.OTHER_TYPE, ProblemKind.QUANTITY}
 _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
 _PATH_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
@@ -105,7 +106,7 @@ class ObjectLocation:
         """Return where this object, or the innermost object on the way to *field*, begins."""
         document = self.document
         line: int | None = document.line
-        for part in (self.part, *self.along(field)):
+        for part in (self.part, *(self.along(field) if field else ())):
             line = document.lines.get(id(part), line)
         if document.json:
             inner = find_line(document.json[document.start :], self.field(field)) if field else 0  # only for problems
@@ -290,7 +291,8 @@ class _Collector:
             self._report(top.diagnostics.problems, place)
         elif kind.endswith("List") and "items" in top.fields:
             items = top.list_of("items", lambda reader, name: reader.fields[name])
-            self._report(top.diagnostics.problems, place)
+            if top.diagnostics.problems:
+                self._report(top.diagnostics.problems, place)
             inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
             for index, item in enumerate(items):
                 self._add_object(replace(place, part=item, path=place.field(f"items[{index}]")), inherited)
@@ -408,11 +410,10 @@ class _Collector:
         for problem in problems:
             where = f"{place.source(problem.field)}{name and ', '}{name}"
             *_, value = None, *place.along(problem.field)
-            what = problem.what
-            if isinstance(value, str) and value:
-                shown = value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])
-                what += "" if shown in what else f" (got {shown})"
-            self.problems.append(LocatedProblem(where, Problem(place.field(problem.field), what)))
+            message = problem.what
+            if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
+                message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
+            self.problems.append(LocatedProblem(where, Problem(place.field(problem.field), message)))
 
 
 def _is_built_in(version: str) -> bool:
