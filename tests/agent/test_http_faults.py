@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from alignup.web.connections import ConnectionLimits
+from alignup.web.server import ConnectionLimits
 from alignup.web.server import ServerLimits
 from tests.agent.fake_backend import FakeBackend, manifest
 from tests.deadlines import SECONDS

@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from alignup.web import sockets
-from alignup.web.connections import ConnectionLimits, ConnectionTable, peer_of
-from alignup.web.server import ServedConnection, ServerLimits, serve_app
+from alignup.web.connection import Connection
+from alignup.web.server import ConnectionLimits, ConnectionTable, ServerLimits, peer_of, serve_app
 from tests.agent.fake_backend import FakeBackend, app_of, manifest
 from tests.deadlines import SECONDS, until
 from tests.web.real_server import on_unix, send_raw
@@ -274,12 +274,12 @@ async def test_many_short_headers_are_refused(tmp_path):
 async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeypatch, request_):
     served = []
 
-    class Connection(ServedConnection):
+    class TracedConnection(Connection):
         def __init__(self, *positional, **named):
             super().__init__(*positional, **named)
             served.append(weakref.ref(self))
 
-    monkeypatch.setattr("alignup.web.server.ServedConnection", Connection)
+    monkeypatch.setattr("alignup.web.server.Connection", TracedConnection)
     path = tmp_path / "api.sock"
     gc.disable()
     try:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from alignup.web import sockets
-from alignup.web.connections import ConnectionLimits
+from alignup.web.server import ConnectionLimits
 from alignup.web.server import ServerLimits, serve_app
 from alignup.web.tls import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from alignup.align.errors import ListenError
-from alignup.web import server, sockets
-from alignup.web.connections import ConnectionLimits, has_hung_up
-from alignup.web.server import ServerLimits, serve_app
+from alignup.web import connection, sockets
+from alignup.web.connection import has_hung_up
+from alignup.web.server import ConnectionLimits, ServerLimits, serve_app
 from alignup.web.tls import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import EXPIRED, ca_file, install
@@ -161,7 +161,7 @@ async def test_a_client_that_stays_while_a_request_waits_is_served(tmp_path, mon
         checks.append(has_hung_up(descriptor))
         return checks[-1]
 
-    monkeypatch.setattr(server, "has_hung_up", check)
+    monkeypatch.setattr(connection, "has_hung_up", check)
     agent = FakeBackend()
     async with waiting_requests(tmp_path, agent) as (reader, _):
         await until(lambda: len(checks) > 2)

@@ -30,7 +30,7 @@ from alignup.align.workload import Pod
 from alignup.documents import api
 from alignup.web import endpoint, responses
 from alignup.web.access import AccessRules
-from alignup.web.connections import ConnectionLimits
+from alignup.web.server import ConnectionLimits
 from alignup.web.endpoint import Handler, ParameterValues, ReadJsonPod, ReadPod
 from alignup.web.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items, gather_items
 from alignup.web.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response

@@ -14,7 +14,7 @@ from alignup.align.errors import ParseError
 from alignup.web import responses
 from alignup.web.endpoint import receive_body
 from alignup.web.responses import ProblemError
-from alignup.web.server import CONNECTION, ServedConnection
+from alignup.web.connection import CONNECTION, Connection
 
 MAX_REVIEW_BYTES = 8 << 20  #: an object of the API server has at most 3 MiB
 _SECONDS = 10.0  #: for a review to arrive
@@ -33,7 +33,7 @@ def webhook_app(path: str, answer: Callable[[bytes], bytes]) -> Starlette:
             return PlainTextResponse(f"not a review: {error}\n", status_code=400)
         except ProblemError as problem:
             return problem.response()
-        connection: ServedConnection | None = request.scope.get(CONNECTION)
+        connection: Connection | None = request.scope.get(CONNECTION)
         if connection is not None:
             connection.authenticate()  # the API server keeps its connections open
         return Response(answered, media_type=responses.JSON)

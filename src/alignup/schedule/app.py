@@ -22,7 +22,7 @@ from alignup.schedule.pages.predictions import PredictionHistory
 from alignup.web.endpoint import receive_body
 from alignup.web.health import health_routes
 from alignup.web.responses import JSON, RETRY_SOON, ProblemError, json_response
-from alignup.web.server import CONNECTION, ServedConnection
+from alignup.web.connection import CONNECTION, Connection
 
 EXTENDER = "/v1/extender"  #: the path that kube-scheduler's urlPrefix ends with
 VERBS = ("filter", "prioritize", "bind", "preempt")
@@ -186,7 +186,7 @@ async def _respond(backend: ScheduleBackend, verb: str, request: Request, max_bo
 
 
 def _authenticate(request: Request) -> None:
-    connection: ServedConnection | None = request.scope.get(CONNECTION)
+    connection: Connection | None = request.scope.get(CONNECTION)
     if connection is not None and not connection.authenticate():
         raise ProblemError(503, "Too many connections.", headers=RETRY_SOON)
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from alignup.web import responses
 from alignup.web.responses import ProblemError
-from alignup.web.server import CONNECTION, ServedConnection
+from alignup.web.connection import CONNECTION, Connection
 from alignup.web.sessions import Sessions
 
 #: Methods that change nothing. A session of a browser allows only these: other sites can send forms in its name.
@@ -48,6 +48,6 @@ class AccessRules:
 
 def count_authenticated(request: Request) -> None:
     """Raise ``ProblemError`` if too many connections are authenticated already."""
-    connection: ServedConnection | None = request.scope.get(CONNECTION)  # None: not served on a socket
+    connection: Connection | None = request.scope.get(CONNECTION)  # None: not served on a socket
     if connection is not None and not connection.authenticate():
         raise ProblemError(503, "Too many connections.", headers=responses.RETRY_SOON | _CLOSE)

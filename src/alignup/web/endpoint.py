@@ -20,7 +20,6 @@ from alignup.align.workload import Pod
 from alignup.web import responses
 from alignup.web.access import AccessRules, count_authenticated
 from alignup.web.responses import ProblemError
-from alignup.web.server import CONNECTION, ServedConnection
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
 Handler = Callable[[Request, ParameterValues], Awaitable[ASGIApp]]
@@ -154,10 +153,7 @@ async def receive_body(
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length[:20]) > limit:
         raise _too_large(limit)
-    connection: ServedConnection | None = request.scope.get(CONNECTION)  # None: not served on a socket
     try:
-        if connection is not None and connection.has_received(request.scope):
-            return await _collect(request, limit)
         async with asyncio.timeout(seconds):
             return await _collect(request, limit)
     except TimeoutError:
