@@ -11,6 +11,7 @@ from typing import Any
 import httpx2
 import yaml
 
+from alignup.agent.api import AdmissionResult, AdmissionStatus, PodView
 from alignup.agent.app import Dependencies, RequestLimits, build_app
 from alignup.agent.metrics import Metrics
 from alignup.align import bits
@@ -24,21 +25,13 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import accept
-from alignup.documents.api import (
-    AdmissionResult,
-    AdmissionStatus,
-    DecisionQuery,
-    LogQuery,
-    PodView,
-    RuntimeStatus,
-    StoredDecision,
-)
 from alignup.documents.decisions import to_document
 from alignup.documents.run_status import ContainerRunStatus, PodRunStatus, timestamp
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.machines.synthetic import parse
-from alignup.web.event_bus import EventBus
+from alignup.store.history import DecisionQuery, StoredDecision
+from alignup.web.events import EventBus
 
 GPU = "example.com/gpu"
 START = 1_800_000_000.0

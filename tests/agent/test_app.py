@@ -8,8 +8,8 @@ import pytest
 
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
-from alignup.documents.api import BusyError, NotReadyError
 from alignup.picture import svg
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.fake_backend import GPU, FakeBackend, as_json, as_yaml, client_of, host, manifest
 from tests.deadlines import until
 

@@ -13,12 +13,11 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
-from alignup.documents.api import LedgerFullError
 from alignup.documents.run_status import PodRunStatus
 from alignup.kubernetes.podspec import PodManifest
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import NAME
-from alignup.web.responses import backend_problem
+from alignup.web.responses import LedgerFullError, backend_problem
 from tests.agent.plugin_rig import start_rig
 from tests.agent.states import ANY_DECISION, clock, empty_state
 from tests.align.hosts import host, pod

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.pod_record import same_workload
 from alignup.agent.recovery import RecoveryOptions, recover
@@ -14,7 +15,6 @@ from alignup.agent.state import EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align import bits
 from alignup.documents import codec
-from alignup.documents.api import AdmissionStatus
 from alignup.documents.checkpoints import TerminationRequest, upgrade_version_1
 from alignup.documents.run_status import ContainerRunStatus, PodRunStatus
 from alignup.kubernetes.podspec import PodManifest

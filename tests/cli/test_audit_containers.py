@@ -8,7 +8,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.cli.agent_client import AgentClient
-from alignup.documents.api import OrphanSandbox, RuntimeInfo, RuntimeStatus
+
 from alignup.run import cgroup, process
 from alignup.run.placement_audit import audit_containers
 from alignup.web.address import TcpAddress

@@ -10,7 +10,7 @@ import pytest
 
 from alignup.align.workload import Pod
 from alignup.cli.admit import pod_manifest
-from alignup.documents.api import AdmissionStatus
+from alignup.agent.api import AdmissionStatus
 from alignup.documents.run_status import ContainerRunStatus, PodRunStatus
 from alignup.kubernetes.podspec import PodManifest
 from tests.agent.fake_backend import FakeLog, run_of, running

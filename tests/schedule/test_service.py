@@ -13,8 +13,7 @@ from alignup.schedule.binder import NOT_LEADING, Binder
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiFault
 from alignup.web.server import serve_app
-from alignup.web.sockets import tcp_socket
-from alignup.web.tls import ServerCertificate
+from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod
 from tests.deadlines import until

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from alignup.agent.metrics import Metrics
-from alignup.documents.api import AdmissionStatus, OrphanSandbox, RuntimeInfo, RuntimeStatus
+from alignup.agent.api import AdmissionStatus
 from alignup.documents.run_status import ContainerRunStatus, timestamp
 from tests.agent.fake_backend import START, FakeBackend, client_of, host, manifest, run_of, running
 from tests.agent.test_app import described

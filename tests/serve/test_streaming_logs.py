@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from alignup.documents.api import NotReadyError
+from alignup.web.responses import NotReadyError
 from alignup.web.server import ServerLimits
 from tests.agent.fake_backend import FakeBackend, FakeLog, client_of, manifest, run_of, running
 from tests.agent.test_app import described

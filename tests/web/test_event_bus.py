@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.web import event_bus
-from alignup.web.event_bus import MISSED, EventBus
+from alignup.web.events import MISSED, EventBus
 from tests.deadlines import SECONDS
 
 pytestmark = pytest.mark.anyio

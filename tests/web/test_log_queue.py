@@ -6,7 +6,7 @@ import pty
 
 import pytest
 
-from alignup.web.log_queue import LogQueue
+from alignup.web.log import LogQueue
 from tests.deadlines import wait_for
 
 

@@ -13,7 +13,7 @@ from alignup.align.errors import ListenError
 from alignup.web import connection, sockets
 from alignup.web.connection import has_hung_up
 from alignup.web.server import ConnectionLimits, ServerLimits, serve_app
-from alignup.web.tls import ServerCertificate
+from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import EXPIRED, ca_file, install
 from tests.deadlines import SECONDS, until

@@ -35,7 +35,6 @@ from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
 from alignup.align.workload import validation
-from alignup.documents.api import BusyError, NotReadyError
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.manifests.workloads import Accept
 from alignup.store.checkpoint import CheckpointStore
@@ -43,12 +42,12 @@ from alignup.store.history import History
 from alignup.store.lock import lock
 from alignup.web import log as logs
 from alignup.web import server, sockets
-from alignup.web.access import AccessRules
+from alignup.web.access import AccessRules, Sessions
 from alignup.web.address import Address, TcpAddress
-from alignup.web.event_bus import EventBus
-from alignup.web.log_queue import LogQueue
-from alignup.web.sessions import Sessions
-from alignup.web.tls import ServerCertificate
+from alignup.web.events import EventBus
+from alignup.web.log import LogQueue
+from alignup.web.responses import BusyError, NotReadyError
+from alignup.web.sockets import ServerCertificate
 
 if TYPE_CHECKING:
     from alignup.agent.pods.runner import PodRunner

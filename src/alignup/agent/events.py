@@ -17,7 +17,7 @@ from alignup.agent.state import AgentEvent, EventKind
 from alignup.align.quick_dataclass import dataclass
 from alignup.documents.decisions import DecisionDocument, recent_documents
 from alignup.store.history import History
-from alignup.web.event_bus import EventBus
+from alignup.web.events import EventBus
 from alignup.web.log import log_event
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar, overload
 
+from alignup.agent.api import AdmissionResult, PodView
 from alignup.agent.devices import device_state
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.manifests.watcher import ManifestWatcher
@@ -18,24 +19,15 @@ from alignup.align.bits import quote
 from alignup.align.errors import PodError, Problem, StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
-from alignup.documents.api import (
-    AdmissionResult,
-    BusyError,
-    DecisionQuery,
-    LogQuery,
-    NotReadyError,
-    PodView,
-    RuntimeStatus,
-    StoredDecision,
-)
 from alignup.kubernetes.manifests import pod_json
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.pod import read_pod_text
 from alignup.kubernetes.manifests.workloads import Accept
 from alignup.kubernetes.podspec import manifest_of
 from alignup.kubernetes.podspec.types import Permission
-from alignup.store.history import History
-from alignup.web.event_bus import EventBus, Subscription
+from alignup.store.history import DecisionQuery, History, StoredDecision
+from alignup.web.events import EventBus, Subscription
+from alignup.web.responses import BusyError, NotReadyError
 
 if TYPE_CHECKING:
     from alignup.agent.pods.runner import PodRunner

@@ -6,6 +6,7 @@ from dataclasses import field
 from enum import StrEnum
 from itertools import chain, islice
 
+from alignup.agent.api import AdmissionStatus, PodView
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
 from alignup.agent.pod_record import API_SOURCE, PodRecord, RecordMap
 from alignup.agent.wait_queue import WaitQueue
@@ -14,7 +15,6 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
-from alignup.documents.api import AdmissionStatus, PodView
 
 
 class EventKind(StrEnum):

@@ -19,8 +19,7 @@ from alignup.gate.webhook_app import webhook_app
 from alignup.kubernetes.api import ApiClient
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.web.server import serve_app
-from alignup.web.sockets import tcp_socket
-from alignup.web.tls import ServerCertificate
+from alignup.web.sockets import ServerCertificate, tcp_socket
 
 WEBHOOK_PATH = "/v1/gate"
 

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from alignup.align.errors import PodError
-from alignup.documents.api import NotReadyError
 from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.gate.service import GateService, GateServiceOptions, gate_service
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
-from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
+from alignup.schedule.app import schedule_app
 from alignup.schedule.binder import Binder
 from alignup.schedule.disruption_budgets import POD_DISRUPTION_BUDGETS
 from alignup.schedule.explain import explain_pod
@@ -29,13 +28,14 @@ from alignup.schedule.extender_messages import (
     write_message,
 )
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.page_backend import LivePages
 from alignup.schedule.preemption import CHOOSES_VICTIMS, Preemption
 from alignup.schedule.wake_up import WakeUp
-from alignup.web.server import serve_app
-from alignup.web.sockets import tcp_socket
-from alignup.web.tls import ServerCertificate
-from alignup.web.until_signal import run_until_signal
+from alignup.web.metrics import health_app
+from alignup.web.responses import NotReadyError
+from alignup.web.server import run_until_signal, serve_app
+from alignup.web.sockets import ServerCertificate, tcp_socket
 
 SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
 END_SECONDS = 10.0  #: for bindings that are being written when the service ends
@@ -206,8 +206,9 @@ async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing |
         app = schedule_app(service, metrics, pages=pages, stopping=stopping)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
         if options.health is not None:
+            probe_app = health_app(metrics.registry, readiness=service.problems)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
-            await stack.enter_async_context(serve_app(health_app(service, metrics), probes, stopping=stopping))
+            await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping))
         _log.info("event=started listen=%s:%d", *listener.getsockname()[:2])
         await run_until_signal(service.run())
 

@@ -26,6 +26,7 @@ CLOSE_SECONDS = 2.0  #: for the last lines to be read
 _POLL_SECONDS = 1.0
 _WRITE_BYTES = 64 << 10  #: of the lines that are written at once
 
+
 @contextmanager
 def queued_stderr() -> Iterator["LogQueue"]:
     """Log to standard error inside the context, without ever blocking; yield the queue of the lines."""

@@ -1,23 +1,40 @@
-"""The bus that events come from: any number of subscribers, and each event is kept and encoded once for all of them.
+"""Events for any number of subscribers, and the server-sent events of an HTTP response.
 
-Publishing never waits. Subscribers are resumed in small groups with pauses in between, so that many of them delay other
-requests little; what is published meanwhile reaches them together.
+Each event is kept and encoded once for all subscribers. Publishing never waits. Subscribers are resumed in small groups
+with pauses in between, so that many of them delay other requests little; what is published meanwhile reaches them
+together. The server closes the connection of a client that does not read. A stream sends a comment when it is idle, so
+that both sides notice a dead connection.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from alignup.documents import codec
-from alignup.documents.api import PublishedEvent
-from alignup.documents.run_status import timestamp
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from alignup.documents import codec
+from alignup.web.responses import HEADERS, RETRY_LATER, ProblemError
+
+EVENT_STREAM = "text/event-stream"
 MISSED = "missed"  #: the kind of event that stands for dropped ones: ``{"count": 3}``
 _GROUP = 32  #: subscribers that are resumed at once
 _PAUSE_SECONDS = 0.0002  #: after each of them
+_OPENING = b": events from now on\nretry: 5000\n\n"
+_HEARTBEAT = b": still here\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedEvent:
+    id: int  #: increases by one, and restarts with the program
+    time: float  #: seconds since 1970
+    kind: str  #: of the agent: admitted, rejected, waiting, released, announced, …
+    document: Mapping[str, Any]
 
 
 class EventBus:
@@ -139,10 +156,74 @@ class Subscription:
 
 def encode_event(event: PublishedEvent) -> bytes:
     kind = "".join(event.kind.splitlines())
-    data = {"id": event.id, "time": timestamp(event.time), "kind": event.kind, "detail": event.document}
+    data = {"id": event.id, "time": codec.timestamp(event.time), "kind": event.kind, "detail": event.document}
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, kind.encode(), codec.encode(data))
 
 
 def _finish(waiter: asyncio.Future[bool], result: bool) -> None:  # noqa: FBT001 - a result
     if not waiter.done():
         waiter.set_result(result)
+
+
+EventSource = Callable[[], AbstractAsyncContextManager[Subscription]]
+
+
+class EventStreams:
+    """The event streams of a program, of which there are at most *limit* at a time.
+
+    Streams end when *stopping* is set. ``Last-Event-ID`` is ignored because events are not stored: after a reconnect,
+    clients list again what they show. *heartbeat* is how many seconds a stream is silent before it sends a comment.
+    """
+
+    def __init__(self, source: EventSource, *, limit: int, heartbeat: float, stopping: asyncio.Event) -> None:
+        self._source = source
+        self._limit = limit
+        self._heartbeat = heartbeat
+        self._stopping = stopping
+        self._open = 0
+
+    def response(self, request: Request) -> ASGIApp:
+        if request.method == "HEAD":
+            return Response(media_type=EVENT_STREAM, headers=HEADERS)
+        if self._open >= self._limit:
+            raise ProblemError(429, f"Too many event streams: the limit is {self._limit}.", headers=RETRY_LATER)
+        return self._send_events
+
+    async def _send_events(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        self._open += 1
+        await _send_start(send)
+        disconnected = asyncio.ensure_future(_disconnected(receive))
+        stopped = asyncio.ensure_future(self._stopping.wait())
+        try:
+            async with self._source() as subscription:
+                for end in (disconnected, stopped):
+                    end.add_done_callback(lambda _: subscription.resume())
+                await _send_chunk(send, _OPENING)
+                while not disconnected.done():
+                    stops = stopped.done()  # what is published before that is sent
+                    if chunk := subscription.take_text():
+                        await _send_chunk(send, chunk)
+                    elif stops:
+                        break
+                    elif not await subscription.wait(self._heartbeat):
+                        await _send_chunk(send, _HEARTBEAT)
+        finally:
+            self._open -= 1
+            disconnected.cancel()
+            stopped.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _send_start(send: Send) -> None:
+    fields = {"Content-Type": f"{EVENT_STREAM}; charset=utf-8", **HEADERS}
+    headers = [(name.lower().encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def _send_chunk(send: Send, chunk: bytes) -> None:
+    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

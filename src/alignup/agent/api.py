@@ -1,77 +1,49 @@
-"""The types of the agent's HTTP API.
+"""The types and JSON documents of the agent's HTTP API.
 
-The agent returns them and the server sends them, so they belong to neither. A response body and its OpenAPI schema both
-derive from one struct. Fields hold what JSON holds: Linux lists for sets, RFC 3339 for times.
+A response body and its OpenAPI schema both derive from one struct. Fields hold what JSON holds: Linux lists for sets,
+RFC 3339 for times.
 """
 
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
 from alignup.align.decision import Decision
-from alignup.align.quick_dataclass import dataclass
+from alignup.align.errors import ParseError
+from alignup.align.explain import sentences
 from alignup.align.workload import Pod, QoS
-from alignup.documents.codec import Document
-from alignup.documents.decisions import DecisionDocument, PlacementDocument, RejectionDocument
-from alignup.documents.run_status import PodGrants, PodRunStatus, Timestamp
+from alignup.documents import codec
+from alignup.documents.codec import Document, Timestamp
+from alignup.documents.decisions import (
+    DecisionDocument,
+    PlacementDocument,
+    RejectionDocument,
+    decision_document,
+    from_document,
+    placement_document,
+    recent_documents,
+    rejection_document,
+)
+from alignup.store.history import StoredDecision
+from alignup.web.responses import ProblemDocument
 
-Story = Annotated[list[str], Meta(description="The decision in sentences.")]
-
-
-class NotReadyError(Exception):
-    """The agent cannot decide now; the message gives the reason and a remedy."""
-
-
-class BusyError(Exception):
-    """A queue is full."""
-
-
-class LedgerFullError(BusyError):
-    """The checkpoint would be too large with another pod; pods must be released first."""
+#: container → resource → what the device plugin returned for the devices
+PodGrants = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Explanation = Annotated[list[str], Meta(description="The decision in sentences.")]
 
 
 class AdmissionStatus(StrEnum):
     ADMITTED = "admitted"
     WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released
-    FINISHED = "finished"  #: the pod ran to completion and holds no resources
-
-
-class OrphanSandbox(Document, frozen=True, kw_only=True):
-    """A sandbox of this agent that belongs to no known pod."""
-
-    id: str
-    pod: Annotated[str, Meta(description="namespace/name, from the labels of the sandbox.")]
-    uid: str
-    containers: tuple[str, ...] = ()
-    why: str
-
-
-class RuntimeInfo(Document, frozen=True, kw_only=True):
-    """The container runtime."""
-
-    name: str
-    version: str
-    endpoint: str = ""
-    ready: bool
-    network: Annotated[str, Meta(description="host: pods use the host network; cni: each pod has its own.")]
-    others: Annotated[int, Meta(description="Sandboxes that other clients created.")] = 0
-
-
-class RuntimeStatus(Document, frozen=True, kw_only=True):
-    """The container runtime and its orphan sandboxes."""
-
-    runtime: Annotated[RuntimeInfo | None, Meta(description="null: the agent runs no containers.")] = None
-    strays: tuple[OrphanSandbox, ...] = ()
-    problems: Annotated[tuple[str, ...], Meta(description="What is wrong, each with a remedy.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """A pod that the agent knows: admitted, waiting or finished."""
+    """A pod that the agent knows: admitted or waiting."""
 
     pod: Pod
     status: AdmissionStatus
@@ -80,51 +52,12 @@ class PodView:
     decision: Decision  #: the latest
     position: int | None = None  #: in the wait queue, from 1
     grants: PodGrants = field(default_factory=dict)
-    run: PodRunStatus | None = None  #: ``None``: the agent does not run it
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionResult:
     decision: Decision
     pod_view: PodView | None  #: ``None``: rejected, or a dry run
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredDecision:
-    """A decision from the history."""
-
-    id: int  #: rises with every decision, and is never reused
-    time: float  #: seconds since 1970
-    document: Mapping[str, Any]  #: as ``documents.decisions`` encodes it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionQuery:
-    """Selects decisions from the history, newest first."""
-
-    pod: str | None = None  #: a uid, a name, or ``namespace/name``
-    outcome: str | None = None
-    before: int | None = None  #: only lower IDs
-    limit: int = 100
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogQuery:
-    """Selects a part of a container log."""
-
-    container: str = ""  #: empty: the only container, or the first that is not an init container
-    previous: bool = False  #: the log before the last restart
-    tail: int | None = None  #: the last lines only; ``None``: all
-    follow: bool = False  #: continue until the container ends
-    timestamps: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedEvent:
-    id: int  #: increases by one, and restarts with the agent
-    time: float  #: seconds since 1970
-    kind: str  #: admitted, rejected, waiting, released, announced, started, ended, …
-    document: Mapping[str, Any]
 
 
 class ManifestResources(Document, frozen=True):
@@ -193,14 +126,13 @@ class PodViewDocument(Document, frozen=True, kw_only=True):
     placements: list[PlacementDocument]
     rejection: RejectionDocument | None
     grants: Annotated[dict[str, dict[str, DeviceGrantDocument]], Meta(description="By container and resource.")]
-    run: Annotated[PodRunStatus | None, Meta(description="null: the agent does not run the pod.")]
 
 
 class PodDetailDocument(PodViewDocument, frozen=True, kw_only=True):
     """A pod and the latest decision about it."""
 
     decision: DecisionDocument
-    story: Story
+    explanation: Explanation
 
 
 class ListMetadata(Document, frozen=True, kw_only=True):
@@ -231,7 +163,7 @@ class AdmissionDocument(Document, frozen=True, kw_only=True):
     dry_run: bool
     pod: PodViewDocument | None
     decision: DecisionDocument
-    story: Story
+    explanation: Explanation
 
 
 class AnyDecisionDocument(Document, frozen=True):
@@ -251,7 +183,7 @@ class StoredDecisionDocument(Document, frozen=True, kw_only=True):
 class StoredDecisionDetailDocument(StoredDecisionDocument, frozen=True, kw_only=True):
     """A decision from the history, also in sentences."""
 
-    story: Story
+    explanation: Explanation
 
 
 class DecisionPageDocument(Document, frozen=True):
@@ -270,25 +202,97 @@ class ReadyDocument(Document, frozen=True):
     ready: Literal[True] = True
 
 
-class FieldProblem(Document, frozen=True):
-    field: str
-    what: str
-
-
-class ProblemDocument(Document, frozen=True, kw_only=True):
-    """A problem as defined in RFC 9457; `errors` lists every invalid field."""
-
-    type: Annotated[str, Meta(extra_json_schema={"format": "uri-reference"})] = "about:blank"
-    title: str
-    status: int
-    detail: str
-    errors: list[FieldProblem]
-
-
 class RejectionProblemDocument(ProblemDocument, frozen=True, kw_only=True):
     """A problem with the decision that rejects the pod."""
 
     reason: str
     message: str
     decision: DecisionDocument
-    story: Story
+    explanation: Explanation
+
+
+def encode_pod_view(view: PodView) -> bytes:
+    return codec.encode(pod_view_document(view))
+
+
+def pod_view_document(view: PodView, *, document: DecisionDocument | None = None) -> PodViewDocument:
+    """Return the view of a pod; *document*: that of its decision, if there is one already."""
+    pod, decision = view.pod, view.decision
+    if document is None:
+        placements = list(map(placement_document, decision.placements))
+        rejection = None if decision.rejection is None else rejection_document(decision.rejection)
+    else:
+        placements, rejection = document.placements, document.rejection
+    return PodViewDocument(
+        uid=pod.uid,
+        name=pod.name,
+        namespace=pod.namespace,
+        qos=pod.qos,
+        status=view.status,
+        position=view.position,
+        since=codec.timestamp(view.since),
+        source=view.source,
+        placements=placements,
+        rejection=rejection,
+        grants=cast("Any", view.grants),
+    )
+
+
+def pod_detail_document(view: PodView) -> PodDetailDocument:
+    decision = view.decision
+    document = decision_document(decision)
+    return codec.build(
+        PodDetailDocument,
+        pod_view_document(view, document=document),
+        decision=document,
+        explanation=list(decision_sentences(decision)),
+    )
+
+
+def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDocument:
+    """Return the result; a pod that was admitted before is ``kept``."""
+    decision, view = result.decision, result.pod_view
+    outcome = str(decision.outcome)
+    if view is not None and view.status is AdmissionStatus.WAITING:
+        outcome = "waiting"
+    elif decision.kept:
+        outcome = "kept"
+    document = recent_documents.document(decision)
+    # The view of a pod that was decided on now has this decision, without its ledgers.
+    shared = document if view is not None and view.decision.placements is decision.placements else None
+    return AdmissionDocument(
+        outcome=outcome,
+        dry_run=dry_run,
+        pod=None if view is None else pod_view_document(view, document=shared),
+        decision=document,
+        explanation=list(decision_sentences(decision)),
+    )
+
+
+def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocument:
+    """A decision that this version cannot read has no explanation."""
+    try:
+        explanation = list(decision_sentences(from_document(stored.document)))
+    except ParseError:
+        explanation = []
+    decision = cast("Any", stored.document)
+    return StoredDecisionDetailDocument(
+        id=stored.id, time=codec.timestamp(stored.time), decision=decision, explanation=explanation
+    )
+
+
+def encode_stored_decision(stored: StoredDecision) -> bytes:
+    decision = cast("Any", stored.document)
+    return codec.encode(StoredDecisionDocument(id=stored.id, time=codec.timestamp(stored.time), decision=decision))
+
+
+def decision_sentences(decision: Decision) -> Iterator[str]:
+    """Yield the verdict, the rules, how nodes were chosen, and what was allocated or is short."""
+    yield sentences.verdict(decision)
+    yield sentences.describe_rules(decision)
+    for step in decision.steps:
+        subject = "the pod" if step.container is None else f"container {step.container}"
+        yield f"{subject}: {sentences.describe_choice(step)}"
+    for placement in decision.placements:
+        yield f"container {placement.container}: {sentences.describe_allocation(placement)}"
+    yield from sentences.describe_rejection(decision)
