@@ -1,20 +1,20 @@
-"""A backend for tests of the API: a real host, the history in a list, simulated containers."""
+"""A backend for tests of the API: a real host, the history in a list."""
 
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import yaml
 
 from alignup.agent.api import AdmissionResult, AdmissionStatus, PodView
-from alignup.agent.app import Dependencies, RequestLimits, build_app
+from alignup.agent.app import RequestLimits, build_app
 from alignup.agent.metrics import Metrics
-from alignup.align import bits
+from alignup.agent.service import AgentService
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
@@ -26,11 +26,11 @@ from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import accept
 from alignup.documents.decisions import to_document
-from alignup.documents.run_status import ContainerRunStatus, PodRunStatus, timestamp
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.machines.synthetic import parse
 from alignup.store.history import DecisionQuery, StoredDecision
+from alignup.web.access import AccessRules
 from alignup.web.events import EventBus
 
 GPU = "example.com/gpu"
@@ -62,7 +62,7 @@ def manifest(name: str, *, uid: str | None = None, **amounts: str) -> dict[str, 
     """A pod of one container whose limits are *amounts*."""
     limits = {GPU if key == "gpu" else key: amount for key, amount in amounts.items()}
     container = {"name": "app", "resources": {"limits": limits}}
-    metadata = {"name": name} | ({} if uid is None else {"uid": uid})
+    metadata = {"name": name, "uid": uid or f"default-{name}"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 
 
@@ -75,55 +75,8 @@ def read(body: bytes) -> Pod:
     return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
 
 
-def running(name="app", *, cpus=0, nodes=0, **fields) -> ContainerRunStatus:
-    """A container that runs on the bit sets *cpus* and *nodes*."""
-    defaults: dict[str, Any] = {"kind": "app", "state": "running", "ready": True, "started": timestamp(START)}
-    return ContainerRunStatus(name=name, cpus=bits.show(cpus), nodes=bits.show(nodes), **defaults | fields)
-
-
-def run_of(*containers: ContainerRunStatus, phase="Running", **how) -> PodRunStatus:
-    """The status of a pod with these containers."""
-    return PodRunStatus(phase=phase, containers=containers or (running(),), **how)
-
-
-class FakeLog:
-    """The log of a container."""
-
-    def __init__(self, *lines: bytes, over=True) -> None:
-        self.lines = list(lines)
-        self.over = over
-        self.readers = 0
-        self._news = asyncio.Event()
-
-    def print(self, line: bytes) -> None:
-        self.lines.append(line)
-        self._news.set()
-
-    def end(self) -> None:
-        self.over = True
-        self._news.set()
-
-    async def read(self, query: LogQuery) -> AsyncIterator[bytes]:
-        self.readers += 1
-        try:
-            place = 0 if query.tail is None else max(0, len(self.lines) - query.tail)
-            while True:
-                while place < len(self.lines):
-                    yield (b"2027-01-15T08:00:00Z " if query.timestamps else b"") + self.lines[place]
-                    place += 1
-                if self.over or not query.follow:
-                    return
-                self._news.clear()
-                await self._news.wait()
-        finally:
-            self.readers -= 1
-
-
 class FakeBackend:
-    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait.
-
-    A pod has a run status only after a call of ``run``; a release then starts its termination.
-    """
+    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait."""
 
     def __init__(self, of: Host | None = None, *, wait_enabled=False) -> None:
         self.host = of or host()
@@ -137,11 +90,6 @@ class FakeBackend:
         self.known: dict[str, PodView] = {}
         self.stored: list[StoredDecision] = []
         self.rejected: dict[str, Pod] = {}
-        self.container_logs: dict[
-            tuple[str, str, bool], FakeLog
-        ] = {}  #: uid, container, whether before the last restart
-        self.report = RuntimeStatus()
-        self.graces: list[int | None] = []  #: grace periods of the releases
         self.metrics = Metrics(
             lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
         )
@@ -196,7 +144,6 @@ class FakeBackend:
 
     def remember(self, pod: Pod, decision: Decision, *, is_waiting: bool) -> PodView:
         position = len(self.waiting) + 1 if is_waiting else None
-        before = self.known.get(pod.uid)
         self.known[pod.uid] = PodView(
             pod=pod,
             status=AdmissionStatus.WAITING if is_waiting else AdmissionStatus.ADMITTED,
@@ -204,22 +151,12 @@ class FakeBackend:
             source="api",
             decision=decision,
             position=position,
-            run=before.run if before else None,
         )
         return self.known[pod.uid]
 
-    def run(self, uid: str, run: PodRunStatus) -> None:
-        """Set the run status of a pod."""
-        self.known[uid] = replace(self.known[uid], run=run)
-
-    async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
+    async def release(self, uid: str) -> PodView | None:
         if self.error:
             raise self.error
-        self.graces.append(grace)
-        known = self.known.get(uid)
-        if known and known.run:
-            self.run(uid, known.run.replace(ending=True))
-            return self.known[uid]
         return self.remove(uid)
 
     def remove(self, uid: str) -> PodView | None:
@@ -229,23 +166,6 @@ class FakeBackend:
         if entry:
             self.event_bus.publish("released", {"uid": uid})
         return entry
-
-    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
-        if self.error:
-            raise self.error
-        if uid not in self.known:
-            raise LookupError(f"no pod has the uid {uid}")
-        run = self.known[uid].run or PodRunStatus(phase="Pending")
-        name = query.container or next((one.name for one in run.containers if one.kind == "app"), "")
-        if name not in {one.name for one in run.containers}:
-            raise LookupError(f"pod {uid} has no container {name}")
-        found = self.container_logs.get((uid, name, query.previous))
-        if found is None:
-            raise LookupError(f"container {name} has no log")
-        return found.read(query)
-
-    def runtime(self) -> RuntimeStatus:
-        return self.report
 
     def plugins(self) -> dict[str, bool]:
         return {GPU: True}
@@ -268,16 +188,11 @@ class FakeBackend:
         return self.event_bus.subscribe()
 
 
-def machine_document(machine):
-    return {"cpus": len(machine.cpus), "nodes": [node.id for node in machine.nodes]}
-
-
-def app_of(agent, **options):
-    dependencies = Dependencies(
-        service=agent, read_pod=read, machine_document=machine_document, metrics=agent.metrics, version="1.2.3"
-    )
+def app_of(agent, *, token: bytes | None = None, access: AccessRules | None = None, **options):
+    """The application of *agent*; with a *token*, every request must present it."""
     limits = RequestLimits(**{key: options.pop(key) for key in tuple(options) if hasattr(RequestLimits, key)})
-    return build_app(dependencies, limits=limits, **options)
+    access = access or AccessRules(everyone=token is None, token=token)
+    return build_app(cast("AgentService", agent), agent.metrics, access=access, limits=limits, **options)
 
 
 @asynccontextmanager

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.applications import Starlette
@@ -21,6 +21,7 @@ from alignup import __version__
 from alignup.agent import api, routes
 from alignup.agent.metrics import Metrics
 from alignup.agent.pages import page_routes
+from alignup.agent.service import AgentService
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -39,9 +40,6 @@ from alignup.web.operations import ApiEndpoint, Handler, Operation, ParameterVal
 from alignup.web.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items
 from alignup.web.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response, list_response
 from alignup.web.server import ConnectionLimits
-
-if TYPE_CHECKING:
-    from alignup.agent.service import AgentService
 
 Result = TypeVar("Result")
 
@@ -64,7 +62,7 @@ class RequestLimits:
 
 
 def build_app(
-    service: "AgentService",
+    service: AgentService,
     metrics: Metrics,
     *,
     access: AccessRules,
@@ -125,7 +123,7 @@ class _LatestPicture:
 class _Handlers:
     """The handlers of the API's operations."""
 
-    service: "AgentService"
+    service: AgentService
     metrics: Metrics
     limits: RequestLimits
     streams: EventStreams

@@ -4,8 +4,9 @@ A failure here never affects an admission: a history that cannot be written is o
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -14,11 +15,10 @@ from alignup.agent.metrics import Metrics
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
-from alignup.align.quick_dataclass import dataclass
+from alignup.align.explain import sentences
 from alignup.documents.decisions import DecisionDocument, recent_documents
 from alignup.store.history import History
 from alignup.web.events import EventBus
-from alignup.web.log import log_event
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)
@@ -33,11 +33,9 @@ class EventDispatcher:
     history: History
     metrics: Metrics
     event_bus: EventBus
-    listener: Callable[[], None] = lambda: None  #: called, from any thread, after every batch of events
     _history_problem: str = ""  #: the last one logged
 
     def __call__(self, events: Sequence[AgentEvent]) -> None:
-        self.listener()
         documents, decisions = [], []
         for event in events:
             log_event(self.log, event)
@@ -77,3 +75,23 @@ def event_document(event: AgentEvent, decision: DecisionDocument | None) -> Docu
     if event.detail:
         document["detail"] = event.detail
     return document
+
+
+def log_event(log: FilteringBoundLogger, event: AgentEvent) -> None:
+    fields: dict[str, Any] = {"detail": event.detail} if event.detail else {}
+    if event.pod is not None:
+        fields |= {"pod": f"{event.pod.namespace}/{event.pod.name}", "uid": event.pod.uid, "source": event.source}
+    if event.decision is not None:
+        fields["policy"] = str(event.decision.policy)
+        if event.decision.rejection is not None:
+            fields |= {"reason": event.decision.rejection.reason, "message": event.decision.rejection.message}
+        else:
+            placements = event.decision.placements
+            texts = (
+                f"{placement.container} on {placement.hint}: {sentences.describe_allocation(placement)}"
+                for placement in placements
+            )
+            fields["placed"] = "; ".join(texts)
+        fields["ms"] = round(event.seconds * 1000, 2)
+    method = log.warning if event.kind is EventKind.REJECTED else log.info
+    method(str(event.kind), **fields)

@@ -8,13 +8,14 @@ import time
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from alignup.agent.api import AdmissionStatus
+from alignup.agent.service import AgentService
 from alignup.align import bits
 from alignup.align.admit import effective_policy
 from alignup.align.decision import Decision, ResourceHints, shown_hints
@@ -36,9 +37,6 @@ from alignup.web.access import AccessRules
 from alignup.web.pages import Pages, format_amount, format_bits, static_routes
 from alignup.web.responses import ProblemError
 
-if TYPE_CHECKING:
-    from alignup.agent.service import AgentService
-
 LINKS = (("Node", "/"), ("Decisions", "/decisions"))
 MAX_PODS = 500  #: that the page of a node lists
 RECENT = 20  #: decisions that the page of a node lists
@@ -48,7 +46,7 @@ MAX_AMOUNTS = 64  #: of a pod that can be changed in the form
 AMOUNT = "amount-"  #: the fields of amounts: this, and their position among all of the pod
 
 
-def page_routes(service: "AgentService", access: AccessRules, *, search_seconds: float) -> list[BaseRoute]:
+def page_routes(service: AgentService, access: AccessRules, *, search_seconds: float) -> list[BaseRoute]:
     """Build the pages; *search_seconds* limit the search for changes that would admit a pod."""
     pages = _AgentPages(service, search_seconds)
     guard = pages.templates.guard
@@ -65,7 +63,7 @@ def page_routes(service: "AgentService", access: AccessRules, *, search_seconds:
 class _AgentPages:
     """The handlers of the pages."""
 
-    def __init__(self, service: "AgentService", search_seconds: float) -> None:
+    def __init__(self, service: AgentService, search_seconds: float) -> None:
         functions = {
             "sentences": sentences,
             "placed_nodes": placed_nodes,

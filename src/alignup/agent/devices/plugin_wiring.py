@@ -43,9 +43,7 @@ async def serve_plugins(
         if not queue.read_only:
             await stack.enter_async_context(manager)
             manager.expect(expected_resources(queue))
-        await stack.enter_async_context(
-            serve_pod_resources(pod_resources, lambda: queue.settled_host, metrics=metrics)
-        )
+        await stack.enter_async_context(serve_pod_resources(pod_resources, lambda: queue.settled_host, metrics=metrics))
         stack.push_async_callback(allocator.close)
         yield allocator
 
