@@ -9,7 +9,7 @@ from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.gate.service import GateServiceOptions, WebhookOptions, gate_service
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.observe.service import observe
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod

@@ -12,7 +12,7 @@ from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.gate.names import GATE
 from alignup.gate.options import GateOptions
 from alignup.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, gate_service
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
 from tests.align.hosts import pod
 from tests.deadlines import until

@@ -8,10 +8,12 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.kubernetes.api import PODS
-from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
+from alignup.schedule.app import schedule_app
 from alignup.schedule.binder import NOT_LEADING, Binder
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiFault
+from alignup.web.metrics import health_app
 from alignup.web.server import serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
@@ -178,7 +180,7 @@ def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):
 
 async def test_probes_need_no_certificate(service, metrics):
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(health_app(service, metrics)), base_url="http://x"
+        transport=httpx2.ASGITransport(health_app(metrics.registry, readiness=service.problems)), base_url="http://x"
     ) as http:
         assert (await http.get("/readyz")).text == "ok\n"
         assert (await http.post("/v1/extender/filter", content=b"{}", headers=JSON)).status_code == 404

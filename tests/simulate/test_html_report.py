@@ -8,8 +8,8 @@ from alignup.simulate import node_simulation as simulate
 from alignup.simulate.arrivals import PodArrival, PodDeparture, arrivals
 from alignup.simulate.timeline import build_timeline
 from tests.align.hosts import pod
+from tests.html_reader import Reader
 from tests.observe.kubelets import SimulatedKubelet
-from tests.web.test_html import Reader
 
 HOSTILE = "\"'><script>alert(1)</script>"
 

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from alignup.web import sockets
 from alignup.web.connection import Connection
@@ -201,12 +202,13 @@ class BusyListener(socket.socket):
         return super().accept()
 
 
-async def test_without_descriptors_the_server_waits_and_writes_one_line(caplog):
-    async with on_tcp(FakeBackend(), BusyListener) as address, client_at(address) as client:
-        assert (await client.get("/healthz")).text == "ok\n"
+async def test_without_descriptors_the_server_waits_and_writes_one_line():
+    with capture_logs() as logs:
+        async with on_tcp(FakeBackend(), BusyListener) as address, client_at(address) as client:
+            assert (await client.get("/healthz")).text == "ok\n"
 
-    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "cannot accept connections now: Too many open files"
+    assert [(entry["event"], entry["error"]) for entry in logs if entry["log_level"] == "warning"] == [
+        ("cannot accept connections", "Too many open files")
     ]
 
 

@@ -234,7 +234,7 @@ class _Handlers:
     async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
         return json_response(
             openapi_document(
-                [operation for operation, _ in self.operations()],
+                routes.OPERATIONS,
                 title="alignup",
                 description=_DESCRIPTION,
                 version=__version__,

@@ -178,3 +178,21 @@ GET_DESCRIPTION = Operation(
     summary="Get this OpenAPI document.",
     responses={200: SuccessResponse("The document.")},
 )
+
+#: All of them, in the order of the OpenAPI document.
+OPERATIONS = (
+    LIST_PODS,
+    ADMIT_POD,
+    GET_POD,
+    RELEASE_POD,
+    CREATE_SIGN_IN_LINK,
+    LIST_DECISIONS,
+    GET_DECISION,
+    GET_MACHINE,
+    GET_PICTURE,
+    LISTEN_TO_EVENTS,
+    IS_ALIVE,
+    IS_READY,
+    GET_METRICS,
+    GET_DESCRIPTION,
+)

@@ -20,7 +20,7 @@ from alignup.simulate.cluster.result_documents import (
     WaitingTimes,
 )
 from tests.effort import examples
-from tests.web.test_html import Reader
+from tests.html_reader import Reader
 
 DEVICE = "example.com/gpu"
 

@@ -9,8 +9,8 @@ from alignup.simulate.sweeps import html_report
 from alignup.simulate.sweeps.averages import combination_means, invalid_combinations
 from alignup.simulate.sweeps.tasks import COLUMNS, figures
 from tests.effort import examples
+from tests.html_reader import Reader
 from tests.simulate.cluster.test_html_report import HOSTILE, result, rows_of
-from tests.web.test_html import Reader
 
 
 def row(machine="m", configuration="c", strategy="alignup", *, seed=0, **changes):

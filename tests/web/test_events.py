@@ -86,13 +86,13 @@ def test_every_event_is_delivered_or_counted_as_missed(steps, capacity):
 
 async def test_an_event_is_encoded_once_for_all_streams(monkeypatch):
     encoded = []
-    encode = event_bus.encode_event
+    encode = events.encode_event
 
     def counted(event):
         encoded.append(event.id)
         return encode(event)
 
-    monkeypatch.setattr(event_bus, "encode_event", counted)
+    monkeypatch.setattr(events, "encode_event", counted)
     bus = new_bus()
     async with AsyncExitStack() as stack:
         subscriptions = [await stack.enter_async_context(bus.subscribe()) for _ in range(50)]
