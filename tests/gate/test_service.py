@@ -71,7 +71,7 @@ async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, 
     text = generate_latest(metrics.registry).decode()
     for line in (
         'alignup_gate_reviews_total{outcome="gated"} 1.0',
-        "alignup_gate_wait_seconds_count 1.0",
+        "alignup_gate_wait_seconds_count 1",
         'alignup_gate_pods{state="blocked"} 0.0',
     ):
         assert f"{line}\n" in text

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from alignup.web import events
 from alignup.web.events import MISSED, EventBus
 from tests.deadlines import SECONDS
 
