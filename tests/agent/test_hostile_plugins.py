@@ -16,7 +16,7 @@ from alignup.documents import codec
 from alignup.documents.decisions import decision_document, from_document
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
-from alignup.picture import draw_svg
+from alignup.picture.machine_svg import draw_svg
 from alignup.store.checkpoint import CheckpointStore
 from alignup.web import responses
 from alignup.web.metrics import metrics_lines

@@ -41,7 +41,9 @@ def check_memory(case: Case, folder: Path) -> None:
     """Blocks stand in the file as it came, in the vectors by type."""
     state = restored(memory_file, case, folder)
     if state is not None:
-        held = {uid: {name: by_type(own[name]) for name in own} for uid, own in state.entries.items()}
+        held = {
+            uid: {name: by_type(containers[name]) for name in containers} for uid, containers in state.entries.items()
+        }
         pods = case.get("pod_assignments") or {}
         assert state.machine_state == memory_cases.state_of(case.get("machine_state") or {})
         assert held == memory_cases.held_of(case.get("assignments") or {})

@@ -17,7 +17,7 @@ from alignup.kubernetes.manifests.documents import to_json
 from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
 from alignup.machines.synthetic import parse
 from alignup.observe.kubelet_sources import KnownPod, Sources
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 from alignup.store import atomic_files
 from tests.align import hosts
 

@@ -10,7 +10,7 @@ from alignup.kubernetes.api.host_states import shortened
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.observe.kubelet_sources import api_pod_stage, known_pod
 from alignup.observe.observation import AdmittingError, join
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 from alignup.schedule.pod_trimming import PodTrimmer
 from tests.align.hosts import pod
 from tests.observe.kubelets import SimulatedKubelet

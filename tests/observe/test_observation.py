@@ -11,7 +11,7 @@ from alignup.align.workload import Container, Pod
 from alignup.kubernetes import configuration
 from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
 from alignup.observe.observation import ForeignFilesError, UnsettledError, join
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 from tests.align.hosts import pod
 from tests.observe.kubelets import GPU, SimulatedKubelet
 from tests.strategies_pods import container, guaranteed

@@ -12,7 +12,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, Resources, names
 from alignup.align.workload.validation import accept
-from alignup.placement.room import largest_requests
+from alignup.placement.free_capacity import largest_requests
 from alignup.simulate.admission import admit
 from alignup.simulate.fragmentation import MAX_FILL_SHAPES, StrandedResources, distinct_shapes, measure_stranded
 from tests.align.hosts import GIB, GPU, NIC, arrivals, host, hosts, pod

@@ -30,7 +30,7 @@ from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.manifests import pod_json
 from alignup.kubernetes.manifests.pod import read_pod_text
 from alignup.kubernetes.manifests.workloads import with_derived_uid
-from alignup.picture import draw_svg
+from alignup.picture.machine_svg import draw_svg
 from alignup.store.history import DecisionQuery
 from alignup.web import responses
 from alignup.web.access import AccessRules

@@ -29,8 +29,8 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.documents.decisions import from_document
+from alignup.picture.machine_svg import draw_parts
 from alignup.picture.occupancy import UseState
-from alignup.picture.svg import draw_parts
 from alignup.picture.text_format import clean
 from alignup.store.history import DecisionQuery, StoredDecision
 from alignup.web.access import AccessRules

@@ -19,8 +19,8 @@ from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture import draw_svg
 from alignup.picture.cells import Cell, Line
+from alignup.picture.machine_svg import draw_svg
 from alignup.picture.text_format import clean, format_size, pluralize
 from alignup.simulate import (
     arrivals as events,

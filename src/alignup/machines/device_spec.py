@@ -10,8 +10,7 @@ from dataclasses import replace
 
 from alignup.align import bits
 from alignup.align.errors import ParseError
-from alignup.align.machine import Device, Machine
-from alignup.align.machine_limits import MAX_DEVICES, MAX_NODE_ID
+from alignup.align.machine import MAX_DEVICES, MAX_NODE_ID, Device, Machine
 from alignup.align.workload import names
 
 EXAMPLE = "example.com/gpu=4@0,4@1,1@2+3"

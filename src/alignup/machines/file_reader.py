@@ -17,7 +17,7 @@ from typing import Protocol
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import ParseError, SourceError
-from alignup.align.machine_limits import MAX_CPU_ID, MAX_NODE_ID
+from alignup.align.machine import MAX_CPU_ID, MAX_NODE_ID
 from alignup.machines.limits import MAX_DIRECTORIES, MAX_FILE_BYTES, MAX_NAMES, MAX_PROC_BYTES, MAX_TOTAL_BYTES
 
 MAX_GAPS = 20  #: sentences about single files; more are only counted

@@ -19,7 +19,7 @@ from alignup.kubernetes.configuration import Configuration
 from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPod, AllocatedPods
 from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
 from alignup.kubernetes.manifests.pod import read_pod
-from alignup.placement.report import PodStage, pod_stage
+from alignup.placement.host_report import PodStage, pod_stage
 
 if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
     from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedPod

@@ -12,7 +12,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.memory.ledger import Block
 from alignup.kubernetes.plugins.pod_resources_client import ListedContainer, ListedPod
 from alignup.observe.kubelet_sources import KnownPod, Sources
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 
 PodName = tuple[str, str]  #: namespace and name
 

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from alignup.picture.plots import Series, stacked_plot
-from alignup.picture.svg_layout import svg_inline
+from alignup.picture.svg_elements import svg_inline
 from alignup.web.metrics import CallbackCollector
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  #: seconds

@@ -19,8 +19,8 @@ from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.observe.kubelet_sources import known_pod
-from alignup.picture.small_multiples import NumaBars, ResourceBar, add_bars, measure_bars
-from alignup.placement.room import measure_room
+from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, measure_bars
+from alignup.placement.free_capacity import measure_free_capacity
 from alignup.schedule.cluster_snapshot import ClusterView
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import show_taint
@@ -216,7 +216,7 @@ class LivePages:
             scope=str(topology.scope),
             pods=len(host.ledger.pods),
             numa=measure_bars(host),
-            largest=measure_room(host).largest,
+            largest=measure_free_capacity(host).largest,
         )
 
     def _changed(self, nodes: Collection[str]) -> None:

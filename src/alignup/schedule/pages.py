@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
-from alignup.picture.small_multiples import ResourceBar, add_bars, describe_bars, draw_bars
-from alignup.picture.svg import draw_parts
+from alignup.picture.machine_svg import draw_parts
+from alignup.picture.numa_bars import ResourceBar, add_bars, describe_bars, draw_bars
 from alignup.picture.text_format import clean, pluralize
 from alignup.schedule.metrics import OUTCOMES, PredictionHistory
 from alignup.schedule.page_backend import LivePages, NodeCard

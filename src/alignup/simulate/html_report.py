@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 
+from alignup.picture.machine_svg import draw_parts
 from alignup.picture.plots import ComparedValue, Series, bar_plot, format_percent, line_plot, stacked_plot
-from alignup.picture.svg import draw_parts
-from alignup.picture.svg_layout import svg_inline
+from alignup.picture.svg_elements import svg_inline
 from alignup.picture.text_format import clean, pluralize
 from alignup.simulate.arrivals import WorkloadEvent, format_duration
 from alignup.simulate.compare import Comparison

@@ -22,7 +22,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
-from alignup.placement.room import largest_requests
+from alignup.placement.free_capacity import largest_requests
 from alignup.simulate.admission import ContainerPlacement, admit, common_nodes, container_placements, on_one_node
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
 from alignup.simulate.fragmentation import StrandedResources, distinct_shapes, measure_stranded

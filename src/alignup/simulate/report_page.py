@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from importlib.resources import files
 
 from alignup.align.workload.names import is_hugepages
-from alignup.picture import svg_layout
+from alignup.picture import svg_elements
 from alignup.picture.plots import ComparedValue, bar_plot
-from alignup.picture.svg_layout import Drawable, svg_inline
+from alignup.picture.svg_elements import Drawable, svg_inline
 from alignup.picture.text_format import clean, format_size
 from alignup.web.pages.html import Content, Html, element, group, trusted
 
@@ -18,7 +18,7 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 def page(title: str, *content: Content) -> str:
     """The file."""
-    style = (files("alignup.web.pages") / "static" / "pages.css").read_text("utf-8") + svg_layout.css(plots=True)
+    style = (files("alignup.web.pages") / "static" / "pages.css").read_text("utf-8") + svg_elements.css(plots=True)
     head = element(
         "head",
         element("meta", charset="utf-8"),

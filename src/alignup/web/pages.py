@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from alignup.align import bits
 from alignup.align.bits import Bits
 from alignup.documents.codec import timestamp
-from alignup.picture import svg_layout
+from alignup.picture import svg_elements
 from alignup.picture.occupancy import Holder, format_block
 from alignup.picture.text_format import clean, format_list, format_size, pluralize
 from alignup.web import responses
@@ -227,4 +227,4 @@ def static_routes() -> list[BaseRoute]:
 def static_file(name: str) -> str:
     """Return a static file; the style sheet with the styles of pictures."""
     text = (files(__package__) / "static" / name).read_text("utf-8")
-    return f"{text}\n{svg_layout.css(plots=True)}" if name.endswith(".css") else text
+    return f"{text}\n{svg_elements.css(plots=True)}" if name.endswith(".css") else text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from alignup.align.fit import UsedResources
 from alignup.align.workload import Pod, demand
 from alignup.align.workload.demand import FitRequest
-from alignup.placement.shape import build_shape, shape_key
+from alignup.placement.pod_shape import build_shape, shape_key
 from alignup.simulate.cluster.groups import SimulatedHost
 from alignup.simulate.cluster.submissions import PodSubmission
 

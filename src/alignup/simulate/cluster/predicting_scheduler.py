@@ -11,7 +11,7 @@ from alignup.align.decision import Decision
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport
+from alignup.placement.host_report import HostReport
 from alignup.simulate.cluster.groups import SimulatedHost
 from alignup.simulate.cluster.pod_classes import EqualPods
 from alignup.simulate.cluster.scheduler import Scoring, score_totals

@@ -10,7 +10,7 @@ from alignup.align import bits
 from alignup.align.machine import Cpu, Device, Machine, NumaNode
 from alignup.machines.synthetic import parse
 from alignup.picture.cells import Line, plain, to_ascii
-from alignup.picture.text import draw
+from alignup.picture.machine_text import draw_text
 from alignup.picture.text_format import display_width
 from tests.effort import examples
 from tests.picture import gallery
@@ -18,11 +18,11 @@ from tests.picture.gallery import GPU, decorated, hosts
 
 
 def shown(machine: Machine) -> str:
-    return "\n".join(map(plain, draw(machine)))
+    return "\n".join(map(plain, draw_text(machine)))
 
 
 def test_a_small_machine_gives_a_small_picture():
-    assert [plain(line).replace("  ", "").replace("──", "") for line in draw(gallery.tiny())] == [
+    assert [plain(line).replace("  ", "").replace("──", "") for line in draw_text(gallery.tiny())] == [
         "1 socket · 1 NUMA node · 2 cores · 2 CPUs",
         "memory 4 GiB",
         "┌─ Socket 0 · NUMA node 0 ─┐",
@@ -35,7 +35,7 @@ def test_a_small_machine_gives_a_small_picture():
 @given(decorated(), st.integers(60, 130))
 @settings(max_examples=examples(40))
 def test_no_line_is_too_wide_and_boxes_are_closed(machine, width):
-    lines = draw(machine, width=width)
+    lines = draw_text(machine, width=width)
 
     for line in lines:
         text = plain(line)
@@ -49,7 +49,7 @@ def test_no_line_is_too_wide_and_boxes_are_closed(machine, width):
 @given(hosts())
 @settings(max_examples=examples(40))
 def test_a_busy_host_fits_too(host):
-    lines = draw(host.machine, host.ledger)
+    lines = draw_text(host.machine, host.ledger)
 
     assert all(display_width(plain(line)) <= 80 and plain(line).isprintable() for line in lines)
 
@@ -57,7 +57,7 @@ def test_a_busy_host_fits_too(host):
 @given(decorated())
 @settings(max_examples=examples(40))
 def test_ascii_is_the_same_picture(machine):
-    usual = draw(machine)
+    usual = draw_text(machine)
     poor = [to_ascii(line) for line in usual]
 
     assert [display_width(plain(line)) for line in usual] == [len(plain(line)) for line in poor]
@@ -78,10 +78,10 @@ def cpus_named(lines: list[Line]) -> list[int]:
 @given(decorated().map(lambda machine: replace(machine, devices=())))
 @settings(max_examples=examples(40))
 def test_every_cpu_appears_once(machine):
-    named = cpus_named(draw(machine))
+    named = cpus_named(draw_text(machine))
 
     # A list too scattered to show ends with how many it names in all.
-    scattered = any("in all)" in plain(line) for line in draw(machine))
+    scattered = any("in all)" in plain(line) for line in draw_text(machine))
     expected = [cpu.id for cpu in machine.cpus]
     assert sorted(named) == sorted(expected) or (scattered and set(named) < set(expected))
     assert len(named) == len(set(named))
@@ -100,7 +100,7 @@ def test_every_cpu_appears_once(machine):
 def test_wide_machines_fold(shape, lines):
     machine = parse(shape)
 
-    drawn = draw(machine)
+    drawn = draw_text(machine)
 
     assert len(drawn) <= lines
     assert sorted(cpus_named(drawn)) == [cpu.id for cpu in machine.cpus]
@@ -136,7 +136,7 @@ def test_a_core_with_threads_on_two_caches_is_shown_twice():
 def test_a_busy_host_lists_its_holders():
     host = gallery.busy()
 
-    text = "\n".join(map(plain, draw(host.machine, host.ledger)))
+    text = "\n".join(map(plain, draw_text(host.machine, host.ledger)))
 
     assert "0r,1r    2A,3A    4A,5A" in text
     assert "gpu-0=A  gpu-1=A" in text
@@ -148,7 +148,7 @@ def test_a_busy_host_lists_its_holders():
 def test_hostile_names_stay_inside_their_box():
     machine = replace(gallery.tiny(), devices=(Device("\x1b[2J", "\u202e\n" + "W" * 500, nodes=1),))
 
-    lines = [plain(line) for line in draw(machine)]
+    lines = [plain(line) for line in draw_text(machine)]
 
     assert any("\\x1b[2J:" in line for line in lines)
     assert all(line.isprintable() and len(line) <= 80 for line in lines)

@@ -1,4 +1,4 @@
-"""What a picture shows, before anything is drawn; the terminal and SVG share it.
+"""The layout of a machine in a picture, shared by the terminal and SVG.
 
 The unit is the **box**: a NUMA node with its CPUs, memory and devices. Boxes are in **frames**: sockets and nodes with
 common CPUs. On most machines that is one socket with its nodes, on some one node with its sockets, on a few several of
@@ -129,7 +129,7 @@ class MachineLayout:
         return bits.union(box.cpus for box in self.boxes)
 
     def fold(self, boxes: Iterable[NodeBox]) -> list[tuple[NodeBox, ...]]:
-        """Groups of adjacent *boxes* that can be drawn as one: equal, without devices, and without pods."""
+        """Return groups of adjacent *boxes* that can be drawn as one: equal, without devices, and without pods."""
 
         def key(box: NodeBox) -> Hashable:
             if box.device_groups or box.pci or box.node is None:
@@ -145,9 +145,9 @@ class MachineLayout:
 
 
 def layout_machine(machine: Machine, ledger: Ledger | None = None) -> MachineLayout:
-    """The layout of *machine*; a *ledger* adds what pods hold."""
+    """Return the layout of *machine*; a *ledger* adds what pods hold."""
     devices = known_devices(machine, ledger)
-    near = (group_by(devices, lambda one: one.nodes or 0), group_by(machine.pci, lambda one: one.node))
+    near = (group_by(devices, lambda device: device.nodes or 0), group_by(machine.pci, lambda device: device.node))
     frames = tuple(_frames(machine, near))
     with_cpus = {box.node.id for frame in frames for box in frame.boxes if box.node}
     without_cpus = tuple(
@@ -206,13 +206,13 @@ def _frames(machine: Machine, near: _DevicesByNode) -> Iterator[SocketFrame]:
     members: dict[int, set[int]] = {}  # socket → the sockets it shares nodes with; they share the set
     first: dict[int, int] = {}  # node → its first socket
     for cpu in machine.cpus:
-        own = members.setdefault(cpu.socket, {cpu.socket})
+        sharing = members.setdefault(cpu.socket, {cpu.socket})
         if cpu.node is None:
             continue
         other = members[first.setdefault(cpu.node, cpu.socket)]
-        if other is not own:
-            own |= other
-            members.update(dict.fromkeys(other, own))
+        if other is not sharing:
+            sharing |= other
+            members.update(dict.fromkeys(other, sharing))
     nodes = {node.id: node for node in machine.nodes}
     places: dict[tuple[int, ...], dict[int | None, list[Cpu]]] = {}
     for cpu in machine.cpus:
@@ -249,18 +249,18 @@ def _core_groups(cpus: Sequence[Cpu]) -> Iterator[CoreGroup]:
 
 
 def _group_devices(devices: Iterable[Device]) -> Iterator[DeviceGroup]:
-    for resource, own in sorted(group_by(devices, lambda device: device.resource).items()):
-        yield DeviceGroup(resource, tuple(sorted(own, key=lambda device: natural_sort_key(device.id))))
+    for resource, group in sorted(group_by(devices, lambda device: device.resource).items()):
+        yield DeviceGroup(resource, tuple(sorted(group, key=lambda device: natural_sort_key(device.id))))
 
 
 def _unplaced_devices(machine: Machine, devices: Sequence[Device]) -> Iterator[tuple[str, tuple[DeviceGroup, ...]]]:
     there = {1 << node.id for node in machine.nodes if node.id >= 0}
     unplaced = [device for device in devices if device.nodes not in there]
-    for nodes, own in sorted(group_by(unplaced, lambda device: device.nodes or 0).items()):
+    for nodes, group in sorted(group_by(unplaced, lambda device: device.nodes or 0).items()):
         where = f"near {format_ids('NUMA node', bits.members(nodes))}" if nodes else "near no NUMA node"
         if nodes and not any(nodes & node for node in there):
             where += ", not on this machine"
-        yield where, tuple(_group_devices(own))
+        yield where, tuple(_group_devices(group))
 
 
 #: The PCI base classes worth listing.
@@ -268,13 +268,13 @@ _LISTED_CLASSES = {0x01: "storage", 0x02: "network", 0x03: "display", 0x12: "acc
 
 
 def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
-    """PCI devices by class: the listed classes with names, or addresses while they are few, the others as a count."""
+    """Describe PCI devices by class: listed classes with names, or addresses if few; the others as a count."""
     classes = group_by(devices, lambda device: _LISTED_CLASSES.get((device.kind or 0) >> 16, "other"))
-    for name, own in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
-        addresses = [_show_pci(device) for device in own]
+    for name, group in sorted(classes.items(), key=lambda pair: (pair[0] == "other", pair[0])):
+        addresses = [_show_pci(device) for device in group]
         if name == "other":
             yield f"{len(addresses)} other"
-        elif len(addresses) > 4 and not any(device.names for device in own):
+        elif len(addresses) > 4 and not any(device.names for device in group):
             yield f"{len(addresses)} {name} ({addresses[0]} to {addresses[-1]})"
         elif len(addresses) > 16:
             yield f"{len(addresses)} {name} ({', '.join(addresses[:8])} …)"
@@ -283,12 +283,12 @@ def _describe_pci(devices: Iterable[PciDevice]) -> Iterator[str]:
 
 
 def _show_pci(device: PciDevice) -> str:
-    """The names of the system for a device, or its address."""
+    """Return the names of the system for a device, or its address."""
     return "/".join(shorten(clean(name), 20) for name in device.names) or device.address
 
 
 def _nearest_nodes(distances: Distances | None, node: int, with_cpus: set[int]) -> str:
-    """The nodes with CPUs nearest to a node without any, if the distances differ."""
+    """Return the nodes with CPUs nearest to a node without any, if the distances differ."""
     if distances is None or len(with_cpus) < 2 or not {node, *with_cpus} <= set(distances.ids):
         return ""
     away = {other: distances.both_ways(node)[other] for other in with_cpus}
@@ -297,15 +297,15 @@ def _nearest_nodes(distances: Distances | None, node: int, with_cpus: set[int]) 
 
 
 def build_distance_table(distances: Distances) -> DistanceTable:
-    """The table of *distances*; a machine with too many different nodes gets only a note with the range."""
+    """Return the table of *distances*; a machine with too many different nodes gets only a note with the range."""
     ids, matrix = distances.ids, distances.matrix
     if len(ids) <= MAX_SINGLE_ROWS:
         return DistanceTable(tuple((id_,) for id_ in ids), tuple(tuple(map(str, row)) for row in matrix))
     groups = _group_equal(matrix) if len(ids) <= _MAX_COMPARED else [[index] for index in range(len(ids))]
     if len(groups) > MAX_ROWS:
-        own = [matrix[index][index] for index in range(len(ids))]
+        near = [matrix[index][index] for index in range(len(ids))]
         far = [value for a, row in enumerate(matrix) for b, value in enumerate(row) if a != b]
-        return DistanceTable((), (), f"{_range(own)} to itself, {_range(far)} to others")
+        return DistanceTable((), (), f"{_range(near)} to itself, {_range(far)} to others")
     cells = tuple(tuple(_cell(matrix, a, b=b) for b in groups) for a in groups)
     pairs = any("/" in cell for row in cells for cell in row)
     note = "where two are given: to itself / to the others of its row" if pairs else ""
@@ -313,20 +313,20 @@ def build_distance_table(distances: Distances) -> DistanceTable:
 
 
 def _group_equal(matrix: Matrix) -> list[list[int]]:
-    """Groups of indexes that can be swapped without changing the matrix."""
+    """Return groups of indexes that can be swapped without changing the matrix."""
     columns = tuple(zip(*matrix, strict=True))
     groups: list[list[int]] = []
     for index in range(len(matrix)):
-        home = next((group for group in groups if _are_equal((matrix, columns), group[0], b=index)), None)
-        if home is None:
+        equal = next((group for group in groups if _are_equal((matrix, columns), group[0], b=index)), None)
+        if equal is None:
             groups.append([index])
         else:
-            home.append(index)
+            equal.append(index)
     return groups
 
 
 def _are_equal(views: Sequence[Matrix], a: int, *, b: int) -> bool:
-    """Whether two nodes have equal distances to themselves, to each other, and (*views*) to and from all others."""
+    """Return whether two nodes have equal distances to themselves, each other, and (*views*) all others."""
     matrix = views[0]
     if matrix[a][a] != matrix[b][b] or matrix[a][b] != matrix[b][a]:
         return False

@@ -1,4 +1,4 @@
-"""What a host still offers to aligned containers, one NUMA node at a time.
+"""The free capacity of a host for aligned containers, by NUMA node.
 
 ``largest_requests`` is the largest request for one resource that a single container can still get on one NUMA node
 together with a minimum of everything else (one byte of memory, no exclusive CPU): what policy single-numa-node would
@@ -31,16 +31,16 @@ Stranded = Mapping[str, int]  #: resource → thousandths of devices
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeCapacity:
     largest: Mapping[str, int]  #: the largest aligned request for each resource on any NUMA node
     stranded_cpus: int
     stranded_devices: Stranded  #: by the CPUs and memory of their NUMA nodes
 
 
-def measure_room(host: Host) -> Room:
+def measure_free_capacity(host: Host) -> FreeCapacity:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
-    placed = {name: own for name, own in devices.inventories.items() if own.placed}
+    placed = {name: inventory for name, inventory in devices.inventories.items() if inventory.placed}
     largest: dict[str, int] = {}
     stranded = dict.fromkeys(devices.inventories, 0)
     stranded_cpus = 0
@@ -59,22 +59,22 @@ def measure_room(host: Host) -> Room:
             share = min(share, DEVICE * offered[MEMORY] // allocatable if allocatable else 0)
         for resource, inventory in placed.items():
             stranded[resource] += _stranded(inventory.on.get(node, 0), inventory, devices.free[resource], share)
-    return Room(largest, stranded_cpus, stranded)
+    return FreeCapacity(largest, stranded_cpus, stranded)
 
 
 def _stranded(here: int, inventory: DeviceInventory, free: int, share: int) -> int:
-    """How much of the devices *here* is stranded, where *share* thousandths of the CPUs and memory are free."""
+    """Return how much of the devices *here* is stranded, where *share* thousandths of the CPUs and memory are free."""
     count = (here & inventory.healthy).bit_count()
-    found = DEVICE * (free & here).bit_count() - share * count
-    if found <= 0:
+    stranded = DEVICE * (free & here).bit_count() - share * count
+    if stranded <= 0:
         return 0
-    return found if count <= MAX_COUNTED else found * MAX_COUNTED // count
+    return stranded if count <= MAX_COUNTED else stranded * MAX_COUNTED // count
 
 
 def stranded_by_totals(
     devices: DeviceLedger, used: UsedResources, allocatable: NodeAllocatable, pod: FitRequest | None = None
 ) -> Stranded:
-    """How much of the devices is stranded by the totals of a host, after *pod* if given."""
+    """Return how much of the devices is stranded by the totals of a host, after *pod* if given."""
     milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
     taken: Mapping[str, int] = {}
     if pod is not None:
@@ -83,42 +83,42 @@ def stranded_by_totals(
         DEVICE * max(milli, 0) // allocatable.milli_cpu if allocatable.milli_cpu else 0,
         DEVICE * max(size, 0) // allocatable.memory if allocatable.memory else 0,
     )
-    found = {}
+    stranded = {}
     for resource, inventory in devices.inventories.items():
         count = inventory.healthy.bit_count()
         short = DEVICE * (devices.free[resource].bit_count() - taken.get(resource, 0)) - share * count
         counted = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
-        found[resource] = 0 if short <= 0 else short if count <= counted else short * counted // count
-    return found
+        stranded[resource] = 0 if short <= 0 else short if count <= counted else short * counted // count
+    return stranded
 
 
 def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]) -> int:
-    """The devices on *nodes* that a pod leaves unused: the free ones of *requested*, and all of other resources.
+    """Return the devices on *nodes* that a pod leaves unused: the free ones of *requested*, and all of other resources.
 
     Devices without topology are on all nodes.
     """
-    found = 0
+    unused = 0
     requested = set(requested)
     for resource, inventory in devices.inventories.items():
         counted = devices.free[resource] if resource in requested else inventory.healthy
         if inventory.placed:
-            found += sum(
-                min((counted & inventory.on.get(one, 0)).bit_count(), MAX_COUNTED) for one in bits.members(nodes)
+            unused += sum(
+                min((counted & inventory.on.get(node, 0)).bit_count(), MAX_COUNTED) for node in bits.members(nodes)
             )
         else:
-            found += min(counted.bit_count(), MAX_COUNTED)
-    return found
+            unused += min(counted.bit_count(), MAX_COUNTED)
+    return unused
 
 
 def largest_requests(host: Host) -> dict[int, dict[str, int]]:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     rules, whole_cores = host.cpus, host.cpus.options.full_pcpus_only
     in_total = _left_in_total(host)
-    found: dict[int, dict[str, int]] = {}
+    largest: dict[int, dict[str, int]] = {}
     for node in bits.members(host.view.all_nodes):
-        own = memory.nodes.get(node)
-        free = {type_: table.free for type_, table in own.tables.items()} if own else {}
-        if own and (own.cells != 1 << node or not free[MEMORY]):
+        node_memory = memory.nodes.get(node)
+        free = {type_: table.free for type_, table in node_memory.tables.items()} if node_memory else {}
+        if node_memory and (node_memory.cells != 1 << node or not free[MEMORY]):
             free = dict.fromkeys(free, 0)
         if rules.allocatable:
             free[CPU] = 0 if memory.nodes and not free[MEMORY] else cpus.free.get(node, 0)
@@ -132,12 +132,12 @@ def largest_requests(host: Host) -> dict[int, dict[str, int]]:
         units = {name: names.page_size(name) or 1 for name in free if names.is_hugepages(name)}
         if whole_cores:
             units[CPU] = max(rules.view.cpus_per_core, 1)
-        found[node] = {name: size - size % units.get(name, 1) for name, size in limited.items()}
-    return found
+        largest[node] = {name: size - size % units.get(name, 1) for name, size in limited.items()}
+    return largest
 
 
 def _left_in_total(host: Host) -> dict[str, int]:
-    """What the fit check leaves for one more pod, for the resources that it limits."""
+    """Return what the fit check leaves for one more pod, for the resources that it limits."""
     allocatable, used = host.rules.allocatable, host.ledger.used
     if allocatable is None:
         return {}

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture.layout import CoreGroup, DeviceGroup, DistanceTable, MachineLayout, NodeBox, layout_machine
+from alignup.picture.machine_layout import CoreGroup, DeviceGroup, DistanceTable, MachineLayout, NodeBox, layout_machine
 from alignup.picture.occupancy import Holder, Occupancy, UseInfo, UseState, format_block
-from alignup.picture.svg_layout import (
+from alignup.picture.svg_elements import (
     Drawable,
     bar,
     block,
@@ -44,13 +44,13 @@ class MachineParts(NamedTuple):
     pictures: tuple[str, ...]  #: SVG: a socket or a NUMA node each, then what is outside of them
 
 
-def draw(machine: Machine, ledger: Ledger | None = None) -> str:
+def draw_svg(machine: Machine, ledger: Ledger | None = None) -> str:
     layout = layout_machine(machine, ledger)
     return svg_document(stack(_page(layout), 12), title=layout.title, description=" ".join(_sentences(layout)))
 
 
 def draw_parts(machine: Machine, ledger: Ledger | None = None) -> MachineParts:
-    """The parts of the picture; a page can put them beside each other or below each other."""
+    """Return the parts of the picture; a page can put them beside each other or below each other."""
     layout = layout_machine(machine, ledger)
     painter = _painter(layout)
     names = [", ".join([frame.name, *(box.name for box in frame.boxes)]) for frame in layout.frames]
@@ -116,7 +116,7 @@ class _Painter:
         self._digits = digits  #: of the largest CPU number; 0: no numbers
 
     def frames(self, layout: MachineLayout) -> list[Drawable]:
-        """Sockets around their nodes, all of one size; a single node shares the box with its sockets."""
+        """Draw sockets around their nodes, all of one size; a single node shares the box with its sockets."""
         inside = []
         for frame in layout.frames:
             prefix = f"{frame.name} · " if len(frame.boxes) == 1 else ""
@@ -140,8 +140,8 @@ class _Painter:
         sockets = format_ids("socket", {socket for box in group for socket in box.sockets})
         times = f"{len(first.core_groups)} times " if len(first.core_groups) > 1 else ""
         split = self._occupancy.split(bits.members(cpus)).items()
-        strip = bar([(use.style, own.bit_count() / cpus.bit_count()) for use, own in split], height=14)
-        labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split]
+        strip = bar([(use.style, use_cpus.bit_count() / cpus.bit_count()) for use, use_cpus in split], height=14)
+        labels = [label(f"{use.label} {use_cpus.bit_count()}", 11, style="dim") for use, use_cpus in split]
         parts = [
             label(f"{sockets}: CPUs {shorten(format_list(bits.members(cpus)), 40)}"),
             label(f"{each}{times}{first.core_groups[0].shape}"),
@@ -154,7 +154,7 @@ class _Painter:
         return framed(label(title, 13, style="strong"), stack(parts), style="node")
 
     def nodes_without_cpus(self, layout: MachineLayout) -> list[Drawable]:
-        """Nodes without CPUs; equal ones share a box if they are many or have no memory."""
+        """Draw nodes without CPUs; equal ones share a box if they are many or have no memory."""
         many = len(layout.nodes_without_cpus) > _MAX_BOXES
         drawn: list[Drawable] = []
         for run in layout.fold(layout.nodes_without_cpus):
@@ -177,7 +177,7 @@ class _Painter:
         return framed(label(format_ids("node", ids), 12, style="strong"), stack(parts), style="bare", padding=7)
 
     def devices(self, device_groups: Iterable[DeviceGroup], most: float = 560) -> Iterator[Drawable]:
-        """Devices by resource, with id and holder; of many only the held and unhealthy ones."""
+        """Draw devices by resource, with id and holder; of many only the held and unhealthy ones."""
         for group in device_groups:
             shown = self._occupancy.listed(group.devices)
             rest = len(group.devices) - len(shown)
@@ -215,7 +215,7 @@ class _Painter:
         parts = [grid([group._replace(width=widest) for group in groups], across, gap=12)]
         if self._occupancy.known:
             split = self._occupancy.split(bits.members(box.cpus)).items()
-            labels = [label(f"{use.label} {own.bit_count()}", 11, style="dim") for use, own in split]
+            labels = [label(f"{use.label} {use_cpus.bit_count()}", 11, style="dim") for use, use_cpus in split]
             parts.append(flow(labels, max(most, _MIN_WIDTH), gap=14))
         return stack(parts, 6)
 
@@ -264,7 +264,7 @@ def _holder_data(use: UseInfo) -> dict[str, str]:
 
 
 def _columns(count: int, fit: int) -> int:
-    """How many elements to put in a row if *fit* fit: a number that leaves no gaps, if possible."""
+    """Return how many elements to put in a row if *fit* fit: a number that leaves no gaps, if possible."""
     even = next((each for each in range(min(fit, count), 0, -1) if count % each == 0), 1)
     return even if even * 2 > fit or even * 2 > count else -(-count // -(-count // fit))
 
@@ -284,9 +284,9 @@ def _distances(table: DistanceTable) -> Drawable:
 
 def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     occupancy = layout.occupancy
-    found = occupancy.split(bits.members(layout.cpus))
+    uses = occupancy.split(bits.members(layout.cpus))
     states = []
-    for use, cpus in found.items():
+    for use, cpus in uses.items():
         if not use.holder:
             text = label(f"{use.state}: {pluralize(cpus.bit_count(), 'CPU')}")
             states.append(row([block([use.mark or " "], style=use.style), text], 6))
@@ -296,12 +296,12 @@ def _legend(layout: MachineLayout) -> Iterator[Drawable]:
     listed, others = _listed_holders(occupancy)
     yield from map(_holder, listed)
     if others:
-        size = format_size(sum(one.size for holder in others for one in holder.memory))
+        size = format_size(sum(memory_block.size for holder in others for memory_block in holder.memory))
         yield label(f"and {pluralize(len(others), 'pod')} more with {size} of memory", style="dim")
 
 
 def _listed_holders(occupancy: Occupancy) -> tuple[list[Holder], list[Holder]]:
-    """The holders to list, and the others; those with CPUs or devices, which show their keys, are listed."""
+    """Return the holders to list, and the others; those with CPUs or devices, which show their keys, are listed."""
     listed, others, only_memory = list[Holder](), list[Holder](), 0
     for holder in occupancy.holders:
         only_memory += not (holder.cpus or holder.devices)

@@ -1,4 +1,4 @@
-"""Which pods to end so that a host admits a pod: the smallest sets of pods with lower priority.
+"""Victims: the smallest sets of pods with lower priority whose end lets a host admit a pod.
 
 Every set is proved by deciding again without its pods. Disruption budgets are respected unless violations are allowed;
 then sets with fewer violations come first. Admission is nearly monotone, so if the pod is rejected even without all
@@ -13,7 +13,7 @@ from alignup.align import fit
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_record import HostRecord
-from alignup.placement.shape import build_shape
+from alignup.placement.pod_shape import build_shape
 from alignup.placement.verdict_cache import used_key
 
 MAX_VICTIMS = 3  #: pods in a set that is searched for exhaustively
@@ -55,7 +55,7 @@ class _Search:
         self._known: dict[Hashable, bool] = {}  #: whether hosts in a state admit the pod
 
     def admits_without(self, uids: Collection[str]) -> bool:
-        """Whether the pod is admitted in every possible state of the host after the end of these pods."""
+        """Return whether the pod is admitted in every possible state of the host after the end of these pods."""
         self.tries += 1
         return all(self._admits(self.record.model.without(ledger, uids)) for ledger in self.ledgers)
 
@@ -75,7 +75,7 @@ class _Search:
 def find_victims(
     record: HostRecord, pod: Pod, *, budgets: Sequence[DisruptionBudget] = (), allow_violations: bool = False
 ) -> VictimSearch:
-    """The smallest sets of pods with a lower priority than *pod* whose end lets the host admit it."""
+    """Return the smallest sets of pods with a lower priority than *pod* whose end lets the host admit it."""
     search = _Search(record, pod, budgets=budgets, allow_violations=allow_violations)
     if not search.ledgers:
         return VictimSearch((), complete=False)
@@ -86,43 +86,43 @@ def find_victims(
     if not candidates or not search.admits_without(candidates):
         return VictimSearch((), complete=True)
     bound = _reprieve(search, candidates)
-    found, complete = _smallest(search, candidates, at_most=min(len(bound), MAX_VICTIMS))
-    if not found and search.acceptable(bound):
-        found, complete = [bound], complete and len(bound) <= MAX_VICTIMS + 1
-    sets = [VictimSet(one, max(map(priorities.__getitem__, one)), search.violations(one)) for one in found]
-    return VictimSearch(tuple(sorted(sets, key=lambda one: _cost(one, priorities))), complete and bool(sets))
+    smallest, complete = _smallest(search, candidates, at_most=min(len(bound), MAX_VICTIMS))
+    if not smallest and search.acceptable(bound):
+        smallest, complete = [bound], complete and len(bound) <= MAX_VICTIMS + 1
+    sets = [VictimSet(uids, max(map(priorities.__getitem__, uids)), search.violations(uids)) for uids in smallest]
+    return VictimSearch(tuple(sorted(sets, key=lambda victims: _cost(victims, priorities))), complete and bool(sets))
 
 
 def _smallest(search: _Search, candidates: Sequence[str], *, at_most: int) -> tuple[list[tuple[str, ...]], bool]:
-    """Sets of the smallest sufficient size, and whether all smaller ones were tried."""
-    found: list[tuple[str, ...]] = []
+    """Return sets of the smallest sufficient size, and whether all smaller ones were tried."""
+    sufficient: list[tuple[str, ...]] = []
     for size in range(1, at_most + 1):
         for chosen in combinations(candidates, size):
-            if search.tries >= MAX_TRIES or len(found) >= MAX_SETS:
-                return found, bool(found)
+            if search.tries >= MAX_TRIES or len(sufficient) >= MAX_SETS:
+                return sufficient, bool(sufficient)
             if search.acceptable(chosen) and search.admits_without(chosen):
-                found.append(chosen)
-        if found:
+                sufficient.append(chosen)
+        if sufficient:
             break
-    return found, True
+    return sufficient, True
 
 
 def _lower_priorities(pod: Pod, ledgers: Sequence[Ledger]) -> dict[str, int]:
-    """The priority of every pod below that of *pod*, the lowest first, the newest first among equals."""
-    own = pod.priority or 0
+    """Return the priority of every pod below that of *pod*, the lowest first, the newest first among equals."""
+    own_priority = pod.priority or 0
     present = [
         (admitted.pod.priority or 0, -place, uid)
         for place, (uid, admitted) in enumerate(ledgers[0].pods.items())
-        if (admitted.pod.priority or 0) < own and all(uid in ledger.pods for ledger in ledgers)
+        if (admitted.pod.priority or 0) < own_priority and all(uid in ledger.pods for ledger in ledgers)
     ]
     return {uid: priority for priority, _, uid in sorted(present)}
 
 
 def _reprieve(search: _Search, candidates: Sequence[str]) -> tuple[str, ...]:
-    """A set from which no pod can be spared, found by sparing the most important pods first."""
+    """Return a set from which no pod can be spared, found by sparing the most important pods first."""
     ending = list(candidates)
     for uid in _important_first(search, candidates):
-        rest = [one for one in ending if one != uid]
+        rest = [other for other in ending if other != uid]
         if search.admits_without(rest):
             ending = rest
     return tuple(ending)
@@ -134,5 +134,5 @@ def _important_first(search: _Search, candidates: Sequence[str]) -> Iterator[str
     yield from (uid for uid in reversed(candidates) if uid not in protected)
 
 
-def _cost(one: VictimSet, priorities: dict[str, int]) -> tuple[int, int, int, tuple[str, ...]]:
-    return one.violations, one.highest_priority, sum(priorities[uid] for uid in one.pods), one.pods
+def _cost(victims: VictimSet, priorities: dict[str, int]) -> tuple[int, int, int, tuple[str, ...]]:
+    return victims.violations, victims.highest_priority, sum(priorities[uid] for uid in victims.pods), victims.pods

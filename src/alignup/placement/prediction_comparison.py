@@ -1,4 +1,4 @@
-"""Compares what a pod got with its prediction.
+"""The comparison of what a pod got with its prediction.
 
 The end of another pod between the prediction and the admission can explain a difference, or a rejection.
 """
@@ -20,26 +20,26 @@ MAX_ENDED = 4  #: pods of which every combination may have ended before an admis
 
 
 def placement_difference(predicted: Verdict | None, uid: str, model: HostModel, ledger: Ledger) -> str:
-    """How what a pod of *ledger* holds differs from all that was predicted; empty: it does not."""
+    """Describe how what a pod of *ledger* holds differs from all predictions; empty: it does not."""
     real = _real(uid, model, ledger)
     possible = ((),) if predicted is None else predicted.possible_placements
-    if any(_resources(one, ledger) == _resources(real, ledger) for one in possible):
+    if any(_resources(placements, ledger) == _resources(real, ledger) for placements in possible):
         return ""
     return f"predicted {' or '.join(map(_show, possible))}, got {_show(real)}"
 
 
 def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger, *, earlier: Sequence[Pod]) -> bool:
-    """Whether a pod of *after* holds what it gets if pods of *before* end first that *after* does not contain.
+    """Return whether a pod of *after* holds what it gets if pods of *before* end first that *after* does not contain.
 
     *earlier*: pods that were admitted before it, and that *before* does not contain.
     """
-    ended = [one for one in before.pods if one not in after.pods]
+    ended = [other for other in before.pods if other not in after.pods]
     pod, wanted = after.pods[uid].pod, _resources(_real(uid, model, after), after)
     for gone in _combinations(ended):
         host = model.at(model.without(before, gone))
         try:
-            for one in earlier:
-                host.apply(host.decide_without_plugins(one))
+            for other_pod in earlier:
+                host.apply(host.decide_without_plugins(other_pod))
             decision = host.decide_without_plugins(pod)
         except AlignError:
             continue
@@ -49,7 +49,7 @@ def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger,
 
 
 def rejected_after_ends(pod: Pod, model: HostModel, before: Ledger, ended: Sequence[str]) -> bool:
-    """Whether a kubelet with *before* rejects *pod* if some of the *ended* pods end first.
+    """Return whether a kubelet with *before* rejects *pod* if some of the *ended* pods end first.
 
     More room can mean a rejection for a pod of several containers: the first one goes where the next one has to go.
     """
@@ -75,19 +75,22 @@ def _real(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
 
 
 def _show(placements: Iterable[Placement]) -> str:
-    return "; ".join(f"{one.container} {one.as_text()}" for one in placements) or "nothing"
+    return "; ".join(f"{placement.container} {placement.as_text()}" for placement in placements) or "nothing"
 
 
 def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, object]:
-    """What each container holds; of devices their NUMA nodes, because the kubelet takes any of several alike ones."""
-    return {one.container: (one.cpus, one.memory, _device_nodes(one.devices, ledger)) for one in placements}
+    """Return what each container holds; of devices their NUMA nodes, since the kubelet takes any of equal ones."""
+    return {
+        placement.container: (placement.cpus, placement.memory, _device_nodes(placement.devices, ledger))
+        for placement in placements
+    }
 
 
 def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[str, Counter[NodeSet | str | None]]:
-    """The NUMA nodes of devices by resource; devices that are gone stand for themselves."""
-    found: dict[str, Counter[NodeSet | str | None]] = {}
+    """Return the NUMA nodes of devices by resource; devices that are gone stand for themselves."""
+    nodes: dict[str, Counter[NodeSet | str | None]] = {}
     for resource, ids in devices.items():
         inventory = ledger.devices.inventories.get(resource)
-        known = {} if inventory is None else {one.id: one.nodes for one in inventory.devices}
-        found[resource] = Counter([known.get(id_, id_) for id_ in ids])
-    return found
+        known = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
+        nodes[resource] = Counter([known.get(id_, id_) for id_ in ids])
+    return nodes

@@ -1,4 +1,4 @@
-"""A host in the size of a stamp: a column of bars for each NUMA node, to compare thousands of hosts."""
+"""Bars of a host: a column for each NUMA node, small enough to compare thousands of hosts."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,7 +8,7 @@ from alignup.align import bits
 from alignup.align.host import Host
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.picture.text_format import clean, format_size, shorten
-from alignup.placement.room import largest_requests
+from alignup.placement.free_capacity import largest_requests
 
 _HEIGHT, _GAP = 9, 3
 _MAX_WIDTH, _ALL_WIDTH = 120, 272  #: of a bar, and of all beside each other
@@ -16,7 +16,7 @@ _MAX_NODES, _MAX_BARS = 8, 5
 
 
 class ResourceBar(NamedTuple):
-    """How one NUMA node's part of a resource is divided; the parts add up to the total."""
+    """One NUMA node's part of a resource, divided by use; the parts add up to the total."""
 
     resource: str
     reserved: int = 0
@@ -38,14 +38,14 @@ class ResourceBar(NamedTuple):
         return format_size(amount) if self.resource == MEMORY or self.resource.startswith("hugepages-") else str(amount)
 
 
-def add_bars(one: ResourceBar, other: ResourceBar) -> ResourceBar:
-    """Both together, of one resource."""
+def add_bars(bar: ResourceBar, other: ResourceBar) -> ResourceBar:
+    """Return the sum of two bars of one resource."""
     return ResourceBar(
-        one.resource,
-        one.reserved + other.reserved,
-        one.held + other.held,
-        one.stranded + other.stranded,
-        one.free + other.free,
+        bar.resource,
+        bar.reserved + other.reserved,
+        bar.held + other.held,
+        bar.stranded + other.stranded,
+        bar.free + other.free,
     )
 
 
@@ -55,17 +55,17 @@ class NumaBars(NamedTuple):
 
 
 def measure_bars(host: Host) -> tuple[NumaBars, ...]:
-    """What the managers of a host have on each NUMA node: CPUs, memory, and devices with topology."""
+    """Return what the managers of a host have on each NUMA node: CPUs, memory, and devices with topology."""
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     exclusive = host.cpus.allocatable
     offers = largest_requests(host)
-    found = []
+    nodes = []
     for node in bits.members(host.view.all_nodes):
         offered, bars = offers[node], []
-        own = host.view.node_cpus.get(node, 0)
-        reserved = (own & cpus.reserved).bit_count()
-        held = (own & exclusive & ~cpus.shared & ~cpus.reserved).bit_count()
-        free = own.bit_count() - reserved - held
+        node_cpus = host.view.node_cpus.get(node, 0)
+        reserved = (node_cpus & cpus.reserved).bit_count()
+        held = (node_cpus & exclusive & ~cpus.shared & ~cpus.reserved).bit_count()
+        free = node_cpus.bit_count() - reserved - held
         usable = min(free, offered.get(CPU, free))
         bars.append(ResourceBar(CPU, reserved, held, free - usable if exclusive else 0, usable if exclusive else free))
         for type_, table in memory.nodes[node].tables.items() if node in memory.nodes else ():
@@ -77,12 +77,12 @@ def measure_bars(host: Host) -> tuple[NumaBars, ...]:
                 left = (devices.free[resource] & here).bit_count()
                 stranded = left if without_room else 0
                 bars.append(ResourceBar(resource, 0, here.bit_count() - left, stranded, left - stranded))
-        found.append(NumaBars(node, tuple(bars)))
-    return tuple(found)
+        nodes.append(NumaBars(node, tuple(bars)))
+    return tuple(nodes)
 
 
 def draw_bars(nodes: Sequence[NumaBars], *, name: str) -> str:
-    """The bars as SVG inside a page; *name* is for screen readers."""
+    """Draw the bars as SVG inside a page; *name* is for screen readers."""
     shown = nodes[:_MAX_NODES]
     rows = min(max((len(node.bars) for node in shown), default=0), _MAX_BARS)
     width = min(_MAX_WIDTH, _ALL_WIDTH // max(len(shown), 1) - 2 * _GAP)
@@ -100,7 +100,7 @@ def draw_bars(nodes: Sequence[NumaBars], *, name: str) -> str:
 
 
 def describe_bars(nodes: Sequence[NumaBars]) -> str:
-    """The same in words."""
+    """Describe the bars in words."""
     return "; ".join(f"NUMA node {node.node}: {', '.join(bar.text for bar in node.bars)}" for node in nodes)
 
 

@@ -4,13 +4,16 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from alignup.align import bits
+from alignup.align.distances import Distances
 from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
 from alignup.machines.synthetic import parse
-from alignup.picture.layout import layout_machine
+from alignup.picture.machine_layout import MAX_ROWS, build_distance_table, layout_machine
 from tests.effort import examples
 from tests.picture.gallery import decorated, superchip
+from tests.strategies import distances
 
 
 @given(decorated())
@@ -111,7 +114,43 @@ def test_the_model_caches_and_names_of_devices_are_shown():
     machine = parse("numa:1(memory=1GiB) core:2 pu:1")
     machine = replace(machine, pci=pci, model="AMD EPYC 9654", caches=(("L1d", 32 << 10), ("L3", 32 << 20)))
 
-    found = layout_machine(machine)
+    layout = layout_machine(machine)
 
-    assert found.facts[:2] == ("AMD EPYC 9654", "caches L1d 32 KiB, L3 32 MiB")
-    assert found.boxes[0].pci == ("display GPU 0", "network eth0/mlx5_0", "storage nvme0")
+    assert layout.facts[:2] == ("AMD EPYC 9654", "caches L1d 32 KiB, L3 32 MiB")
+    assert layout.boxes[0].pci == ("display GPU 0", "network eth0/mlx5_0", "storage nvme0")
+
+
+@st.composite
+def grouped(draw: st.DrawFn) -> Distances:
+    """Distances between many nodes of a few types."""
+    types = draw(st.lists(st.integers(0, 3), min_size=1, max_size=24))
+    far = {(a, b): draw(st.integers(11, 13)) for a in range(4) for b in range(4)}
+    return Distances(
+        {a: {b: 10 if a == b else far[types[a], types[b]] for b in range(len(types))} for a in range(len(types))}
+    )
+
+
+@given(grouped() | st.integers(1, 20).flatmap(lambda count: distances(range(count))))
+def test_every_distance_can_be_read_from_the_table(known):
+    table = build_distance_table(known)
+
+    if not table.groups:
+        assert len(known.ids) > MAX_ROWS
+        assert table.note
+        return
+    home = {id_: row for row, group in enumerate(table.groups) for id_ in group}
+    assert sorted(home) == list(known.ids)
+    for a in known.ids:
+        for b in known.ids:
+            to_itself, _, inside = table.cells[home[a]][home[b]].partition("/")
+            assert known.between(a, b) == int(inside if inside and a != b else to_itself)
+
+
+def test_nodes_with_equal_distances_share_a_row():
+    known = superchip().distances
+    assert known is not None
+
+    table = build_distance_table(known)
+
+    assert table.names == ("0", "1", "2-18", "19-35")
+    assert table.cells[2] == ("80", "120", "10/120", "120")

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.machines.synthetic import parse
-from alignup.picture import draw_svg
+from alignup.picture.machine_svg import draw_svg
 from tests.effort import examples
 from tests.picture import gallery
 from tests.picture.gallery import GPU, decorated, hosts
@@ -47,12 +47,12 @@ def overlapping(picture: str) -> list[tuple[str, str]]:
     """Texts that overlap."""
     texts = sorted((room(each) for each in read(picture).iter(f"{SVG}text")), key=lambda each: each.top)
     clashes = []
-    for place, one in enumerate(texts):
+    for place, text in enumerate(texts):
         for other in texts[place + 1 :]:
-            if other.top >= one.bottom:
+            if other.top >= text.bottom:
                 break
-            if one.left < other.right and other.left < one.right and one.text.strip() and other.text.strip():
-                clashes.append((one.text, other.text))
+            if text.left < other.right and other.left < text.right and text.text.strip() and other.text.strip():
+                clashes.append((text.text, other.text))
     return clashes
 
 

@@ -1,4 +1,4 @@
-"""What is known about the hosts of a cluster and their pods: reports of observers, and events of the API server.
+"""Reports of observers about the hosts of a cluster, and the stages of pods by events of the API server.
 
 When the resources of a pod count as free was measured on a real kubelet. A deletion timestamp alone frees nothing: the
 containers still run. The kubelet frees everything when it has ended the pod, which the API server learns a little
@@ -29,7 +29,7 @@ class HostReport:
 
 
 class PodStage(StrEnum):
-    """How a pod on a host counts."""
+    """The stage of a pod on a host."""
 
     RUNNING = "running"  #: it holds its resources, or will when the kubelet has admitted it
     TERMINATING = "terminating"  #: it may have released them
@@ -44,7 +44,7 @@ def pod_stage(
     containers_terminated: bool = False,
     force_deleted_may_run: bool = False,
 ) -> PodStage:
-    """The stage of a pod with this phase; *deleting*: it has a deletion timestamp, *deleted*: the object is gone.
+    """Return the stage of a pod; *deleting*: it has a deletion timestamp, *deleted*: the object is gone.
 
     A force-deleted pod is gone at once while its containers still run. The kubelet gives their CPUs to the next pod;
     with *force_deleted_may_run* such a pod counts as terminating, so that no pod is placed where that matters.
@@ -57,7 +57,7 @@ def pod_stage(
 
 
 class Cause(StrEnum):
-    """Why a kubelet can decide otherwise than predicted; the list is complete. Of several, the first is counted."""
+    """A cause for a decision other than predicted; the list is complete. Of several, the first is counted."""
 
     FOREIGN_POD = "foreign_pod"  #: a static pod, one created with a node name, or one of another scheduler
     CONFIGURATION = "configuration"  #: other settings, or another machine

@@ -49,22 +49,26 @@ class NodeShare(NamedTuple):
 
 
 def decision_parts(host: Host, pod: Pod, decision: Decision) -> Iterator[DecisionPart]:
-    """The parts of *decision*, which *host* made about *pod*, in order."""
+    """Yield the parts of *decision*, which *host* made about *pod*, in order."""
     for step in decision.steps:
-        placements = tuple(one for one in decision.placements if step.container in (None, one.container))
-        yield DecisionPart(step.container, tuple(one for one in step.resources if one.resource), step, placements)
+        placements = tuple(
+            placement for placement in decision.placements if step.container in (None, placement.container)
+        )
+        yield DecisionPart(
+            step.container, tuple(resource for resource in step.resources if resource.resource), step, placements
+        )
     for container in () if decision.steps else pod.all_containers:  # policy none merges nothing
         requested = tuple(
-            ResourceHints(one.name, resource, need.request, need.free, DONT_CARE)
-            for one in host.providers
-            for resource, need in one.needs(host.ledger.by_provider()[one.name], pod, container).items()
+            ResourceHints(provider.name, resource, need.request, need.free, DONT_CARE)
+            for provider in host.providers
+            for resource, need in provider.needs(host.ledger.by_provider()[provider.name], pod, container).items()
         )
-        placements = tuple(one for one in decision.placements if one.container == container.name)
+        placements = tuple(placement for placement in decision.placements if placement.container == container.name)
         yield DecisionPart(container.name, requested, None, placements)
 
 
-def draw(host: Host, pod: Pod, decision: Decision, *, width: int = 80) -> list[Line]:
-    """Everything *decision* considered, in lines of at most *width* columns."""
+def draw_decision(host: Host, pod: Pod, decision: Decision, *, width: int = 80) -> list[Line]:
+    """Draw everything *decision* considered, in lines of at most *width* columns."""
     renderer = _DecisionRenderer(host.machine, decision.before, max(width, MIN_WIDTH))
     return [line for part in decision_parts(host, pod, decision) for line in renderer.part(part, decision)]
 
@@ -113,7 +117,7 @@ class _DecisionRenderer:
         return labeled(label, split_words((Cell(sentence),)), width=self.width, column=13)
 
     def _shares(self, resource: ResourceHints, node: int) -> Iterator[NodeShare]:
-        """How one node's part of a resource is divided; the free part is the decision's."""
+        """Yield how one node's part of a resource is divided; the free part is the decision's."""
         before = {"cpu": self._cpus, "device": self._devices, "memory": self._memory}.get(resource.provider)
         free = (resource.free or {}).get(node, 0)
         rest = list(before(resource.resource or "", node)) if before else []
@@ -129,7 +133,7 @@ class _DecisionRenderer:
             yield NodeShare(state, cpus.bit_count(), use.holder.name if use.holder else "")
 
     def _without_node(self, resource: ResourceHints) -> tuple[NodeShare, ...]:
-        """Devices of no node, free ones last; empty if there are none."""
+        """Return devices of no node, free ones last; empty if there are none."""
         if resource.provider != "device":
             return ()
         shares = list(self._devices(resource.resource or "", None))
@@ -153,10 +157,10 @@ class _DecisionRenderer:
         yield NodeShare(UseState.RESERVED, table.system_reserved)
         left = table.reserved
         for holder in self.occupancy.holders:
-            own = sum(block.size for block in holder.memory if block.type == type_ and block.nodes == 1 << node)
-            if own:
-                yield NodeShare(UseState.HELD, own, holder.name)
-                left -= own
+            size = sum(block.size for block in holder.memory if block.type == type_ and block.nodes == 1 << node)
+            if size:
+                yield NodeShare(UseState.HELD, size, holder.name)
+                left -= size
         spread = sorted(
             holder.name
             for holder in self.occupancy.holders
@@ -168,7 +172,7 @@ class _DecisionRenderer:
 
 
 def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: Iterable[int] = ()) -> Iterator[Line]:
-    """What is free and what is missing on nodes *ids*, then which pods hold the rest."""
+    """Yield what is free and what is missing on nodes *ids*, then which pods hold the rest."""
     name = resource.resource or ""
     free = shares[-1].amount
     yield (Cell(f"{_format_amount(name, free)} free", "free"),)
@@ -177,14 +181,17 @@ def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: 
     fits = hints.masks.__contains__ if isinstance(hints, HintList) else hints.fits
     if resource.request is not None and free < resource.request and not any(fits(1 << node) for node in ids):
         yield _DOT, Cell(f"{_format_amount(name, resource.request - free)} short", "warn")
-    named = sorted((one for one in shares[:-1] if one.who), key=lambda one: -one.amount)
+    named = sorted((share for share in shares[:-1] if share.who), key=lambda share: -share.amount)
     shown = len(named) if len(named) <= _MAX_HOLDERS + 1 else _MAX_HOLDERS
-    for share in [one for one in shares[:-1] if not one.who] + named[:shown]:
-        what = {UseState.RESERVED: "reserved", UseState.LOST: "unhealthy or lost", UseState.UNSEEN: "unknown"}
-        text = shorten(clean(share.who), 40) if share.who else what.get(share.state, str(share.state))
+    for share in [share for share in shares[:-1] if not share.who] + named[:shown]:
+        descriptions = {UseState.RESERVED: "reserved", UseState.LOST: "unhealthy or lost", UseState.UNSEEN: "unknown"}
+        text = shorten(clean(share.who), 40) if share.who else descriptions.get(share.state, str(share.state))
         yield _DOT, Cell(f"{_format_amount(name, share.amount)} {text}", str(share.state))
     if more := named[shown:]:
-        yield _DOT, Cell(f"{_format_amount(name, sum(one.amount for one in more))} in {len(more)} other pods", "held")
+        yield (
+            _DOT,
+            Cell(f"{_format_amount(name, sum(share.amount for share in more))} in {len(more)} other pods", "held"),
+        )
 
 
 def _chosen(step: MergeStep, decision: Decision) -> str:
@@ -203,7 +210,7 @@ def _hints(resource: ResourceHints, *, free: int) -> list[Line]:
         enough = resource.request is None or resource.request <= free
         return split_words((Cell("anywhere" if enough else "not enough, so it gives no hints", "dim"),))
     hints, hidden = shown_hints(resource)
-    chunks: list[Line] = [(Cell(sentences.format_hint(one), "free" if one.preferred else ""),) for one in hints]
+    chunks: list[Line] = [(Cell(sentences.format_hint(hint), "free" if hint.preferred else ""),) for hint in hints]
     if not chunks and hidden:
         return split_words((Cell("sets of several nodes, too many to list", "dim"),))
     if not chunks:

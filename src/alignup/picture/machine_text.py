@@ -24,7 +24,15 @@ from alignup.picture.cells import (
     split_words,
     wrap,
 )
-from alignup.picture.layout import Core, DeviceGroup, DistanceTable, MachineLayout, NodeBox, SocketFrame, layout_machine
+from alignup.picture.machine_layout import (
+    Core,
+    DeviceGroup,
+    DistanceTable,
+    MachineLayout,
+    NodeBox,
+    SocketFrame,
+    layout_machine,
+)
 from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
 from alignup.picture.text_format import clean, display_width, format_ids, format_size, list_parts, pluralize, shorten
 
@@ -36,8 +44,8 @@ _MAX_GAPS = 8
 _BAR_WIDTH = 20
 
 
-def draw(machine: Machine, ledger: Ledger | None = None, *, width: int = 80) -> list[Line]:
-    """The picture of *machine*; a *ledger* adds what pods hold. Lines have at most *width* columns."""
+def draw_text(machine: Machine, ledger: Ledger | None = None, *, width: int = 80) -> list[Line]:
+    """Draw *machine*; a *ledger* adds what pods hold. Lines have at most *width* columns."""
     layout = layout_machine(machine, ledger)
     return list(_picture(layout, _Renderer(layout.occupancy, max(width, MIN_WIDTH))))
 
@@ -105,7 +113,7 @@ class _Renderer(NamedTuple):
         return self.field("huge pages" if bar.page else "memory", chunks)
 
     def numbered(self, box: NodeBox) -> list[Line]:
-        """Every CPU by number, the threads of a core together."""
+        """Draw every CPU by number, the threads of a core together."""
         chunks: dict[Core, Line] = {}
         for core in (core for core_group in box.core_groups for core in core_group.cores):
             uses = [(cpu, self.occupancy.of_cpu(cpu)) for cpu in core.cpus]
@@ -125,7 +133,7 @@ class _Renderer(NamedTuple):
         return lines
 
     def folded(self, box: NodeBox) -> list[Line]:
-        """CPUs as lists: by cache, with equal caches together; then by use."""
+        """Draw CPUs as lists: by cache, with equal caches together; then by use."""
         lines: list[Line] = []
         alike = groupby(box.core_groups, key=lambda group: (group.shape, group.name.rpartition("cache ")[0]))
         for run in (list(groups) for _, groups in alike):
@@ -147,7 +155,7 @@ class _Renderer(NamedTuple):
         return lines + (self.field("PCI", [(Cell(text),) for text in pci], between=" · ") if pci else [])
 
     def _devices(self, group: DeviceGroup) -> Iterator[Line]:
-        """The devices of one resource by id; of many only the held and unhealthy ones, and a count."""
+        """Draw the devices of one resource by id; of many only the held and unhealthy ones, and a count."""
         yield (Cell(f"{shorten(clean(group.resource), self.width // 2)}:"),)
         shown = self.occupancy.listed(group.devices)
         if len(shown) < len(group.devices):
@@ -186,8 +194,8 @@ class _Renderer(NamedTuple):
             (Cell(f"{each}{shape}: CPUs"),),
             *_list_chunks(cpus, "plain"),
         ]
-        for use, own in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
-            chunks.append((Cell(f"{use.label} {own.bit_count()}", use.style),))
+        for use, use_cpus in self.occupancy.split(bits.members(cpus)).items() if self.occupancy.known else ():
+            chunks.append((Cell(f"{use.label} {use_cpus.bit_count()}", use.style),))
         lines = self.field(format_ids("node", ids) if ids else "no node", chunks, between=" ", column=11)
         return lines + self.devices(first.device_groups, first.pci)
 
@@ -199,7 +207,7 @@ class _Renderer(NamedTuple):
             simple = len(bars) < 2 and not any(bar.parts for bar in bars)
             chunks = [(Cell(f"{each}{first.memory}"),), (Cell(first.nearest, "dim"),)]
             ids = [box.node.id for box in group if box.node]
-            lines += self.field(format_ids("node", ids), [one for one in chunks if one[0].text], between=" · ")
+            lines += self.field(format_ids("node", ids), [chunk for chunk in chunks if chunk[0].text], between=" · ")
             for bar in () if simple else bars:
                 lines += self.memory(bar)
             lines += self.devices(first.device_groups, first.pci)
@@ -260,7 +268,7 @@ class _Renderer(NamedTuple):
 
 
 def _list_chunks(cpus: CpuSet, style: str) -> list[Line]:
-    """A list in chunks that can be wrapped; a very scattered one ends with its count."""
+    """Return a list in chunks that can be wrapped; a very scattered one ends with its count."""
     parts = list_parts(cpus)
     shown = parts if len(parts) <= _MAX_LIST_PARTS else parts[: _MAX_LIST_PARTS - 1]
     chunks: list[Line] = [(Cell(f"{part},", style),) for part in shown[:-1]]

@@ -1,4 +1,4 @@
-"""Layout of SVG: elements that know their size, and functions that combine them.
+"""Elements of SVG with known sizes, and functions that combine them.
 
 An element is measured before it is drawn. Text is measured with the widest characters of common monospaced fonts, so
 that nothing overlaps in any font. Rows give their elements the height of the tallest, stacks the width of the widest.
@@ -56,7 +56,7 @@ _PLOT = """\
 .alignup .line.series6{stroke-dasharray:1 3}
 .alignup .line.series7{stroke-dasharray:6 2 1 2 1 2}"""
 
-#: The same for plots and small multiples.
+#: The same for plots and bars.
 _PLOT_COLORS = {
     "grid": ("none", "#d0d7de", "none", "#30363d"),
     "stranded": ("#f7d4d4", "#b35959", "#4b1f1f", "#b35959"),
@@ -76,7 +76,7 @@ _SERIES = (
 
 
 def css(*, plots: bool = False) -> str:
-    """The style sheet, also that of *plots*; the reader's system or browser selects the mode."""
+    """Return the style sheet, also that of *plots*; the reader's system or browser selects the mode."""
     colors = {**_COLORS, **(_PLOT_COLORS if plots else {})}
     light = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (fill, line, _, _) in colors.items()]
     dark = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (_, _, fill, line) in colors.items()]
@@ -103,7 +103,7 @@ class Canvas:
     def rect(
         self, at: tuple[float, float], size: tuple[float, float], *, style: str, corner: float = 0, **data: str
     ) -> None:
-        """A rectangle of a CSS class; *data* become ``data-…`` attributes, ``title`` the tooltip."""
+        """Draw a rectangle of a CSS class; *data* become ``data-…`` attributes, ``title`` the tooltip."""
         title = data.pop("title", "")
         extra = "".join(f' data-{name}="{escape(value)}"' for name, value in data.items())
         round_ = f' rx="{_n(corner)}"' if corner else ""
@@ -124,7 +124,7 @@ class Canvas:
 
 
 class Drawable(NamedTuple):
-    """Something that can be drawn anywhere, in at least its own size."""
+    """An element that can be drawn anywhere, in at least its own size."""
 
     width: float
     height: float
@@ -141,7 +141,7 @@ def label(text: str, size: float = 12, *, style: str = "") -> Drawable:
 def block(
     lines: Sequence[str], *, style: str, size: float = 11, corner: float = 3, data: dict[str, str] | None = None
 ) -> Drawable:
-    """A filled rectangle with centered lines of text, or none."""
+    """Return a filled rectangle with centered lines of text, or none."""
     padding = 4
     width = max((width_in_em(line) * size for line in lines), default=0) + 2 * padding
     height = len(lines) * size * 1.25 + padding
@@ -180,7 +180,7 @@ def row(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
 
 
 def flow(elements: Iterable[Drawable], most: float, *, gap: float = 4, across: float | None = None) -> Drawable:
-    """Elements beside each other in rows of at most *most*; *across* is the gap between rows."""
+    """Return elements beside each other in rows of at most *most*; *across* is the gap between rows."""
     rows: list[list[Drawable]] = []
     used = 0.0
     for element in elements:
@@ -198,7 +198,7 @@ def grid(elements: Sequence[Drawable], across: int, *, gap: float = 4) -> Drawab
 
 
 def framed(title: Drawable, body: Drawable, *, style: str, padding: float = 10) -> Drawable:
-    """A box with a *title* around *body*, which gets the full width."""
+    """Return a box with a *title* around *body*, which gets the full width."""
 
     def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
         canvas.rect((x, y), (width, height), style=style, corner=6)
@@ -223,7 +223,7 @@ _MARGIN = 16.0
 
 
 def svg_document(page: Drawable, *, title: str, description: str) -> str:
-    """A file of its own, with its style sheet."""
+    """Return *page* as a file of its own, with its style sheet."""
     canvas = Canvas()
     page.draw(canvas, _MARGIN, _MARGIN, page.width, page.height)
     across, down = round(page.width + 2 * _MARGIN), round(page.height + 2 * _MARGIN)
@@ -242,7 +242,7 @@ def svg_document(page: Drawable, *, title: str, description: str) -> str:
 
 
 def svg_inline(drawn: Drawable, name: str) -> str:
-    """A picture inside a page that has the style sheet; *name* is for screen readers."""
+    """Return a picture inside a page that has the style sheet; *name* is for screen readers."""
     canvas = Canvas()
     drawn.draw(canvas, 1, 1, drawn.width, drawn.height)
     across, down = round(drawn.width + 2), round(drawn.height + 2)
