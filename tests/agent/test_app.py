@@ -6,6 +6,7 @@ import json
 import jsonschema_rs
 import pytest
 
+from alignup.agent.app import read_pod
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
 from alignup.documents.machines import machine_to_document
@@ -391,3 +392,11 @@ async def test_a_token_is_required(headers, status):
             document = json.loads(answers[2].text)
             assert document["paths"]["/v1/pods"]["get"]["security"] == [{"token": []}]
             assert document["paths"]["/healthz"]["get"]["security"] == []
+
+
+def test_a_pod_without_a_uid_gets_one_derived_from_its_name():
+    document = manifest("web")
+    del document["metadata"]["uid"]
+    content = as_json(document)
+
+    assert read_pod(content).uid == read_pod(content).uid != ""

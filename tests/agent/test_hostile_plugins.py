@@ -7,6 +7,7 @@ from contextlib import suppress
 
 import pytest
 
+from alignup.agent import api
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.devices.device_state import with_announced_devices
 from alignup.agent.metrics import Metrics
@@ -18,7 +19,6 @@ from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
 from alignup.picture.machine_svg import draw_svg
 from alignup.store.checkpoint import CheckpointStore
-from alignup.web import responses
 from alignup.web.metrics import metrics_lines
 from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.hostile_plugin import HostilePlugin
@@ -54,7 +54,7 @@ def check(rig, store):
     draw_svg(shown.machine, shown.ledger).encode()
     assert list(metrics_lines(Metrics(lambda: shown).registry))
     for view in state.pod_views():
-        assert codec.encode(responses.pod_detail_document(view))
+        assert codec.encode(api.pod_detail_document(view))
         stored = codec.load(codec.encode(decision_document(view.decision)))
         assert from_document(stored).placements == view.decision.placements
     Checkpointer(store, host())(state)
