@@ -14,7 +14,6 @@ import yaml
 from alignup.agent.api import AdmissionResult, AdmissionStatus, PodView
 from alignup.agent.app import RequestLimits, build_app
 from alignup.agent.metrics import Metrics
-from alignup.agent.service import AgentService
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
@@ -192,7 +191,7 @@ def app_of(agent, *, token: bytes | None = None, access: AccessRules | None = No
     """The application of *agent*; with a *token*, every request must present it."""
     limits = RequestLimits(**{key: options.pop(key) for key in tuple(options) if hasattr(RequestLimits, key)})
     access = access or AccessRules(everyone=token is None, token=token)
-    return build_app(cast("AgentService", agent), agent.metrics, access=access, limits=limits, **options)
+    return build_app(cast("Any", agent), agent.metrics, access=access, limits=limits, **options)
 
 
 @asynccontextmanager

@@ -27,13 +27,13 @@ def test_a_name_cannot_break_a_line(readable):
 def test_an_error_is_one_line_with_its_traceback():
     out = io.StringIO()
     try:
-        raise ValueError("broken")
+        int("broken")
     except ValueError as error:
         make_logger(out, readable=False).error("request failed", exc_info=error)
 
     (line,) = map(json.loads, out.getvalue().splitlines())
     assert line["event"] == "request failed"
-    assert line["exception"].endswith("ValueError: broken")
+    assert line["exception"].endswith("ValueError: invalid literal for int() with base 10: 'broken'")
 
 
 def test_programs_log_to_stderr_also_what_libraries_log():

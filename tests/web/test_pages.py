@@ -24,7 +24,7 @@ def pages():
 
 @given(text=st.text())
 def test_text_stays_text_in_content_and_attributes(pages, text):
-    template = pages._templates.from_string(
+    template = pages.templates.from_string(
         '<p title="{{ text }}" data-name="{{ text }}">{{ text }}<b>{{ text }}</b></p>'
     )
     read = Reader(template.render(text=text))

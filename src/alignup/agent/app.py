@@ -24,7 +24,6 @@ from alignup.agent.pages import page_routes
 from alignup.agent.service import AgentService
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
-from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod, validation
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.manifests import pod_json
@@ -36,14 +35,13 @@ from alignup.web import responses
 from alignup.web.access import AccessRules
 from alignup.web.events import EventStreams
 from alignup.web.metrics import metrics_response
-from alignup.web.operations import ApiEndpoint, Handler, Operation, ParameterValues, openapi_document, receive_body
+from alignup.web.operations import ApiEndpoint, Handler, Operation, ParameterValues, receive_body
 from alignup.web.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items
 from alignup.web.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response, list_response
 from alignup.web.server import ConnectionLimits
 
 Result = TypeVar("Result")
 
-_DESCRIPTION = "Admit pods to the NUMA nodes, CPUs, memory and devices of one node, and explain why."
 _STATUS = {"admitted": 201, "kept": 200, "waiting": 202}
 #: Names in the picture come from clients; scripts in it must not run.
 _SVG_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
@@ -108,7 +106,7 @@ class _LatestPicture:
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._ledger: Ledger | None = None  #: of the picture; ledgers are values, so it stays as it was drawn
+        self._ledger: object = None  #: of the picture; ledgers are values, so it stays as it was drawn
         self._svg = b""
 
     async def draw(self, host: Host) -> bytes:
@@ -232,15 +230,7 @@ class _Handlers:
         return await metrics_response(self.metrics.registry)
 
     async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(
-            openapi_document(
-                routes.OPERATIONS,
-                title="alignup",
-                description=_DESCRIPTION,
-                version=__version__,
-                with_token=not self.access.everyone,
-            )
-        )
+        return json_response(routes.describe_api(version=__version__, with_token=not self.access.everyone))
 
     async def _within_deadline(self, job: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of *job*; it runs in the task of the request, which a client cannot cancel."""

@@ -6,12 +6,12 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 import structlog
+from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent import sd_notify
@@ -181,11 +181,16 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
     sessions = Sessions()
     access = AccessRules(everyone=token is None, token=token, sessions=sessions)
     async with AsyncExitStack() as stack:
-        serve = partial(_listen, options, service, metrics, stopping=asyncio.Event())
-        bound = await stack.enter_async_context(serve(options.address, access))
+        stopping = asyncio.Event()
+
+        def listen(address: Address, access: AccessRules) -> AbstractAsyncContextManager[Address]:
+            app = build_app(service, metrics, access=access, stopping=stopping)
+            return _listen(options, address, app, everyone=access.everyone, stopping=stopping)
+
+        bound = await stack.enter_async_context(listen(options.address, access))
         pages = bound
         if options.web_address is not None:  # browsers sign in, even if others need no token
-            pages = await stack.enter_async_context(serve(options.web_address, replace(access, everyone=False)))
+            pages = await stack.enter_async_context(listen(options.web_address, replace(access, everyone=False)))
         if isinstance(pages, TcpAddress):
             sessions.base_url = str(pages.for_clients())
         yield bound
@@ -193,25 +198,18 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
 
 @asynccontextmanager
 async def _listen(
-    options: DaemonOptions,
-    service: AgentService,
-    metrics: Metrics,
-    address: Address,
-    access: AccessRules,
-    *,
-    stopping: asyncio.Event,
+    options: DaemonOptions, address: Address, app: ASGIApp, *, everyone: bool, stopping: asyncio.Event
 ) -> AsyncIterator[Address]:
-    api = build_app(service, metrics, access=access, stopping=stopping)
     certificate = None
     if options.certificate is not None and options.private_key is not None:
         certificate = sockets.ServerCertificate(options.certificate, options.private_key)
     tls = None if certificate is None else certificate.context
     if not isinstance(address, TcpAddress):
         with sockets.unix_socket(address.path) as listener:
-            async with serve_app(api, listener, stopping=stopping):
+            async with serve_app(app, listener, stopping=stopping):
                 yield address
         return
-    if access.everyone:
+    if everyone:
         raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
     with sockets.tcp_socket(address.port, address.host) as listener:
         host, port = listener.getsockname()[:2]
@@ -221,7 +219,7 @@ async def _listen(
                 f"others could read the token and all pods on the network: {address} needs TLS\n"
                 "name a certificate with --tls-cert-file and --tls-private-key-file, or allow it with --insecure-http"
             )
-        async with serve_app(api, listener, stopping=stopping, tls=tls):
+        async with serve_app(app, listener, stopping=stopping, tls=tls):
             yield bound
 
 

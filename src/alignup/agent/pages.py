@@ -83,7 +83,7 @@ class _AgentPages:
         service = self._service
         views = service.pod_views()
         shown = views[:MAX_PODS]
-        values = {
+        values: dict[str, Any] = {
             "admitted": [view for view in shown if view.status is AdmissionStatus.ADMITTED],
             "waiting": [view for view in shown if view.status is AdmissionStatus.WAITING],
             "more_pods": len(views) - len(shown),
@@ -101,7 +101,7 @@ class _AgentPages:
         number = int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None
         stored = await self._service.decisions(DecisionQuery(pod=pod, before=number, limit=PAGE_DECISIONS))
         older = stored[-1].id if len(stored) == PAGE_DECISIONS else None
-        values = {"decisions": stored, "pod": pod, "older": older}
+        values: dict[str, Any] = {"decisions": stored, "pod": pod, "older": older}
         return await asyncio.to_thread(lambda: self.templates.response("decisions.html", **values))
 
     async def decision(self, request: Request) -> Response:

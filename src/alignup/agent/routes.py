@@ -5,7 +5,7 @@ from typing import Any
 from alignup.agent import api
 from alignup.align.decision import Outcome
 from alignup.web.events import EVENT_STREAM
-from alignup.web.operations import MAX_INTEGER, Operation, Parameter, ParameterType, SuccessResponse
+from alignup.web.operations import MAX_INTEGER, Operation, Parameter, ParameterType, SuccessResponse, openapi_document
 from alignup.web.responses import SVG, TEXT
 
 
@@ -196,3 +196,11 @@ OPERATIONS = (
     GET_METRICS,
     GET_DESCRIPTION,
 )
+
+
+def describe_api(*, version: str, with_token: bool) -> dict[str, Any]:
+    """Return the OpenAPI document; *with_token*: as served on an address that requires a token."""
+    description = "Admit pods to the NUMA nodes, CPUs, memory and devices of one node, and explain why."
+    return openapi_document(
+        OPERATIONS, title="alignup", description=description, version=version, with_token=with_token
+    )

@@ -66,7 +66,7 @@ class PrometheusScheduleMetrics:
 
 
 class PredictionHistory:
-    """Predictions by what the kubelets did, in intervals of a day, for the page; *now* is in seconds since 1970."""
+    """Predictions of the last day by what the kubelets did, for the page; *now* is in seconds since 1970."""
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -86,7 +86,7 @@ class PredictionHistory:
         return totals
 
     def plot(self) -> str:
-        """Return the outcomes as SVG, with the intervals in which nothing happened; empty if nothing happened at all."""
+        """Return the outcomes as SVG, with the intervals in which nothing happened; empty: nothing happened at all."""
         if not self._intervals:
             return ""
         counts = dict(self._intervals)

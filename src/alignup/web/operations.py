@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import parse_qsl
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -196,15 +196,15 @@ async def receive_body(
             while more:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
-                    raise ClientDisconnect
+                    break
                 body += message.get("body", b"")
-                more = message.get("more_body", False)
-                if len(body) > limit:
-                    raise _too_large(limit)
+                more = message.get("more_body", False) and len(body) <= limit
     except TimeoutError:
         raise ProblemError(408, f"The document did not arrive within {seconds:g} seconds.", headers=CLOSE) from None
-    except ClientDisconnect:
-        raise ProblemError(400, "The connection closed before the end of the document.", headers=CLOSE) from None
+    if len(body) > limit:
+        raise _too_large(limit)
+    if more:
+        raise ProblemError(400, "The connection closed before the end of the document.", headers=CLOSE)
     return bytes(body)
 
 

@@ -62,7 +62,7 @@ class Pages:
 
     def __init__(self, package: str, *, links: Sequence[Link], functions: Mapping[str, Any] | None = None) -> None:
         loaders = [jinja2.PackageLoader(name) for name in dict.fromkeys((package, __package__))]
-        self._templates = jinja2.Environment(
+        self.templates = jinja2.Environment(
             loader=jinja2.ChoiceLoader(loaders),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
@@ -70,15 +70,20 @@ class Pages:
             extensions=[_JoinedLines],
         )
         callables = {**_FUNCTIONS, **(functions or {})}
-        self._templates.filters |= callables
-        self._templates.globals |= {"links": links, "marks": _MARKS, **callables}
+        self.templates.filters |= callables
+        self.templates.globals |= {"links": links, "marks": _MARKS, **callables}
 
     def render(self, template: str, **values: Any) -> str:  # noqa: ANN401 - of templates
         """Return the HTML of *template*; what no HTML document may contain is replaced."""
-        return self._templates.get_template(template).render(values).encode("utf-8", "replace").decode()
+        return self.templates.get_template(template).render(values).encode("utf-8", "replace").decode()
 
     def response(
-        self, template: str, *, status: int = 200, headers: Mapping[str, str] | None = None, **values: Any
+        self,
+        template: str,
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+        **values: Any,  # noqa: ANN401 - of templates
     ) -> Response:
         content = self.render(template, **values)
         return Response(content, status_code=status, media_type=HTML, headers={**PAGE_HEADERS, **(headers or {})})

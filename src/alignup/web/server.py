@@ -187,7 +187,7 @@ class _Server:
         for connection in tuple(self._open):
             connection.close_when_idle()
         end = self._loop.time() + self._limits.end
-        while self._open and self._loop.time() < end:
+        while self._open and self._loop.time() < end:  # noqa: ASYNC110 - connections close for many reasons
             await asyncio.sleep(_POLL_SECONDS)
         tasks = [connection.task for connection in self._open if connection.task is not None]
         for task in tasks:

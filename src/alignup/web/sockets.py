@@ -137,7 +137,7 @@ def _bind_and_move(first: Path, path: Path) -> socket.socket:
 
 @contextmanager
 def bind_lock(path: Path, *, seconds: float = 5.0) -> Iterator[None]:
-    """Let one process at a time create a socket at *path*; raise ``ListenError`` that names its holder if another holds it after *seconds*.
+    """Let one process at a time create a socket at *path*; raise ``ListenError`` if another does so after *seconds*.
 
     The lock is a file of its own that only its owner can open: every user who can read a directory can lock it.
     """

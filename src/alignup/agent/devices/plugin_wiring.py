@@ -18,7 +18,10 @@ from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 
 @dataclass(frozen=True, slots=True)
 class PluginEvents:
-    """Passes changes of the devices to the admission queue; implements ``kubernetes.plugins.resources.DeviceListener``."""
+    """The listener of device plugins, which passes changes of the devices to the admission queue.
+
+    It implements ``kubernetes.plugins.resources.DeviceListener``.
+    """
 
     queue: AdmissionQueue
 
