@@ -4,6 +4,7 @@ An error response makes the API server follow the ``failurePolicy`` of the webho
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -11,7 +12,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from alignup.align.errors import ParseError
-from alignup.web.access import authenticate_connection
+from alignup.web.access import count_authenticated
 from alignup.web.operations import receive_body
 from alignup.web.responses import JSON, ProblemError
 
@@ -30,7 +31,8 @@ def webhook_app(path: str, answer: Callable[[bytes], bytes]) -> Starlette:
             return PlainTextResponse(f"not a review: {error}\n", status_code=400)
         except ProblemError as problem:
             return problem.response()
-        authenticate_connection(request)  # the API server keeps its connections open
+        with suppress(ProblemError):  # too many; this review has its answer
+            count_authenticated(request)  # the API server keeps its connections open
         return Response(answered, media_type=JSON)
 
     app = Starlette(routes=[Route(path, review, methods=["POST"])])

@@ -105,7 +105,7 @@ class AccessRules:
 
     def authorize(self, request: Request) -> None:
         """Raise ``ProblemError`` unless the request is allowed; count the connection as authenticated."""
-        if not self.allows(request):
+        if not self.everyone and not self.allows(request):
             detail = "The request needs a valid token: Authorization: Bearer TOKEN"
             raise ProblemError(401, detail, headers={"WWW-Authenticate": "Bearer"})
         count_authenticated(request)
@@ -125,13 +125,8 @@ class AccessRules:
         return scheme.lower() == "bearer" and valid
 
 
-def authenticate_connection(request: Request) -> bool:
-    """Count the connection as authenticated; return whether there is a slot for it."""
-    connection: Connection | None = request.scope.get(CONNECTION)  # None: not served on a socket
-    return connection is None or connection.authenticate()
-
-
 def count_authenticated(request: Request) -> None:
     """Count the connection as authenticated; raise ``ProblemError`` if too many are."""
-    if not authenticate_connection(request):
+    connection: Connection | None = request.scope.get(CONNECTION)  # None: not served on a socket
+    if connection is not None and not connection.authenticate():
         raise ProblemError(503, "Too many connections.", headers=RETRY_SOON | CLOSE)

@@ -130,9 +130,6 @@ class Connection(asyncio.Protocol):
 
     # What the parser calls
 
-    def on_message_begin(self) -> None:
-        self._url, self._headers, self._receiving = b"", [], None
-
     def on_url(self, url: bytes) -> None:
         self._url += url
 
@@ -169,18 +166,21 @@ class Connection(asyncio.Protocol):
         self._body_left = int(headers.get(b"content-length", 0))
         self._exchanges.append(exchange)
         if len(self._exchanges) == 1:
-            self._run(exchange)
+            self.task = self._loop.create_task(exchange.run(self._app))
 
     def on_body(self, body: bytes) -> None:
         self._head_bytes = 0
         self._body_left = max(0, self._body_left - len(body))
-        if self._receiving is not None:
-            self._receiving.add_body(body)
+        if self._receiving is not None and not self._receiving.complete:
+            self._receiving.body += body
+            self._receiving.changed.set()
 
     def on_message_complete(self) -> None:
         if self._receiving is not None:
-            self._receiving.add_body(b"", last=True)
-        self._receiving, self._head_bytes, self._body_left = None, 0, 0
+            self._receiving.more_body = False
+            self._receiving.changed.set()
+        self._url, self._headers, self._receiving = b"", [], None
+        self._head_bytes, self._body_left = 0, 0
 
     def _parse(self) -> None:
         """Parse what was received, up to the first request that must wait for another response."""
@@ -189,22 +189,19 @@ class Connection(asyncio.Protocol):
             part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
             if not self._ignores_rest and self._parser is not None:
                 self._head_bytes += len(part)
-                self._feed(self._parser, part)
+                try:
+                    self._parser.feed_data(part)
+                except HttpParserUpgrade:
+                    self.close_when_idle()
+                except HttpParserError:
+                    self._reject(HTTPStatus.BAD_REQUEST)
+                if self._head_bytes >= self._limits.head_bytes:
+                    self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         self.control_reading()
         if self._exchanges:
             self._stop_timer("head")
         elif self._is_open():
             self._start_timer("head", self._limits.head, self._close_idle)
-
-    def _feed(self, parser: HttpRequestParser, part: bytes) -> None:
-        try:
-            parser.feed_data(part)
-        except HttpParserUpgrade:
-            self.close_when_idle()
-        except HttpParserError:
-            self._reject(HTTPStatus.BAD_REQUEST)
-        if self._head_bytes >= self._limits.head_bytes:
-            self._reject(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def _reject(self, status: HTTPStatus) -> None:
         """Answer an invalid request, after the response to a valid one before it, and close the connection."""
@@ -233,7 +230,7 @@ class Connection(asyncio.Protocol):
             if self.transport is not None:
                 self.transport.close()
         elif self._exchanges:
-            self._run(self._exchanges[0])
+            self.task = self._loop.create_task(self._exchanges[0].run(self._app))
         elif self._unparsed:
             self._loop.call_soon(self._parse)
         else:
@@ -245,7 +242,7 @@ class Connection(asyncio.Protocol):
         transport = self.transport
         if transport is None:
             return
-        unread = 0 if self._receiving is None else self._receiving.unread
+        unread = 0 if self._receiving is None or self._receiving.complete else len(self._receiving.body)
         if not self._unparsed and len(self._exchanges) <= 1 and unread < _BODY_BYTES:
             transport.resume_reading()
             return
@@ -260,9 +257,6 @@ class Connection(asyncio.Protocol):
                 self.close_now()
             else:
                 self.control_reading()
-
-    def _run(self, exchange: "_Exchange") -> None:
-        self.task = self._loop.create_task(exchange.run(self._app))
 
     def _is_open(self) -> bool:
         return self.transport is not None and not self.transport.is_closing()
@@ -295,41 +289,31 @@ class _Exchange:
         self.expects_continue = False
         self._connection = connection
         self._scope = scope
-        self._body = bytearray()
-        self._more_body = True
+        self.body = bytearray()  #: of the request, as far as the application has not received it
+        self.more_body = True
         self._received = False  #: whether the application has the whole body
         self._disconnected = False
-        self._changed = asyncio.Event()  #: whether there is something for the application to receive
+        self.changed = asyncio.Event()  #: whether there is something for the application to receive
         self._head = b""  #: of the response, until its body comes
         self._started = False
-        self._complete = False
+        self.complete = False  #: whether the response is
         self._chunked = False
         self._left: int | None = None  #: bytes of the response that are still to come; ``None``: unknown
 
-    @property
-    def unread(self) -> int:
-        return 0 if self._complete else len(self._body)
-
-    def add_body(self, data: bytes, *, last: bool = False) -> None:
-        if not self._complete:
-            self._body += data
-        self._more_body = not last
-        self._changed.set()
-
     def disconnect(self) -> None:
         self._disconnected = True
-        self._changed.set()
+        self.changed.set()
 
     async def run(self, app: ASGIApp) -> None:
         try:
             await app(self._scope, self._receive, self._send)
-            if not self._complete and not self._disconnected:
+            if not self.complete and not self._disconnected:
                 self._log_failure("the response has no end")
         except asyncio.CancelledError:  # the server stops
             self._log_failure("the server stops")
         except Exception as error:  # noqa: BLE001 - whatever the application raises
             self._log_failure(repr(error), exc_info=error)
-        if not self._complete:
+        if not self.complete:
             self.keep_alive = False
             if not self._started:
                 self._head = b""
@@ -343,17 +327,17 @@ class _Exchange:
         _log.error("request failed", method=self._scope["method"], path=self._scope["path"], detail=detail, **fields)
 
     async def _receive(self) -> Message:
-        if self.expects_continue and self._more_body and not self._started:
+        if self.expects_continue and self.more_body and not self._started:
             self.expects_continue = False
             await self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while not self._disconnected and not self._complete:
-            if self._body or (not self._more_body and not self._received):
-                body, self._body = bytes(self._body), bytearray()
-                self._received = not self._more_body
+        while not self._disconnected and not self.complete:
+            if self.body or (not self.more_body and not self._received):
+                body, self.body = bytes(self.body), bytearray()
+                self._received = not self.more_body
                 self._connection.control_reading()
-                return {"type": "http.request", "body": body, "more_body": self._more_body}
-            self._changed.clear()
-            await self._changed.wait()
+                return {"type": "http.request", "body": body, "more_body": self.more_body}
+            self.changed.clear()
+            await self.changed.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
@@ -362,9 +346,10 @@ class _Exchange:
                 raise RuntimeError("a request has one response")
             self._head = self._build_head(message["status"], message.get("headers", ()))
             if self._left is None:  # the first part of a stream can be minutes away
-                await self._write(b"")
+                head, self._head, self._started = self._head, b"", True
+                await self._connection.write(head)
             return
-        if self._complete or not (self._head or self._started):
+        if self.complete or not (self._head or self._started):
             raise RuntimeError("a response has one start and one end")
         data, more = message.get("body", b""), message.get("more_body", False)
         if self._scope["method"] == "HEAD":
@@ -376,12 +361,9 @@ class _Exchange:
             if self._left < 0 or (self._left and not more):
                 raise RuntimeError("the body of a response is not as long as its Content-Length")
         if not more:
-            self._complete = True
-            self._changed.set()
-        await self._write(data)
-
-    async def _write(self, data: bytes) -> None:
-        """Write the head with the first part of the body: one system call less, and one packet."""
+            self.complete = True
+            self.changed.set()
+        # The head with the first part of the body: one system call less, and one packet.
         data, self._head, self._started = self._head + data, b"", True
         await self._connection.write(data)
 

@@ -68,7 +68,6 @@ def _configuration(out: "LogQueue | TextIO", *, readable: bool | None = None, le
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="%H:%M:%S" if readable else "iso", utc=not readable),
         *([] if readable else [structlog.processors.format_exc_info]),
-        _time_first,
         renderer,
     ]
     return {
@@ -83,7 +82,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, default=repr)
 
 
 def _to_json(fields: EventDict, **_options: object) -> str:
-    return _ENCODER.encode(fields)
+    """Return the line, which begins with the time, the level and the event."""
+    return _ENCODER.encode({name: fields.pop(name) for name in ("timestamp", "level", "event")} | dict(fields))
 
 
 class _Writer:
@@ -95,13 +95,8 @@ class _Writer:
     def msg(self, line: str) -> None:
         with suppress(OSError, ValueError):
             self._out.write(f"{line}\n")
-            self._out.flush()
 
     debug = info = warning = error = critical = msg
-
-
-def _time_first(_logger: object, _method: str, fields: EventDict) -> EventDict:
-    return {name: fields.pop(name) for name in ("timestamp", "level", "event")} | dict(fields)
 
 
 class _Relay(logging.Handler):
@@ -140,9 +135,6 @@ class LogQueue:
             else:
                 self._bytes += len(line)
                 self._lines.put(line)
-
-    def flush(self) -> None:
-        """Do nothing: the thread writes every line at once."""
 
     def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
         """Write the lines in the queue within *seconds*, and drop all others."""

@@ -206,19 +206,8 @@ class _Server:
             return  # the client is gone already
         self._pause = _FIRST_PAUSE
         accepted.settimeout(0)
-        self._start(Connection(self._app, self._limits, self._table, self._open), accepted, peer_of(address))
+        connection = Connection(self._app, self._limits, self._table, self._open)
 
-    def _wait_for_descriptors(self, error: OSError) -> None:
-        now = self._loop.time()
-        if now - self._reported >= _REPORT_SECONDS:
-            self._reported = now
-            _log.warning("cannot accept connections", error=error.strerror)
-        self._table.close_one()
-        self._loop.remove_reader(self._listener)
-        self._retry = self._loop.call_later(self._pause, self.start)
-        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-
-    def _start(self, connection: Connection, accepted: socket.socket, peer: str | None) -> None:
         def end(task: asyncio.Task[None]) -> None:
             self._handshakes.discard(task)
             connection.handshake = None
@@ -229,7 +218,17 @@ class _Server:
         connection.handshake = task = self._loop.create_task(self._shake_hands(connection, accepted))
         self._handshakes.add(task)
         task.add_done_callback(end)
-        self._table.add(connection, peer)
+        self._table.add(connection, peer_of(address))
+
+    def _wait_for_descriptors(self, error: OSError) -> None:
+        now = self._loop.time()
+        if now - self._reported >= _REPORT_SECONDS:
+            self._reported = now
+            _log.warning("cannot accept connections", error=error.strerror)
+        self._table.close_one()
+        self._loop.remove_reader(self._listener)
+        self._retry = self._loop.call_later(self._pause, self.start)
+        self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     async def _shake_hands(self, connection: Connection, accepted: socket.socket) -> None:
         context = None if self._tls is None else self._tls()
