@@ -313,7 +313,7 @@ async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
         drawn.append(len(ledger.pods))
         return str(ledger.pods)
 
-    monkeypatch.setattr("alignup.agent.app.draw_svg", draw)
+    monkeypatch.setattr("alignup.picture.machine_svg.draw_svg", draw)
     async with client_of(FakeBackend()) as client:
         first = await asyncio.gather(*(client.get("/v1/picture.svg") for _ in range(3)))
         await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi"))

@@ -5,8 +5,9 @@ Slow work that changes nothing, such as parsing YAML or drawing, runs in a threa
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -14,13 +15,12 @@ from urllib.parse import quote
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from alignup import __version__
 from alignup.agent import api, routes
 from alignup.agent.metrics import Metrics
-from alignup.agent.pages import page_routes
 from alignup.agent.service import AgentService
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
@@ -29,7 +29,6 @@ from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.manifests import pod_json
 from alignup.kubernetes.manifests.pod import read_pod_text
 from alignup.kubernetes.manifests.workloads import with_derived_uid
-from alignup.picture.machine_svg import draw_svg
 from alignup.store.history import DecisionQuery
 from alignup.web import responses
 from alignup.web.access import AccessRules
@@ -80,21 +79,27 @@ def build_app(
     for operation, handler in handlers.operations():
         by_path[operation.path][operation.method] = operation, handler
     endpoints = {path: ApiEndpoint(methods, access=access) for path, methods in by_path.items()}
-    app = Starlette(
-        routes=[
-            *(Route(path, endpoint) for path, endpoint in endpoints.items()),
-            *page_routes(service, access, search_seconds=limits.search_seconds),
-        ],
-        exception_handlers={404: _not_found, Exception: responses.internal_error},
-    )
-    app.router.redirect_slashes = False
-    fixed = {path: endpoint for path, endpoint in endpoints.items() if "{" not in path}
+    variable = _router([Route(path, endpoint) for path, endpoint in endpoints.items() if "{" in path])
+
+    @cache
+    def pages() -> ASGIApp:
+        # Jinja2 and the pictures take 100 ms and 4 MB, and few agents are asked for a page.
+        from alignup.agent.pages import page_routes  # noqa: PLC0415
+
+        return _router(page_routes(service, access, search_seconds=limits.search_seconds))
 
     async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve fixed paths without a search for the route."""
-        await fixed.get(scope.get("path", ""), app)(scope, receive, send)
+        path = scope.get("path", "")
+        endpoint = endpoints.get(path) or (variable if path.startswith("/v1/") else pages())
+        await endpoint(scope, receive, send)
 
     return dispatch
+
+
+def _router(routes: Sequence[BaseRoute]) -> Starlette:
+    app = Starlette(routes=routes, exception_handlers={404: _not_found, Exception: responses.internal_error})
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _not_found(request: Request, _error: Exception) -> Response:
@@ -112,6 +117,8 @@ class _LatestPicture:
     async def draw(self, host: Host) -> bytes:
         async with self._lock:
             if host.ledger is not self._ledger:
+                from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415 - as the pages
+
                 svg = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
                 self._svg, self._ledger = svg.encode("utf-8", "replace"), host.ledger
             return self._svg
