@@ -248,7 +248,7 @@ def test_browsers_need_a_port(options, problem, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [("ps",), ("release", "x"), ("logs", "x"), ("decisions",), ("watch",), ("web",), ("admit", "-f", str(TRAINER))],
+    [("ps",), ("release", "x"), ("decisions",), ("watch",), ("web",), ("admit", "-f", str(TRAINER))],
 )
 def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
     code, _, err = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")

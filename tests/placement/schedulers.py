@@ -7,10 +7,9 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
 from alignup.placement.host_report import HostReport, PodStage
-from alignup.simulate.cluster.groups import HostGroup, SimulatedHost, build_hosts
-from alignup.simulate.cluster.pod_classes import EqualPodsIndex
-from alignup.simulate.cluster.scheduler import TotalsScheduler
-from alignup.simulate.cluster.submissions import PodSubmission
+from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
+from alignup.simulate.schedulers import TotalsScheduler
 from tests.placement.model_api import PREEMPTED, PodObject
 
 

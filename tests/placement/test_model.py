@@ -15,8 +15,7 @@ import pytest
 from alignup.align.host import Host
 from alignup.align.workload import Container, Pod
 from alignup.placement.host_report import Cause
-from alignup.simulate.cluster.aggregate_scheduler import AggregateScheduler
-from alignup.simulate.cluster.scheduler import Scoring, TotalsScheduler
+from alignup.simulate.schedulers import AggregateScheduler, Scoring, TotalsScheduler
 from tests.align.hosts import GPU, make_host
 from tests.effort import SEED, did, rounds
 from tests.placement.model import CRITICAL, Disturbances, Outcome, Simulation

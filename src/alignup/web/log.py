@@ -47,7 +47,8 @@ def queued_stderr() -> Iterator["LogQueue"]:
 def log_to_stderr(*, level: str = "info") -> None:
     """Log to standard error from now on, events of at least this *level*."""
     structlog.configure(**_configuration(sys.stderr, level=level))
-    logging.basicConfig(handlers=[_Relay(logging.WARNING)])
+    logging.basicConfig(level=logging.INFO, handlers=[_Relay()])
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request
 
 
 def make_logger(out: "LogQueue | TextIO", *, readable: bool | None = None) -> FilteringBoundLogger:
@@ -103,9 +104,7 @@ class _Relay(logging.Handler):
     """Passes what libraries log on to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        log = structlog.get_logger()
-        method = log.error if record.levelno >= logging.ERROR else log.warning
-        method(record.name, detail=record.getMessage())
+        structlog.get_logger().log(record.levelno, record.name, detail=record.getMessage())
 
 
 class LogQueue:
