@@ -15,8 +15,8 @@ from alignup.kubernetes.api import Access, ApiClient
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
 from alignup.kubernetes.manifests.pod import pod_to_dict
 from alignup.observe.observation import join
-from alignup.schedule.app import PrometheusScheduleMetrics
 from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
 from bench.harness import Figure

@@ -18,7 +18,7 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiC
 from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.observe.service import observe
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
 from e2e.control_plane import ControlPlane

@@ -8,13 +8,13 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from alignup import __version__
-from alignup.agent.metrics import DevicePluginMetrics, Metrics
-from alignup.agent.routes import openapi_document
+from alignup.agent.metrics import Metrics
+from alignup.agent.routes import describe_api
 from alignup.align.host import Host, Settings
 from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.machines import synthetic
 from alignup.observe.app import PrometheusObserverMetrics
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from tools import configuration_reference
 from tools.command_tree import CommandHelp, walk
 from tools.markdown import cell, escape
@@ -59,7 +59,7 @@ def _command_lines(command: CommandHelp) -> Iterator[str]:
 
 
 def _http_page() -> str:
-    document = openapi_document(version=__version__, with_token=True)
+    document = describe_api(version=__version__, with_token=True)
     lines = [
         "# HTTP interface of the agent",
         "",
@@ -134,7 +134,6 @@ def _metrics_page() -> str:
 def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings())
     agent = Metrics(lambda: host)
-    DevicePluginMetrics(agent.registry)
     schedule = PrometheusScheduleMetrics()
     PrometheusGateMetrics(schedule.registry)
     return (

@@ -15,10 +15,10 @@ from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, CheckpointError
 from alignup.align.machine import Device
-from alignup.documents.api import BusyError, NotReadyError
 from alignup.store import journal
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import NAME
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, pod
 from tests.deadlines import wait_for

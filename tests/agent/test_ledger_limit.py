@@ -13,10 +13,9 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
-from alignup.documents.api import LedgerFullError
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import NAME
-from alignup.web.responses import backend_problem
+from alignup.web.responses import LedgerFullError, service_problem
 from tests.agent.plugin_rig import start_rig
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import host, pod
@@ -81,7 +80,7 @@ def test_a_full_ledger_admits_no_pod_and_can_be_read_again(start):
     assert len(admitted) >= 3
     assert {type(one) for one in rejected} == {LedgerFullError}
     assert "the ledger is full: the checkpoint would have 6" in str(rejected[0])
-    assert backend_problem(rejected[0]).status == 507
+    assert service_problem(rejected[0]).status == 507
     assert agent.queue.problems() == ()
     assert agent.path.stat().st_size <= 6_000
     assert list(agent.recovered().admitted) == list(agent.queue.state.admitted)

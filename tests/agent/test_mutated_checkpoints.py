@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from alignup.agent import api
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.recovery import RecoveryMode, RecoveryOptions, RecoveryResult, recover
 from alignup.agent.state import AgentState
@@ -24,7 +25,6 @@ from alignup.documents.decisions import decision_document
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import NAME
 from alignup.store.history import History
-from alignup.web import responses
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, host, pod
 from tests.effort import SEED, attacked, rounds
@@ -85,7 +85,7 @@ def recover_from(directory: Path) -> RecoveryResult:
 def use(state: AgentState, directory: Path) -> None:
     """Do with a restored state what an agent does: show, save and restore it, retry waiting pods, release all."""
     for view in state.pod_views():
-        codec.encode(responses.pod_detail_document(view))
+        codec.encode(api.pod_detail_document(view))
     Checkpointer(CheckpointStore(directory), state.host)(state)
     again = recover_from(directory)
     assert again.problems == (), again.problems
@@ -174,8 +174,8 @@ def test_a_pod_that_is_admitted_and_waiting_is_a_problem(tmp_path):
 def show(history: History) -> None:
     """Do what the HTTP API does with decisions."""
     for one in history.latest():
-        codec.encode(responses.stored_decision_detail(one))
-        responses.encode_stored_decision(one)
+        codec.encode(api.stored_decision_detail(one))
+        api.encode_stored_decision(one)
 
 
 @pytest.mark.soak

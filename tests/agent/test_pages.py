@@ -13,13 +13,12 @@ from alignup.agent.state import EventKind
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.schedule.pages.cluster_pages import CHANGED
-from alignup.web.access import AccessRules
-from alignup.web.event_bus import MISSED
-from alignup.web.pages.page import static_file
-from alignup.web.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
+from alignup.schedule.page_backend import CHANGED
+from alignup.web.access import LINK_SECONDS, SESSION_SECONDS, AccessRules, Sessions
+from alignup.web.events import MISSED
+from alignup.web.pages import static_file
 from tests.agent.fake_backend import FakeBackend, app_of, as_json, client_of, host, manifest, read
-from tests.web.test_html import Reader
+from tests.html_reader import Reader
 
 pytestmark = pytest.mark.anyio
 

@@ -7,6 +7,7 @@ from alignup.agent.metrics import DURATION, Metrics
 from alignup.align import bits
 from alignup.align.admit import NO_AFFINITY
 from alignup.align.errors import ProviderError
+from alignup.web.metrics import metrics_lines
 from tests.recorded.replay import Course, Run, load, travel
 
 FAMILIES = (
@@ -79,7 +80,7 @@ def test_counts_match_the_recorded_kubelet(recorded):
 
 def compare(course, recorded):
     """Compare names, types, labels and values; allow for the known drift of the kubelet's gauges."""
-    ours, theirs = read(course.metrics.text().decode()), read("\n".join(recorded) + "\n")
+    ours, theirs = read("".join(metrics_lines(course.metrics.registry))), read("\n".join(recorded) + "\n")
     kinds = {name: kind for name, (kind, _) in theirs.items()} | {PER_NUMA: "gauge"}  # absent before the first use
     assert {name: kind for name, (kind, _) in ours.items()} == kinds
     for name, (_, samples) in theirs.items():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.pending_admission import NOT_RETRIED
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
@@ -20,7 +21,6 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
-from alignup.documents.api import AdmissionStatus
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import NAME
 from tests.agent.states import clock, empty_state

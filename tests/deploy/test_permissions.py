@@ -8,7 +8,7 @@ import trustme
 from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.observe.service import observe
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod

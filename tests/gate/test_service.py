@@ -6,13 +6,13 @@ import ssl
 
 import httpx2
 import pytest
-from prometheus_client import generate_latest
 
 from alignup.gate.admission import GATE
 from alignup.gate.controller import GateOptions
 from alignup.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, add_gate
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
+from alignup.web.metrics import metrics_lines
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.gate.test_admission import pod as new_pod
@@ -63,14 +63,12 @@ async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, 
 
     cluster.gate(pod("wide", cpu="4"))
     await until(lambda: cluster.bound() == {"wide": "a"})
-    await until(
-        lambda: 'alignup_gate_releases_total{outcome="bound"} 1.0' in generate_latest(metrics.registry).decode()
-    )
-    text = generate_latest(metrics.registry).decode()
+    await until(lambda: 'alignup_gate_releases_total{outcome="bound"} 1\n' in metrics_lines(metrics.registry))
+    text = "".join(metrics_lines(metrics.registry))
     for line in (
-        'alignup_gate_reviews_total{outcome="gated"} 1.0',
-        "alignup_gate_wait_seconds_count 1.0",
-        'alignup_gate_pods{state="blocked"} 0.0',
+        'alignup_gate_reviews_total{outcome="gated"} 1',
+        "alignup_gate_wait_seconds_count 1",
+        'alignup_gate_pods{state="blocked"} 0',
     ):
         assert f"{line}\n" in text
     assert "alignup_gate_certificate_expiry_timestamp_seconds 1" in text

@@ -1,5 +1,7 @@
 """The cluster that follows the API server: reports, bindings, ends, and what is unknown meanwhile."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from alignup.align.errors import PodError
@@ -12,6 +14,7 @@ from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
 from alignup.schedule import live_cluster
 from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.pod_trimming import PodTrimmer
 from alignup.testing.api_server import ApiFault
 from bench.pods_of_a_cluster import pod as big_pod
@@ -164,12 +167,9 @@ async def test_listeners_are_told_which_nodes_changed(live, nodes):
 
 async def test_rejections_are_counted_by_cause(nodes, client, follow):
     counted = []
-
-    class Metrics:
-        def prediction(self, *, outcome, cause):
-            counted.append((outcome, cause))
-
-    live = LiveCluster(client, metrics=Metrics())
+    metrics = Mock(spec=PrometheusScheduleMetrics)
+    metrics.prediction = lambda *, outcome, cause: counted.append((outcome, cause))
+    live = LiveCluster(client, metrics=metrics)
     follow(live.run())
     await live.wait_ready()
     live.assume(WIDE, "a")

@@ -11,15 +11,15 @@ from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.pod import pod_to_dict
 from alignup.schedule import page_backend
 from alignup.schedule.app import schedule_app
-from alignup.schedule.page_backend import LivePages
-from alignup.schedule.pages.cluster_page import CHUNK, NodeCard, read_query, select_cards
-from alignup.schedule.pages.predictions import INTERVAL, PredictionHistory
+from alignup.schedule.metrics import INTERVAL, PredictionHistory
+from alignup.schedule.page_backend import LivePages, NodeCard
+from alignup.schedule.pages import CHUNK, read_query, select_cards
 from alignup.web.server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
+from tests.html_reader import Reader
 from tests.observe.api_objects import node
 from tests.schedule.test_extender import OTHER, WIDE
-from tests.web.test_html import Reader
 
 pytestmark = pytest.mark.anyio
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.schedule.app import PrometheusScheduleMetrics
 from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.preempt import CHOOSES_VICTIMS, SEARCH_SECONDS, Preemption
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource

@@ -8,13 +8,14 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.kubernetes.api import PODS
-from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
+from alignup.schedule.app import schedule_app
 from alignup.schedule.bind import NOT_LEADING, Binder
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiFault
+from alignup.web.metrics import health_app
 from alignup.web.server import serve_app
-from alignup.web.sockets import tcp_socket
-from alignup.web.tls import ServerCertificate
+from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -136,11 +137,11 @@ async def test_metrics_count_predictions_requests_and_kept_verdicts(http, nodes,
     await until(lambda: "wide" in service.live.cluster.record("a").ledger.pods)
 
     text = (await http.get("/metrics")).text
-    assert 'alignup_prediction_total{cause="",outcome="as_predicted",verdict="admits"} 1.0' in text
-    assert 'alignup_extender_request_duration_seconds_count{code="200",verb="filter"} 2.0' in text
-    assert "alignup_schedule_known_nodes 2.0" in text
-    assert "alignup_schedule_leading 1.0" in text
-    assert "alignup_schedule_kept_verdicts_total 2.0" in text
+    assert 'alignup_prediction_total{cause="",outcome="as_predicted",verdict="admits"} 1' in text
+    assert 'alignup_extender_request_duration_seconds_count{code="200",verb="filter"} 2' in text
+    assert "alignup_schedule_known_nodes 2" in text
+    assert "alignup_schedule_leading 1" in text
+    assert "alignup_schedule_kept_verdicts_total 2" in text
 
 
 async def test_clients_need_a_certificate_and_a_renewed_one_is_served(tmp_path, service, metrics):
@@ -179,7 +180,7 @@ def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):
 
 async def test_probes_need_no_certificate(service, metrics):
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(health_app(service, metrics)), base_url="http://x"
+        transport=httpx2.ASGITransport(health_app(metrics.registry, readiness=service.problems)), base_url="http://x"
     ) as http:
         assert (await http.get("/readyz")).text == "ok\n"
         assert (await http.post("/v1/extender/filter", content=b"{}", headers=JSON)).status_code == 404

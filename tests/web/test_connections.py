@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from alignup.web import sockets
-from alignup.web.connections import ConnectionLimits, ConnectionTable, peer_of
-from alignup.web.server import ServedConnection, ServerLimits, serve_app
+from alignup.web.connection import Connection
+from alignup.web.server import ConnectionLimits, ConnectionTable, ServerLimits, peer_of, serve_app
 from tests.agent.fake_backend import FakeBackend, app_of, manifest
 from tests.deadlines import SECONDS, until
 from tests.web.real_server import on_unix, send_raw
@@ -201,12 +202,13 @@ class BusyListener(socket.socket):
         return super().accept()
 
 
-async def test_without_descriptors_the_server_waits_and_writes_one_line(caplog):
-    async with on_tcp(FakeBackend(), BusyListener) as address, client_at(address) as client:
-        assert (await client.get("/healthz")).text == "ok\n"
+async def test_without_descriptors_the_server_waits_and_writes_one_line():
+    with capture_logs() as logs:
+        async with on_tcp(FakeBackend(), BusyListener) as address, client_at(address) as client:
+            assert (await client.get("/healthz")).text == "ok\n"
 
-    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "cannot accept connections now: Too many open files"
+    assert [(entry["event"], entry["error"]) for entry in logs if entry["log_level"] == "warning"] == [
+        ("cannot accept connections", "Too many open files")
     ]
 
 
@@ -274,12 +276,12 @@ async def test_many_short_headers_are_refused(tmp_path):
 async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeypatch, request_):
     served = []
 
-    class Connection(ServedConnection):
+    class TracedConnection(Connection):
         def __init__(self, *positional, **named):
             super().__init__(*positional, **named)
             served.append(weakref.ref(self))
 
-    monkeypatch.setattr("alignup.web.server.ServedConnection", Connection)
+    monkeypatch.setattr("alignup.web.server.Connection", TracedConnection)
     path = tmp_path / "api.sock"
     gc.disable()
     try:

@@ -9,9 +9,8 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from alignup.web import sockets
-from alignup.web.connections import ConnectionLimits
-from alignup.web.server import ServerLimits, serve_app
-from alignup.web.tls import ServerCertificate
+from alignup.web.server import ConnectionLimits, ServerLimits, serve_app
+from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import ca_file, install
 from tests.deadlines import SECONDS, until

@@ -6,7 +6,7 @@ the ledger before the decision.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from alignup.align.admit import NO_AFFINITY
@@ -18,9 +18,7 @@ from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryProvider, pinned_containers
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
-
-SeriesKey = tuple[str, ...]  #: the name of a metric and its label values, in the order of its labels
-CounterDefinitions = Mapping[str, tuple[tuple[str, ...], str]]  #: name → labels and help
+from alignup.web.metrics import CounterDefinitions, SeriesKey
 
 REQUESTS = "kubelet_topology_manager_admission_requests_total"
 ERRORS = "kubelet_topology_manager_admission_errors_total"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.gate_options import GateCommandOptions, gate_service_options
 from alignup.cli.installation import MissingLibraryError
@@ -96,12 +95,13 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.kubernetes.api.errors import AccessError  # noqa: PLC0415
         from alignup.schedule import service  # noqa: PLC0415 - not needed for --help
+        from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup schedule --help'."
     service_options = _schedule_options(options)
     gate_options = gate_service_options(gate, namespace=_namespace(options))
-    terminal.log_to_stderr()
+    log_to_stderr()
     try:
         access = find_access(options.kubeconfig, context=options.context)
     except AccessError as error:

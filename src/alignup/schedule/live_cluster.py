@@ -14,7 +14,7 @@ import asyncio
 import gc
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
@@ -38,11 +38,9 @@ from alignup.observe.kubelet_sources import (
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_trimming import PodTrimmer
-
-if TYPE_CHECKING:  # the metrics know the web pages, which know the live cluster
-    from alignup.schedule.app import PrometheusScheduleMetrics
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
@@ -71,7 +69,7 @@ class LiveCluster:
         client: ApiClient,
         *,
         options: LiveClusterOptions | None = None,
-        metrics: "PrometheusScheduleMetrics | None" = None,
+        metrics: PrometheusScheduleMetrics | None = None,
     ) -> None:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)

@@ -11,10 +11,9 @@ import msgspec
 import structlog
 
 from alignup.align.errors import PodError
-from alignup.documents.api import NotReadyError
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
-from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
+from alignup.schedule.app import schedule_app
 from alignup.schedule.bind import Binder
 from alignup.schedule.extender import Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
@@ -26,14 +25,15 @@ from alignup.schedule.extender_messages import (
     read_message,
 )
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.page_backend import LivePages
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.wake_up import WakeUp
-from alignup.web.server import serve_app
-from alignup.web.sockets import tcp_socket
-from alignup.web.tls import ServerCertificate
-from alignup.web.until_signal import run_until_signal
+from alignup.web.metrics import health_app
+from alignup.web.responses import NotReadyError
+from alignup.web.server import run_until_signal, serve_app
+from alignup.web.sockets import ServerCertificate, tcp_socket
 
 SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
 END_SECONDS = 10.0  #: for bindings that are being written when the service ends
@@ -206,8 +206,9 @@ async def open_service(
         app = schedule_app(service, metrics, pages=pages, stopping=stopping)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
         if options.health is not None:
+            probe_app = health_app(metrics.registry, readiness=service.problems)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
-            await stack.enter_async_context(serve_app(health_app(service, metrics), probes, stopping=stopping))
+            await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping))
         _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))
         yield service
 

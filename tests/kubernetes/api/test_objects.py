@@ -53,6 +53,7 @@ def test_a_node_and_its_topology_are_kept():
             "allocatable": {"cpu": "7"},
             "capacity": {"cpu": "8"},
             "conditions": [{"type": "Ready", "status": "True"}],
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
             "nodeInfo": {"kubeletVersion": "v1.36.4", "bootID": "b"},
         },
     }

@@ -209,6 +209,11 @@ class Taint(ObjectPart, frozen=True):
     value: str = ""
 
 
+class NodeAddress(ObjectPart, frozen=True):
+    type: str
+    address: str
+
+
 class NodeInfo(ObjectPart, frozen=True):
     kubelet_version: str = ""
     boot_id: str = msgspec.field(name="bootID", default="")
@@ -223,6 +228,7 @@ class ApiNodeStatus(ObjectPart, frozen=True):
     allocatable: ResourceAmounts = {}
     capacity: ResourceAmounts = {}
     conditions: tuple[Condition, ...] = ()
+    addresses: tuple[NodeAddress, ...] = ()
     node_info: NodeInfo = NodeInfo()
 
 
