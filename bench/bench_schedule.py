@@ -11,6 +11,8 @@ from multiprocessing import get_context
 from time import process_time
 from typing import Any
 
+import structlog
+
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
 from alignup.kubernetes.manifests.pod import pod_to_dict
@@ -38,14 +40,15 @@ class Measured:
 
 def figures() -> Iterator[Figure]:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-        found = fresh.submit(measure).result()
-    yield Figure(f"CPU time until {NODES} nodes are known, of which their server needs a part", found.ready)
-    yield Figure(f"filter request, a new shape, {NODES} names", found.first, 120e-3)
-    yield Figure(f"filter request, a known shape, {NODES} names, one node changed", found.known, 5e-3)
-    yield Figure(f"memory, {NODES} nodes, with their server", found.megabytes / 1e3, None, "ms stand for MB")
+        measured = fresh.submit(measure).result()
+    yield Figure(f"CPU time until {NODES} nodes are known, of which their server needs a part", measured.ready)
+    yield Figure(f"filter request, a new shape, {NODES} names", measured.first, 120e-3)
+    yield Figure(f"filter request, a known shape, {NODES} names, one node changed", measured.known, 5e-3)
+    yield Figure(f"memory, {NODES} nodes, with their server", measured.megabytes / 1e3, None, "ms stand for MB")
 
 
 def measure() -> Measured:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
     return asyncio.run(_measure())
 
 

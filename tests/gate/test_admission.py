@@ -14,8 +14,8 @@ OTHER = {"name": "example.com/quota"}
 
 
 def pod(*gates, metadata=None, **spec):
-    own = {"schedulingGates": list(gates)} if gates else {}
-    return {"metadata": {"generateName": "web-", **(metadata or {})}, "spec": {"containers": [], **own, **spec}}
+    gated = {"schedulingGates": list(gates)} if gates else {}
+    return {"metadata": {"generateName": "web-", **(metadata or {})}, "spec": {"containers": [], **gated, **spec}}
 
 
 def review(obj, **request):

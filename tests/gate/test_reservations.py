@@ -72,16 +72,16 @@ class KeptNode:
             self.reservations.forget_pod(uid)
             self.report()
 
-    def fits(self, one):
+    def fits(self, host):
         """Whether the pod fits when all have ended that were there before."""
-        later = copy(one)
+        later = copy(host)
         for uid in self.before:
             later.release(uid)
         return later.decide(self.holder).admitted
 
 
-def gated(one, order):
-    return GatedPod((order, "", "", ""), convert(api_pod(one), ApiPod), one, 0.0)
+def gated(asked, order):
+    return GatedPod((order, "", "", ""), convert(api_pod(asked), ApiPod), asked, 0.0)
 
 
 @given(policies, st.lists(requests, max_size=6), requests, events)

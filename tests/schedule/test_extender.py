@@ -102,7 +102,7 @@ async def test_at_most_the_best_nodes_are_offered(http, nodes, service):
     first = (await filtered(http, names="abcdef"))["NodeNames"]
     second = (await filtered(http, OTHER, names="abcdef"))["NodeNames"]
 
-    assert first == [one.host for one in service.live.choose(WIDE, limit=2)]
+    assert first == [ranked.host for ranked in service.live.choose(WIDE, limit=2)]
     assert not {*first} & {*second}  # which the scheduler may have chosen already
     assert (await filtered(http, names="abcdef"))["NodeNames"] == first
 
@@ -113,11 +113,11 @@ async def test_a_pod_without_preferences_gets_the_best_node_only(http, nodes, se
         nodes.add(name)
     await until(lambda: len(service.live.choose(WIDE)) == 4)
     asked = [pod(f"wide-{number}", cpu="4", memory="1Gi") for number in range(4)]
-    for one in asked:
-        nodes.create(one)
+    for wide in asked:
+        nodes.create(wide)
 
-    offered = [(await filtered(http, one, names="abcd"))["NodeNames"] for one in asked]
-    problems = await asyncio.gather(*(bound(http, one, node) for one, (node,) in zip(asked, offered, strict=True)))
+    offered = [(await filtered(http, wide, names="abcd"))["NodeNames"] for wide in asked]
+    problems = await asyncio.gather(*(bound(http, wide, node) for wide, (node,) in zip(asked, offered, strict=True)))
 
     assert sorted(node for (node,) in offered) == ["a", "b", "c", "d"]
     assert problems == [""] * 4
@@ -228,7 +228,7 @@ async def test_scores_follow_the_rank_of_nodes(http, nodes, service):
 
     answer = await post(http, "prioritize", {"Pod": api_pod(asked), "Nodes": None, "NodeNames": ["a", "b", "gone"]})
 
-    scores = {one["Host"]: one["Score"] for one in answer}
+    scores = {priority["Host"]: priority["Score"] for priority in answer}
     assert ranked[0].score.total > ranked[1].score.total
     assert scores == {ranked[0].host: 10, ranked[1].host: 0, "gone": 0}
     plain = await post(http, "prioritize", {"Pod": PLAIN, "Nodes": None, "NodeNames": ["a", "b"]})
@@ -249,8 +249,8 @@ async def test_a_binding_carries_the_predicted_placement(http, nodes):
 
 
 async def test_a_node_that_no_longer_admits_the_pod_is_not_bound(http, nodes, service):
-    for one in (WIDE, OTHER):
-        nodes.create(one)
+    for created in (WIDE, OTHER):
+        nodes.create(created)
     await until(lambda: len(service.live.pods.objects) == 2)
     first, second = await asyncio.gather(bound(http), bound(http, OTHER))
 
@@ -294,8 +294,8 @@ async def test_a_pod_that_is_unknown_or_another_one_is_not_bound(http, nodes, se
 
 async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(nodes, client, follow, metrics):
     small = [pod(f"small-{number}", cpu="500m", memory="1Mi") for number in range(4)]
-    for one in small:
-        nodes.create(one)
+    for created in small:
+        nodes.create(created)
     service = ScheduleService(client, metrics, live=LiveClusterOptions(max_unconfirmed=None))
     follow(service.run())
     await until(lambda: service.leading)
@@ -303,10 +303,10 @@ async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(
 
     app = schedule_app(service, metrics)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
-        await asyncio.gather(*(bound(http, one) for one in small))
+        await asyncio.gather(*(bound(http, created) for created in small))
 
-    by_version = sorted(nodes.server.objects("pods"), key=lambda one: int(one["metadata"]["resourceVersion"]))
-    assert [one["metadata"]["name"] for one in by_version] == [one.name for one in small]
+    by_version = sorted(nodes.server.objects("pods"), key=lambda stored: int(stored["metadata"]["resourceVersion"]))
+    assert [created["metadata"]["name"] for created in by_version] == [created.name for created in small]
     assert set(nodes.bound().values()) == {"a"}
 
 

@@ -30,17 +30,17 @@ OTHER = pod("other", cpu="4", memory="1Gi")
 
 def kinds(live, asked=OTHER):
     """Node → kind of verdict."""
-    return {name: str(one.kind) for name, one in live.feasible(asked).items()}
+    return {name: str(verdict.kind) for name, verdict in live.feasible(asked).items()}
 
 
 def reasons(live, asked=OTHER):
-    return {name: one.reason for name, one in live.feasible(asked).items()}
+    return {name: verdict.reason for name, verdict in live.feasible(asked).items()}
 
 
 async def test_nodes_are_known_once_everything_is_listed(live):
     assert live.problems == ()
     assert kinds(live) == {"a": "admits", "b": "admits"}
-    assert [one.host for one in live.choose(OTHER)] == ["a", "b"]
+    assert [ranked.host for ranked in live.choose(OTHER)] == ["a", "b"]
     assert live.verdict(OTHER, "c").reason == "no such node"
 
 
@@ -206,7 +206,7 @@ async def test_containers_of_a_force_deleted_pod_may_still_run(nodes, client, fo
     await live.wait_ready()
 
     await client.get_raw("/version")
-    document = next(one for one in nodes.server.objects("pods"))
+    document = next(stored for stored in nodes.server.objects("pods"))
     document["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
     nodes.server.put(document)
     nodes.server.remove("pods", "wide")

@@ -45,8 +45,8 @@ def zones(kubelet):
 
 def kubelet(*pods: Pod, policy="single-numa-node", scope="container"):
     made = SimulatedKubelet(topologyManagerPolicy=policy, topologyManagerScope=scope)
-    for one in pods:
-        made.admit(one)
+    for held in pods:
+        made.admit(held)
     return made
 
 
@@ -86,17 +86,17 @@ def pair(*cpus: str) -> Pod:
     ],
 )
 def test_verdicts_of_an_idle_node(asked, policy, scope, kind, reason):
-    found = zones_verdict(zones(kubelet(policy=policy, scope=scope)), asked)
+    verdict = zones_verdict(zones(kubelet(policy=policy, scope=scope)), asked)
 
-    assert (str(found.kind), found.reason) == (kind, reason)
-    assert found.approximate is (kind != "unknown")
+    assert (str(verdict.kind), verdict.reason) == (kind, reason)
+    assert verdict.approximate is (kind != "unknown")
 
 
 def test_nodes_without_devices_are_best_for_pods_without_devices():
     with_devices = zones(kubelet())
     plain = replace(with_devices, allocatable=tuple({CPU: zone[CPU]} for zone in with_devices.allocatable))
 
-    best, other = (zones_verdict(one, pod("x", cpu="1")).score for one in (plain, with_devices))
+    best, other = (zones_verdict(node_zones, pod("x", cpu="1")).score for node_zones in (plain, with_devices))
 
     assert best
     assert other
@@ -116,11 +116,11 @@ def test_what_no_object_shows_counts_on_every_numa_node():
 )
 def test_the_deprecated_field_counts_without_attributes(policies):
     document = {**topology(kubelet()), "topologyPolicies": [policies], "attributes": []}
-    found = read_zones(convert(document, NODE_RESOURCE_TOPOLOGIES.type))
+    read = read_zones(convert(document, NODE_RESOURCE_TOPOLOGIES.type))
 
     names = {"S": "single-numa-node", "R": "restricted", "B": "best-effort"}
-    assert found.policy == names.get(policies[0], "none")
-    assert found.pod_scope is policies.endswith("PodLevel")
+    assert read.policy == names.get(policies[0], "none")
+    assert read.pod_scope is policies.endswith("PodLevel")
 
 
 def test_a_node_without_zones_is_unknown():
@@ -137,9 +137,9 @@ def test_what_is_admitted_by_totals_is_admitted_by_the_kubelet():
     for policy, scope, _ in product(POLICIES, ("container", "pod"), range(rounds(2, soak=200))):
         host = kubelet(policy=policy, scope=scope)
         for number in range(chance.randrange(5)):
-            one = pod(f"p{number}", cpu=chance.choice(["1", "2", "500m"]), memory="1Gi", gpu=chance.choice("01"))
-            if host.host.decide(one).admitted:
-                host.admit(one)
+            candidate = pod(f"p{number}", cpu=chance.choice(["1", "2", "500m"]), memory="1Gi", gpu=chance.choice("01"))
+            if host.host.decide(candidate).admitted:
+                host.admit(candidate)
         seen = zones(host)
         for number in range(8):
             parts = [
@@ -170,7 +170,7 @@ async def approximate(server, nodes, client, follow):
 @pytest.mark.anyio
 async def test_a_node_without_host_state_is_judged_by_its_totals(approximate, nodes):
     assert approximate.verdict(WIDE, "a").approximate
-    assert [one.host for one in approximate.choose(WIDE)] == ["b", "a"]  # exact verdicts first
+    assert [ranked.host for ranked in approximate.choose(WIDE)] == ["b", "a"]  # exact verdicts first
 
     nodes.report("a")
     await until(lambda: not approximate.verdict(WIDE, "a").approximate)
@@ -202,7 +202,10 @@ def without_fingerprint(document, kept):
     return (
         document
         if kept
-        else {**document, "attributes": [one for one in document["attributes"] if "Pods" not in one["name"]]}
+        else {
+            **document,
+            "attributes": [attribute for attribute in document["attributes"] if "Pods" not in attribute["name"]],
+        }
     )
 
 

@@ -39,8 +39,11 @@ async def victims(http, proposed, asked=HIGH):
     document = asked if isinstance(asked, dict) else api_pod(asked, priority=asked.priority)
     message = {"Pod": document, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta}
     answer = await post(http, "preempt", message)
-    found = answer["NodeNameToMetaVictims"]
-    return {node: ([one["UID"] for one in own["Pods"]], own["NumPDBViolations"]) for node, own in found.items()}
+    by_node = answer["NodeNameToMetaVictims"]
+    return {
+        node: ([victim["UID"] for victim in chosen["Pods"]], chosen["NumPDBViolations"])
+        for node, chosen in by_node.items()
+    }
 
 
 async def test_victims_that_are_enough_are_kept(http, full):
@@ -75,7 +78,7 @@ async def test_disruption_budgets_count(http, full, nodes):
     budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "x"}, "spec": spec}
     nodes.server.serve(BUDGETS)
     nodes.server.put({**budget, "status": {"disruptionsAllowed": 0}})
-    document = next(one for one in nodes.server.objects("pods") if one["metadata"]["name"] == "a-1")
+    document = next(stored for stored in nodes.server.objects("pods") if stored["metadata"]["name"] == "a-1")
     nodes.server.put({**document, "metadata": {**document["metadata"], "labels": {"app": "x"}}})
     await until(lambda: full.live.find_pod("default", "a-1").metadata.labels)
 

@@ -74,14 +74,15 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
 
 async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_lost(live, nodes, client):
     """The next leader would not know of it."""
-    for one in (WIDE, PLAIN_POD):
-        nodes.create(one)
+    for created in (WIDE, PLAIN_POD):
+        nodes.create(created)
     nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
     leads = [True]
     binder = Binder(client, live, leads=lambda: leads[0])
 
     tasks = [
-        asyncio.create_task(binder.bind(PODS.at(one.name, namespace="default"), one, "a")) for one in (WIDE, PLAIN_POD)
+        asyncio.create_task(binder.bind(PODS.at(created.name, namespace="default"), created, "a"))
+        for created in (WIDE, PLAIN_POD)
     ]
     await until(lambda: not live.verdict(OTHER, "a").admits)
     leads[0] = False
@@ -98,23 +99,23 @@ async def test_explanations_have_the_answer_of_every_node(http, nodes, service):
     await until(lambda: service.live.nodes.get("new"))
     await filtered(http, names=["a", "b", "new"])
 
-    found = (await http.get("/v1/explain/default/wide")).json()
+    answers = (await http.get("/v1/explain/default/wide")).json()
 
-    assert found["counts"] == {"admits": 1, "rejects": 1, "unknown": 1}
-    assert [(one["node"], one["verdict"], one.get("reason", "")) for one in found["nodes"]] == [
+    assert answers["counts"] == {"admits": 1, "rejects": 1, "unknown": 1}
+    assert [(row["node"], row["verdict"], row.get("reason", "")) for row in answers["nodes"]] == [
         ("a", "admits", ""),
         ("b", "rejects", "not enough cpu on one NUMA node"),
         ("new", "unknown", "no HostState"),
     ]
-    assert found["nodes"][0]["placements"][0]["given"]["cpu"] == {"cpu": "4-7"}
-    score = found["nodes"][0]["score"]
+    assert answers["nodes"][0]["placements"][0]["given"]["cpu"] == {"cpu": "4-7"}
+    score = answers["nodes"][0]["score"]
     assert score["total"] == pytest.approx(sum(score["points"].values()))
     assert {"preferred", "numaNodes", "distance", "stranded", "devicesBeside", "cpusBeside", "room"} <= score.keys()
     assert score["room"]["largest"]["cpu"] == 3
-    assert "4 needed" in found["nodes"][1]["detail"]
-    assert found["lastFilter"]["offered"] == ["a"]
-    one = (await http.get("/v1/explain/default/wide?node=b")).json()
-    assert [row["node"] for row in one["nodes"]] == ["b"]
+    assert "4 needed" in answers["nodes"][1]["detail"]
+    assert answers["lastFilter"]["offered"] == ["a"]
+    answers = (await http.get("/v1/explain/default/wide?node=b")).json()
+    assert [row["node"] for row in answers["nodes"]] == ["b"]
     assert (await http.get("/v1/explain/default/gone")).status_code == 404
 
 

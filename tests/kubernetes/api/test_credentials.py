@@ -120,9 +120,9 @@ async def test_a_plugin_is_run_once_for_many_requests(script):
     script.prints(token="t", expirationTimestamp="2026-01-01T00:00:00Z")  # noqa: S106
     credentials = PluginCredentials(script.plugin(), now=lambda: 0.0)
 
-    found = await asyncio.gather(*(credentials.current() for _ in range(5)))
+    returned = await asyncio.gather(*(credentials.current() for _ in range(5)))
 
-    assert found == [Credential("Bearer t")] * 5
+    assert returned == [Credential("Bearer t")] * 5
     assert script.runs == 1
     assert script.info == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
 
