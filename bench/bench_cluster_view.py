@@ -47,13 +47,13 @@ def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[Ap
     shapes = [_objects_of_one(_host(machine, settings, random, f"s{number}"), read) for number in range(STATES)]
     nodes, states, pods = [], [], []
     for number in range(count):
-        name, (state, pods_of_state) = f"host-{number}", shapes[number % STATES]
+        name, (state, bound_pods) = f"host-{number}", shapes[number % STATES]
         nodes.append(convert({"metadata": {"name": name}}, NODES.type))
         ledger = state["ledger"]
-        renamed = [{**held, "uid": f"{held['uid']}-{number}"} for held in ledger["pods"]]
+        renamed = [{**pod_entry, "uid": f"{pod_entry['uid']}-{number}"} for pod_entry in ledger["pods"]]
         document = {**state, "metadata": {"name": name}, "ledger": {**ledger, "pods": renamed}}
         states.append(convert(document, HOST_STATES.type))
-        for pod in pods_of_state:
+        for pod in bound_pods:
             metadata = {**pod["metadata"], "uid": f"{pod['metadata']['uid']}-{number}"}
             bound = {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": name}}
             pods.append(convert(bound, PODS.type))

@@ -34,7 +34,7 @@ def figures() -> Iterator[Figure]:
     yield Figure("victims among 30 pods of lower priority", victims(), None)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         megabytes = fresh.submit(memory).result()
-    yield Figure(f"memory, {HOSTS} hosts with {PODS} pods each, 20 shapes", megabytes / 1e3, 0.6, "ms stand for MB")
+    yield Figure(f"memory, {HOSTS} hosts with {PODS} pods each, 20 shapes", megabytes, 600, unit="MB")
 
 
 def many_hosts(states: int) -> Cluster:
@@ -59,11 +59,9 @@ def many_hosts(states: int) -> Cluster:
     return cluster
 
 
-def report(cluster: Cluster, name: str, reported: Host, *, ledger_number: int, ledgers: list[Ledger]) -> None:
+def report(cluster: Cluster, name: str, node: Host, *, ledger_number: int, ledgers: list[Ledger]) -> None:
     cluster.confirm(
-        HostReport(
-            host=name, machine=reported.machine, settings=reported.settings, ledger=ledgers[ledger_number], sequence=1
-        )
+        HostReport(host=name, machine=node.machine, settings=node.settings, ledger=ledgers[ledger_number], sequence=1)
     )
 
 
@@ -113,9 +111,9 @@ def victims() -> float:
     report(cluster, "full", node, ledger_number=0, ledgers=[node.ledger])
     wanted = replace(pod("wanted", cpus=12, memory="1Gi", gpus=0), priority=10)
     start = process_time()
-    chosen = cluster.victims(wanted, "full")
+    sets = cluster.victims(wanted, "full")
     spent = process_time() - start
-    assert len(chosen.sets[0].pods) == 2, chosen
+    assert len(sets.sets[0].pods) == 2, sets
     return spent
 
 

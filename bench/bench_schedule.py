@@ -44,7 +44,7 @@ def figures() -> Iterator[Figure]:
     yield Figure(f"CPU time until {NODES} nodes are known, of which their server needs a part", measured.ready)
     yield Figure(f"filter request, a new shape, {NODES} names", measured.first, 120e-3)
     yield Figure(f"filter request, a known shape, {NODES} names, one node changed", measured.known, 5e-3)
-    yield Figure(f"memory, {NODES} nodes, with their server", measured.megabytes / 1e3, None, "ms stand for MB")
+    yield Figure(f"memory, {NODES} nodes, with their server", measured.megabytes, unit="MB")
 
 
 def measure() -> Measured:

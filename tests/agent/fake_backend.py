@@ -67,10 +67,10 @@ def manifest(name: str, *, uid: str | None = None, **amounts: str) -> dict[str, 
 
 def read(body: bytes) -> Pod:
     """Read a pod; a pod without a uid gets one from its name."""
-    found = documents.read(body)
-    if len(found) != 1:
-        raise PodError([Problem("", f"one document is expected, and there are {len(found)}")])
-    pod = read_pod(found[0].value)
+    loaded = documents.read(body)
+    if len(loaded) != 1:
+        raise PodError([Problem("", f"one document is expected, and there are {len(loaded)}")])
+    pod = read_pod(loaded[0].value)
     return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
 
 
@@ -90,12 +90,12 @@ class FakeBackend:
         self.stored: list[StoredDecision] = []
         self.rejected: dict[str, Pod] = {}
         self.metrics = Metrics(
-            lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
+            lambda: self.host, waiting=lambda: sum(view.position is not None for view in self.known.values())
         )
 
     @property
     def waiting(self) -> list[PodView]:
-        return [one for one in self.known.values() if one.status is AdmissionStatus.WAITING]
+        return [view for view in self.known.values() if view.status is AdmissionStatus.WAITING]
 
     async def problems(self) -> tuple[str, ...]:
         return self.not_ready
@@ -175,13 +175,15 @@ class FakeBackend:
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
         if self.error:
             raise self.error
-        found = [one for one in reversed(self.stored) if query.before is None or one.id < query.before]
-        found = [one for one in found if query.outcome in {None, one.document["outcome"]}]
-        found = [one for one in found if query.pod is None or query.pod in {*one.document["pod"].values()}]
-        return found[: query.limit]
+        stored = [decision for decision in reversed(self.stored) if query.before is None or decision.id < query.before]
+        stored = [decision for decision in stored if query.outcome in {None, decision.document["outcome"]}]
+        stored = [
+            decision for decision in stored if query.pod is None or query.pod in {*decision.document["pod"].values()}
+        ]
+        return stored[: query.limit]
 
     async def decision(self, id_: int) -> StoredDecision | None:
-        return next((one for one in self.stored if one.id == id_), None)
+        return next((decision for decision in self.stored if decision.id == id_), None)
 
     def events(self):
         return self.event_bus.subscribe()

@@ -51,8 +51,8 @@ async def test_a_pod_is_admitted_or_waits(policy, wait_enabled, sent, status, ou
         document = await described(client, response)
         assert response.status_code == status
         assert (document["outcome"], document["dryRun"]) == (outcome, False)
-        found = await client.get(response.headers["location"])
-        assert (await described(client, found, path="/v1/pods/{uid}"))["uid"] == document["pod"]["uid"]
+        located = await client.get(response.headers["location"])
+        assert (await described(client, located, path="/v1/pods/{uid}"))["uid"] == document["pod"]["uid"]
         listed = await described(client, await client.get("/v1/pods"))
         assert [pod["status"] for pod in listed["pods"]] == [outcome]
 
@@ -221,10 +221,10 @@ async def test_the_history_has_pages():
         rest = await described(client, await client.get(f"/v1/decisions?limit=9&before={page['next']}"))
         rejected = await described(client, await client.get("/v1/decisions?outcome=rejected&pod=p2"))
 
-        assert [one["id"] for one in page["decisions"]] == [5, 4]
-        assert [one["id"] for one in rest["decisions"]] == [3, 2, 1]
+        assert [decision["id"] for decision in page["decisions"]] == [5, 4]
+        assert [decision["id"] for decision in rest["decisions"]] == [3, 2, 1]
         assert rest["next"] is None
-        assert [one["decision"]["pod"]["name"] for one in rejected["decisions"]] == ["p2"]
+        assert [decision["decision"]["pod"]["name"] for decision in rejected["decisions"]] == ["p2"]
 
 
 async def test_a_stored_decision_is_explained():
@@ -232,11 +232,11 @@ async def test_a_stored_decision_is_explained():
     async with client_of(agent) as client:
         await client.post("/v1/pods", json=LARGE)
 
-        found = await described(client, await client.get("/v1/decisions/1"), path="/v1/decisions/{id}")
+        decision = await described(client, await client.get("/v1/decisions/1"), path="/v1/decisions/{id}")
         missing = await client.get("/v1/decisions/2")
         odd = await client.get("/v1/decisions/last")
 
-        assert found["explanation"][0] == "Pod default/large is rejected: TopologyAffinityError"
+        assert decision["explanation"][0] == "Pod default/large is rejected: TopologyAffinityError"
         assert (missing.status_code, odd.status_code) == (404, 400)
         assert (await described(client, odd, path="/v1/decisions/{id}"))["errors"][0]["field"] == "id"
 
@@ -320,7 +320,7 @@ async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
         later = [await client.get("/v1/picture.svg") for _ in range(2)]
 
     assert drawn == [0, 1]
-    assert ["artist" in one.text for one in (*first, *later)] == [False, False, False, True, True]
+    assert ["artist" in response.text for response in (*first, *later)] == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "TRACE", "BREW"])

@@ -104,7 +104,7 @@ def test_durations_fall_into_the_kubelets_buckets(seconds, bucket):
 
     seen = read(metrics)
     full = [float(key[1]) for key, value in seen.items() if key[0] == DURATION + "_bucket" and value == 1]
-    assert sorted(full) == [one for one in (*BUCKETS, math.inf) if one >= bucket]
+    assert sorted(full) == [limit for limit in (*BUCKETS, math.inf) if limit >= bucket]
     assert (seen[(DURATION + "_sum",)], seen[(DURATION + "_count",)]) == (int(seconds * 1000), 1)
 
 

@@ -84,27 +84,27 @@ def compare(course, recorded):
     kinds = {name: kind for name, (kind, _) in theirs.items()} | {PER_NUMA: "gauge"}  # absent before the first use
     assert {name: kind for name, (kind, _) in ours.items()} == kinds
     for name, (_, samples) in theirs.items():
-        own = ours[name][1]
+        counted = ours[name][1]
         if name == DURATION:
-            assert own.keys() == samples.keys()
-            assert own[DURATION + "_count", ()] == samples[DURATION + "_count", ()]
+            assert counted.keys() == samples.keys()
+            assert counted[DURATION + "_count", ()] == samples[DURATION + "_count", ()]
         elif name == PER_NUMA:
             # The kubelet never returns to 0, and shows a node only after its first use.
-            assert samples.keys() <= own.keys()
-            assert all(value in {0, samples.get(key)} for key, value in own.items())
+            assert samples.keys() <= counted.keys()
+            assert all(value in {0, samples.get(key)} for key, value in counted.items())
         elif name in {EXCLUSIVE, SHARED}:
             # The kubelet counts reused CPUs of init containers twice, and subtracts them once.
             drift = course.again * (1 if name == EXCLUSIVE else -1000)
-            assert samples == {key: value + drift for key, value in own.items()}
+            assert samples == {key: value + drift for key, value in counted.items()}
         else:
-            assert own == samples, name
+            assert counted == samples, name
 
 
 def read(text):
     """Family → type, and samples by name and labels."""
-    found = {}
+    families = {}
     for family in text_string_to_metric_families(text):
         if family.name.startswith(FAMILIES):
-            samples = {(one.name, tuple(sorted(one.labels.items()))): one.value for one in family.samples}
-            found[family.name] = family.type, samples
-    return found
+            samples = {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in family.samples}
+            families[family.name] = family.type, samples
+    return families

@@ -46,7 +46,7 @@ def fields(document):
 
 async def test_discovery_is_what_kubectl_reads(http):
     groups = [group["name"] for group in (await http.get("/apis")).json()["groups"]]
-    core = {resource["name"]: resource["namespaced"] for resource in (await http.get("/api/v1")).json()["resources"]}
+    core = {item["name"]: item["namespaced"] for item in (await http.get("/api/v1")).json()["resources"]}
 
     assert (await http.get("/api")).json()["versions"] == ["v1"]
     assert {"admissionregistration.k8s.io", "coordination.k8s.io", "policy", "topology.node.k8s.io"} <= {*groups}
@@ -152,7 +152,7 @@ async def test_json_patches_of_lists(server, http):
 
     patched = (await patch(http, f"{PODS}/web", operations, JSON)).json()
 
-    assert [container["name"] for container in patched["spec"]["containers"]] == ["a", "b", "c"]
+    assert [item["name"] for item in patched["spec"]["containers"]] == ["a", "b", "c"]
     assert (
         await patch(http, f"{PODS}/web", [{**operations[0], "path": "/spec/containers/9"}], JSON)
     ).status_code == 422

@@ -45,8 +45,8 @@ def table(**limits):
 
 def add(to, peer, *names):
     connections = [FakeConnection(name) for name in names]
-    for one in connections:
-        to.add(one, peer)
+    for connection in connections:
+        to.add(connection, peer)
     return connections
 
 
@@ -54,7 +54,7 @@ def test_the_oldest_connection_of_a_peer_makes_room():
     connections = table()
     a, b, c, d = add(connections, "192.0.2.1", *"abcd")
 
-    assert [one.closed for one in (a, b, c, d)] == [True, False, False, False]
+    assert [connection.closed for connection in (a, b, c, d)] == [True, False, False, False]
     assert len(connections) == 3
 
 
@@ -64,7 +64,7 @@ def test_the_peer_with_most_connections_makes_room():
     a, b, c = add(connections, "192.0.2.2", *"abc")
     (last,) = add(connections, "192.0.2.3", "last")
 
-    assert [one.closed for one in (first, a, b, c, last)] == [False, True, False, False, False]
+    assert [connection.closed for connection in (first, a, b, c, last)] == [False, True, False, False, False]
 
 
 def test_authenticated_connections_are_not_closed():
@@ -148,8 +148,8 @@ async def test_unauthenticated_clients_do_not_lock_out_the_token():
             new = await other.get("/v1/pods", headers=TOKEN)
 
         assert (again.status_code, new.status_code) == (200, 200)
-        for one in strangers:
-            one.close()
+        for stranger in strangers:
+            stranger.close()
 
 
 async def test_too_many_authenticated_connections_are_told_so():

@@ -27,11 +27,11 @@ async def take(events, count):
 async def test_all_subscribers_get_events_from_now_on():
     bus = new_bus()
     bus.publish("early", {})
-    async with bus.subscribe() as one, bus.subscribe() as other:
+    async with bus.subscribe() as first, bus.subscribe() as other:
         bus.publish("admitted", {"uid": "a"})
         bus.publish("released", {"uid": "a"})
 
-        received, also_received = await take(one, 2), await take(other, 2)
+        received, also_received = await take(first, 2), await take(other, 2)
 
     assert received == also_received
     assert [(event.id, event.time, event.kind, event.document) for event in received] == [
@@ -117,7 +117,7 @@ async def test_many_subscribers_are_resumed_in_groups():
 
     async with AsyncExitStack() as stack:
         subscriptions = [await stack.enter_async_context(bus.subscribe()) for _ in range(100)]
-        listeners = [asyncio.ensure_future(listen(one)) for one in subscriptions]
+        listeners = [asyncio.ensure_future(listen(listener)) for listener in subscriptions]
         await asyncio.sleep(0)
         bus.publish("admitted", {})
         await asyncio.sleep(0)

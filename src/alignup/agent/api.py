@@ -4,7 +4,7 @@ A response body and its OpenAPI schema both derive from one struct. Fields hold 
 RFC 3339 for times.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
@@ -28,11 +28,10 @@ from alignup.documents.decisions import (
     recent_documents,
     rejection_document,
 )
+from alignup.documents.pods import PodGrants
 from alignup.store.history import StoredDecision
 from alignup.web.responses import ProblemDocument
 
-#: container → resource → what the device plugin returned for the devices
-PodGrants = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Explanation = Annotated[list[str], Meta(description="The decision in sentences.")]
 
 

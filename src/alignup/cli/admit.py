@@ -80,7 +80,13 @@ def _wait(client: AgentClient, admission: Document, end: float) -> Document:
         time.sleep(min(_POLL_INTERVAL, max(0.0, end - time.monotonic())))
         pod = client.get(pod_path(admission["pod"]["uid"]))
         outcome = "waiting" if pod["status"] == "waiting" else "admitted"
-        admission = {**admission, "outcome": outcome, "pod": pod, "decision": pod["decision"], "explanation": pod["explanation"]}
+        admission = {
+            **admission,
+            "outcome": outcome,
+            "pod": pod,
+            "decision": pod["decision"],
+            "explanation": pod["explanation"],
+        }
     return admission
 
 
