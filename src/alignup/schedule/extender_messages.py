@@ -35,7 +35,10 @@ class NodeNames(Collection[str]):
 
     def __init__(self, array: bytes) -> None:
         self._array = array
-        self._searches = MAX_SEARCHES if _has_plain_names(array) else 0  #: left before all names are decoded
+        # Plain: an array of strings without escapes and commas.
+        flat = array.startswith(b"[") and array.count(b"[") == 1 and b"{" not in array
+        plain = flat and b"\\" not in array and array.count(b'"') == 2 * (array.count(b",") + 1)
+        self._searches = MAX_SEARCHES if plain else 0  #: left before all names are decoded
         self._decoded: frozenset[str] | None = None
 
     def __contains__(self, name: object) -> bool:
@@ -54,12 +57,6 @@ class NodeNames(Collection[str]):
 
     def _decode(self) -> tuple[str, ...]:
         return read_message(self._array, tuple[str, ...])
-
-
-def _has_plain_names(array: bytes) -> bool:
-    """Whether a JSON text is an array of strings without escapes and commas."""
-    flat = array.startswith(b"[") and array.count(b"[") == 1 and b"{" not in array
-    return flat and b"\\" not in array and array.count(b'"') == 2 * (array.count(b",") + 1)
 
 
 class FilterResult(_Message, frozen=True):

@@ -78,6 +78,9 @@ class LiveCluster:
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
+        self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: those that come before the pods
+        if self.options.approximate:
+            self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
         self._client, self._metrics = client, metrics
         self._reader = HostStateReader()
@@ -119,12 +122,6 @@ class LiveCluster:
             while True:
                 await asyncio.sleep(CHECK_SECONDS)
                 self.check_observers()
-
-    @property
-    def _informers(self) -> tuple[Informer[Any], ...]:
-        """The informers that come before the pods."""
-        known = (self.nodes, self.host_states)
-        return (*known, self.topologies) if self.options.approximate else known
 
     @property
     def ready(self) -> bool:
