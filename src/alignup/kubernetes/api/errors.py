@@ -1,20 +1,4 @@
-"""Errors of API servers and of the ways to reach them.
-
-ApiError
-├── AccessError              no kubeconfig, context or credentials that can be used
-├── UnreachableError         no connection, a failed TLS handshake, a time-out, a broken connection
-├── UnreadableError          a response that does not follow the API
-└── ApiStatusError           an error response of the API server
-    ├── UnauthorizedError        401
-    ├── ForbiddenError           403
-    ├── NotFoundError            404
-    ├── ConflictError            409: changed in the meantime, or not possible in this state
-    │   └── AlreadyExistsError       409, reason AlreadyExists
-    ├── GoneError                410: this resource version is no longer available
-    ├── InvalidObjectError       422, also 400
-    ├── TooManyRequestsError     429: throttled, or an eviction that a disruption budget prevents
-    └── ServerFailureError       5xx
-"""
+"""The errors of API servers, and of the ways to reach them."""
 
 import msgspec
 
@@ -56,39 +40,39 @@ class ApiStatusError(ApiError):
 
 
 class UnauthorizedError(ApiStatusError):
-    """The API server does not accept the credentials."""
+    """401: the API server does not accept the credentials."""
 
 
 class ForbiddenError(ApiStatusError):
-    """The user has no permission."""
+    """403: the user has no permission."""
 
 
 class NotFoundError(ApiStatusError):
-    """No such object, or no such resource."""
+    """404: no such object, or no such resource."""
 
 
 class ConflictError(ApiStatusError):
-    """The object has changed since it was read, or is not in the required state."""
+    """409: the object has changed since it was read, or is not in the required state."""
 
 
 class AlreadyExistsError(ConflictError):
-    """An object of this name exists."""
+    """409: an object of this name exists."""
 
 
 class GoneError(ApiStatusError):
-    """The resource version is no longer available: list again."""
+    """410: the resource version is no longer available: list again."""
 
 
 class InvalidObjectError(ApiStatusError):
-    """The API server rejects the content of the request."""
+    """422 or 400: the API server rejects the content of the request."""
 
 
 class TooManyRequestsError(ApiStatusError):
-    """The API server throttles, or a disruption budget prevents an eviction."""
+    """429: the API server throttles, or a disruption budget prevents an eviction."""
 
 
 class ServerFailureError(ApiStatusError):
-    """The API server failed or is not ready."""
+    """5xx: the API server failed or is not ready."""
 
 
 class StatusCause(msgspec.Struct, frozen=True):
