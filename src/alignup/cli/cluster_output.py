@@ -146,7 +146,7 @@ _TITLES = {
 
 
 def print_wide_answers(asked: Sequence[AskedPod]) -> None:
-    """One line for each pod and node."""
+    """Print one line for each pod and node."""
     terminal.print_notes(note for question in asked for note in question.notes)
     heads = ("POD", "NODE", "KUBELET", "NUMA NODES", "NOT CONSIDERED", "PLACEMENT OR REASON")
     rows = [

@@ -409,6 +409,6 @@ def _has_gate(pod: ApiPod) -> bool:
 
 
 def _same_node(old: ApiNode, new: ApiNode) -> bool:
-    """Whether nothing has changed that the choice of a node depends on."""
+    """Return whether nothing has changed that the choice of a node depends on."""
     same_status = old.status.allocatable == new.status.allocatable
     return same_status and (old.metadata.labels, old.spec) == (new.metadata.labels, new.spec)

@@ -40,7 +40,7 @@ class _Written:
 
 
 class PodEvents:
-    """Writes events in the background; of several about one pod that wait, only the last is written."""
+    """The writer of events, in the background; of several about one pod that wait, only the last is written."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client

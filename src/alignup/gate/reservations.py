@@ -42,7 +42,7 @@ class Reservations:
         return len(self._kept)
 
     def keeps_out(self, node: str, waiting: GatedPod) -> bool:
-        """Whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
+        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
         kept = self._before(node, waiting)
         if kept is None:
             return False
@@ -102,7 +102,7 @@ class Reservations:
 
 
 def _fits_after(record: HostRecord, holder: Pod, newcomer: Pod, *, staying: Collection[str]) -> bool:
-    """Whether *holder* is admitted after *newcomer*, when all pods have ended but those that stay."""
+    """Return whether *holder* is admitted after *newcomer*, when all pods have ended but those that stay."""
     model = record.model
     try:
         after = [model.at(ledger).decide_without_plugins(newcomer).after for ledger in record.states().ledgers]
@@ -112,7 +112,7 @@ def _fits_after(record: HostRecord, holder: Pod, newcomer: Pod, *, staying: Coll
 
 
 def _admits(model: HostModel, ledger: Ledger, pod: Pod, *, staying: Collection[str] = ()) -> bool:
-    """Whether a host admits *pod* after the end of all other pods but those that stay."""
+    """Return whether a host admits *pod* after the end of all other pods but those that stay."""
     ending = [uid for uid in ledger.pods if uid not in staying]
     try:
         return model.at(model.without(ledger, ending)).decide_without_plugins(pod).admitted

@@ -24,7 +24,7 @@ SECONDS = 20.0  #: for one binding
 
 
 class Binder:
-    """Writes bindings while *leads* returns true: the next leader would not know of later ones."""
+    """The writer of bindings, while *leads* returns true: the next leader would not know of later ones."""
 
     def __init__(
         self,

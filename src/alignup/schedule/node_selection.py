@@ -89,7 +89,7 @@ def restrictions(node: ApiNode) -> tuple[str, ...]:
 
 
 def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    """Whether one of *tolerations* is for *taint*."""
+    """Return whether one of *tolerations* is for *taint*."""
     return any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
@@ -115,7 +115,7 @@ def _matches(term: NodeSelectorTerm, fields: Mapping[str, str], labels: Mapping[
 
 
 def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bool:
-    """Whether labels or fields with these *values* meet a requirement."""
+    """Return whether labels or fields with these *values* meet a requirement."""
     value = values.get(requirement.key)
     match requirement.operator:
         case "In":
