@@ -270,12 +270,12 @@ class LocalAllocator:
 
 def _free_devices(ledger: DeviceLedger, claimed: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
     """The claimed devices that exist and that no run in the ledger holds."""
-    found = {}
+    free_devices = {}
     for resource, inventory in ledger.inventories.items():
         free = set(claimed.get(resource, ())) & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
         if free:
-            found[resource] = free
-    return found
+            free_devices[resource] = free
+    return free_devices
 
 
 def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:
