@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from alignup import atomic_files
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
@@ -22,7 +23,6 @@ from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
 from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedPod
 from alignup.machines import machine_source as source
 from alignup.observe.kubelet_sources import KnownPod, Sources
-from alignup.store import atomic_files
 
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
