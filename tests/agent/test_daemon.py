@@ -71,7 +71,7 @@ def test_the_history_has_a_decision_as_soon_as_it_is_answered(agent):
 
     assert rejected.status_code == 409
     assert [each["decision"]["pod"]["name"] for each in kept] == ["unseen", "seen"]
-    assert detail["story"][0].startswith("Pod default/unseen is rejected")
+    assert detail["explanation"][0].startswith("Pod default/unseen is rejected")
     agent.release("seen")
 
 

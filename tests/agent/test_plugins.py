@@ -12,12 +12,12 @@ from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError
-from alignup.documents.api import NotReadyError
 from alignup.kubernetes.kubelet_files import state_dir
 from alignup.kubernetes.plugins import rpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
 from alignup.store.state_store import StateStore
 from alignup.testing import Fault, Preference
+from alignup.web.responses import NotReadyError
 from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
 from tests.agent.agents import run_until_exit, running

@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.queue import MAX_JOBS, AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, PodError
-from alignup.documents.api import AdmissionStatus, BusyError, NotReadyError
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 from tests.deadlines import wait_for

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import NOT_RETRIED
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
 from alignup.agent.state import AgentState
@@ -16,7 +17,6 @@ from alignup.align.errors import PodError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
-from alignup.documents.api import AdmissionStatus
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
 from tests.agent.states import clock, empty_state, save_states, saver, stored

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.documents.codec import convert, encode
-from alignup.gate.affinity import pinned, pinned_node, release_patch
-from alignup.gate.names import GATE
+from alignup.gate.admission import GATE
+from alignup.gate.releases import pinned, pinned_node, release_patch
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.errors import ConflictError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, NodeSelector
@@ -24,7 +24,7 @@ NAME = {"key": "metadata.name", "operator": "In", "values": ["host-a"]}
 values = st.lists(st.sampled_from(["1", "2"]), min_size=1, max_size=2, unique=True)
 expressions = st.one_of(
     st.builds(
-        lambda key, operator, own: {"key": key, "operator": operator, "values": own},
+        lambda key, operator, values: {"key": key, "operator": operator, "values": values},
         st.sampled_from(KEYS),
         st.sampled_from(["In", "NotIn"]),
         values,
@@ -43,7 +43,7 @@ fields = st.builds(
 terms = st.fixed_dictionaries(
     {}, optional={"matchExpressions": st.lists(expressions, max_size=2), "matchFields": st.lists(fields, max_size=2)}
 )
-selectors = st.none() | st.builds(lambda own: {"nodeSelectorTerms": own}, st.lists(terms, max_size=3))
+selectors = st.none() | st.builds(lambda chosen: {"nodeSelectorTerms": chosen}, st.lists(terms, max_size=3))
 nodes = st.builds(
     lambda name, labels: convert({"metadata": {"name": name, "labels": labels}}, ApiNode),
     st.sampled_from(NODES),
@@ -53,8 +53,8 @@ nodes = st.builds(
 
 def gated_pod(affinity=None, **spec):
     metadata = {"name": "web", "namespace": "default", "uid": "u", "resourceVersion": "5"}
-    own = {} if affinity is None else {"affinity": affinity}
-    document = {"metadata": metadata, "spec": {"schedulingGates": [{"name": GATE}], **own, **spec}}
+    constraint = {} if affinity is None else {"affinity": affinity}
+    document = {"metadata": metadata, "spec": {"schedulingGates": [{"name": GATE}], **constraint, **spec}}
     return document, convert(document, ApiPod)
 
 

@@ -4,7 +4,7 @@ import asyncio
 
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
-from alignup.documents.api import BusyError, NotReadyError
+from alignup.web.responses import BusyError, NotReadyError
 
 READY_SECONDS = 5.0
 

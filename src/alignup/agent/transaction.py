@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 
 from alignup.agent import pending_admission
+from alignup.agent.api import AdmissionResult, AdmissionStatus, PodView
 from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import DeviceRules, PendingAdmission
 from alignup.agent.pod_record import API_SOURCE, PodRecord, TrackedRecords, check_pod, same_workload
@@ -19,8 +20,8 @@ from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.documents.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
 from alignup.documents.pods import PodGrants
+from alignup.web.responses import BusyError, NotReadyError
 
 _NONE: PreferenceAnswers = {}
 

@@ -32,7 +32,7 @@ def command(  # noqa: PLR0913 - one per option
     if output == "json":
         terminal.print_json(found)
     elif number is not None:
-        for sentence in (f"Decision {number} of {found['time']}", *found["story"]):
+        for sentence in (f"Decision {number} of {found['time']}", *found["explanation"]):
             terminal.print_line(sentence)
     elif not found["decisions"]:
         click.echo("No matching decisions.", err=True)

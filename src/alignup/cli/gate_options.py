@@ -40,7 +40,7 @@ def gate_service_options(options: GateCommandOptions, *, namespace: str) -> "Gat
         if options.webhook_listen is not None:
             raise click.UsageError("--webhook-listen needs --gate: nobody would release the pods.")
         return None
-    from alignup.gate.options import GateOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.gate.controller import GateOptions  # noqa: PLC0415 - not needed for --help
     from alignup.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
 
     webhook = None

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.gate_options import GateCommandOptions, gate_service_options
 from alignup.cli.installation import MissingLibraryError
@@ -46,8 +45,8 @@ class ScheduleCommandOptions:
     )
     tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
     client_ca_file: Path | None = path_option("FILE", "Require certificates of the authority in FILE from clients")
-    insecure_http: bool = flag_option("Serve HTTP without TLS on other than loopback addresses")
-    any_client: bool = flag_option("Serve clients without certificates on other than loopback addresses")
+    insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
+    any_client: bool = flag_option("Serve clients without certificates on non-loopback addresses")
     offered: int | None = option(
         "N",
         "Nodes that a scheduler may choose from, at most",
@@ -64,7 +63,7 @@ class ScheduleCommandOptions:
     )
     allow_unknown: bool = flag_option("Let pods go to nodes without HostState, whose kubelets may reject them")
     approximate: bool = flag_option("Judge nodes without HostState by their NodeResourceTopology, if it is safe")
-    force_deleted_may_run: bool = flag_option("Count containers of force-deleted pods as perhaps running")
+    force_deleted_may_run: bool = flag_option("Treat containers of force-deleted pods as possibly still running")
     leader_elect: bool = option(
         "",
         "Let one of several processes answer, chosen by a Lease",
@@ -96,19 +95,26 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.kubernetes.api.errors import AccessError  # noqa: PLC0415
         from alignup.schedule import service  # noqa: PLC0415 - not needed for --help
+        from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup schedule --help'."
-    given = _schedule_options(options, gate)
-    terminal.log_to_stderr()
+    service_options = _schedule_options(options)
+    gate_options = gate_service_options(gate, namespace=_namespace(options))
+    log_to_stderr()
     try:
         access = find_access(options.kubeconfig, context=options.context)
     except AccessError as error:
         raise InputError(str(error), advice=session.advice) from error
-    asyncio.run(service.schedule(access, given))
+    if gate_options is None:
+        asyncio.run(service.schedule(access, service_options))
+    else:
+        from alignup.gate.service import schedule_with_gate  # noqa: PLC0415 - only if it is asked for
+
+        asyncio.run(schedule_with_gate(access, service_options, gate_options))
 
 
-def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions) -> "ScheduleOptions":
+def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
     from alignup.schedule.extender import ExtenderOptions  # noqa: PLC0415 - not needed for --help
     from alignup.schedule.live_cluster import LiveClusterOptions  # noqa: PLC0415
     from alignup.schedule.service import ScheduleOptions  # noqa: PLC0415
@@ -140,7 +146,6 @@ def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions)
             force_deleted_may_run=options.force_deleted_may_run,
             approximate=options.approximate,
         ),
-        gate=gate_service_options(gate, namespace=_namespace(options)),
     )
 
 

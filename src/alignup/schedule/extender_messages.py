@@ -62,24 +62,6 @@ def _has_plain_names(array: bytes) -> bool:
     return flat and b"\\" not in array and array.count(b'"') == 2 * (array.count(b",") + 1)
 
 
-class ExtenderArgs(_Message, frozen=True):
-    """A pod, and the nodes that are left; by name if the scheduler knows that the extender has its own cache."""
-
-    pod: ApiPod
-    nodes: NodeList | None = None
-    node_names: msgspec.Raw = msgspec.Raw(_NULL)
-
-    @property
-    def by_name(self) -> bool:
-        return memoryview(self.node_names) != _NULL
-
-    @property
-    def names(self) -> Collection[str]:
-        if self.by_name:
-            return NodeNames(bytes(self.node_names))
-        return tuple([one.metadata.name for one in self.nodes.items]) if self.nodes else ()
-
-
 class FilterResult(_Message, frozen=True):
     """The nodes that remain, in the form of the request, and why others do not."""
 
@@ -88,6 +70,28 @@ class FilterResult(_Message, frozen=True):
     failed_nodes: dict[str, str] = {}  #: evicting pods may help there
     failed_and_unresolvable_nodes: dict[str, str] = {}
     error: str = ""
+
+
+class ExtenderArgs(_Message, frozen=True):
+    """A pod, and the nodes that are left; by name if the scheduler knows that the extender has its own cache."""
+
+    pod: ApiPod
+    nodes: NodeList | None = None
+    node_names: msgspec.Raw = msgspec.Raw(_NULL)
+
+    @property
+    def names(self) -> Collection[str]:
+        if memoryview(self.node_names) != _NULL:
+            return NodeNames(bytes(self.node_names))
+        return tuple([node.metadata.name for node in self.nodes.items]) if self.nodes else ()
+
+    def result(
+        self, names: list[str], failed: dict[str, str] | None = None, unresolvable: dict[str, str] | None = None
+    ) -> FilterResult:
+        """Return the answer with these nodes, in the form of the request."""
+        by_name = memoryview(self.node_names) != _NULL
+        nodes = None if by_name else {"items": [{"metadata": {"name": name}} for name in names]}
+        return FilterResult(nodes, names if by_name else None, failed or {}, unresolvable or {})
 
 
 class HostPriority(_Message, frozen=True):
@@ -133,8 +137,8 @@ class PreemptionArgs(_Message, frozen=True):
         if self.node_name_to_meta_victims is not None:
             return self.node_name_to_meta_victims
         return {
-            node: MetaVictims(tuple([MetaPod(pod.metadata.uid) for pod in own.pods or ()]), own.violations)
-            for node, own in (self.node_name_to_victims or {}).items()
+            node: MetaVictims(tuple([MetaPod(pod.metadata.uid) for pod in victims.pods or ()]), victims.violations)
+            for node, victims in (self.node_name_to_victims or {}).items()
         }
 
 
@@ -148,7 +152,3 @@ def read_message(data: bytes, type_: type[_T]) -> _T:
         return msgspec.json.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"not a message of the scheduler extender protocol: {error}") from error
-
-
-def write_message(message: object) -> bytes:
-    return msgspec.json.encode(message)

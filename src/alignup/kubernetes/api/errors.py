@@ -38,10 +38,20 @@ class UnreadableError(ApiError):
 
 
 class ApiStatusError(ApiError):
-    """An error response: HTTP status ``code``, Kubernetes' ``reason`` and ``message``."""
+    """An error response: HTTP status ``code``, Kubernetes' ``reason`` and ``message``, reasons of ``causes``."""
 
-    def __init__(self, request: str, *, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
-        self.code, self.reason, self.message, self.retry_after = code, reason, message, retry_after
+    def __init__(  # noqa: PLR0913 - the fields of a Status
+        self,
+        request: str,
+        *,
+        code: int,
+        reason: str,
+        message: str,
+        causes: tuple[str, ...] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        self.code, self.reason, self.message, self.causes = code, reason, message, causes
+        self.retry_after = retry_after
         super().__init__(f"{request}: {message}" if request else message)
 
 
@@ -82,16 +92,10 @@ class ServerFailureError(ApiStatusError):
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """Why a request was rejected, for example the name of an invalid field."""
-
-    reason: str = ""
-    message: str = ""
-    field: str = ""
+    reason: str = ""  #: a word, such as ``ResourceVersionTooLarge``
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """Details of an error response."""
-
     causes: tuple[StatusCause, ...] | None = None
     retry_after_seconds: float = 0
 
@@ -120,7 +124,7 @@ _STATUS = msgspec.json.Decoder(StatusResponse)
 
 
 def status_error(request: str, *, code: int, body: bytes, retry_after: str | None = None) -> ApiStatusError:
-    """The error for a response, or for the object of an ERROR event, whose *code* is 0."""
+    """Return the error for a response, or for the object of an ERROR event, whose *code* is 0."""
     try:
         status = _STATUS.decode(body)
     except msgspec.DecodeError:
@@ -134,4 +138,5 @@ def status_error(request: str, *, code: int, body: bytes, retry_after: str | Non
     if wait is None and status.details is not None and status.details.retry_after_seconds:
         wait = status.details.retry_after_seconds
     message = status.message or f"the server responded with HTTP status {code}"
-    return kind(request, code=code, reason=status.reason, message=message, retry_after=wait)
+    causes = tuple(cause.reason for cause in (status.details and status.details.causes) or ())
+    return kind(request, code=code, reason=status.reason, message=message, causes=causes, retry_after=wait)
