@@ -26,8 +26,7 @@ from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
 from alignup.documents.machines import machine_to_document
-from alignup.kubernetes.manifests import pod_json
-from alignup.kubernetes.manifests.pod import read_pod_text
+from alignup.kubernetes.manifests.pod import read_json_pod, read_pod_text
 from alignup.kubernetes.manifests.workloads import with_derived_uid
 from alignup.store.history import DecisionQuery
 from alignup.web import responses
@@ -256,7 +255,7 @@ class _Handlers:
 async def _decode_pod(content: bytes) -> Pod:
     """Return the pod in a request; usual ones in JSON are read at once, others in a thread."""
     try:
-        pod = pod_json.read_json_pod(content) if len(content) <= _INLINE_BYTES else None
+        pod = read_json_pod(content) if len(content) <= _INLINE_BYTES else None
         if pod is None:
             return await asyncio.to_thread(read_pod, content)  # a small YAML document can expand to a huge one
         return _accept(pod)
