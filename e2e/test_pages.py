@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from alignup.cli.agent_client import AgentClient
 from alignup.web.address import UnixAddress
+from alignup.web.agent_client import AgentClient
 from e2e import browser
 from e2e.browser import Browser, Page, Watched
 from tests.deadlines import wait_for

@@ -102,7 +102,7 @@ def test_a_caller_can_wait_until_events_are_dispatched(queue, events):
         queue.run(Transaction.flush_events),
     )
 
-    assert [one.kind for one in events] == ["admitted", "rejected"]
+    assert [event.kind for event in events] == ["admitted", "rejected"]
 
 
 def test_the_initial_state_is_saved(disk):
@@ -291,7 +291,7 @@ def test_the_pending_pod_of_a_caller_that_is_gone_is_handed_over(queue):
 
     asyncio.run(leave())
 
-    assert [one.pod.uid for one in started] == ["a"]
+    assert [pending.pod.uid for pending in started] == ["a"]
 
 
 def test_a_read_only_queue_rejects_changes(disk):

@@ -299,17 +299,17 @@ def test_a_restored_waiting_pod_holds_nothing_and_has_a_reason(tmp_path):
 
 
 def test_a_restored_pod_that_waits_for_a_plugin_says_so(tmp_path):
-    own = "example.com/fpga"
+    resource = "example.com/fpga"
     plugged = Transaction(empty_state(wait_enabled=True), clock())
-    plugged.set_devices(own, [Device(own, "fpga-0", 1, healthy=False)])
-    plugged.admit(pod("a", None, **{own: "1"}))
-    plugged.plugin_stopped(own, gone=True)
+    plugged.set_devices(resource, [Device(resource, "fpga-0", 1, healthy=False)])
+    plugged.admit(pod("a", None, **{resource: "1"}))
+    plugged.plugin_stopped(resource, gone=True)
     save_states(tmp_path, plugged.state())
 
     (view,) = recover_from(tmp_path).state.pod_views()
 
     assert view.status == AdmissionStatus.WAITING
-    assert view.decision.rejection.reason == f"OutOf{own}"
+    assert view.decision.rejection.reason == f"OutOf{resource}"
     assert view.decision.placements == ()
 
 

@@ -1,4 +1,4 @@
-"""What is shown besides results: the message of a slow operation, and the log of a daemon."""
+"""The terminal: tables, messages of slow operations, and the log of a daemon."""
 
 import io
 import re
@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from alignup.cli import app, layout
 from alignup.cli.terminal import progress, waiting_message
 
 
@@ -72,3 +73,25 @@ def test_progress_estimates_the_time_left_from_the_pace_since_the_start(seconds,
             assert terminal.shown.wait(60)
 
     assert f"Running: 30 of 120 tasks, {left} left" in terminal.getvalue()
+
+
+def test_columns_are_as_wide_as_their_cells(capfd):
+    layout.print_table(("A", "LONGER", "LAST"), [("wide cell", "x", "and so on"), ("y", "z", "")])
+
+    assert capfd.readouterr().out.splitlines() == [
+        "A          LONGER  LAST",
+        "wide cell  x       and so on",
+        "y          z",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("web", "web", id="a name"),
+        pytest.param("größer · 漢字", "größer · 漢字", id="any script"),
+        pytest.param("a\nb\x1b[2Jc", "a\\nb\\x1b[2Jc", id="control characters"),
+    ],
+)
+def test_control_characters_are_escaped(text, shown):
+    assert app.escape_control(text) == shown

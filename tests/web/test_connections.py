@@ -15,7 +15,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.web import sockets
-from alignup.web.connection import Connection
+from alignup.web.served_connection import ServedConnection
 from alignup.web.server import ConnectionLimits, ConnectionTable, ServerLimits, peer_of, serve_app
 from tests.agent.fake_backend import FakeBackend, app_of, manifest
 from tests.deadlines import SECONDS, until
@@ -276,12 +276,12 @@ async def test_many_short_headers_are_refused(tmp_path):
 async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeypatch, request_):
     served = []
 
-    class TracedConnection(Connection):
+    class TracedConnection(ServedConnection):
         def __init__(self, *positional, **named):
             super().__init__(*positional, **named)
             served.append(weakref.ref(self))
 
-    monkeypatch.setattr("alignup.web.server.Connection", TracedConnection)
+    monkeypatch.setattr("alignup.web.server.ServedConnection", TracedConnection)
     path = tmp_path / "api.sock"
     gc.disable()
     try:

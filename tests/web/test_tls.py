@@ -11,8 +11,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.align.errors import ListenError
-from alignup.web import connection, sockets
-from alignup.web.connection import has_hung_up
+from alignup.web import served_connection, sockets
+from alignup.web.served_connection import has_hung_up
 from alignup.web.server import ConnectionLimits, ServerLimits, serve_app
 from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
@@ -175,7 +175,7 @@ async def test_a_client_that_stays_while_a_request_waits_is_served(tmp_path, mon
         checks.append(has_hung_up(descriptor))
         return checks[-1]
 
-    monkeypatch.setattr(connection, "has_hung_up", check)
+    monkeypatch.setattr(served_connection, "has_hung_up", check)
     agent = FakeBackend()
     async with waiting_requests(tmp_path, agent) as (reader, _):
         await until(lambda: len(checks) > 2)

@@ -17,7 +17,7 @@ from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, 
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
-from alignup.cli.options import option, output_option, path_option, with_options, workload_field
+from alignup.cli.options import NumberRange, option, output_option, path_option, with_options, workload_field
 
 if TYPE_CHECKING:
     from alignup.kubernetes.api import ApiClient
@@ -73,7 +73,7 @@ class PodOptions:
 @with_options("access", AccessOptions)
 @click.option(
     "--search",
-    type=click.FloatRange(0, 3600),
+    type=NumberRange(0, 3600),
     default=2.0,
     metavar="SECONDS",
     help="Search up to SECONDS for changes that would admit the pod where it is rejected (default: 2).",

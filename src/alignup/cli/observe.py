@@ -15,7 +15,7 @@ from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
-from alignup.cli.options import check_exists, choice_option, flag_option, option, path_option, with_options
+from alignup.cli.options import NumberRange, check_exists, choice_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
     from alignup.observe.service import ObserveOptions
@@ -48,9 +48,7 @@ class ObserveCommandOptions:
         ["exclusive", "all"],
         "Pods in the fingerprint of NodeResourceTopology: those with exclusive resources, or all",
     )
-    period: float = option(
-        "SECONDS", "Time between full checks", "60", type=click.FloatRange(min=1, max=3600), default=60.0
-    )
+    period: float = option("SECONDS", "Time between full checks", "60", type=NumberRange(min=1, max=3600), default=60.0)
     once: bool = flag_option("Publish once, and exit")
     dry_run: bool = flag_option("Print the objects as YAML instead, and exit; needs no API server")
     machine: str | None = option(

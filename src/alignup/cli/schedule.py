@@ -16,6 +16,7 @@ from alignup.cli.gate_options import GateCommandOptions, gate_service_options
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import (
+    IntegerRange,
     check_exists,
     choice_option,
     count_option,
@@ -51,7 +52,7 @@ class ScheduleCommandOptions:
         "N",
         "Nodes that a scheduler may choose from, at most",
         "16 for pods with preferences, such as spreading, and 1 for others",
-        type=click.IntRange(min=1),
+        type=IntegerRange(min=1),
     )
     unconfirmed: int = count_option(
         1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from starlette.requests import Request
 
-from alignup.web.connection import CONNECTION, Connection
 from alignup.web.responses import CLOSE, RETRY_SOON, ProblemError
+from alignup.web.served_connection import CONNECTION, ServedConnection
 
 #: Methods that change nothing. A session of a browser allows only these: other sites can send forms in its name.
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -127,6 +127,6 @@ class AccessRules:
 
 def count_authenticated(request: Request) -> None:
     """Count the connection as authenticated; raise ``ProblemError`` if too many are."""
-    connection: Connection | None = request.scope.get(CONNECTION)  # None: not served on a socket
+    connection: ServedConnection | None = request.scope.get(CONNECTION)  # None: not served on a socket
     if connection is not None and not connection.authenticate():
         raise ProblemError(503, "Too many connections.", headers=RETRY_SOON | CLOSE)

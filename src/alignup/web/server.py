@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 from starlette.types import ASGIApp
 
-from alignup.web.connection import Connection
+from alignup.web.served_connection import ServedConnection
 
 _ABORT_SECONDS = 10.0  #: for cancelled requests to send an error
 _BACKLOG = 512  #: connections that the kernel accepts for us
@@ -68,14 +68,14 @@ class ConnectionTable:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self._limits = limits
-        self._authenticated: set[Connection] = set()
-        self._peers: dict[Connection, str | None] = {}  #: of unauthenticated connections
-        self._by_peer: dict[str | None, dict[Connection, None]] = {}  #: unauthenticated connections, oldest first
+        self._authenticated: set[ServedConnection] = set()
+        self._peers: dict[ServedConnection, str | None] = {}  #: of unauthenticated connections
+        self._by_peer: dict[str | None, dict[ServedConnection, None]] = {}  #: unauthenticated connections, oldest first
 
     def __len__(self) -> int:
         return len(self._authenticated) + len(self._peers)
 
-    def add(self, connection: Connection, peer: str | None) -> None:
+    def add(self, connection: ServedConnection, peer: str | None) -> None:
         """Add an unauthenticated connection; close the oldest if there are too many now.
 
         *peer* is the address of the client, ``None`` on a unix socket.
@@ -88,7 +88,7 @@ class ConnectionTable:
         self._by_peer.setdefault(peer, group)[connection] = None
         self._peers[connection] = peer
 
-    def authenticate(self, connection: Connection) -> bool:
+    def authenticate(self, connection: ServedConnection) -> bool:
         """Count *connection* as authenticated; return whether there is a slot for it."""
         if connection not in self._peers:  # authenticated or closed
             return True
@@ -98,7 +98,7 @@ class ConnectionTable:
         self._authenticated.add(connection)
         return True
 
-    def remove(self, connection: Connection) -> None:
+    def remove(self, connection: ServedConnection) -> None:
         self._authenticated.discard(connection)
         self._remove_unauthenticated(connection)
 
@@ -113,7 +113,7 @@ class ConnectionTable:
             self._remove_unauthenticated(oldest)
             oldest.close_now()
 
-    def _remove_unauthenticated(self, connection: Connection) -> None:
+    def _remove_unauthenticated(self, connection: ServedConnection) -> None:
         if connection not in self._peers:
             return
         peer = self._peers.pop(connection)
@@ -167,7 +167,7 @@ class _Server:
         self._table = ConnectionTable(limits.connections)
         self._loop = asyncio.get_running_loop()
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._open: set[Connection] = set()  #: connections with a transport
+        self._open: set[ServedConnection] = set()  #: connections with a transport
         self._retry: asyncio.TimerHandle | None = None
         self._pause = _FIRST_PAUSE
         self._reported = -_REPORT_SECONDS
@@ -206,7 +206,7 @@ class _Server:
             return  # the client is gone already
         self._pause = _FIRST_PAUSE
         accepted.settimeout(0)
-        connection = Connection(self._app, self._limits, self._table, self._open)
+        connection = ServedConnection(self._app, self._limits, self._table, self._open)
 
         def end(task: asyncio.Task[None]) -> None:
             self._handshakes.discard(task)
@@ -230,7 +230,7 @@ class _Server:
         self._retry = self._loop.call_later(self._pause, self.start)
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
-    async def _shake_hands(self, connection: Connection, accepted: socket.socket) -> None:
+    async def _shake_hands(self, connection: ServedConnection, accepted: socket.socket) -> None:
         context = None if self._tls is None else self._tls()
         timeout = None if context is None else self._limits.head
         with suppress(OSError):  # no valid TLS handshake, or not in time

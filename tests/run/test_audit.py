@@ -8,11 +8,11 @@ from uuid import uuid4
 
 import pytest
 
-from alignup.run import cgroup, process
-from alignup.run import placement_audit as audit
-from alignup.run.placement_audit import DriftKind, RunProcesses
+from alignup.run import audit, cgroup, process
+from alignup.run.audit import DriftKind
 from alignup.run.process import ProcessIdentity
-from alignup.run.run_record import RUN_VARIABLE, RunRecord
+from alignup.run.registry import RunProcesses, find_run_processes
+from alignup.run.request import RUN_VARIABLE, RunRecord
 from tests.deadlines import wait_for
 from tests.run.commands import is_zombie, started
 
@@ -61,47 +61,47 @@ def kinds(run):
 
 
 def test_processes_of_a_run_are_found_by_their_environment(run):
-    assert audit.find_run_processes([run.record]) == (run,)
-    assert audit.find_run_processes([]) == ()
+    assert find_run_processes([run.record]) == (run,)
+    assert find_run_processes([]) == ()
 
 
 def test_processes_of_a_run_are_found_by_their_descent(run):
     script = f"env -i sh -c 'sleep 60' & {RUN_VARIABLE}=inner sleep 60 & wait"
     with started("sh", "-c", script, env={RUN_VARIABLE: run.record.uid}) as outer:
-        wait_for(lambda: len(audit.find_run_processes([run.record])[0].pids) in {3, 4})  # the inner shell may exec
-        (found,) = audit.find_run_processes([run.record])
-        inner = [pid for pid, one in process.list_processes(RUN_VARIABLE).items() if one.mark == "inner"]
+        wait_for(lambda: len(find_run_processes([run.record])[0].pids) in {3, 4})  # the inner shell may exec
+        (processes,) = find_run_processes([run.record])
+        inner = [pid for pid, info in process.list_processes(RUN_VARIABLE).items() if info.mark == "inner"]
 
-    assert {*run.pids, outer.pid} <= set(found.pids)
+    assert {*run.pids, outer.pid} <= set(processes.pids)
     assert inner
-    assert not set(inner) & set(found.pids)
+    assert not set(inner) & set(processes.pids)
 
 
 def test_processes_without_the_environment_are_found_by_runner_and_identity(run):
-    with started("sh", "-c", "env -i sleep 60 & wait") as one:
-        runner, command = ProcessIdentity.of(one.pid), [ProcessIdentity.of(one.pid)]
-        wait_for(lambda: len(audit.find_run_processes([replace(run.record, uid="other", runner=runner)])[0].pids) == 1)
-        (started_,) = audit.find_run_processes([replace(run.record, uid="other", started=tuple(command))])
+    with started("sh", "-c", "env -i sleep 60 & wait") as shell:
+        runner, command = ProcessIdentity.of(shell.pid), [ProcessIdentity.of(shell.pid)]
+        wait_for(lambda: len(find_run_processes([replace(run.record, uid="other", runner=runner)])[0].pids) == 1)
+        (started_,) = find_run_processes([replace(run.record, uid="other", started=tuple(command))])
         reused = replace(run.record, uid="other", started=(replace(command[0], start=1),))
 
         assert len(started_.pids) == 2
-        assert audit.find_run_processes([reused])[0].pids == ()
+        assert find_run_processes([reused])[0].pids == ()
 
 
 def test_the_environment_of_another_users_process_does_not_count(run, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
 
-    assert audit.find_run_processes([run.record])[0].pids == ()
+    assert find_run_processes([run.record])[0].pids == ()
 
 
 @ROOT_ONLY
 def test_a_stranger_is_neither_counted_nor_moved(grouped):
     with started("sleep", "60", env={RUN_VARIABLE: grouped.record.uid}, user=65534) as stranger:
         before = Path(f"/proc/{stranger.pid}/cgroup").read_text()
-        found = audit.find_run_processes([grouped.record])
+        runs = find_run_processes([grouped.record])
         errors = audit.restore_run(replace(grouped, pids=(*grouped.pids, stranger.pid)))
 
-        assert found == (grouped,)
+        assert runs == (grouped,)
         assert Path(f"/proc/{stranger.pid}/cgroup").read_text() == before
         assert errors == (f"process {stranger.pid} of web belongs to another user and is not moved",)
         assert cgroup.members(grouped.record.cgroup) == grouped.pids
@@ -130,21 +130,21 @@ def test_a_widened_cgroup_is_found_and_restored(grouped):
     before = kinds(grouped)
     cgroup.write(grouped.record.cgroup, PERMITTED, nodes=0)
 
-    found = kinds(grouped)
+    drifted = kinds(grouped)
     errors = audit.restore_run(grouped)
 
     assert before == []
-    assert DriftKind.GROUP in found  # some kernels remember the CPU the process was pinned to
+    assert DriftKind.GROUP in drifted  # some kernels remember the CPU the process was pinned to
     assert (errors, kinds(grouped)) == ((), [])
 
 
 def test_a_process_outside_its_cgroup_is_found_and_restored(grouped):
     cgroup.join(grouped.record.cgroup.parent, grouped.pids[0])
 
-    found = kinds(grouped)
+    drifted = kinds(grouped)
     errors = audit.restore_run(grouped)
 
-    assert DriftKind.MEMBER in found
+    assert DriftKind.MEMBER in drifted
     assert (errors, kinds(grouped)) == ((), [])
 
 
@@ -152,10 +152,10 @@ def test_a_missing_cgroup_is_recreated(grouped):
     cgroup.join(grouped.record.cgroup.parent, grouped.pids[0])
     assert cgroup.remove(grouped.record.cgroup)
 
-    found = kinds(grouped)
+    drifted = kinds(grouped)
     errors = audit.restore_run(grouped)
 
-    assert DriftKind.GROUP in found
+    assert DriftKind.GROUP in drifted
     assert (errors, kinds(grouped)) == ((), [])
 
 
@@ -184,13 +184,13 @@ def test_a_failed_restore_returns_the_error(run):
 def test_moved_and_missing_devices_are_drift(run, devices, text):
     with_device = replace(run, record=replace(run.record, devices={"example.com/gpu": {"gpu-0": 1}}))
 
-    found = audit.audit_runs([with_device], devices=devices)
+    drifts = audit.audit_runs([with_device], devices=devices)
 
-    assert [str(drift).removeprefix("web: example.com/gpu gpu-0: ") for drift in found] == ([text] if text else [])
+    assert [str(drift).removeprefix("web: example.com/gpu gpu-0: ") for drift in drifts] == ([text] if text else [])
 
 
 def test_an_ended_process_is_not_drift(run):
     os.kill(run.pids[0], 9)
     wait_for(lambda: is_zombie(run.pids[0]))
 
-    assert audit.find_run_processes([run.record])[0].pids == ()
+    assert find_run_processes([run.record])[0].pids == ()

@@ -1,11 +1,11 @@
-"""Commands list all pods of an agent, page by page."""
+"""``alignup ps`` and the client list all pods of an agent, page by page."""
 
 import json
 
 import pytest
 
-from alignup.cli.agent_client import AgentClient, AgentError
 from alignup.web.address import parse_address
+from alignup.web.agent_client import AgentClient, AgentError
 from alignup.web.paging import SnapshotPager, TokenExpiredError
 from tests.cli.commands import in_process
 from tests.cli.fake_agent import serve_fake_agent
@@ -40,11 +40,11 @@ def agent(monkeypatch, expiries):
 
 def test_ps_follows_pages(agent):
     listed = in_process("ps", env=agent.env).stdout
-    found = json.loads(in_process("ps", "-o", "json", env=agent.env).stdout)
+    document = json.loads(in_process("ps", "-o", "json", env=agent.env).stdout)
 
     assert [line.split()[0] for line in listed.splitlines()] == ["POD", *(f"default/{name}" for name in NAMES)]
-    assert [pod["name"] for pod in found["pods"]] == NAMES
-    assert found["notes"] == ["web.yaml cannot be used"]
+    assert [pod["name"] for pod in document["pods"]] == NAMES
+    assert document["notes"] == ["web.yaml cannot be used"]
 
 
 def test_a_list_that_expires_starts_again(agent, expiries):

@@ -1,4 +1,4 @@
-"""Run records as JSON documents."""
+"""Run requests, and run records as JSON documents."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import EnforceError
 from alignup.run.process import ProcessIdentity
-from alignup.run.run_record import RunRecord
+from alignup.run.request import RunRecord
 
 SETS = st.integers(0, 1 << 70)
 TEXTS = st.text(max_size=12)

@@ -5,7 +5,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from alignup.web.connection import Connection
+from alignup.web.served_connection import ServedConnection
 from alignup.web.server import ConnectionLimits, ConnectionTable, ServerLimits
 
 LENGTH = (b"content-length", b"5")
@@ -43,7 +43,7 @@ async def respond(*messages: dict[str, Any], keep_alive: bool = True, method: st
             await send(message)
 
     transport = RecordedTransport()
-    connection = Connection(app, ServerLimits(), ConnectionTable(ConnectionLimits()), set())
+    connection = ServedConnection(app, ServerLimits(), ConnectionTable(ConnectionLimits()), set())
     connection.connection_made(transport)
     close = "" if keep_alive else "Connection: close\r\n"
     connection.data_received(f"{method} / HTTP/1.1\r\nHost: x\r\n{close}\r\n".encode())

@@ -8,13 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from alignup.align import admit
-from alignup.cli import agent_client as client
-from alignup.cli.agent_client import AgentError, AgentOptions
+from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.cli.run import _print_admission
-from alignup.run import agent_allocator
 from alignup.run.agent_allocator import AgentAllocator, pod_manifest
 from alignup.run.request import RunRejectedError, RunRequest, build_environment
+from alignup.web.address import UnixAddress
+from alignup.web.agent_client import AgentClient, AgentError
 
 REQUEST = RunRequest(uid="1", name="web", amounts={"cpu": "1", "example.com/gpu": "1"}, policy="restricted")
 PLACEMENT = {
@@ -34,23 +33,20 @@ def agent(path, *responses):
     requests: list[bytes] = []
 
     def serve(listening):
-        for response in (b"", *responses):  # the first connection only checks that the agent listens
+        for response in responses:
             connection, _ = listening.accept()
             with connection:
                 connection.settimeout(60)
-                if response:
-                    requests.append(connection.recv(1 << 16))
-                    connection.sendall(response)
+                requests.append(connection.recv(1 << 16))
+                connection.sendall(response)
 
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))
         listening.listen()
         thread = threading.Thread(target=serve, args=[listening])
         thread.start()
-        found = client.find_agent(AgentOptions(agent=f"unix:{path}", token_file=None, ca_file=None))
-        assert found is not None
         try:
-            yield found, requests
+            yield AgentClient(UnixAddress(path)), requests
         finally:
             thread.join()
 
@@ -59,19 +55,19 @@ def response(status, document):
     return f"HTTP/1.1 {status} So\r\nContent-Type: x\r\n\r\n{json.dumps(document)}".encode()
 
 
-def allocator(found):
-    return AgentAllocator(found, online=3, explain=lambda admission: _print_admission(admission, file=sys.stderr))
+def allocator(client):
+    return AgentAllocator(client, online=3, explain=lambda admission: _print_admission(admission, file=sys.stderr))
 
 
 def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
-    with agent(tmp_path / "sock", response(201, ADMITTED), response(200, MACHINE)) as (found, requests):
-        placement = allocator(found).admit(REQUEST)
+    with agent(tmp_path / "sock", response(201, ADMITTED), response(200, MACHINE)) as (client, requests):
+        placement = allocator(client).admit(REQUEST)
 
     head, _, body = requests[0].partition(b"\r\n\r\n")
     sent = json.loads(body)
     variables = build_environment(REQUEST, placement)
     assert head.startswith(b"POST /v1/pods HTTP/1.0\r\n")
-    assert sent["metadata"]["annotations"] == {admit.POLICY_ANNOTATION: "restricted"}
+    assert sent["metadata"]["annotations"] == {POLICY_ANNOTATION: "restricted"}
     assert sent["spec"]["containers"][0]["resources"]["limits"] == {
         "cpu": "1",
         "memory": "1Mi",
@@ -92,10 +88,10 @@ def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):
     }
 
     with (
-        agent(tmp_path / "sock", response(202, waiting), response(200, {"pod": {}})) as (found, requests),
+        agent(tmp_path / "sock", response(202, waiting), response(200, {"pod": {}})) as (client, requests),
         pytest.raises(RunRejectedError, match="TopologyAffinityError") as error,
     ):
-        allocator(found).admit(REQUEST)
+        allocator(client).admit(REQUEST)
     error.value.show()
 
     assert requests[1].startswith(b"DELETE /v1/pods/1 HTTP/1.0\r\n")
@@ -114,15 +110,5 @@ def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):
     ],
 )
 def test_error_responses_are_errors(tmp_path, sent, message):
-    with agent(tmp_path / "sock", sent) as (found, _), pytest.raises(AgentError, match=message):
-        found.admit(pod_manifest(REQUEST))
-
-
-def test_a_named_agent_must_answer(tmp_path):
-    with pytest.raises(AgentError, match="no agent answers at unix:"):
-        client.find_agent(AgentOptions(agent=f"unix:{tmp_path / 'nowhere'}", token_file=None, ca_file=None))
-
-
-def test_the_copied_annotation_names_are_correct():
-    assert agent_allocator.POLICY_ANNOTATION == admit.POLICY_ANNOTATION
-    assert agent_allocator.SCOPE_ANNOTATION == admit.SCOPE_ANNOTATION
+    with agent(tmp_path / "sock", sent) as (client, _), pytest.raises(AgentError, match=message):
+        client.admit(pod_manifest(REQUEST))

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Scope
 if TYPE_CHECKING:
     from alignup.web.server import ConnectionTable, ServerLimits
 
-#: The key of the :class:`Connection` in the ASGI scope of a request.
+#: The key of the :class:`ServedConnection` in the ASGI scope of a request.
 CONNECTION = "alignup.connection"
 
 _SLICE_BYTES = 4 << 10  #: parsed at once: the parser does not stop at the end of a request
@@ -34,7 +34,7 @@ _NO_BODY = {HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED}
 _log = structlog.get_logger()
 
 
-class Connection(asyncio.Protocol):
+class ServedConnection(asyncio.Protocol):
     """The connection of one client, which sends one request after the other.
 
     While a request waits for the response to an earlier one, what the client sends is neither parsed nor read.
@@ -42,7 +42,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(
-        self, app: ASGIApp, limits: "ServerLimits", table: "ConnectionTable", open_connections: set["Connection"]
+        self, app: ASGIApp, limits: "ServerLimits", table: "ConnectionTable", open_connections: set["ServedConnection"]
     ) -> None:
         self.handshake: asyncio.Task[None] | None = None
         self.established = False  #: whether there was a transport
@@ -284,7 +284,7 @@ class Connection(asyncio.Protocol):
 class _Exchange:
     """A request and its response, as an ASGI application sees them."""
 
-    def __init__(self, connection: Connection, scope: Scope, *, keep_alive: bool) -> None:
+    def __init__(self, connection: ServedConnection, scope: Scope, *, keep_alive: bool) -> None:
         self.keep_alive = keep_alive  #: whether the connection stays open after the response
         self.expects_continue = False
         self._connection = connection

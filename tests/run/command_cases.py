@@ -1,4 +1,4 @@
-"""Cases of the launcher; ``test_launcher.py`` runs them in a separate process."""
+"""Cases of starting and waiting for a command; ``test_lifecycle.py`` runs them in a separate process."""
 
 import json
 import os
@@ -7,10 +7,10 @@ import signal
 import pytest
 
 from alignup.align.errors import EnforceError
-from alignup.run import launcher, process
-from alignup.run.launcher import CommandStartError
+from alignup.run import lifecycle, process
+from alignup.run.lifecycle import CommandStartError
 from alignup.run.process import ProcessIdentity
-from alignup.run.run_record import RunRecord
+from alignup.run.request import RunRecord
 from tests.run.commands import python
 
 PERMITTED = process.permitted_cpus()
@@ -23,9 +23,11 @@ def placed(*command, cpus):
 
 
 def run(*command, cpus=LOWEST, **environment):
-    with launcher.block_signals() as blocked:
-        pid = launcher.start(placed(*command, cpus=cpus), environment={**os.environ, **environment}, blocked=blocked)
-        return launcher.wait(pid)
+    with lifecycle.block_signals() as blocked:
+        pid = lifecycle.start_command(
+            placed(*command, cpus=cpus), environment={**os.environ, **environment}, blocked=blocked
+        )
+        return lifecycle.wait_for_command(pid)
 
 
 def test_the_exit_code_is_returned():
@@ -36,14 +38,14 @@ def test_the_environment_of_the_command_has_the_path():
     with pytest.raises(CommandStartError) as error:
         run("true", PATH="/nowhere")
 
-    assert error.value.exit_code == launcher.NOT_FOUND
+    assert error.value.exit_code == lifecycle.NOT_FOUND
 
 
 def test_a_file_that_is_not_executable_has_its_own_exit_code():
     with pytest.raises(CommandStartError, match="Permission denied") as error:
         run("/dev/null")
 
-    assert error.value.exit_code == launcher.NOT_EXECUTABLE
+    assert error.value.exit_code == lifecycle.NOT_EXECUTABLE
 
 
 def test_missing_cpus_are_an_error():
@@ -65,14 +67,14 @@ def test_the_command_neither_blocks_nor_ignores_signals():
     """Python ignores SIGPIPE; a command must not inherit that."""
     script = (
         "import json, os\n"
-        "from alignup.run import launcher, process\n"
-        "from tests.run.launcher_cases import placed\n"
-        "with launcher.block_signals() as blocked:\n"
+        "from alignup.run import lifecycle, process\n"
+        "from tests.run.command_cases import placed\n"
+        "with lifecycle.block_signals() as blocked:\n"
         "    run = placed('sh', '-c', 'grep Sig[BI] /proc/self/status', cpus=process.permitted_cpus())\n"
-        "    launcher.wait(launcher.start(run, environment=os.environ, blocked=blocked))\n"
+        "    lifecycle.wait_for_command(lifecycle.start_command(run, environment=os.environ, blocked=blocked))\n"
     )
-    with python(script) as one:
-        lines = one.communicate()[0].splitlines()
+    with python(script) as process_:
+        lines = process_.communicate()[0].splitlines()
 
     # Real-time signals may be ignored because of the parent of the tests.
     masks = {line.split()[0]: int(line.split()[1], 16) & 0x7FFFFFFF for line in lines}
@@ -80,7 +82,7 @@ def test_the_command_neither_blocks_nor_ignores_signals():
 
 
 def test_late_signals_are_dropped():
-    with launcher.block_signals():
+    with lifecycle.block_signals():
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert signal.SIGTERM not in signal.sigpending()

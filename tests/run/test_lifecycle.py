@@ -1,14 +1,14 @@
-"""The launcher, tested in a separate process: its tests signal themselves, and threads here could catch that."""
+"""Commands are started in a separate process: the tests signal themselves, and threads here could catch that."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-CASES = Path(__file__).with_name("launcher_cases.py")
+CASES = Path(__file__).with_name("command_cases.py")
 
 
-def test_launcher_cases():
+def test_command_cases():
     run = subprocess.run(  # noqa: S603 - our own
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", "-o", "addopts=", CASES],
         cwd=CASES.parents[2],
