@@ -159,8 +159,10 @@ def _read(
 
     try:
         from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
+        from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ImportError as error:
         raise MissingLibraryError(error, "cluster") from error
+    log_to_stderr(level="warning")
 
     async def read() -> "tuple[ClusterView, ApiPod | None]":
         server = find_access(access.kubeconfig, context=access.context or "")

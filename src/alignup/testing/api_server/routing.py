@@ -8,37 +8,25 @@ from alignup.testing.api_server.faults import StatusProblem
 from alignup.testing.api_server.http_server import HttpRequest
 from alignup.testing.api_server.store import Document, ServedResource, StoreKey
 
+
+def _cluster_wide(kind: str, group: str = "", version: str = "v1", *, status: bool = False) -> ServedResource:
+    plural = kind.lower()[:-1] + "ies" if kind.endswith("y") else f"{kind.lower()}s"
+    return ServedResource(kind=kind, plural=plural, group=group, version=version, namespaced=False, status=status)
+
+
 BUILT_IN = (
     ServedResource(kind="Pod", plural="pods", status=True),
-    ServedResource(kind="Node", plural="nodes", namespaced=False, status=True),
-    ServedResource(kind="Namespace", plural="namespaces", namespaced=False, status=True),
     ServedResource(kind="ConfigMap", plural="configmaps"),
     ServedResource(kind="Secret", plural="secrets"),
     ServedResource(kind="Event", plural="events"),
     ServedResource(kind="Lease", plural="leases", group="coordination.k8s.io"),
     ServedResource(kind="PodDisruptionBudget", plural="poddisruptionbudgets", group="policy", status=True),
-    ServedResource(
-        kind="MutatingWebhookConfiguration",
-        plural="mutatingwebhookconfigurations",
-        group="admissionregistration.k8s.io",
-        namespaced=False,
-    ),
-    ServedResource(
-        kind="NodeResourceTopology",
-        plural="noderesourcetopologies",
-        group="topology.node.k8s.io",
-        version="v1alpha2",
-        namespaced=False,
-    ),
-    ServedResource(
-        kind="CustomResourceDefinition",
-        plural="customresourcedefinitions",
-        group="apiextensions.k8s.io",
-        namespaced=False,
-        status=True,
-    ),
+    _cluster_wide("Node", status=True),
+    _cluster_wide("Namespace", status=True),
+    _cluster_wide("MutatingWebhookConfiguration", "admissionregistration.k8s.io"),
+    _cluster_wide("NodeResourceTopology", "topology.node.k8s.io", "v1alpha2"),
+    _cluster_wide("CustomResourceDefinition", "apiextensions.k8s.io", status=True),
 )
-
 _HEALTH = ("/healthz", "/livez", "/readyz")
 _ALL_VERBS = ("create", "delete", "get", "list", "patch", "update", "watch")
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
