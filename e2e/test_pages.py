@@ -58,20 +58,20 @@ def running_agent(machine: Path) -> Iterator[RunningAgent]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser.chromium() as one:
-        yield one
+    with browser.chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[RunningAgent]:
     """An agent with the pods of the example, one of them waiting."""
-    with running_agent(NODE / "machine.yaml") as one:
+    with running_agent(NODE / "machine.yaml") as running:
         for pod in yaml.safe_load((NODE / "running.yaml").read_text())["items"]:
-            one.client.admit(pod)
+            running.client.admit(pod)
         template = yaml.safe_load((NODE / "trainer.yaml").read_text())["spec"]["template"]
         metadata = {"name": "trainer-0", "namespace": "ml"}
-        one.client.admit({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
-        yield one
+        running.client.admit({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+        yield running
 
 
 @contextmanager

@@ -1,14 +1,13 @@
 """The terminal: tables, messages of slow operations, and the log of a daemon."""
 
 import io
-import logging
 import re
 import threading
 
 import pytest
 
 from alignup.cli import app, layout
-from alignup.cli.terminal import log_to_stderr, progress, waiting_message
+from alignup.cli.terminal import progress, waiting_message
 
 
 class Terminal(io.StringIO):
@@ -59,22 +58,6 @@ def test_an_exception_in_the_block_propagates():
 
     with pytest.raises(KeyError, match="x"), waiting_message("Reading", stream=terminal):
         raise KeyError("x")
-
-
-def test_a_daemon_logs_its_events_but_not_each_request():
-    requests, root = logging.getLogger("httpx2"), logging.getLogger()
-    before = requests.level, root.level, root.handlers[:]
-    try:
-        root.handlers.clear()  # of pytest
-        log_to_stderr()
-
-        assert logging.getLogger("alignup.observe").isEnabledFor(logging.INFO)
-        assert not requests.isEnabledFor(logging.INFO)
-        assert requests.isEnabledFor(logging.WARNING)
-    finally:
-        requests.setLevel(before[0])
-        root.setLevel(before[1])
-        root.handlers[:] = before[2]
 
 
 @pytest.mark.parametrize(("seconds", "left"), [(5.0, "45 s"), (60.0, "9 min"), (3600.0, "9 h")])

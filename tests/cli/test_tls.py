@@ -11,7 +11,7 @@ from alignup.web import sockets
 from alignup.web.address import TcpAddress
 from alignup.web.agent_client import AgentClient, AgentError, AgentErrorKind
 from alignup.web.server import ServerLimits, serve_app
-from alignup.web.tls import ServerCertificate
+from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import ca_file, install
 from tests.cli.commands import in_process

@@ -23,7 +23,7 @@ PLACEMENT = {
 }
 DECISION = {"policy": "restricted", "rejection": None, "placements": [PLACEMENT]}
 GRANTS = {"run": {"example.com/gpu": {"envs": {"GPU_SLOT": "3"}, "mounts": []}}}
-ADMITTED = {"outcome": "admitted", "pod": {"uid": "1", "grants": GRANTS}, "decision": DECISION, "story": []}
+ADMITTED = {"outcome": "admitted", "pod": {"uid": "1", "grants": GRANTS}, "decision": DECISION, "explanation": []}
 MACHINE = {"devices": [{"resource": "example.com/gpu", "id": "gpu-3", "nodes": "0"}]}
 
 
@@ -81,7 +81,11 @@ def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
 
 def test_a_run_that_would_wait_is_rejected_and_released(tmp_path, capsys):
     rejection = {"reason": "TopologyAffinityError", "message": "Resources cannot be allocated"}
-    waiting = {"outcome": "waiting", "decision": {**DECISION, "rejection": rejection}, "story": ["It waits.", "So\x1b"]}
+    waiting = {
+        "outcome": "waiting",
+        "decision": {**DECISION, "rejection": rejection},
+        "explanation": ["It waits.", "So\x1b"],
+    }
 
     with (
         agent(tmp_path / "sock", response(202, waiting), response(200, {"pod": {}})) as (client, requests),

@@ -81,7 +81,13 @@ def _wait(client: AgentClient, admission: Document, end: float) -> Document:
         time.sleep(min(_POLL_INTERVAL, max(0.0, end - time.monotonic())))
         pod = client.get(pod_path(admission["pod"]["uid"]))
         outcome = "waiting" if pod["status"] == "waiting" else "admitted"
-        admission = {**admission, "outcome": outcome, "pod": pod, "decision": pod["decision"], "story": pod["story"]}
+        admission = {
+            **admission,
+            "outcome": outcome,
+            "pod": pod,
+            "decision": pod["decision"],
+            "explanation": pod["explanation"],
+        }
     return admission
 
 
@@ -100,5 +106,5 @@ def _print_admission(admission: Document) -> None:
         return
     position = f" (position {admission['pod']['position']})" if admission["outcome"] == "waiting" else ""
     terminal.print_line(f"{name} {verdict}{position}: {rejection['reason']}: {rejection['message']}")
-    for sentence in admission["story"][1:]:
+    for sentence in admission["explanation"][1:]:
         terminal.print_line(f"  {sentence}")

@@ -82,9 +82,6 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     the root directory, and 2 when the input is invalid.
     """
     try:
-        from alignup.agent.structlog_without_rich import import_structlog  # noqa: PLC0415 - not needed for --help
-
-        import_structlog()
         from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent") from error

@@ -33,7 +33,7 @@ def command(  # noqa: PLR0913 - one per option
     if output == "json":
         terminal.print_json(answer)
     elif number is not None:
-        for sentence in (f"Decision {number} of {answer['time']}", *answer["story"]):
+        for sentence in (f"Decision {number} of {answer['time']}", *answer["explanation"]):
             terminal.print_line(sentence)
     elif not answer["decisions"]:
         click.echo("No matching decisions.", err=True)

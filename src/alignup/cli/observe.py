@@ -77,6 +77,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
         from alignup.observe.capabilities import drop_capabilities  # noqa: PLC0415
+        from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup observe --help'."
@@ -87,7 +88,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         asyncio.run(_print_objects(given, options.machine))
         return
     drop_capabilities()
-    terminal.log_to_stderr()
+    log_to_stderr()
     access = find_access(options.kubeconfig, context=options.context)
     problems = asyncio.run(observe.observe(access, given))
     for problem in problems:

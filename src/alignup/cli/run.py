@@ -335,5 +335,5 @@ def _explain(host: "Host", pod: "Pod") -> None:
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:
     rejection = admission["decision"]["rejection"]
-    for sentence in (*admission.get("story", ()), *([rejection["message"]] if rejection else ())):
+    for sentence in (*admission.get("explanation", ()), *([rejection["message"]] if rejection else ())):
         click.echo(escape_control(str(sentence)), file=file)

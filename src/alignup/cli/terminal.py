@@ -36,15 +36,6 @@ _STYLES = {
 }
 
 
-def log_to_stderr() -> None:
-    """Log the events of a daemon, but not each of its HTTP requests, which the client logs at the same level."""
-    import logging  # noqa: PLC0415 - slow to import, and only daemons log
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # the format has none of them
-
-
 def width() -> int:
     """Return the terminal's width within readable limits; 80 columns without a terminal."""
     return min(max(_columns(), MIN_WIDTH), MAX_WIDTH)

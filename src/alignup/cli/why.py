@@ -146,7 +146,7 @@ def _lines(host: Host, explanation: Explanation) -> Iterator[Line]:
 
 
 def _other_verdict(explanation: Explanation) -> str:
-    """The verdict that does not count: of the kubelet, or of a scheduler."""
+    """Return the verdict that does not count: of the kubelet, or of a scheduler."""
     if explanation.lenient:
         return f"For a scheduler: {sentences.not_schedulable(explanation.workload.pod, explanation.missing)}"
     declared = " ".join(f"--devices {name}=..." for name in explanation.missing)
