@@ -127,8 +127,8 @@ class RunOptions:
 def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions) -> None:
     """Run COMMAND on aligned CPUs, memory and devices.
 
-    The agent decides on the placement if one is running, and else this user's own ledger. No two runs share an
-    exclusive CPU or a device, whichever user they belong to; --dry-run says if this machine cannot ensure that. The
+    If an agent is running, it decides on the placement; otherwise this user's own ledger does. No two runs share an
+    exclusive CPU or a device, not even runs of different users; --dry-run says if this machine cannot ensure that. The
     command finds its placement in ALIGNUP_CPUS, ALIGNUP_NUMA_NODES, ALIGNUP_MEMORY_NODES,
     ALIGNUP_DEVICES_… and, for GPUs, CUDA_VISIBLE_DEVICES. Signals are forwarded to it. Its resources are free again
     when it ends.
