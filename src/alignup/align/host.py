@@ -21,12 +21,12 @@ from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
 from alignup.align.fit import NodeAllocatable
+from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Pod, validation

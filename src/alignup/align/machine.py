@@ -6,14 +6,13 @@ providers use. A source of machines ends with ``Machine(...).checked()``, which 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Self, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
 
 #: The largest machine that is read, whatever its source: above every machine that exists. The limits bound the memory
@@ -25,6 +24,7 @@ MAX_NODES = 1 << 10  #: what Linux supports
 MAX_NODE_ID = 1 << 12  #: exclusive
 MAX_DEVICES = 100_000
 MAX_PCI_DEVICES = 1 << 14
+MAX_DISTANCE = 1 << 31  #: exclusive; keeps sums exact in a double
 MAX_NUMBER = 1 << 63  #: exclusive: bytes of memory, counts, and the numbers of cores, sockets and caches
 
 _Value = TypeVar("_Value", int, str, tuple[str, str])
@@ -113,6 +113,59 @@ class CadvisorReport:
     num_cpus: int
     num_sockets: int
     nodes: tuple[CadvisorNode, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Distances:
+    """A matrix of distances by node id; it may be asymmetric, as on some real machines."""
+
+    ids: tuple[int, ...]
+    matrix: tuple[tuple[int, ...], ...]
+    #: node → node → the sum of both directions, the diagonal once: what a node adds to the sum over all pairs
+    _both: Mapping[int, Mapping[int, int]] = field(compare=False, repr=False)
+
+    def __init__(self, matrix: Mapping[int, Mapping[int, int]]) -> None:
+        if problems := tuple(_matrix_problems(matrix)):
+            raise MachineError(problems)
+        ids = tuple(sorted(matrix))
+        both = {a: {b: matrix[a][b] + (matrix[b][a] if a != b else 0) for b in ids} for a in ids}
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "matrix", tuple(tuple(matrix[a][b] for b in ids) for a in ids))
+        object.__setattr__(self, "_both", both)
+
+    @classmethod
+    def of_rows(cls, rows: Mapping[int, Sequence[int]]) -> "Distances":
+        """Return distances from one row per node, in either of two forms.
+
+        A row longer than the largest node id has a column for every id. A row with one entry per node has a column for
+        every existing node, ascending (the kernel's form, of which the kubelet reads a wrong column).
+        """
+        ids = sorted(rows)
+        problems = [f"NUMA node {node} has no distances" for node in ids if not rows[node]]
+        matrix = {}
+        for node in ids:
+            row = rows[node]
+            if len(row) > ids[-1]:
+                matrix[node] = {other: row[other] for other in ids}
+            elif len(row) == len(ids):
+                matrix[node] = dict(zip(ids, row, strict=True))
+            elif row:
+                problems.append(f"NUMA node {node} has {len(row)} distances on a machine of {len(ids)} NUMA nodes")
+        if problems:
+            raise MachineError(problems)
+        return cls(matrix)
+
+    def between(self, a: int, b: int) -> int:
+        return self.matrix[self.ids.index(a)][self.ids.index(b)]
+
+    def both_ways(self, node: int) -> Mapping[int, int]:
+        """Return what *node* adds to a sum over all ordered pairs with each other node; its own distance once."""
+        return self._both[node]
+
+    def total(self, nodes: NodeSet) -> int:
+        """Return the sum over all ordered pairs of *nodes*, including each node with itself."""
+        chosen = list(bits.members(nodes))
+        return sum(self._both[a][b] for i, a in enumerate(chosen) for b in chosen[: i + 1])
 
 
 @dataclass(frozen=True)
@@ -408,3 +461,12 @@ def _report_problems(report: CadvisorReport, cpus: CpuSet, nodes: set[int]) -> I
             yield f"CPU {cpu.id} is reported without a NUMA node"
     if not 0 <= report.num_cpus < MAX_NUMBER or not 0 <= report.num_sockets < MAX_NUMBER:
         yield f"the reported totals are {report.num_cpus} CPUs and {report.num_sockets} sockets"
+
+
+def _matrix_problems(matrix: Mapping[int, Mapping[int, int]]) -> Iterator[str]:
+    for a, row in sorted(matrix.items()):
+        for b in sorted(matrix):
+            if b not in row:
+                yield f"NUMA node {a} has no distance to NUMA node {b}"
+            elif not 0 <= row[b] < MAX_DISTANCE:
+                yield f"NUMA node {a} has distance {row[b]} to NUMA node {b}, not a number from 0 to {MAX_DISTANCE - 1}"

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput, preferred_single_nodes
-from alignup.align.merging import reachability
+from alignup.align.machine import Distances
+from alignup.align.merging import search
 from alignup.align.merging.merge import MergeRule, apply_policy, merge
 from alignup.align.settings import Policy
 from tests import naive_merge
@@ -180,9 +180,7 @@ def test_runners_up_are_real_distinct_and_bounded(data):
     assert len({merged.nodes, *merged.runners_up}) == 1 + len(merged.runners_up)
     assert {mask.bit_count() for mask in merged.runners_up} <= {merged.nodes.bit_count()}
     if not merged.preferred:
-        assert set(merged.runners_up) <= set(
-            reachability.count_reachable_sets([options for _, options in inputs], nodes)
-        )
+        assert set(merged.runners_up) <= set(search.count_reachable_sets([options for _, options in inputs], nodes))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 70])
@@ -194,7 +192,7 @@ def test_any_number_of_inputs_is_counted_correctly(count):
     merged = merge([everything] * count + [every_pair], nodes=255)
 
     assert (merged.nodes, merged.rule) == (bits.of([0, 1]), MergeRule.AT_TARGET)
-    assert len(reachability.count_reachable_sets([everything.hints] * count, 255)) == 255
+    assert len(search.count_reachable_sets([everything.hints] * count, 255)) == 255
 
 
 def test_contrived_hints_on_many_nodes_end_in_a_clear_error():

@@ -10,8 +10,8 @@ from alignup.align.admit import effective_policy
 from alignup.align.decision import Decision
 from alignup.align.errors import AlignError, ParseError, PodError
 from alignup.align.explain import changes
-from alignup.align.explain.amounts import requested_amounts
 from alignup.align.explain.changes import Change, RequestChange, SettingChange, Unit, apply_changes
+from alignup.align.explain.remedies import requested_amounts
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope

@@ -14,14 +14,12 @@ from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.cpus.distributed import DistributedSelection
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
-from alignup.align.cpus.packed import PackedSelection
+from alignup.align.cpus.selection import DistributedSelection, PackedSelection
 from alignup.align.errors import ProviderError, SettingsError, StateError
-from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource
+from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import KubeletView
-from alignup.align.provider import Need, Provider
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU

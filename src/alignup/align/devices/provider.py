@@ -14,12 +14,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from alignup.align.bits import NodeSet, quote
-from alignup.align.devices.hints import device_family
-from alignup.align.devices.ledger import DeviceInventory, DeviceLedger, DeviceSet
+from alignup.align.devices.hints import DeviceInventory, DeviceSet, device_family
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import ProviderError
-from alignup.align.hint import AnyHints, Hint
+from alignup.align.hint import AnyHints, Hint, Need, Provider
 from alignup.align.machine import Device
-from alignup.align.provider import Need, Provider
 from alignup.align.workload import Container, Pod, demand
 
 

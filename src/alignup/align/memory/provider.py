@@ -12,11 +12,10 @@ from typing import Self
 
 from alignup.align.bits import NodeSet, quote
 from alignup.align.errors import ProviderError, SettingsError
-from alignup.align.hint import Hint, HintList, HintsByResource
+from alignup.align.hint import Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import NumaNode
 from alignup.align.memory.hints import memory_family
 from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
-from alignup.align.provider import Need, Provider
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, QoS, demand
 

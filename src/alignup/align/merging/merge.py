@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
 from alignup.align.hint import Hint, HintFamily, HintList, Hints, MergeInput, preferred_single_nodes
-from alignup.align.merging import reachability
+from alignup.align.machine import Distances
+from alignup.align.merging import search
 from alignup.align.merging.search import MAX_RESULTS, BudgetExceededError, SearchQuery, WorkBudget, find_best
 from alignup.align.settings import Policy
 
@@ -234,7 +234,7 @@ def _best_on_few_nodes(
         with suppress(BudgetExceededError):
             budget = WorkBudget(SHORT_SEARCH_STEPS)
             return _search(inputs, width, nodes=nodes, distances=distances, budget=budget)
-    return _best_of(reachability.reachable_sets(inputs, nodes), width, nodes=nodes, distances=distances)
+    return _best_of(search.reachable_sets(inputs, nodes), width, nodes=nodes, distances=distances)
 
 
 def _best_not_preferred(
@@ -242,13 +242,13 @@ def _best_not_preferred(
 ) -> MergeResult:
     try:
         if all(isinstance(hints, HintList) for hints in inputs):
-            reachable: Collection[NodeSet] = reachability.intersect_lists(inputs, nodes, budget)
+            reachable: Collection[NodeSet] = search.intersect_lists(inputs, nodes, budget)
         else:
             return _search(inputs, width, nodes=nodes, distances=distances, budget=budget)
     except BudgetExceededError:
         if nodes.bit_count() > MAX_DENSE_NODES:
             raise
-        reachable = reachability.count_reachable_sets(inputs, nodes)
+        reachable = search.count_reachable_sets(inputs, nodes)
     return _best_of(reachable, width, nodes=nodes, distances=distances)
 
 
@@ -270,7 +270,7 @@ def _search(
     inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> MergeResult:
     """Return the best reachable set, testing sets from the best downwards."""
-    among = reduce(int.__and__, (reachability.allowed_nodes(hints, nodes) for hints in inputs), nodes)
+    among = reduce(int.__and__, (search.allowed_nodes(hints, nodes) for hints in inputs), nodes)
 
     def completing_nodes(partial: NodeSet) -> NodeSet:
         return single.completing_nodes(partial) if single else among
@@ -281,7 +281,7 @@ def _search(
         return all(_allows(hints, partial) for hints in inputs)
 
     def accept(mask: NodeSet) -> bool:
-        return reachability.is_reachable(mask, inputs, nodes=nodes, budget=budget)
+        return search.is_reachable(mask, inputs, nodes=nodes, budget=budget)
 
     # A single family can direct the search; several have to be tested together.
     first = inputs[0]
