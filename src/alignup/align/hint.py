@@ -306,17 +306,21 @@ class MergeInput(NamedTuple):
 def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
     if not hints:
         return [MergeInput(provider, DONT_CARE)]
-    return [MergeInput(resource, _normalize(resource_hints)) for resource, resource_hints in hints.items()]
-
-
-def _normalize(hints: AnyHints) -> Hints:
-    if hints is None:
-        return DONT_CARE
-    if isinstance(hints, HintList):
-        return hints if hints.masks or hints.anywhere else IMPOSSIBLE
-    if hasattr(hints, "min_width"):
-        return hints if hints.min_width else IMPOSSIBLE  # type: ignore[return-value] # a family
-    return HintList.of(hints) if hints else IMPOSSIBLE
+    inputs = []
+    for resource, answer in hints.items():
+        usable: Hints = IMPOSSIBLE
+        if answer is None:
+            usable = DONT_CARE
+        elif isinstance(answer, HintList):
+            if answer.masks or answer.anywhere:
+                usable = answer
+        elif hasattr(answer, "min_width"):
+            if answer.min_width:
+                usable = answer  # type: ignore[assignment] # a family
+        elif answer:
+            usable = HintList.of(answer)
+        inputs.append(MergeInput(resource, usable))
+    return inputs
 
 
 def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:

@@ -108,15 +108,13 @@ class Host:
             allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
             pod_policy_annotations=settings.pod_policy_annotations,
         )
-        self.ledger = self._with_other_providers(ledger or self.initial_ledger())
-
-    def _with_other_providers(self, ledger: Ledger) -> Ledger:
-        known = {provider.name: provider for provider in self.others}
-        if unknown := ledger.others.keys() - known.keys():
-            listed = ", ".join(sorted(unknown))
+        self.ledger = ledger or self.initial_ledger()
+        if foreign := self.ledger.others.keys() - names:
+            listed = ", ".join(sorted(foreign))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
-        new = {name: provider.initial_ledger() for name, provider in known.items() if name not in ledger.others}
-        return replace(ledger, others={**ledger.others, **new}) if new else ledger
+        if new := [provider for provider in self.others if provider.name not in self.ledger.others]:
+            added = {provider.name: provider.initial_ledger() for provider in new}
+            self.ledger = replace(self.ledger, others={**self.ledger.others, **added})
 
     def initial_ledger(self) -> Ledger:
         return Ledger(

@@ -128,7 +128,7 @@ def test_merging_coverage_families_equals_merging_lists(data):
     searched = merge(inputs, nodes=nodes, dense=0)
 
     assert Hint(merged.nodes, merged.preferred) == naive_merge.merge(inputs, nodes=nodes)
-    assert searched.hint == merged.hint
+    assert searched[:2] == merged[:2]
 
 
 @st.composite

@@ -80,31 +80,28 @@ def find_remedies(
     rejection = what_if.decision.rejection
     if rejection is None or (rejection.provider == "host" and not rejection.shortfalls):
         return Remedies()  # admitted, or made for another operating system
-    proposals: list[Proposal] = []
-    for section, candidates in _sections(what_if):
-        try:
-            proposals.extend(candidates)  # keeps what was found before a timeout
-        except SearchTimeoutError:
-            what_if.note_unsearched(f"Time ran out before all {section} were tried.")
-    return Remedies(tuple(sorted(proposals, key=_usefulness)), tuple(what_if.unsearched))
-
-
-def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
-    """Yield everything to search, by name: the likely and quick searches first."""
-    rejection = what_if.decision.rejection
-    short = {shortfall.resource for shortfall in rejection.shortfalls} if rejection else set()
-    # The sort is stable: resources that fell short come first, the others keep the pod's order.
-    requests = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda request: request.resource not in short)
+    # The likely and quick searches come first. The sort is stable: requests for what fell short, then the others.
+    short = {shortfall.resource for shortfall in rejection.shortfalls}
+    requests = sorted(requested_amounts(host, pod), key=lambda request: request.resource not in short)
     amounts = [
         (f"other amounts of {request.resource} for {request.subject}", nearest_amounts(what_if, request))
         for request in requests
     ]
     likely = len([request for request in requests if request.resource in short])
-    yield from amounts[:likely]
-    yield "other settings", setting_changes(what_if)
-    yield from amounts[likely:]
-    yield "other reservations", reservation_changes(what_if)
-    yield "evictions", smallest_eviction(what_if)  # the only slow one
+    sections = [
+        *amounts[:likely],
+        ("other settings", setting_changes(what_if)),
+        *amounts[likely:],
+        ("other reservations", reservation_changes(what_if)),
+        ("evictions", smallest_eviction(what_if)),  # the only slow one
+    ]
+    proposals: list[Proposal] = []
+    for section, candidates in sections:
+        try:
+            proposals.extend(candidates)  # keeps what was found before a timeout
+        except SearchTimeoutError:
+            what_if.note_unsearched(f"Time ran out before all {section} were tried.")
+    return Remedies(tuple(sorted(proposals, key=_usefulness)), tuple(what_if.unsearched))
 
 
 def _usefulness(proposal: Proposal) -> tuple[int, Fraction]:
@@ -332,21 +329,19 @@ def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
     total that has to match. Reserved memory is moved to another node, where that helps, before less of it is proposed.
     Running pods keep what they hold; a reservation that takes from them is not proposed.
     """
-    yield from _first_reservation(what_if, CPU, _fewer_cpus(what_if))
     pod = what_if.pod
     all_resources = (pod.resources, *(container.resources for container in pod.all_containers))
     requested = {name for resources in all_resources for name in resources.requests}
-    for type_ in sorted(name for name in requested if name == MEMORY or names.is_hugepages(name)):
-        yield from _first_reservation(what_if, type_, _moved(what_if, type_)) or _first_reservation(
-            what_if, type_, _reduced(what_if, type_)
-        )
-
-
-def _first_reservation(
-    what_if: WhatIf, resource: str, reservations: Iterable[ReservationChange]
-) -> tuple[Proposal, ...]:
-    beyond = f"Only the {MAX_RESERVATIONS} smallest changes of the {resource} reservation were tried."
-    return what_if.first(((reservation,) for reservation in reservations), limit=MAX_RESERVATIONS, beyond=beyond)
+    types = sorted(name for name in requested if name == MEMORY or names.is_hugepages(name))
+    searches = [(CPU, [_fewer_cpus(what_if)])]
+    searches += [(type_, [_moved(what_if, type_), _reduced(what_if, type_)]) for type_ in types]
+    for resource, alternatives in searches:
+        beyond = f"Only the {MAX_RESERVATIONS} smallest changes of the {resource} reservation were tried."
+        for reservations in alternatives:
+            changes_to_try = ((reservation,) for reservation in reservations)
+            if proposals := what_if.first(changes_to_try, limit=MAX_RESERVATIONS, beyond=beyond):
+                yield from proposals
+                break
 
 
 def _fewer_cpus(what_if: WhatIf) -> Iterator[ReservationChange]:

@@ -203,7 +203,8 @@ def fewest_nodes(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, work_limit:
         return None
     count = 0
     for amounts, wanted in zip(zip(*nodes, strict=True), need, strict=True):
-        alone = _fewest_of_one(amounts, wanted)
+        richest = accumulate(sorted(amounts, reverse=True), initial=0)
+        alone = next((number for number, held in enumerate(richest) if held >= wanted), None)
         if alone is None:
             return None
         count = max(count, alone)
@@ -240,16 +241,6 @@ def lowest_nodes(nodes: Sequence[tuple[int, NodeAmounts]], need: NodeAmounts, *,
         chosen |= 1 << node
         need = tuple(wanted - amount for wanted, amount in zip(need, amounts, strict=True))
     return chosen
-
-
-def _fewest_of_one(amounts: Sequence[int], wanted: int) -> int | None:
-    count = 0
-    for amount in sorted(amounts, reverse=True):
-        if wanted <= 0:
-            break
-        wanted -= amount
-        count += 1
-    return count if wanted <= 0 else None
 
 
 def _together(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, work_limit: int) -> bool:

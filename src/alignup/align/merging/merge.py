@@ -12,7 +12,7 @@
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 from alignup.align import bits
@@ -45,10 +45,6 @@ class MergeResult(NamedTuple):
     rule: MergeRule
     runners_up: tuple[NodeSet, ...]  #: a few sets with the same rule that are less close or have higher numbers
 
-    @property
-    def hint(self) -> Hint:
-        return Hint(self.nodes, self.preferred)
-
 
 class PolicyResult(NamedTuple):
     hint: Hint  #: the affinity for the providers
@@ -73,7 +69,8 @@ def apply_policy(
         hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)
         return PolicyResult(hint, merged.preferred, merged)
     merged = merge(inputs, nodes=nodes, distances=distances, work_limit=work_limit)
-    return PolicyResult(merged.hint, merged.preferred or policy is Policy.BEST_EFFORT, merged)
+    admitted = merged.preferred or policy is Policy.BEST_EFFORT
+    return PolicyResult(Hint(merged.nodes, merged.preferred), admitted, merged)
 
 
 def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> MergeResult:
@@ -133,7 +130,12 @@ def merge(
             )
         every: list[Hints] = [*lists, *families]
         if nodes.bit_count() <= dense:
-            return _best_on_few_nodes(every, width, nodes=nodes, distances=distances)
+            # A short search, if there are families, which come last in the list.
+            if families:
+                with suppress(BudgetExceededError):
+                    short = WorkBudget(SHORT_SEARCH_STEPS)
+                    return _search(every, width, nodes=nodes, distances=distances, budget=short)
+            return _best_of(search.reachable_sets(every, nodes), width, nodes=nodes, distances=distances)
         return _best_not_preferred(every, width, nodes=nodes, distances=distances, budget=budget)
     except BudgetExceededError:
         hard = [name for name, hints in inputs if hints.min_width]
@@ -187,16 +189,16 @@ def _preferred_by_families(
         if mask & mask - 1 and all(family.fits(mask) and family.prefers(mask) for family in families)
     }
 
-    def completing_nodes(partial: NodeSet) -> NodeSet:
+    def completing_nodes(chosen: NodeSet) -> NodeSet:
         ends = among
         for family in families:
-            ends &= family.completing_nodes(partial)
+            ends &= family.completing_nodes(chosen)
             if not ends:
                 break
         return ends
 
-    def promising(partial: NodeSet, more: int, below: NodeSet) -> bool:
-        return all(family.may_complete(partial, more=more, among=below) for family in families)
+    def promising(chosen: NodeSet, more: int, below: NodeSet) -> bool:
+        return all(family.may_complete(chosen, more=more, among=below) for family in families)
 
     def accept(mask: NodeSet) -> bool:
         return all(family.prefers(mask) for family in families)
@@ -224,17 +226,6 @@ def _in_order(masks: Iterable[NodeSet], distances: Distances | None) -> list[Nod
     if distances is None:
         return sorted(masks)
     return sorted(masks, key=lambda mask: (distances.total(mask), mask))
-
-
-def _best_on_few_nodes(
-    inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None
-) -> MergeResult:
-    """Return the best reachable set: after a short search for families, all sets are counted."""
-    if inputs and not isinstance(inputs[-1], HintList):  # families come last
-        with suppress(BudgetExceededError):
-            budget = WorkBudget(SHORT_SEARCH_STEPS)
-            return _search(inputs, width, nodes=nodes, distances=distances, budget=budget)
-    return _best_of(search.reachable_sets(inputs, nodes), width, nodes=nodes, distances=distances)
 
 
 def _best_not_preferred(
@@ -272,20 +263,16 @@ def _search(
     """Return the best reachable set, testing sets from the best downwards."""
     among = reduce(int.__and__, (search.allowed_nodes(hints, nodes) for hints in inputs), nodes)
 
-    def completing_nodes(partial: NodeSet) -> NodeSet:
-        return single.completing_nodes(partial) if single else among
-
-    def promising(partial: NodeSet, more: int, below: NodeSet) -> bool:
+    def promising(chosen: NodeSet, more: int, below: NodeSet) -> bool:
         if single:
-            return single.may_complete(partial, more=more, among=below)
-        return all(_allows(hints, partial) for hints in inputs)
-
-    def accept(mask: NodeSet) -> bool:
-        return search.is_reachable(mask, inputs, nodes=nodes, budget=budget)
+            return single.may_complete(chosen, more=more, among=below)
+        return all(_allows(hints, chosen) for hints in inputs)
 
     # A single family can direct the search; several have to be tested together.
     first = inputs[0]
     single = None if len(inputs) > 1 or isinstance(first, HintList) or first.fixed_sets else first
+    completing_nodes = single.completing_nodes if single else lambda _: among
+    accept = partial(search.is_reachable, inputs=inputs, nodes=nodes, budget=budget)
     for candidate, rule in _widths(width, among.bit_count()):
         best = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, budget), distances)
         if best:
@@ -293,11 +280,11 @@ def _search(
     return _nothing(nodes, width)
 
 
-def _allows(hints: Hints, partial: NodeSet) -> bool:
-    """Return whether any set of *hints* contains *partial*."""
+def _allows(hints: Hints, chosen: NodeSet) -> bool:
+    """Return whether any set of *hints* contains *chosen*."""
     if isinstance(hints, HintList):
-        return hints.anywhere is not None or any(not partial & ~mask for mask in hints.masks)
-    return not partial & ~hints.nodes or any(not partial & ~mask for mask in hints.fixed_sets)
+        return hints.anywhere is not None or any(not chosen & ~mask for mask in hints.masks)
+    return not chosen & ~hints.nodes or any(not chosen & ~mask for mask in hints.fixed_sets)
 
 
 def _widths(target: int, most: int) -> Iterable[tuple[int, MergeRule]]:
