@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import HugePages, Machine, NumaNode
+from alignup.align.machine import Distances, HugePages, Machine, NumaNode
 from alignup.machines import load
 
 MIB = 1 << 20
