@@ -15,7 +15,7 @@ from alignup.agent.wait_queue import WaitQueue
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError, PluginError
 from alignup.documents.api import NotReadyError
-from alignup.kubernetes.kubelet_files import state_dir
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins import rpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
 from alignup.store.checkpoint import CheckpointStore
@@ -555,7 +555,7 @@ def list_pods(path):
 
 def response(state):
     """The environment variables in the kubelet's checkpoint."""
-    found: Any = state_dir.read_dir(state, gates=host().settings.gates)
+    found: Any = state_files.read_state_files(state, gates=host().settings.gates)
     (entry,) = found.devices.entries
     return dict(plugin_wire.ContainerAllocateResponse.FromString(entry.response).envs)
 

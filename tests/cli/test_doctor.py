@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files import state_files
 from tests.cli.commands import in_process, on_a_terminal
 
 ROOT = Path(__file__).parents[2]
@@ -127,9 +127,11 @@ def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
 
     assert run.returncode == 1
     assert "→ fix the configuration first" in run.stdout.replace("\n           ", " ")
-    assert (damaged / cpu_file.NAME).read_bytes() == (DAMAGED / "state" / cpu_file.NAME).read_bytes()
-    assert (damaged / memory_file.NAME).read_bytes() == (DAMAGED / "state" / memory_file.NAME).read_bytes()
-    device_file.parse((damaged / "device-plugins" / device_file.NAME).read_bytes(), path="")
+    assert (damaged / state_files.CPU_FILE).read_bytes() == (DAMAGED / "state" / state_files.CPU_FILE).read_bytes()
+    assert (damaged / state_files.MEMORY_FILE).read_bytes() == (
+        DAMAGED / "state" / state_files.MEMORY_FILE
+    ).read_bytes()
+    state_files.parse_device_state((damaged / "device-plugins" / state_files.DEVICE_FILE).read_bytes(), path="")
 
 
 def test_the_default_configuration_is_that_of_the_directory(damaged):
@@ -160,7 +162,9 @@ def test_json(damaged):
         "memory_manager_state",
         "device-plugins/kubelet_internal_checkpoint",
     ]
-    assert Path(document["repairs"][0]["backup"]).read_bytes() == (DAMAGED / "state" / cpu_file.NAME).read_bytes()
+    assert (
+        Path(document["repairs"][0]["backup"]).read_bytes() == (DAMAGED / "state" / state_files.CPU_FILE).read_bytes()
+    )
 
 
 @pytest.mark.parametrize(

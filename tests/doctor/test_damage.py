@@ -14,17 +14,17 @@ from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Severity
 from alignup.doctor.state_check import StateFiles, check_state
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
-from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
+from alignup.kubernetes.kubelet_files.state_files import DEVICE_PATH
 from tests.align.hosts import admit, hosts
 from tests.doctor.helpers import by_severity, kubelet_error
 from tests.effort import examples
 from tests.kubernetes.kubelet_files.test_export import new_pods
 
-CPU, MEM = cpu_file.NAME, memory_file.NAME
+CPU, MEM = state_files.CPU_FILE, state_files.MEMORY_FILE
 Draw = Callable[[st.SearchStrategy[Any]], Any]
-PARSERS: dict[str, Any] = {CPU: cpu_file.parse, MEM: memory_file.parse}
+PARSERS: dict[str, Any] = {CPU: state_files.parse_cpu_state, MEM: state_files.parse_memory_state}
 
 
 def config_of(one: Host) -> ManagerConfig:
@@ -50,9 +50,9 @@ def files_of(one: Host) -> dict[str, bytes]:
     assert states.memory
     assert states.devices
     return {
-        CPU: cpu_file.dump(states.cpu, gates=gates),
-        MEM: memory_file.dump(states.memory, gates=gates),
-        DEVICE_STATE: device_file.dump(states.devices),
+        CPU: state_files.dump_cpu_state(states.cpu, gates=gates),
+        MEM: state_files.dump_memory_state(states.memory, gates=gates),
+        DEVICE_PATH: state_files.dump_device_state(states.devices),
     }
 
 
@@ -88,9 +88,9 @@ DAMAGES = (flipped, cut, swapped, zeroed)
 
 def held_in(name: str, text: bytes, gates: FeatureGates) -> Mapping[str, Mapping[str, Any]]:
     """Pod → container → what it holds, in a valid file."""
-    if name == DEVICE_STATE:
+    if name == DEVICE_PATH:
         held: dict[str, dict[str, Any]] = {}
-        for entry in device_file.parse(text, path="").entries:
+        for entry in state_files.parse_device_state(text, path="").entries:
             held.setdefault(entry.uid, {})[f"{entry.container}/{entry.resource}"] = entry.devices
         return held
     state = PARSERS[name](text, configured_policy=None, gates=gates, path="")
@@ -100,7 +100,7 @@ def held_in(name: str, text: bytes, gates: FeatureGates) -> Mapping[str, Mapping
 
 def check_owners(text: bytes, gates: FeatureGates) -> None:
     """No CPU belongs to two pods, and no exclusive one is shared."""
-    state = cpu_file.parse(text, configured_policy=None, gates=gates, path="")
+    state = state_files.parse_cpu_state(text, configured_policy=None, gates=gates, path="")
     owners = [
         bits.union([*state.entries.get(uid, {}).values(), state.pod_entries.get(uid, 0)])
         for uid in {*state.entries, *state.pod_entries}
@@ -124,14 +124,14 @@ def test_a_single_damage_never_changes_what_a_pod_holds(one, data):
 
     found = check_state(StateFiles(texts={**files, name: damaged}), on)
 
-    rejected = kubelet_error(name, damaged, on) if name != DEVICE_STATE else ""
+    rejected = kubelet_error(name, damaged, on) if name != DEVICE_PATH else ""
     assert bool(by_severity(Severity.ERROR, found.findings)) == bool(rejected)
     for repair in found.repairs:
         assert not kubelet_error(name, repair.after, on)
         if name == CPU:
             check_owners(repair.after, gates)
         before, after = held_in(name, files[name], gates), held_in(name, repair.after, gates)
-        if name != DEVICE_STATE:  # which has a single checksum, so damage may go unnoticed
+        if name != DEVICE_PATH:  # which has a single checksum, so damage may go unnoticed
             assert all(after[uid][key] == before[uid][key] for uid in after for key in after[uid])
 
 
@@ -149,7 +149,7 @@ def test_a_kubelet_starts_on_any_repaired_file(one, data):
     repaired = files | {repair.name: repair.after for repair in found.repairs}
     assert not kubelet_error(CPU, repaired[CPU], on)
     assert not kubelet_error(MEM, repaired[MEM], on)
-    device_file.parse(repaired[DEVICE_STATE], path="")
+    state_files.parse_device_state(repaired[DEVICE_PATH], path="")
     check_owners(repaired[CPU], gates)
     assert not check_state(StateFiles(texts=repaired), on).repairs
 

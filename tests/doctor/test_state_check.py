@@ -15,17 +15,14 @@ from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Finding, Severity
 from alignup.doctor.state_check import StateCheck, StateFiles, check_state
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
-from alignup.kubernetes.kubelet_files.cpu_file import CpuState
-from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.memory_file import MemoryState
-from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import DEVICE_PATH, CpuState, DeviceEntry, DeviceState, MemoryState
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
 from tests.doctor.helpers import GIB, MEMORY, STATIC, by_severity, cases, check, kubelet_error, machine
 from tests.vector_types import view_of
 
-CPU, MEM = cpu_file.NAME, memory_file.NAME
+CPU, MEM = state_files.CPU_FILE, state_files.MEMORY_FILE
 NO_GATES = FeatureGates()
 POD_LEVEL: dict[str, Any] = {"featureGates": {"PodLevelResourceManagers": True}}
 
@@ -44,7 +41,9 @@ def about(found: StateCheck, name: str) -> list[Finding]:
 
 def cpus(default: str, gates: FeatureGates = NO_GATES, policy: str = "static", **held: dict[str, str]) -> bytes:
     entries = {uid: {name: bits.parse(text) for name, text in own.items()} for uid, own in held.items()}
-    return cpu_file.dump(CpuState(policy=policy, default=bits.parse(default), entries=entries), gates=gates)
+    return state_files.dump_cpu_state(
+        CpuState(policy=policy, default=bits.parse(default), entries=entries), gates=gates
+    )
 
 
 def memory(idle: MemoryLedger, *, nodes: Any = None, **held: tuple[Block, ...]) -> bytes:
@@ -53,7 +52,7 @@ def memory(idle: MemoryLedger, *, nodes: Any = None, **held: tuple[Block, ...]) 
     for uid, blocks in held.items():
         ledger = ledger.give(uid, "app", blocks=blocks)
     state = MemoryState(policy="Static", machine_state=ledger.nodes if nodes is None else nodes, entries=ledger.held)
-    return memory_file.dump(state, gates=NO_GATES)
+    return state_files.dump_memory_state(state, gates=NO_GATES)
 
 
 class TestVectors:
@@ -101,7 +100,7 @@ class TestVectors:
                 pod_entries=sets_of(case.get("pod_assignments")),
             )
 
-            found = check_file(CPU, cpu_file.dump(state, gates=gates), on)
+            found = check_file(CPU, state_files.dump_cpu_state(state, gates=gates), on)
 
             errors = by_severity(Severity.ERROR, found.findings)
             assert bool(errors) == bool(case["errors"]), case
@@ -118,7 +117,7 @@ class TestVectors:
                 entries=memory_cases.held_of(case["assignments"]),
             )
 
-            found = check_file(MEM, memory_file.dump(state, gates=NO_GATES), on)
+            found = check_file(MEM, state_files.dump_memory_state(state, gates=NO_GATES), on)
 
             errors = by_severity(Severity.ERROR, found.findings)
             assert bool(errors) == ("ok" not in case["outcomes"]), case
@@ -200,7 +199,7 @@ class TestCpus:
 
         assert what in [one.summary for one in by_severity(severity, found.findings)]
         (repair,) = found.repairs
-        state = cpu_file.parse(repair.after, configured_policy="static", gates=NO_GATES, path="")
+        state = state_files.parse_cpu_state(repair.after, configured_policy="static", gates=NO_GATES, path="")
         assert state.entries == kept
         assert state.default == bits.parse("0-15") & ~bits.union(v for own in kept.values() for v in own.values())
 
@@ -240,7 +239,7 @@ class TestCpus:
 
         (error,) = by_severity(Severity.ERROR, found.findings)
         assert error.summary.startswith('the file has policy "static", but "none" is configured')
-        assert found.repairs[0].after == cpu_file.dump(CpuState(policy="none"), gates=NO_GATES)
+        assert found.repairs[0].after == state_files.dump_cpu_state(CpuState(policy="none"), gates=NO_GATES)
         assert found.repairs[0].done[1] == "dropped: pod a container app, CPUs 14-15"
 
     def test_an_invalid_list_is_dropped(self):
@@ -251,9 +250,9 @@ class TestCpus:
         assert by_severity(Severity.ERROR, found.findings)[-1].summary == (
             'pod a container app holds CPUs "3-1": the list is invalid (invalid range "3-1" (3 > 1))'
         )
-        assert cpu_file.parse(found.repairs[0].after, configured_policy="static", gates=NO_GATES, path="").entries == {
-            "a": {"x": bits.parse("14-15")}
-        }
+        assert state_files.parse_cpu_state(
+            found.repairs[0].after, configured_policy="static", gates=NO_GATES, path=""
+        ).entries == {"a": {"x": bits.parse("14-15")}}
 
     def test_an_older_version_is_fine(self):
         contents = {"policyName": "static", "defaultCpuSet": "0-15"}
@@ -302,9 +301,9 @@ class TestCpus:
             pod_entries={"a": bits.parse("6-9"), "b": bits.parse("10-17"), "c": bits.parse("11-15")},
         )
 
-        found = check_file(CPU, cpu_file.dump(state, gates=on.gates), on)
+        found = check_file(CPU, state_files.dump_cpu_state(state, gates=on.gates), on)
 
-        after = cpu_file.parse(found.repairs[0].after, configured_policy="static", gates=on.gates, path="")
+        after = state_files.parse_cpu_state(found.repairs[0].after, configured_policy="static", gates=on.gates, path="")
         assert after.pod_entries == {"a": bits.parse("6-9")}
         assert after.entries == {"a": {"app": bits.parse("6-7")}}
         assert "dropped: pod c, CPUs 11-15" in found.repairs[0].done
@@ -315,9 +314,9 @@ class TestCpus:
         before = {"a": {"app": bits.parse("4-5")}, "b": {"app": bits.parse("99")}}
         state = CpuState(policy="static", default=bits.parse("0-3,10-14"), entries=held, baselines=before)
 
-        found = check_file(CPU, cpu_file.dump(state, gates=on.gates), on)
+        found = check_file(CPU, state_files.dump_cpu_state(state, gates=on.gates), on)
 
-        after = cpu_file.parse(found.repairs[0].after, configured_policy="static", gates=on.gates, path="")
+        after = state_files.parse_cpu_state(found.repairs[0].after, configured_policy="static", gates=on.gates, path="")
         assert after.baselines == {"a": {"app": bits.parse("4-5")}, "b": {"app": bits.parse("8-9")}}
 
 
@@ -332,7 +331,7 @@ class TestMemory:
 
     def after(self, found: StateCheck) -> MemoryState:
         (repair,) = found.repairs
-        return memory_file.parse(repair.after, configured_policy="Static", gates=NO_GATES, path="")
+        return state_files.parse_memory_state(repair.after, configured_policy="Static", gates=NO_GATES, path="")
 
     def test_another_reservation_keeps_all_allocations(self, idle):
         text = memory(idle, a=(Block(0b11, "memory", 20 * GIB),))
@@ -372,7 +371,7 @@ class TestMemory:
     def test_impossible_memory_is_dropped(self, idle, block, reason):
         state = MemoryState(policy="Static", machine_state=idle.nodes, entries={"a": {"app": (block,)}})
 
-        found = check_file(MEM, memory_file.dump(state, gates=NO_GATES), config())
+        found = check_file(MEM, state_files.dump_memory_state(state, gates=NO_GATES), config())
 
         assert [one.summary for one in by_severity(Severity.ERROR, found.findings) if one.summary.endswith(reason)]
         assert self.after(found).entries == {}
@@ -435,7 +434,7 @@ class TestMemory:
 
         found = check_file(MEM, text, config(memoryManagerPolicy="None"))
 
-        assert found.repairs[0].after == memory_file.dump(MemoryState(policy="None"), gates=NO_GATES)
+        assert found.repairs[0].after == state_files.dump_memory_state(MemoryState(policy="None"), gates=NO_GATES)
 
     def test_pod_level_memory_is_counted_once(self, idle):
         on = config(**POD_LEVEL)
@@ -448,9 +447,11 @@ class TestMemory:
             pod_entries={**ledger.pod_held, "b": whole},
         )
 
-        found = check_file(MEM, memory_file.dump(state, gates=on.gates), on)
+        found = check_file(MEM, state_files.dump_memory_state(state, gates=on.gates), on)
 
-        after = memory_file.parse(found.repairs[0].after, configured_policy="Static", gates=on.gates, path="")
+        after = state_files.parse_memory_state(
+            found.repairs[0].after, configured_policy="Static", gates=on.gates, path=""
+        )
         assert (after.pod_entries, after.machine_state) == ({"a": whole}, ledger.nodes)
         assert "dropped: pod b, 2Gi of memory on NUMA node 0" in found.repairs[0].done
 
@@ -464,9 +465,9 @@ class TestDevices:
     )
 
     def test_a_file_with_a_wrong_checksum_keeps_its_entries(self):
-        text = device_file.dump(self.STATE)
+        text = state_files.dump_device_state(self.STATE)
 
-        found = check_file(DEVICE_STATE, text.replace(b'"Checksum":', b'"Checksum":1'), config())
+        found = check_file(DEVICE_PATH, text.replace(b'"Checksum":', b'"Checksum":1'), config())
 
         (warning,) = by_severity(Severity.WARNING, found.findings)
         assert warning.summary.endswith(
@@ -481,22 +482,27 @@ class TestDevices:
     def test_of_two_pods_the_running_one_keeps_its_device(self):
         twice = replace(self.STATE, entries=(*self.STATE.entries, replace(self.ENTRY, uid="c")))
 
-        found = check_file(DEVICE_STATE, device_file.dump(twice), config(), c="ml/train")
+        found = check_file(DEVICE_PATH, state_files.dump_device_state(twice), config(), c="ml/train")
 
         (warning,) = by_severity(Severity.WARNING, found.findings)
         assert warning.summary == "pod a container app holds x/gpu g0: pod ml/train holds it too"
-        assert [one.uid for one in device_file.parse(found.repairs[0].after, path="").entries] == ["b", "c"]
+        assert [one.uid for one in state_files.parse_device_state(found.repairs[0].after, path="").entries] == [
+            "b",
+            "c",
+        ]
 
     def test_init_containers_may_share_devices(self):
         shared = replace(self.STATE, entries=(self.ENTRY, replace(self.ENTRY, container="init")))
 
-        found = check_file(DEVICE_STATE, device_file.dump(shared), config())
+        found = check_file(DEVICE_PATH, state_files.dump_device_state(shared), config())
 
         assert not found.repairs
-        assert [one.summary for one in about(found, DEVICE_STATE)] == ["devices held by 1 pod"]
+        assert [one.summary for one in about(found, DEVICE_PATH)] == ["devices held by 1 pod"]
 
     def test_unhealthy_devices_are_noted(self):
-        found = check_file(DEVICE_STATE, device_file.dump(replace(self.STATE, registered={"x/gpu": ("g0",)})), config())
+        found = check_file(
+            DEVICE_PATH, state_files.dump_device_state(replace(self.STATE, registered={"x/gpu": ("g0",)})), config()
+        )
 
         assert [one.summary for one in by_severity(Severity.NOTE, found.findings)] == [
             "pod b container app holds x/gpu g1, which was not among the healthy devices"
@@ -505,7 +511,7 @@ class TestDevices:
     def test_more_devices_than_the_machine_has_are_noted(self):
         on = replace(config(), devices=(Device("x/gpu", "0", nodes=1),))
 
-        found = check_file(DEVICE_STATE, device_file.dump(self.STATE), on)
+        found = check_file(DEVICE_PATH, state_files.dump_device_state(self.STATE), on)
 
         assert [one.summary for one in by_severity(Severity.NOTE, found.findings)] == [
             "2 devices of x/gpu are held, but the machine has 1"
@@ -514,17 +520,17 @@ class TestDevices:
     def test_incomplete_entries_are_dropped(self):
         incomplete = replace(self.STATE, entries=(replace(self.ENTRY, uid=""), replace(self.ENTRY, devices={})))
 
-        found = check_file(DEVICE_STATE, device_file.dump(incomplete), config())
+        found = check_file(DEVICE_PATH, state_files.dump_device_state(incomplete), config())
 
-        assert not device_file.parse(found.repairs[0].after, path="").entries
+        assert not state_files.parse_device_state(found.repairs[0].after, path="").entries
 
     def test_a_truncated_file_keeps_its_complete_entries(self):
-        text = device_file.dump(self.STATE)
+        text = state_files.dump_device_state(self.STATE)
 
-        found = check_file(DEVICE_STATE, text[: text.index(b'"g1"')], config())
+        found = check_file(DEVICE_PATH, text[: text.index(b'"g1"')], config())
 
         assert by_severity(Severity.WARNING, found.findings)[0].summary.startswith("the file is cut off after ")
-        assert device_file.parse(found.repairs[0].after, path="").entries == (self.ENTRY,)
+        assert state_files.parse_device_state(found.repairs[0].after, path="").entries == (self.ENTRY,)
 
 
 def test_missing_unreadable_and_leftover_files():
@@ -535,6 +541,6 @@ def test_missing_unreadable_and_leftover_files():
     assert [(one.severity, one.where) for one in found.findings] == [
         (Severity.OK, CPU),
         (Severity.WARNING, MEM),
-        (Severity.OK, DEVICE_STATE),
+        (Severity.OK, DEVICE_PATH),
         (Severity.NOTE, ".cpu_manager_state123"),
     ]

@@ -10,9 +10,9 @@ from alignup.align.host import Host
 from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
 from alignup.kubernetes import configuration
-from alignup.kubernetes.kubelet_files import allocated_pods_file, state_dir
-from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPod
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
+from alignup.kubernetes.kubelet_files.state_files import AllocatedPod
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
 from alignup.machines.synthetic import parse
@@ -112,8 +112,8 @@ class SimulatedKubelet:
 
     def write(self, directory: Path) -> None:
         """Write the files as a kubelet does, ``allocated_pods_state`` last."""
-        state_dir.write_dir(directory, self.files, gates=self.host.settings.gates)
-        atomic_files.write(directory / allocated_pods_file.NAME, allocated_pods_file.dump(self.allocated))
+        state_files.write_state_files(directory, self.files, gates=self.host.settings.gates)
+        atomic_files.write(directory / state_files.ALLOCATED_PODS_FILE, state_files.dump_allocated_pods(self.allocated))
 
     def sources(self, **changes: Any) -> Sources:
         made = Sources(

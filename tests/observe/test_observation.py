@@ -9,7 +9,7 @@ from alignup.align.errors import Problem, StateError
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod
 from alignup.kubernetes import configuration
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
 from alignup.observe.observation import ForeignFilesError, UnsettledError, join
 from alignup.placement.report import PodStage
 from tests.align.hosts import pod

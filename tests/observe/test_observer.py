@@ -10,7 +10,7 @@ import pytest
 from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, read_host_state
-from alignup.kubernetes.kubelet_files import cpu_file, state_dir
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.observe.app import PrometheusObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observation import ForeignFilesError
@@ -181,7 +181,9 @@ async def test_the_state_between_two_writes_is_never_published(served, client, k
         before = kubelet.files.cpu
         kubelet.admit(pod("b", cpu="3"))
         taken = replace(before, default=kubelet.files.cpu.default)
-        atomic_files.write(tmp_path / cpu_file.NAME, cpu_file.dump(taken, gates=kubelet.host.settings.gates))
+        atomic_files.write(
+            tmp_path / state_files.CPU_FILE, state_files.dump_cpu_state(taken, gates=kubelet.host.settings.gates)
+        )
         kubelet.write(tmp_path)
         await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
     found = await report(client)
@@ -195,7 +197,7 @@ async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubele
     observer = make(settle=0.0, admission=60.0)
     await observer.check_once()
     kubelet.admit(pod("b", cpu="3"))
-    state_dir.write_dir(tmp_path, kubelet.files, gates=kubelet.host.settings.gates)
+    state_files.write_state_files(tmp_path, kubelet.files, gates=kubelet.host.settings.gates)
     checking = asyncio.ensure_future(observer.check_once())
     done, _ = await asyncio.wait([checking], timeout=0.1)
     published = list((await report(client)).ledger.pods)
@@ -209,7 +211,9 @@ async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubele
 
 async def test_a_state_that_does_not_settle_is_published_with_its_problem(served, client, kubelet, make, tmp_path):
     lost = replace(kubelet.files.cpu, default=kubelet.files.cpu.default & ~(1 << 3))
-    atomic_files.write(tmp_path / cpu_file.NAME, cpu_file.dump(lost, gates=kubelet.host.settings.gates))
+    atomic_files.write(
+        tmp_path / state_files.CPU_FILE, state_files.dump_cpu_state(lost, gates=kubelet.host.settings.gates)
+    )
 
     await make(settle=0.0).check_once()
 
@@ -219,7 +223,7 @@ async def test_a_state_that_does_not_settle_is_published_with_its_problem(served
 
 
 async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp_path):
-    (tmp_path / cpu_file.NAME).write_bytes(b"{")
+    (tmp_path / state_files.CPU_FILE).write_bytes(b"{")
 
     await make(settle=0.0).check_once()
 
@@ -403,5 +407,5 @@ async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet,
 
     found = await reader.read()
 
-    assert found.files == state_dir.KubeletFiles()
+    assert found.files == state_files.KubeletFiles()
     assert found.allocated is None

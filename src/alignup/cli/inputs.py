@@ -180,7 +180,7 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
-    from alignup.kubernetes.kubelet_files import ledger, state_dir  # noqa: PLC0415 - only for --state
+    from alignup.kubernetes.kubelet_files import ledger, state_files  # noqa: PLC0415 - only for --state
 
     workloads, skipped = read_workloads(pod_files) if pod_files else ((), ())
     nameless = tuple(
@@ -191,11 +191,16 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     pods = tuple(work.pod for work in workloads if work.has_uid and not work.finished)
     where = f"in --state {directory}"
     with input_errors(where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
-        files = state_dir.read_dir(directory, gates=node.host.settings.gates)
+        files = state_files.read_state_files(directory, gates=node.host.settings.gates)
     with input_errors(where, advice="Run 'alignup doctor', which checks and repairs state files."):
         restored = ledger.restore_ledger(node.host, files, pods)
     host = Host(node.host.machine, node.host.settings, ledger=restored.ledger)
-    return HostInput(host, node.configuration, (*node.notes, *skipped, *nameless, *restored.gaps))
+    advice = {
+        ledger.GapKind.PODS: "; give them with --pods",
+        ledger.GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=...",
+    }
+    gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored.gaps)
+    return HostInput(host, node.configuration, (*node.notes, *skipped, *nameless, *gaps))
 
 
 def check_writable(option: str, path: Path | None) -> None:

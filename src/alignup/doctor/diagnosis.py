@@ -16,7 +16,7 @@ from alignup.doctor.configuration import check_configuration
 from alignup.doctor.findings import DoctorReport
 from alignup.doctor.state_check import FileRepair, StateFiles, check_state
 from alignup.kubernetes.configuration import ConfigurationText
-from alignup.kubernetes.kubelet_files.state_dir import state_files
+from alignup.kubernetes.kubelet_files.state_files import state_file_paths
 from alignup.store import atomic_files
 
 
@@ -59,7 +59,7 @@ def read_state_files(directory: Path) -> StateFiles:
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory")
     texts, unread = {}, {}
-    paths = state_files(directory)
+    paths = state_file_paths(directory)
     for name, path in paths.items():
         try:
             text = atomic_files.read(path)
@@ -83,7 +83,7 @@ def write_state_files(directory: Path, repairs: Iterable[FileRepair], *, now: da
     Raises ``FileError`` if a file changed since it was checked, because something else writes there.
     """
     repairs = tuple(repairs)
-    paths = state_files(directory)
+    paths = state_file_paths(directory)
     for repair in repairs:
         if atomic_files.read(paths[repair.name]) != repair.before:
             raise FileError(f"{paths[repair.name]} changed during the check; nothing was written")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from alignup.kubernetes.kubelet_files.state_dir import PLUGINS_DIR
+from alignup.kubernetes.kubelet_files.state_files import PLUGINS_DIR
 
 ROOT = Path("/var/lib/kubelet")  #: the default of ``--root-dir``
 _SOCKETS = (f"{PLUGINS_DIR}/kubelet.sock", "pod-resources/kubelet.sock")

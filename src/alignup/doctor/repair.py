@@ -20,11 +20,8 @@ from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.settings import FeatureGates
 from alignup.doctor.findings import format_cpus
-from alignup.kubernetes.kubelet_files import cpu_file
-from alignup.kubernetes.kubelet_files.checkpoint import PODS_GATE
-from alignup.kubernetes.kubelet_files.cpu_file import CpuState
-from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.memory_file import MemoryState
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import PODS_GATE, CpuState, DeviceEntry, DeviceState, MemoryState
 
 Held = TypeVar("Held")
 Contents = Mapping[str, Any]
@@ -120,7 +117,9 @@ def repair_cpus(
         default=_shared_cpus(kept, owners, provider),  # which may drop pods
         entries=kept.held,
         pod_entries={uid: cpus for uid, cpus in pod_wide.items() if uid in kept.pods},
-        baselines=_baselines(contents, kept.held, provider.view.all_cpus) if gates.on(cpu_file.BASELINES_GATE) else {},
+        baselines=_baselines(contents, kept.held, provider.view.all_cpus)
+        if gates.on(state_files.BASELINES_GATE)
+        else {},
     )
     return state, kept.dropped
 

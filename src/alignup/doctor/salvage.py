@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 from alignup.align.errors import ParseError
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files import go_json
-from alignup.kubernetes.kubelet_files.checkpoint import (
-    CHECKSUM,
+from alignup.kubernetes.kubelet_files.go_json import decode
+from alignup.kubernetes.kubelet_files.state_files import (
     CORRUPT,
+    DeviceEntry,
+    DeviceState,
     StateFileFormat,
     copy_for_older_kubelets,
     data_checksum_text,
     fnv1a,
     load_state_file,
 )
-from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.go_types import decode
 
 #: Down to this depth (file, entries, pod) parts may be missing. What a container holds is complete or absent.
 _PARTIAL_DEPTH = 3
@@ -71,8 +71,8 @@ def salvage(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> Sa
     problem = ""
     if version == format_.number and contents | copied != contents:
         problem = "the copy for older kubelets differs from the contents"
-    elif version == format_.number and whole[CHECKSUM.key] != right:
-        stored = whole[CHECKSUM.key]
+    elif version == format_.number and whole["checksum"] != right:
+        stored = whole["checksum"]
         problem = f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
     return Salvage(contents, SalvageSource.CONTENTS, version, copy_problem=problem)
 
@@ -129,7 +129,7 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
     whole, type_error = decode(format_.newest, part.json.encode(), into=format_.newest.empty)
     contents, unread = decode(format_.data, whole["data"].encode(), into=format_.data.empty)
     copied, right = copy_for_older_kubelets(format_, whole)
-    valid_copy = type_error is None and bool(right) and whole[CHECKSUM.key] == right
+    valid_copy = type_error is None and bool(right) and whole["checksum"] == right
     if unread is None and valid_copy and contents | copied == contents:
         return Salvage(contents, SalvageSource.CONTENTS, format_.number, damage)
     empty = format_.data.empty
@@ -143,7 +143,7 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
     read, _ = decode(older, part.json.encode(), into=older.empty)
     if not read["policyName"] and not read["entries"]:
         return Salvage(empty, SalvageSource.NOTHING, damage=damage)
-    found = {key: value for key, value in read.items() if key != CHECKSUM.key}
+    found = {key: value for key, value in read.items() if key != "checksum"}
     return Salvage(empty | found, SalvageSource.REST if part.cut else SalvageSource.UNCHECKED_CONTENTS, damage=damage)
 
 
@@ -176,7 +176,7 @@ def _damage(format_: StateFileFormat, text: bytes, load_error: str) -> Iterator[
     elif data and stored != right:
         yield f"the checksum of the contents is wrong: {stored} in the file, {right} computed"
     elif not data and CORRUPT in load_error:
-        yield f"the checksum {whole[CHECKSUM.key]} does not match the contents"
+        yield f"the checksum {whole['checksum']} does not match the contents"
 
 
 def json_error(text: bytes) -> str:

@@ -19,10 +19,8 @@ from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Area, Finding, error, format_cpus, note, ok, warning
 from alignup.doctor.repair import DroppedEntry, PodNames, format_pod, repair_cpus, repair_devices, repair_memory
 from alignup.doctor.salvage import Salvage, SalvageSource, json_error, salvage, salvage_devices
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
-from alignup.kubernetes.kubelet_files.checkpoint import PODS_GATE
-from alignup.kubernetes.kubelet_files.memory_file import MemoryState
-from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import DEVICE_PATH, PODS_GATE, MemoryState
 from alignup.picture.text_format import pluralize
 
 _FIX_CONFIGURATION = "fix the configuration first: the correct state depends on it"
@@ -57,7 +55,7 @@ def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | No
     """What a kubelet does with *files*; *pods* are the running ones, which win conflicts."""
     findings: list[Finding] = []
     repairs: list[FileRepair] = []
-    checks = {cpu_file.NAME: _check_cpus, memory_file.NAME: _check_memory, DEVICE_STATE: _check_devices}
+    checks = {state_files.CPU_FILE: _check_cpus, state_files.MEMORY_FILE: _check_memory, DEVICE_PATH: _check_devices}
     for name, check in checks.items():
         if name in files.texts:
             checked = check(files.texts[name], f"{files.directory}/{name}", config, pods or {})
@@ -126,15 +124,17 @@ def _check_cpus(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -
     gates, provider = config.gates, config.cpus
 
     def start(text: bytes) -> None:
-        state = cpu_file.parse(text, configured_policy=config.cpu_policy, gates=gates, path=path)
+        state = state_files.parse_cpu_state(text, configured_policy=config.cpu_policy, gates=gates, path=path)
         if provider and provider.policy is CpuPolicy.STATIC:
             provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
 
-    found = salvage(cpu_file.FORMAT, text, gates=gates)
-    file = _CheckedFile(cpu_file.NAME, "CPUs", cpu_file.VERSION, text, config.cpu_policy, start, found, pods)
+    found = salvage(state_files.CPU_FORMAT, text, gates=gates)
+    file = _CheckedFile(
+        state_files.CPU_FILE, "CPUs", state_files.CPU_FORMAT.number, text, config.cpu_policy, start, found, pods
+    )
     if provider:
         state, dropped = repair_cpus(found.contents, provider, gates=gates, pods=pods)
-        file.set_repair(dropped, cpu_file.dump(state, gates=gates))
+        file.set_repair(dropped, state_files.dump_cpu_state(state, gates=gates))
         if provider.policy is CpuPolicy.STATIC and found.contents["policyName"] == CpuPolicy.STATIC:
             file.differences = tuple(_cpu_differences(found.contents, provider, gates=gates))
     return _to_check(file)
@@ -144,16 +144,18 @@ def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames)
     gates, idle, policy = config.gates, config.memory, config.memory_policy
 
     def start(text: bytes) -> None:
-        state = memory_file.parse(text, configured_policy=policy, gates=gates, path=path)
+        state = state_files.parse_memory_state(text, configured_policy=policy, gates=gates, path=path)
         if idle is not None and policy == MemoryPolicy.STATIC:
             stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
             stored.restored(idle, pod_level=config.pod_level)
 
-    found = salvage(memory_file.FORMAT, text, gates=gates)
-    file = _CheckedFile(memory_file.NAME, "memory", memory_file.VERSION, text, policy, start, found, pods)
+    found = salvage(state_files.MEMORY_FORMAT, text, gates=gates)
+    file = _CheckedFile(
+        state_files.MEMORY_FILE, "memory", state_files.MEMORY_FORMAT.number, text, policy, start, found, pods
+    )
     if idle is not None and policy is not None:
         state, dropped = repair_memory(found.contents, idle, policy=policy, gates=gates, pods=pods)
-        file.set_repair(dropped, memory_file.dump(state, gates=gates))
+        file.set_repair(dropped, state_files.dump_memory_state(state, gates=gates))
         if file.kubelet_error and policy == MemoryPolicy.STATIC == found.contents["policyName"]:
             file.differences = tuple(_memory_differences(found.contents, state, dropped=bool(dropped)))
     return _to_check(file)
@@ -290,31 +292,31 @@ def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames
     findings: list[Finding] = []
     done: list[str] = []
     try:
-        state = device_file.parse(text, path=path)
+        state = state_files.parse_device_state(text, path=path)
     except StateError:
         state, unread = salvage_devices(text)
         damage = json_error(text) or "the checksum does not match the contents, or a value has the wrong type"
         summary = f"{damage}; the kubelet starts without the file and forgets which container holds which devices"
         advice = f"--write repairs it from {SalvageSource.REST}"
-        findings.append(warning(Area.STATE, summary, advice=advice, where=DEVICE_STATE))
+        findings.append(warning(Area.STATE, summary, advice=advice, where=DEVICE_PATH))
         done.append(f"restored from {SalvageSource.REST}")
         done += [f"dropped: {unread} unreadable entries"] if unread else []
     state, dropped = repair_devices(state, pods=pods)
     for entry in dropped:
         summary = f"{_format_holder(entry, pods)} holds {entry.held}: {entry.reason}"
-        findings.append(warning(Area.STATE, summary, advice="--write drops it", where=DEVICE_STATE))
+        findings.append(warning(Area.STATE, summary, advice="--write drops it", where=DEVICE_PATH))
         done.append(f"dropped: {_format_holder(entry, pods)}, {entry.held}")
     if kept := sorted({entry.uid for entry in state.entries}):
         done.insert(bool(done and done[0].startswith("restored")), f"kept: the devices of {_format_pods(kept, pods)}")
     findings += _missing_devices(state, config, pods)
     if not findings:
-        findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_STATE))
-    after = device_file.dump(state)
+        findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_PATH))
+    after = state_files.dump_device_state(state)
     broken = any(finding.severity == "warning" for finding in findings)
-    return StateCheck(tuple(findings), (FileRepair(DEVICE_STATE, text, after, tuple(done)),) if broken else ())
+    return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, after, tuple(done)),) if broken else ())
 
 
-def _missing_devices(state: device_file.DeviceState, config: ManagerConfig, pods: PodNames) -> Iterator[Finding]:
+def _missing_devices(state: state_files.DeviceState, config: ManagerConfig, pods: PodNames) -> Iterator[Finding]:
     """Allocated devices that were not healthy when the file was written, and more than the machine declares."""
     held: dict[str, set[str]] = {}
     for entry in state.entries:
@@ -324,9 +326,9 @@ def _missing_devices(state: device_file.DeviceState, config: ManagerConfig, pods
                 f"{format_pod(entry.uid, pods)} container {entry.container} holds {entry.resource} "
                 f"{', '.join(missing)}, which was not among the healthy devices"
             )
-            yield note(Area.STATE, summary, where=DEVICE_STATE)
+            yield note(Area.STATE, summary, where=DEVICE_PATH)
     declared = Counter(device.resource for device in config.devices)
     for resource, ids in sorted(held.items()):
         if 0 < declared[resource] < len(ids):
             summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared[resource]}"
-            yield note(Area.STATE, summary, where=DEVICE_STATE)
+            yield note(Area.STATE, summary, where=DEVICE_PATH)

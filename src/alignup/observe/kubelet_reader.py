@@ -16,9 +16,8 @@ from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, feature_gates
-from alignup.kubernetes.kubelet_files import allocated_pods_file, cpu_file, memory_file, state_dir
-from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPods
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletFiles
 from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedPod
 from alignup.machines import machine_source as source
 from alignup.observe.kubelet_sources import KnownPod, Sources
@@ -45,7 +44,12 @@ class KubeletPaths:
 
     @property
     def state_files(self) -> tuple[Path, ...]:
-        names = (cpu_file.NAME, memory_file.NAME, state_dir.DEVICE_STATE, allocated_pods_file.NAME)
+        names = (
+            state_files.CPU_FILE,
+            state_files.MEMORY_FILE,
+            state_files.DEVICE_PATH,
+            state_files.ALLOCATED_PODS_FILE,
+        )
         return tuple(self.directory / name for name in names)
 
     @property
@@ -59,7 +63,7 @@ class KubeletPaths:
     @property
     def plugin_socket(self) -> Path:
         """The kubelet creates it anew whenever it starts."""
-        return self.directory / state_dir.PLUGINS_DIR / SOCKET
+        return self.directory / state_files.PLUGINS_DIR / SOCKET
 
     @property
     def watched(self) -> tuple[Path, ...]:
@@ -158,7 +162,7 @@ class KubeletReader:
 
     def _read_files(self, gates: FeatureGates) -> tuple[KubeletFiles, AllocatedPods | None, list[str]]:
         try:
-            files = state_dir.read_dir(self.paths.directory, gates=gates)
+            files = state_files.read_state_files(self.paths.directory, gates=gates)
         except FileError as error:
             if not self.paths.directory.is_dir():
                 raise
@@ -166,7 +170,7 @@ class KubeletReader:
         # It exists only once a device plugin has registered.
         gaps = tuple(gap for gap in files.gaps if "the devices are" not in gap)
         try:
-            return replace(files, gaps=gaps), state_dir.read_allocated_pods(self.paths.directory), []
+            return replace(files, gaps=gaps), state_files.read_allocated_pods(self.paths.directory), []
         except AlignError as error:
             return replace(files, gaps=gaps), None, [str(error)]
 

@@ -16,8 +16,7 @@ from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.configuration import Configuration
-from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPod, AllocatedPods
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+from alignup.kubernetes.kubelet_files.state_files import AllocatedPod, AllocatedPods, KubeletFiles
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.placement.report import PodStage, pod_stage
 

@@ -11,9 +11,7 @@ from alignup.align import bits
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.kubernetes.kubelet_files.cpu_file import CpuState
-from alignup.kubernetes.kubelet_files.device_file import NO_NODE, DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.memory_file import MemoryState
+from alignup.kubernetes.kubelet_files.state_files import NO_NODE, CpuState, DeviceEntry, DeviceState, MemoryState
 from alignup.kubernetes.plugins.pod_resources_client import ListedPod
 from alignup.observe.kubelet_sources import Sources
 

@@ -25,8 +25,8 @@ from alignup.align.workload import Container, Pod
 from alignup.align.workload.names import MEMORY
 from alignup.kubernetes import configuration as kubelet_configuration
 from alignup.kubernetes.configuration import Configuration
-from alignup.kubernetes.kubelet_files.ledger import RestoredLedger, restore_ledger
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+from alignup.kubernetes.kubelet_files.ledger import GapKind, RestoredLedger, restore_ledger
+from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
 from alignup.kubernetes.plugins.pod_resources_client import ListedPod
 from alignup.observe.kubelet_sources import Sources, with_allocation
 from alignup.observe.live_pods import Holdings, LivePods, device_ids, find_live_pods, holdings
@@ -169,9 +169,7 @@ def _with_names(ledger: Ledger, pods: LivePods) -> Ledger:
 
 
 def _gaps(restored: RestoredLedger, pods: LivePods) -> Iterator[str]:
-    for gap in restored.gaps:
-        if "--pods" not in gap and "in the list" not in gap:
-            yield gap.partition("; give --")[0]
+    yield from (gap.text for gap in restored.gaps if gap.kind not in (GapKind.PODS, GapKind.UNLISTED_PODS))
     for uid, name in pods.alive.items():
         if name is None:
             yield f"the name of pod {uid} is unknown"

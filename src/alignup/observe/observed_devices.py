@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from alignup.align import bits
 from alignup.align.machine import Device
-from alignup.kubernetes.kubelet_files.device_file import DeviceState
+from alignup.kubernetes.kubelet_files.state_files import DeviceState
 from alignup.observe.kubelet_sources import Sources
 
 _Found = dict[tuple[str, str], Device]  #: by resource and id

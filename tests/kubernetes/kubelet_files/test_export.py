@@ -14,9 +14,9 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.align.workload.names import is_hugepages
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger, restore_ledger
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles, read_dir, write_dir
+from alignup.kubernetes.kubelet_files.state_files import KubeletFiles, read_state_files, write_state_files
 from tests.align.hosts import GPU, admit, arrivals, host, hosts, pod
 from tests.effort import examples
 from tests.strategies_pods import guaranteed
@@ -30,13 +30,19 @@ def through_files(one: Host) -> KubeletFiles:
     assert states.devices
     memory_policy = one.settings.memory_policy
     return KubeletFiles(
-        cpu=cpu_file.parse(
-            cpu_file.dump(states.cpu, gates=gates), configured_policy=one.settings.cpus.policy, gates=gates, path="c"
+        cpu=state_files.parse_cpu_state(
+            state_files.dump_cpu_state(states.cpu, gates=gates),
+            configured_policy=one.settings.cpus.policy,
+            gates=gates,
+            path="c",
         ),
-        memory=memory_file.parse(
-            memory_file.dump(states.memory, gates=gates), configured_policy=memory_policy, gates=gates, path="m"
+        memory=state_files.parse_memory_state(
+            state_files.dump_memory_state(states.memory, gates=gates),
+            configured_policy=memory_policy,
+            gates=gates,
+            path="m",
         ),
-        devices=device_file.parse(device_file.dump(states.devices), path="d"),
+        devices=state_files.parse_device_state(state_files.dump_device_state(states.devices), path="d"),
     )
 
 
@@ -209,8 +215,8 @@ def test_files_in_a_directory_restore_the_host(tmp_path):
     one = host()
     one.admit(pod("a", gpu="1"))
 
-    write_dir(tmp_path, export_ledger(one), gates=one.settings.gates)
-    files = read_dir(tmp_path, gates=one.settings.gates, cpu_policy="static", memory_policy="Static")
+    write_state_files(tmp_path, export_ledger(one), gates=one.settings.gates)
+    files = read_state_files(tmp_path, gates=one.settings.gates, cpu_policy="static", memory_policy="Static")
     restored = restore_ledger(host(), files, [pod("a", gpu="1")])
 
     assert (restored.gaps, restored.unknown) == ((), ())

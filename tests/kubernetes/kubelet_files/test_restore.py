@@ -13,9 +13,8 @@ from alignup.align.fit import UsedResources
 from alignup.align.host import Host
 from alignup.align.settings import FeatureGates, Scope
 from alignup.align.workload import Container, Pod, QoS, Resources
-from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.ledger import export_ledger, restore_ledger
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+from alignup.kubernetes.kubelet_files.ledger import Gap, GapKind, RestoredLedger, export_ledger, restore_ledger
+from alignup.kubernetes.kubelet_files.state_files import DeviceEntry, DeviceState, KubeletFiles
 from tests.align.hosts import GIB, GPU, NIC, host, pod
 from tests.soundness import check_sound
 from tests.strategies_pods import amounts, container, guaranteed
@@ -32,13 +31,17 @@ def busy(**settings: Any) -> tuple[Host, KubeletFiles]:
     return one, export_ledger(one)
 
 
+def texts(restored: RestoredLedger) -> tuple[str, ...]:
+    return tuple(gap.text for gap in restored.gaps)
+
+
 def test_listed_pods_count_with_all_their_requests():
     one, files = busy()
     others = Pod(name="shared", uid="c", containers=(container("app", {"cpu": "1500m", "memory": "1Gi"}),))
 
     restored = restore_ledger(host(), files, [pod("a", gpu="1"), pod("b", cpu="3", memory="2Gi"), others])
 
-    assert (restored.gaps, restored.unknown) == (
+    assert (texts(restored), restored.unknown) == (
         (f"the Allocate response of the plugin of {GPU} is unknown",),
         (),
     )
@@ -55,8 +58,8 @@ def test_unlisted_pods_are_replaced_by_stand_ins():
 
     resident = restored.ledger.pods["a"]
     assert restored.unknown == ("a", "b")
-    assert restored.gaps[-1] == (
-        "the state files do not contain the names and shared CPU use of 2 pods; give them with --pods"
+    assert restored.gaps[-1] == Gap(
+        "the state files do not contain the names and shared CPU use of 2 pods", GapKind.PODS
     )
     assert (resident.pod.name, resident.pod.namespace, resident.pod.qos) == ("a", "", QoS.GUARANTEED)
     assert resident.pod.containers == (
@@ -130,7 +133,7 @@ def test_a_missing_file_counts_as_idle():
     ledger = restored.ledger
     assert (ledger.cpus, ledger.devices) == (host().ledger.cpus, host().ledger.devices)
     assert ledger.memory.held == one.ledger.memory.held
-    assert restored.gaps[:2] == ("no CPUs", "no devices")
+    assert texts(restored)[:2] == ("no CPUs", "no devices")
 
 
 def test_the_host_does_not_change():
@@ -226,7 +229,7 @@ def test_pod_level_holdings_without_containers_are_unavailable():
     )
 
     assert restored.unknown == ()
-    assert [gap.partition(",")[0] for gap in restored.gaps] == [
+    assert [gap.partition(",")[0] for gap in texts(restored)] == [
         f"pod a holds CPUs {bits.show(files.cpu.pod_entries['a'])} as a whole",
         "pod a holds memory as a whole",
     ]
@@ -238,7 +241,7 @@ def test_a_pod_without_a_uid_is_ignored():
     restored = restore_ledger(host(), export_ledger(host()), [replace(pod("a"), uid="")])
 
     assert restored.ledger == host().ledger
-    assert restored.gaps == ("pod default/a is ignored: without a uid it cannot be found in the state files",)
+    assert texts(restored) == ("pod default/a is ignored: without a uid it cannot be found in the state files",)
 
 
 def test_unknown_devices_are_added_on_their_nodes():
@@ -252,7 +255,7 @@ def test_unknown_devices_are_added_on_their_nodes():
     assert [(device.id, device.nodes) for device in fpgas.devices] == [("f0", 2), ("f1", None)]
     assert ledger.allocatable() == {"example.com/fpga": 2, GPU: 0, NIC: 1}
     assert ledger.holds("u", "c") == {"example.com/fpga": ("f0",)}
-    assert any("--devices example.com/fpga=" in gap for gap in restored.gaps)
+    assert any(gap.kind is GapKind.DEVICE_TOPOLOGY and gap.resource == "example.com/fpga" for gap in restored.gaps)
 
 
 ids = st.lists(st.sampled_from(["gpu-0", "gpu-1", "x", "y", "z"]), max_size=3, unique=True).map(tuple)
@@ -320,7 +323,7 @@ def test_a_running_kubelet_counts_with_files_that_it_would_not_start_with():
     assert restored.ledger.cpus.lost == bits.of([7])
     assert restored.ledger.cpus.held == one.ledger.cpus.held
     assert restored.ledger.memory.nodes == one.ledger.memory.nodes
-    assert [gap.partition(":")[0] for gap in restored.gaps[-3:-1]] == ["cpu_manager_state", "memory_manager_state"]
+    assert [gap.partition(":")[0] for gap in texts(restored)[-3:-1]] == ["cpu_manager_state", "memory_manager_state"]
 
 
 @pytest.mark.parametrize("shape", ["pack:2 numa:1 core:3 pu:1", "pack:4 numa:1 core:2 pu:1"])

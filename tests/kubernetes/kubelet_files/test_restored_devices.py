@@ -3,8 +3,8 @@
 import pytest
 
 from alignup.align.machine import Device
-from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.ledger import restore_devices
+from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_devices
+from alignup.kubernetes.kubelet_files.state_files import DeviceEntry, DeviceState
 
 GPU = "example.com/gpu"
 DECLARED = tuple(Device(GPU, f"{GPU}-{number}", nodes=1 << number // 2) for number in range(4))
@@ -22,7 +22,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             (held("a", node=1),),
             ("a", "b", "c"),
             {"a": (2, True), "b": (None, True), "c": (None, True)},
-            [f"the state files do not contain the topology of 2 free devices of {GPU}; give --devices {GPU}=..."],
+            [f"the state files do not contain the topology of 2 free devices of {GPU}"],
             id="only the ids of free devices are known",
         ),
         pytest.param(
@@ -87,7 +87,7 @@ def held(*ids: str, node: int = 0) -> DeviceEntry:
             (),
             ("x", "y"),
             {"x": (1, True), "y": (None, True)},
-            [f"the state files do not contain the topology of a free device of {GPU}; give --devices {GPU}=..."],
+            [f"the state files do not contain the topology of a free device of {GPU}"],
             id="too few declared",
         ),
         pytest.param(DECLARED[:1], (), None, {DECLARED[0].id: (1, True)}, [], id="declared, but not in the file"),
@@ -101,7 +101,10 @@ def test_known_devices_are_matched_with_the_file(known, entries, registered, dev
 
     assert {id_: (device.nodes, device.healthy) for id_, device in found.devices.items()} == devices
     assert all(device.id == id_ and device.resource == GPU for id_, device in found.devices.items())
-    assert list(found.gaps) == gaps
+    assert [gap.text for gap in found.gaps] == gaps
+    assert [gap.resource for gap in found.gaps if gap.kind is GapKind.DEVICE_TOPOLOGY] == [
+        GPU for gap in gaps if gap.startswith("the state files do not contain the topology")
+    ]
 
 
 def test_a_resource_is_absent_if_neither_the_file_nor_the_machine_lists_it():
