@@ -36,7 +36,7 @@ async def bound(cluster, name):
 
 async def blocked(controller):
     """Wait until no node admits one of the pods."""
-    await until(lambda: controller.queue.blocked() != [])
+    await until(lambda: any(controller.queue.heads(blocked=True)))
 
 
 async def test_a_gated_pod_is_released_to_the_best_node_and_bound_there(cluster, controller):
@@ -219,7 +219,7 @@ async def test_nothing_is_decided_while_the_api_server_is_not_followed(cluster, 
     server.inject(ApiFault(status=503, times=None), verb="watch")
     server.end_watches()
     await until(lambda: live.problems)
-    controller.queue.put(GatedPod(waiting_order(ApiPod()), ApiPod(), WIDE, 0.0))
+    controller.queue.add(GatedPod(waiting_order(ApiPod()), ApiPod(), WIDE, 0.0))
     controller.notify()
     await settle()
 
@@ -384,7 +384,7 @@ async def kept_node(cluster, controller, clock):
 async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, controller, clock):
     """The 2 CPUs that are free are on the only NUMA node with room for the pod that waits."""
     cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
-    await until(lambda: len(controller.queue.blocked()) == 2)
+    await until(lambda: len(list(controller.queue.heads(blocked=True))) == 2)
     clock.now += 2
     controller.notify()
     await until(lambda: len(cluster.events()) == 2)
@@ -399,7 +399,7 @@ async def test_a_pod_after_the_waiting_one_gets_no_cpus_that_it_needs(cluster, c
 @pytest.mark.usefixtures("kept_node")
 async def test_a_pod_after_the_waiting_one_uses_what_that_cannot_use(cluster, controller):
     cluster.gate(pod("late", cpu="2", memory="1Gi"), created="2026-11-16T02:00:00Z")
-    await until(lambda: len(controller.queue.blocked()) == 2)
+    await until(lambda: len(list(controller.queue.heads(blocked=True))) == 2)
 
     cluster.finish("left")
     await bound(cluster, "late")
@@ -427,7 +427,7 @@ async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(clus
     cluster.gate(licensed[0], created="2026-11-16T02:00:00Z")
     await bound(cluster, "first")
     cluster.gate(licensed[1], created="2026-11-16T03:00:00Z")
-    await until(lambda: len(controller.queue.blocked()) == 2)
+    await until(lambda: len(list(controller.queue.heads(blocked=True))) == 2)
     cluster.finish("first")
     await bound(cluster, "second")
     cluster.finish("other")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from alignup.gate.blocked_reasons import BlockedReasons, blocked_reasons
 from alignup.gate.pod_events import PodEvents
-from alignup.gate.pod_queue import GatedPod, PodClass
+from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue
 from alignup.gate.reservations import Reservations
 from alignup.schedule.live_cluster import LiveCluster
 
@@ -19,23 +19,29 @@ REASON = "NoNode"  #: of the events
 
 class BlockedPods:
     def __init__(
-        self, live: LiveCluster, events: PodEvents, reservations: Reservations, *, clock: Callable[[], float]
+        self,
+        live: LiveCluster,
+        events: PodEvents,
+        reservations: Reservations,
+        queue: PodQueue,
+        *,
+        clock: Callable[[], float],
     ) -> None:
-        self._live, self._events, self._reservations = live, events, reservations
+        self._live, self._events, self._reservations, self._queue = live, events, reservations, queue
         self._clock = clock
         self._due: dict[PodClass, float] = {}
         self._explained: dict[PodClass, BlockedReasons] = {}
 
-    def add(self, own: PodClass) -> None:
+    def add(self, pod_class: PodClass) -> None:
         """No node admits the pods of a class."""
-        self._due.setdefault(own, self._clock() + DELAY)
+        self._due.setdefault(pod_class, self._clock() + DELAY)
 
-    def joined(self, waiting: GatedPod, own: PodClass) -> None:
+    def joined(self, waiting: GatedPod, pod_class: PodClass) -> None:
         """A pod waits that belongs to a class of blocked pods."""
-        if own in self._explained:
-            self._note(waiting, self._explained[own])
+        if pod_class in self._explained:
+            self._note(waiting, self._explained[pod_class])
         else:
-            self.add(own)
+            self.add(pod_class)
 
     def next_check(self) -> float | None:
         """Return the seconds until something is to be explained; ``None``: nothing is."""
@@ -44,21 +50,23 @@ class BlockedPods:
     def explain_due(self) -> None:
         """Write events about the pods that are still blocked."""
         now = self._clock()
-        self._explained = {own: why for own, why in self._explained.items() if own.waiting}
-        for own in [own for own, at in self._due.items() if at <= now]:
-            del self._due[own]
-            if own.blocked and own.waiting:
-                before = self._explained.get(own)
-                why = self._explained[own] = self._explain(own.waiting[0], own)
+        pods = self._queue.of_kind
+        self._explained = {pod_class: why for pod_class, why in self._explained.items() if pods(pod_class)}
+        for pod_class in [pod_class for pod_class, at in self._due.items() if at <= now]:
+            del self._due[pod_class]
+            waiting = pods(pod_class)
+            if waiting and pod_class in self._queue.blocked:
+                before = self._explained.get(pod_class)
+                why = self._explained[pod_class] = self._explain(waiting[0], pod_class)
                 if before is None or before.reasons.keys() != why.reasons.keys():
-                    for waiting in own.waiting:
-                        self._note(waiting, why)
+                    for pod in waiting:
+                        self._note(pod, why)
 
-    def _explain(self, waiting: GatedPod, own: PodClass) -> BlockedReasons:
+    def _explain(self, waiting: GatedPod, pod_class: PodClass) -> BlockedReasons:
         return blocked_reasons(
             self._live.nodes.objects.values(),
-            own,
-            verdicts=self._live.feasible(own.pod),
+            pod_class,
+            verdicts=self._live.feasible(pod_class.pod),
             reserved=lambda name: self._reservations.keeps_out(name, waiting),
         )
 

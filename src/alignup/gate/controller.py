@@ -70,7 +70,7 @@ class GateController:
         self.reservations = Reservations(self._live, self._room)
         self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client)
-        self._blocked = BlockedPods(self._live, self._events, self.reservations, clock=self._clock)
+        self._blocked = BlockedPods(self._live, self._events, self.reservations, self.queue, clock=self._clock)
         self._writer = ReleaseWriter(self._client, parallel=options.parallel)
         self._other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._first_seen: dict[str, float] = {}
@@ -192,9 +192,9 @@ class GateController:
             self._events.note(pod, INVALID, f"no kubelet can decide on the pod: {error}")
             return
         waiting = GatedPod(waiting_order(pod), pod, read, since)
-        own = self.queue.put(waiting)
-        if own.blocked:
-            self._blocked.joined(waiting, own)
+        pod_class = self.queue.add(waiting)
+        if pod_class in self.queue.blocked:
+            self._blocked.joined(waiting, pod_class)
         self._wake.set()
 
     def _stop_waiting(self, uid: str) -> None:
@@ -224,43 +224,43 @@ class GateController:
         self._reserve()
         while True:
             await self._writer.acquire()
-            found = None if self._live.problems else self.queue.next()
-            if found is None:
+            head = None if self._live.problems else next(self.queue.heads(), None)
+            if head is None:
                 self._writer.release()
                 return
-            waiting, own = found
-            node = self._choose(waiting, own)
+            pod_class, waiting = head
+            node = self._choose(waiting, pod_class)
             if node is None:
                 self._writer.release()
-                own.blocked = True
-                self._blocked.add(own)
+                self.queue.blocked.add(pod_class)
+                self._blocked.add(pod_class)
             else:
                 self._start_release(waiting, node)
             if self._clock() - turn >= _YIELD_SECONDS:
                 await asyncio.sleep(0)
                 turn = self._clock()
 
-    def _choose(self, waiting: GatedPod, own: PodClass) -> str | None:
+    def _choose(self, waiting: GatedPod, pod_class: PodClass) -> str | None:
         """Return the best node, which is then assumed; ``None`` if there is none."""
         avoided = self._avoided.of(waiting.api, now=self._clock())
         last: list[str] = []
         try:
-            for name in own.candidates(self.nodes.allowed(own.spec), self._live.choose):
+            for name in pod_class.candidates(self.nodes.allowed(pod_class.spec), self._live.choose):
                 if name in avoided:
                     last.append(name)
-                elif self._assume(waiting, own, name):
+                elif self._assume(waiting, pod_class, name):
                     return name
-            return next((name for name in last if self._assume(waiting, own, name)), None)
+            return next((name for name in last if self._assume(waiting, pod_class, name)), None)
         except AlignError as error:
             self._events.note(waiting.api, INVALID, f"no kubelet can decide on the pod: {error}")
             return None
 
-    def _assume(self, waiting: GatedPod, own: PodClass, name: str) -> bool:
+    def _assume(self, waiting: GatedPod, pod_class: PodClass, name: str) -> bool:
         node = self._live.nodes.get(name)
         if node is None:
             return False
         if self._room.insufficient(node, waiting.pod):
-            own.full.add(name)
+            pod_class.full.add(name)
             return False
         if self.reservations.keeps_out(name, waiting):
             return False
@@ -269,10 +269,9 @@ class GateController:
     def _reserve(self) -> None:
         """Keep nodes for the first pods that have waited long."""
         now = self._clock()
-        for own in self.queue.blocked():
-            first = own.waiting[0]
+        for pod_class, first in self.queue.heads(blocked=True):
             if now - first.since >= self.options.patience:
-                node = self.reservations.reserve(first, self.nodes.allowed(own.spec), now=now)
+                node = self.reservations.reserve(first, self.nodes.allowed(pod_class.spec), now=now)
                 if node:
                     _log.info("pod_uid=%s node=%s event=reserved waited=%.0f", first.uid, node, now - first.since)
                     self.queue.nodes_changed((node,), taken=True)
@@ -372,7 +371,7 @@ class GateController:
         if self._metrics is not None:
             self._metrics.waiting(
                 pods=len(self.queue),
-                blocked=sum(len(own.waiting) for own in self.queue.blocked()),
+                blocked=sum(len(self.queue.of_kind(pod_class)) for pod_class in self.queue.blocked),
                 other_gates=len(self._other_gates),
                 released=len(self.releases),
                 reserved_nodes=len(self.reservations),

@@ -5,7 +5,6 @@ import json
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.kubernetes.podspec import manifest_of
 from alignup.schedule.node_selection import DAEMON_SET_TOLERATIONS
 
 _FIELDS = ("affinity", "nodeName", "nodeSelector", "schedulingGates", "tolerations")
@@ -13,6 +12,8 @@ _FIELDS = ("affinity", "nodeName", "nodeSelector", "schedulingGates", "toleratio
 
 def scheduling_spec(workload: Workload) -> ApiPodSpec:
     """The spec of one replica; *workload* was read with its manifest. ``ParseError`` if a field has the wrong type."""
+    from alignup.kubernetes.podspec import manifest_of
+
     manifest = manifest_of(workload.pod)
     fields = json.loads(manifest.text)["spec"] if manifest else {}
     given = {name: fields[name] for name in _FIELDS if fields.get(name) is not None}

@@ -10,12 +10,14 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
 from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.placement.wait_queue import WaitQueue
 from alignup.schedule.live_cluster import LiveCluster
 
 ANNOTATION = "alignup.dev/room-found"
@@ -33,15 +35,11 @@ class RejectedPod:
     nodes: frozenset[str]  #: that the scheduler asked about
     woken: float = float("-inf")  #: when, by the clock of the client
 
-    @property
-    def priority(self) -> int:
-        return self.pod.priority or 0
-
 
 class WakeUp:
     def __init__(self, client: ApiClient, live: LiveCluster) -> None:
         self._client, self._live, self._clock = client, live, client.timing.clock
-        self._waiting: dict[str, RejectedPod] = {}  #: by uid, the longest waiting first
+        self._waiting: WaitQueue[None, RejectedPod] = WaitQueue()  #: the highest priority first, then the oldest
         self._nodes: tuple[tuple[str, ...], frozenset[str]] = ((), frozenset())  #: of the last pod, to be shared
         self._changed: dict[str, None] = {}
         self._wanted = asyncio.Event()
@@ -64,10 +62,10 @@ class WakeUp:
         except PodError:
             return
         waiting.woken = known.woken if known else waiting.woken
-        self._waiting[uid] = waiting
+        self._waiting.put(uid, waiting, kind=None, order=(-(waiting.pod.priority or 0),))
 
     def scheduled(self, uid: str) -> None:
-        self._waiting.pop(uid, None)
+        self._waiting.remove(uid)
 
     def _pod_changed(self, change: Change[ApiPod]) -> None:
         """Forget pods that wait no longer: bound by others, ended, or deleted before a node had room."""
@@ -96,14 +94,14 @@ class WakeUp:
 
     async def _wake_for(self, node: str) -> None:
         """Wake the first pod that *node* admits."""
-        for waiting in sorted(self._waiting.values(), key=lambda one: -one.priority):
+        for waiting in self._waiting:
             if node in waiting.nodes and self._may_wake(waiting) and self._live.verdict(waiting.pod, node).admits:
                 await self._wake(waiting, node)
                 return
 
     async def _sweep(self) -> None:
         """Wake pods that any node admits."""
-        for waiting in sorted(self._waiting.values(), key=lambda one: -one.priority)[:MAX_PER_SWEEP]:
+        for waiting in islice(self._waiting, MAX_PER_SWEEP):
             if self._may_wake(waiting):
                 found = self._live.choose(waiting.pod, waiting.nodes, limit=1)
                 if found:
