@@ -12,9 +12,10 @@ from time import process_time
 from typing import Any
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.manifests.pod import pod_to_dict
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from alignup.schedule.app import PrometheusScheduleMetrics
 from alignup.schedule.extender import ExtenderOptions
 from alignup.schedule.service import ScheduleService

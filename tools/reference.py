@@ -13,7 +13,7 @@ from alignup.agent.routes import openapi_document
 from alignup.align.host import Host, Settings
 from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.machines import synthetic
-from alignup.observe.app import PrometheusObserverMetrics
+from alignup.observe.app import ObserverMetrics
 from alignup.schedule.app import PrometheusScheduleMetrics
 from tools import configuration_reference
 from tools.command_tree import CommandHelp, walk
@@ -139,6 +139,6 @@ def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     PrometheusGateMetrics(schedule.registry)
     return (
         ("alignup agent", agent.registry),
-        ("alignup observe", PrometheusObserverMetrics("host").registry),
+        ("alignup observe", ObserverMetrics("host").registry),
         ("alignup schedule", schedule.registry),
     )

@@ -10,13 +10,19 @@ from alignup.align.host import Host
 from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
 from alignup.kubernetes import configuration
+from alignup.kubernetes.api.pods import KnownPod
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPod
 from alignup.kubernetes.manifests.documents import to_json
-from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
+from alignup.kubernetes.plugins.pod_resources_client import (
+    AllocatableResources,
+    ListedContainer,
+    ListedPod,
+    PodResourcesClient,
+)
 from alignup.machines.synthetic import parse
-from alignup.observe.kubelet_sources import KnownPod, Sources
+from alignup.observe.observation import Sources
 from alignup.placement.report import PodStage
 from alignup.store import atomic_files
 from tests.align import hosts
@@ -129,7 +135,7 @@ class SimulatedKubelet:
         return replace(made, **changes)
 
 
-class SimulatedPodResources:
+class SimulatedPodResources(PodResourcesClient):
     """PodResources of a simulated kubelet."""
 
     def __init__(self, kubelet: SimulatedKubelet) -> None:

@@ -9,8 +9,9 @@ from alignup.align.errors import Problem, StateError
 from alignup.align.machine import Device
 from alignup.align.workload import Container, Pod
 from alignup.kubernetes import configuration
+from alignup.kubernetes.api.pods import KnownPod
 from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
-from alignup.observe.observation import ForeignFilesError, UnsettledError, join
+from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
 from alignup.placement.report import PodStage
 from tests.align.hosts import pod
 from tests.observe.kubelets import GPU, SimulatedKubelet
@@ -301,3 +302,40 @@ def test_a_container_that_the_pod_does_not_have_is_an_error(kubelet):
 
     with pytest.raises(StateError, match="pod a has no container app"):
         join(kubelet.sources(pods={**kubelet.pods, "a": other}))
+
+
+def test_the_first_pod_of_a_kubelet_counts_after_its_admission():
+    """Before, ``allocated_pods_state`` does not exist, and the kubelet lists the pod with nothing."""
+    kubelet = SimulatedKubelet()
+    idle = kubelet.files
+    kubelet.admit(pod("a", gpu="1"))
+    bound = {"a": replace(kubelet.pods["a"], reported=False)}
+    nothing = tuple(replace(one, containers={}) for one in kubelet.listed)
+
+    with pytest.raises(AdmittingError, match="pod default/a is being admitted"):
+        join(kubelet.sources(files=idle, allocated=None, listed=nothing, pods=bound), settled=False)
+
+    found = join(kubelet.sources(allocated=None, pods=bound), settled=False)
+    assert found.host.ledger.devices.held == kubelet.host.ledger.devices.held
+
+
+def test_an_older_kubelet_without_allocated_pods_counts_the_pods_that_it_lists():
+    kubelet = SimulatedKubelet()
+    for one in (pod("a", gpu="1"), pod("b", cpu="1")):
+        kubelet.admit(one)
+    bound = KnownPod(pod=Pod(name="web", uid="u", containers=()), stage=PodStage.RUNNING, finished=False)
+
+    found = join(kubelet.sources(allocated=None, pods={**kubelet.pods, "u": bound}), settled=False)
+
+    assert list(found.host.ledger.pods) == ["a", "b"]
+    assert found.host.ledger.used == kubelet.host.ledger.used
+
+
+def test_a_pod_of_which_only_the_holdings_are_known_counts_with_them():
+    kubelet = SimulatedKubelet()
+    kubelet.admit(pod("a", gpu="1"))
+
+    found = join(kubelet.sources(allocated=None, pods=None), settled=False)
+
+    assert found.host.ledger.pod_name("a") == "default/a"
+    assert found.host.ledger.used == kubelet.host.ledger.used

@@ -9,8 +9,8 @@ import pytest
 from alignup.align.errors import PodError
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.api.pods import bound_pod
 from alignup.kubernetes.manifests.pod import read_pod
-from alignup.observe.kubelet_sources import bound_pod
 from alignup.schedule import pod_reader
 from alignup.schedule.pod_reader import PodReader
 from tests.align.hosts import pod

@@ -9,8 +9,8 @@ from alignup.cli import inputs, terminal
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.observe.kubelet_sources import known_pod
 from alignup.picture.cells import Cell, Line
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, ClusterView
 from alignup.schedule.node_summary import Amounts, NodeSummary

@@ -78,7 +78,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
     try:
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
-        from alignup.observe.capabilities import drop_capabilities  # noqa: PLC0415
+        from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup observe --help'."
@@ -100,8 +100,8 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
 
 def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
     from alignup.observe.kubelet_reader import KubeletPaths  # noqa: PLC0415 - as above
-    from alignup.observe.node_topology import FingerprintMethod  # noqa: PLC0415
     from alignup.observe.observer import ObserverTiming  # noqa: PLC0415
+    from alignup.observe.published_objects import FingerprintMethod  # noqa: PLC0415
     from alignup.observe.service import ObserveOptions  # noqa: PLC0415
 
     if not options.kubelet_dir.is_dir():
@@ -134,13 +134,16 @@ async def _print_objects(options: "ObserveOptions", machine: str | None) -> None
     """Print the objects of the host, from its files and PodResources only."""
     from alignup.cli import inputs  # noqa: PLC0415 - as above
     from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES  # noqa: PLC0415
-    from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object  # noqa: PLC0415
+    from alignup.kubernetes.api.host_states import HOST_STATES, to_object  # noqa: PLC0415
     from alignup.kubernetes.manifests.documents import to_yaml  # noqa: PLC0415
     from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client  # noqa: PLC0415
     from alignup.machines import machine_source as source  # noqa: PLC0415
     from alignup.observe.kubelet_reader import KubeletReader  # noqa: PLC0415
-    from alignup.observe.node_topology import node_topology  # noqa: PLC0415
     from alignup.observe.observation import join  # noqa: PLC0415
+    from alignup.observe.published_objects import (
+        host_state,  # noqa: PLC0415
+        node_topology,  # noqa: PLC0415
+    )
 
     given = None if machine is None else inputs.read_machine(machine)
     advice = "Run 'alignup doctor' to see what the kubelet reports."

@@ -24,7 +24,7 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiCli
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.observe.kubelet_sources import (
+from alignup.kubernetes.api.pods import (
     api_pod_stage,
     binding_time,
     bound_pod,

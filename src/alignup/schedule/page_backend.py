@@ -15,8 +15,8 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.observe.kubelet_sources import known_pod
 from alignup.picture.small_multiples import measure_bars
 from alignup.placement.room import measure_room
 from alignup.schedule.cluster_snapshot import ClusterView

@@ -10,8 +10,8 @@ from alignup.align.workload import Pod
 from alignup.documents.codec import encode
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.objects import ApiPod, Labels
+from alignup.kubernetes.api.pods import api_pod_stage, bound_pod, kubelet_uid, plain_pod
 from alignup.kubernetes.manifests.pod import read_pod
-from alignup.observe.kubelet_sources import api_pod_stage, bound_pod, kubelet_uid, plain_pod
 from alignup.placement.host_record import HostRecord
 from alignup.placement.report import PodStage, pod_stage
 

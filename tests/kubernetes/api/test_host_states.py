@@ -11,10 +11,11 @@ from alignup.documents.codec import encode
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.client import _decode
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, machine_document, read_host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, machine_document, read_host_state, to_object
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from tests.align.hosts import pod
 from tests.observe.kubelets import GPU, SimulatedKubelet
 from tests.strategies_pods import container, guaranteed

@@ -613,16 +613,22 @@ def state_file_paths(directory: Path) -> dict[str, Path]:
 
 
 def read_state_files(
-    directory: Path, *, gates: FeatureGates, cpu_policy: str | None = None, memory_policy: str | None = None
+    directory: Path,
+    *,
+    gates: FeatureGates,
+    cpu_policy: str | None = None,
+    memory_policy: str | None = None,
+    devices_optional: bool = False,
 ) -> KubeletFiles:
     """Read the three files about resources; a missing file is a gap, and an unusable one a problem, not an error.
 
-    Policies are checked if they are given. ``FileError`` if the directory does not exist or has none of the files.
+    Policies are checked if they are given. With *devices_optional* a missing file of devices is not a gap.
+    ``FileError`` if the directory does not exist or has none of the files.
     """
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory; name the state directory of a kubelet")
     states: dict[str, Any] = {}
-    problems, gaps = [], []
+    problems, gaps, missing = [], [], 0
     kinds: tuple[tuple[str, Any, str], ...] = (
         ("cpu", partial(parse_cpu_state, configured_policy=cpu_policy, gates=gates), "the CPUs in use are"),
         ("memory", partial(parse_memory_state, configured_policy=memory_policy, gates=gates), "the memory in use is"),
@@ -631,13 +637,15 @@ def read_state_files(
     for (kind, parse, content), path in zip(kinds, state_file_paths(directory).values(), strict=True):
         try:
             text = atomic_files.read(path)
-            if text is None:
-                gaps.append(f"{directory} has no {path.name}, so {content} unknown")
-            else:
+            if text is not None:
                 states[kind] = parse(text, path=str(path))
+                continue
+            missing += 1
+            if kind != "devices" or not devices_optional:
+                gaps.append(f"{directory} has no {path.name}, so {content} unknown")
         except (FileError, StateError) as error:
             problems.append(Problem(str(path), str(error)))
-    if len(gaps) == len(kinds):
+    if missing == len(kinds):
         names = f"{CPU_FILE}, {MEMORY_FILE}, {DEVICE_PATH}"
         raise FileError(f"{directory}: none of the kubelet's state files exists ({names})")
     return KubeletFiles(**states, problems=tuple(problems), gaps=tuple(gaps))

@@ -1,4 +1,4 @@
-"""NodeResourceTopology: zones, costs, counts and attributes as its consumers expect them."""
+"""NodeResourceTopology with zones, costs, counts and attributes as its consumers expect them; problems in HostState."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ from alignup.documents.codec import encode
 from alignup.kubernetes.api.client import _decode
 from alignup.kubernetes.api.objects import NodeResourceTopology
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
-from alignup.observe.node_topology import FingerprintMethod, node_topology
 from alignup.observe.observation import join
+from alignup.observe.published_objects import FingerprintMethod, host_state, node_topology
 from tests.align.hosts import pod
 from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
 from tests.strategies_pods import container, guaranteed
@@ -154,3 +154,13 @@ def test_what_no_manager_allocates_is_available_as_a_whole():
     assert resource(found, "node-0", "cpu") == (4, 4, 4)
     assert resource(found, "node-0", "memory") == (16 * GIB, 16 * GIB, 16 * GIB)
     assert found["topologyPolicies"] == ["None"]
+
+
+def test_many_problems_are_shortened():
+    observation = join(SimulatedKubelet().sources())
+
+    def problems(*contradictions):
+        return host_state(replace(observation, contradictions=contradictions, gaps=())).problems
+
+    assert problems("a", "b") == ["a", "b"]
+    assert problems(*(str(number) for number in range(25)))[-2:] == ["19", "and 5 more"]
