@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tests.systemd_units import settings
+from tests.systemd_units import lines, settings
 
 APPLIED = frozenset(
     {
@@ -25,12 +25,14 @@ APPLIED = frozenset(
         *("SystemCallArchitectures", "SystemCallErrorNumber"),
     }
 )
-#: Settings about starting and stopping, or that need systemd's cgroups and directories.
+#: Settings about starting and stopping, or that need systemd's cgroups, directories or a mount namespace.
 NOT_APPLIED = frozenset(
     {
-        *("ExecStart", "Type", "WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode"),
+        *("ExecStart", "Type", "WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus"),
         *("TimeoutStopSec", "StateDirectory", "StateDirectoryMode", "ConfigurationDirectory"),
-        *("OOMScoreAdjust", "TasksMax"),
+        *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectProc", "ProtectControlGroups"),
+        *("ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables"),
+        *("OOMScoreAdjust", "TasksMax", "RestrictSUIDSGID"),
     }
 )
 
@@ -50,18 +52,23 @@ def main(words: Sequence[str]) -> None:
     os.umask(int(unit_settings["UMask"], 8))
     files = min(int(unit_settings["LimitNOFILE"]), resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-    kept = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in unit_settings["CapabilityBoundingSet"].split())
-    rest = ("setpriv", "--no-new-privs", f"--bounding-set=-all,{kept}", f"--inh-caps=-all,{kept}", "--", *command)
-    _filter(unit_settings)  # setpriv still works: its calls are in @system-service
+    kept = [f"+{name.removeprefix('CAP_').lower()}" for name in unit_settings["CapabilityBoundingSet"].split()]
+    capabilities = ",".join(["-all", *kept])
+    rest = ("setpriv", "--no-new-privs", f"--bounding-set={capabilities}", f"--inh-caps={capabilities}", "--", *command)
+    _filter(unit_settings, [value for name, value in lines(Path(unit)) if name == "SystemCallFilter"])
     os.execvp(rest[0], rest)  # noqa: S606
 
 
-def _filter(unit_settings: Mapping[str, str]) -> None:
-    """Make the kernel reject every system call that the unit does not allow."""
+def _filter(unit_settings: Mapping[str, str], filters: Sequence[str]) -> None:
+    """Make the kernel reject every system call that the unit does not allow; *filters* are its system call filters."""
     library = ctypes.CDLL(ctypes.util.find_library("seccomp") or "libseccomp.so.2")
     library.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_REJECT | errno.EPERM)))
-    allowed = {call for group in unit_settings["SystemCallFilter"].split() for call in _calls(group)}
+    allowed: set[str] = set()
+    for value in filters:
+        calls = {call for group in value.removeprefix("~").split() for call in _calls(group)}
+        allowed = allowed - calls if value.startswith("~") else allowed | calls
+    allowed |= {"capset", "execve"}  # setpriv drops the capabilities after the filter is in force
     narrowed = {"socket", "mmap", "mprotect", "pkey_mprotect", "clone", "personality", "sched_setscheduler"}
     rejected = {"unshare", "setns", "clone3"}
     for call in allowed - narrowed - rejected:

@@ -107,7 +107,7 @@ def read_until(terminal: int, text: bytes) -> bytes:
         ("alignup why -f exa", "example.yaml"),
         ("alignup why --config exa", "example.yaml"),
         ("alignup machine show pac", "pack:2 numa:1 core:8 pu:2"),
-        ("alignup logs web", "web-server"),
+        ("alignup release web", "web-server"),
         ("alignup mach", "machine"),
     ],
 )

@@ -11,7 +11,6 @@ _FORKING.set_forkserver_preload(
     [
         "alignup.agent.kubelet_export",
         "alignup.agent.devices.plugin_wiring",
-        "alignup.agent.pods.wiring",
         "alignup.agent.daemon",
         "alignup.cli.admit",
         "alignup.cli.agent",
@@ -32,7 +31,6 @@ _FORKING.set_forkserver_preload(
         "alignup.run.local_allocator",
         "alignup.run.lifecycle",
         "alignup.testing.plugin",
-        "alignup.testing.runtime.__main__",
         "encodings.ascii",  # a child that dropped root may not be able to read root's Python files
     ]
 )

@@ -14,7 +14,6 @@ from tests import console_runner
 from tests.console_runner import ROOT, Shell, difference
 
 #: Pages that need root and a container runtime; ``make e2e`` runs them.
-E2E_PAGES = {"docs/node.md"}
 DOCUMENTS = console_runner.documents()
 
 #: Commands that run differently in tests.
@@ -39,19 +38,12 @@ def test_the_readme_shows_the_main_commands():
     assert commands[:2] == [["make", "run"], ["alignup", "why"]]
 
 
-def test_only_the_page_that_needs_a_container_runtime_is_left_to_e2e():
-    needing = {page for page, commands in DOCUMENTS.items() if any("--runtime cri" in one.command for one in commands)}
-
-    assert needing == E2E_PAGES
-    assert all(page in (ROOT / "e2e" / "test_node_page.py").read_text("utf-8") for page in needing)
-
-
 def contents(directory: Path) -> dict[str, bytes]:
     files = (path for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("document", sorted(DOCUMENTS.keys() - E2E_PAGES))
+@pytest.mark.parametrize("document", sorted(DOCUMENTS))
 def test_documents_show_the_real_output(document, shell):
     shell.run_all(DOCUMENTS[document])
 

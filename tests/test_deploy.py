@@ -17,63 +17,46 @@ from tests.systemd_units import lines, settings
 
 DEPLOY = ROOT / "deploy"
 UNIT = DEPLOY / "alignup-agent.service"
-DROP_IN = DEPLOY / "admission.conf"
 
 STARTING = {
-    *("ExecStart", "Type", "WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus", "KillMode"),
+    *("ExecStart", "Type", "WatchdogSec", "Restart", "RestartSec", "RestartPreventExitStatus"),
     *("TimeoutStopSec", "StateDirectory", "StateDirectoryMode", "ConfigurationDirectory", "UMask"),
     *("OOMScoreAdjust", "LimitNOFILE", "TasksMax"),
 }
-#: Hardening that keeps the service in the host's mount namespace. ``e2e/test_deploy.py`` runs an agent with it.
-SAME_MOUNTS = {
+#: ``e2e/test_deploy.py`` runs an agent with it, without the part that needs a mount namespace.
+HARDENING = {
     *("CapabilityBoundingSet", "NoNewPrivileges", "RestrictNamespaces", "MemoryDenyWriteExecute", "RestrictRealtime"),
     *("LockPersonality", "RestrictAddressFamilies", "SystemCallArchitectures", "SystemCallFilter"),
     *("SystemCallErrorNumber",),
-}
-#: Hardening that needs a mount namespace of its own or forbids setuid bits; for an agent that runs no pods.
-OWN_MOUNTS = {
     *("ProtectSystem", "ProtectHome", "PrivateTmp", "PrivateDevices", "ProtectProc", "ProtectControlGroups"),
     *("ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables", "RestrictSUIDSGID"),
 }
 
 
-def exec_start(unit: Path) -> list[str]:
-    return shlex.split(settings(unit)["ExecStart"])
-
-
-@pytest.mark.parametrize("unit", [UNIT, DROP_IN], ids=["runs pods", "only decides"])
-def test_the_agent_takes_the_options_of_the_unit(unit):
-    program, name, *words = exec_start(unit)
+def test_the_agent_takes_the_options_of_the_unit():
+    program, name, *words = shlex.split(settings(UNIT)["ExecStart"])
 
     context = command.make_context(name, words)
 
     assert (program, name) == ("/opt/alignup/bin/alignup", "agent")
-    assert context.params["runtime"] == ("cri" if unit is UNIT else "none")
+    assert context.params["manifest_dir"] == Path("/etc/alignup/manifests")
 
 
 def test_an_unknown_option_fails():
-    with pytest.raises(click.NoSuchOption, match="--runtimes"):
-        command.make_context("agent", ["--runtimes", "cri"])
+    with pytest.raises(click.NoSuchOption, match="--manifests"):
+        command.make_context("agent", ["--manifests", "pods"])
 
 
-def test_the_unit_that_runs_pods_stays_in_the_hosts_mount_namespace():
+def test_the_unit_is_hardened():
     names = {name for name, _ in lines(UNIT)}
 
-    assert names == STARTING | SAME_MOUNTS
+    assert names == STARTING | HARDENING
+    assert settings(UNIT)["CapabilityBoundingSet"] == ""
 
 
-def test_the_unit_that_only_decides_is_hardened_further():
-    unit = settings(DROP_IN)
-
-    assert OWN_MOUNTS <= unit.keys() <= OWN_MOUNTS | {"ExecStart", "CapabilityBoundingSet", "SystemCallFilter"}
-    assert unit["CapabilityBoundingSet"] == ""
-    assert ("ExecStart", "") in lines(DROP_IN), "the drop-in must clear the unit's command first"
-
-
-def test_stopping_the_agent_keeps_containers_and_bad_options_prevent_a_restart():
+def test_the_agent_is_restarted_except_with_bad_options():
     unit = settings(UNIT)
 
-    assert unit["KillMode"] == "process"
     assert (unit["Restart"], unit["RestartPreventExitStatus"]) == ("always", "2")
     assert (unit["Type"], unit["WatchdogSec"]) == ("notify", "60")
 
@@ -100,15 +83,10 @@ def test_the_readme_names_every_file():
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="not installed: systemd-analyze")
-@pytest.mark.parametrize("drop_in", [False, True], ids=["alone", "with the drop-in"])
-def test_systemd_accepts_the_unit(tmp_path, drop_in):
+def test_systemd_accepts_the_unit(tmp_path):
     program = str(Path(sys.executable).parent / "alignup")
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text("utf-8").replace("/opt/alignup/bin/alignup", program))
-    if drop_in:
-        (tmp_path / f"{UNIT.name}.d").mkdir()
-        text = DROP_IN.read_text("utf-8").replace("/opt/alignup/bin/alignup", program)
-        (tmp_path / f"{UNIT.name}.d" / DROP_IN.name).write_text(text)
 
     done = subprocess.run(  # noqa: S603 - our own unit
         ["systemd-analyze", "verify", unit],  # noqa: S607 - found on the PATH

@@ -14,7 +14,6 @@ from alignup.align.cpus.options import OPTION_STAGES
 from alignup.align.settings import FEATURE_GATES, TOPOLOGY_OPTIONS
 from alignup.cli.app import app
 from alignup.documents.machines import MachineDocument
-from alignup.kubernetes.configuration import managers
 from alignup.kubernetes.configuration.load import USED_FIELDS
 from alignup.kubernetes.configuration.model import Configuration, Duration
 from tools.markdown import escape, table
@@ -46,13 +45,6 @@ KUBELET_FIELDS: Mapping[str, str] = {
     "podsPerCore": "How many pods for each CPU; 0: no limit.",
     "localStorageCapacityIsolation": "Whether ephemeral storage is a resource.",
     "featureGates": "Gates of the kubelet; see below.",
-    "seccompDefault": "Whether containers have the runtime's seccomp profile by default.",
-    "containerLogMaxSize": "Size at which a log is rotated.",
-    "containerLogMaxFiles": "Number of log files of a container.",
-    "cpuCFSQuota": "Whether CPU limits are enforced.",
-    "cpuCFSQuotaPeriod": "Period of CPU limits; needs the gate CustomCPUCFSQuotaPeriod.",
-    "podPidsLimit": "Processes of a pod; -1: the limit of the node.",
-    "singleProcessOOMKill": "Whether running out of memory kills one process instead of the container.",
 }
 
 #: Key of our files → what it is; ``FILE.OBJECT``.
@@ -224,14 +216,7 @@ def _kubelet_lines() -> Iterator[str]:
         for name, text in KUBELET_FIELDS.items()
     ]
     yield from table(("field", "type", "default", ""), rows)
-    yield from (
-        "",
-        "Of all other fields of v1beta1 only the types are checked. The agent has options instead of",
-        "",
-    )
-    yield from table(("field", "option"), ((f"`{name}`", f"`{one}`") for name, one in managers.OPTIONS.items()))
-    ignored = ", ".join(f"`{name}`" for name in managers.IGNORED.split())
-    yield from ("", f"and logs at its start which of these, which would change how pods run, it ignores: {ignored}.")
+    yield from ("", "Of all other fields of v1beta1 only the types are checked.")
     yield from ("", "### Policy options", "")
     options = [("topologyManagerPolicyOptions", name, one.values, one.stage) for name, one in TOPOLOGY_OPTIONS.items()]
     options += [("cpuManagerPolicyOptions", name, "true or false", stage) for name, stage in OPTION_STAGES.items()]

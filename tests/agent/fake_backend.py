@@ -1,9 +1,9 @@
-"""A backend for tests of the API: a real host, the history in a list, simulated containers."""
+"""A backend for tests of the API: a real host, the history in a list."""
 
 import asyncio
 import itertools
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,6 @@ import yaml
 
 from alignup.agent.app import Dependencies, RequestLimits, build_app
 from alignup.agent.metrics import Metrics
-from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
@@ -24,17 +23,8 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import accept
-from alignup.documents.api import (
-    AdmissionResult,
-    AdmissionStatus,
-    DecisionQuery,
-    LogQuery,
-    PodView,
-    RuntimeStatus,
-    StoredDecision,
-)
+from alignup.documents.api import AdmissionResult, AdmissionStatus, DecisionQuery, PodView, StoredDecision
 from alignup.documents.decisions import to_document
-from alignup.documents.run_status import ContainerRunStatus, PodRunStatus, timestamp
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.machines.synthetic import parse
@@ -82,55 +72,8 @@ def read(body: bytes) -> Pod:
     return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
 
 
-def running(name="app", *, cpus=0, nodes=0, **fields) -> ContainerRunStatus:
-    """A container that runs on the bit sets *cpus* and *nodes*."""
-    defaults: dict[str, Any] = {"kind": "app", "state": "running", "ready": True, "started": timestamp(START)}
-    return ContainerRunStatus(name=name, cpus=bits.show(cpus), nodes=bits.show(nodes), **defaults | fields)
-
-
-def run_of(*containers: ContainerRunStatus, phase="Running", **how) -> PodRunStatus:
-    """The status of a pod with these containers."""
-    return PodRunStatus(phase=phase, containers=containers or (running(),), **how)
-
-
-class FakeLog:
-    """The log of a container."""
-
-    def __init__(self, *lines: bytes, over=True) -> None:
-        self.lines = list(lines)
-        self.over = over
-        self.readers = 0
-        self._news = asyncio.Event()
-
-    def print(self, line: bytes) -> None:
-        self.lines.append(line)
-        self._news.set()
-
-    def end(self) -> None:
-        self.over = True
-        self._news.set()
-
-    async def read(self, query: LogQuery) -> AsyncIterator[bytes]:
-        self.readers += 1
-        try:
-            place = 0 if query.tail is None else max(0, len(self.lines) - query.tail)
-            while True:
-                while place < len(self.lines):
-                    yield (b"2027-01-15T08:00:00Z " if query.timestamps else b"") + self.lines[place]
-                    place += 1
-                if self.over or not query.follow:
-                    return
-                self._news.clear()
-                await self._news.wait()
-        finally:
-            self.readers -= 1
-
-
 class FakeBackend:
-    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait.
-
-    A pod has a run status only after a call of ``run``; a release then starts its termination.
-    """
+    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait."""
 
     def __init__(self, of: Host | None = None, *, wait_enabled=False) -> None:
         self.host = of or host()
@@ -144,11 +87,6 @@ class FakeBackend:
         self.known: dict[str, PodView] = {}
         self.stored: list[StoredDecision] = []
         self.rejected: dict[str, Pod] = {}
-        self.container_logs: dict[
-            tuple[str, str, bool], FakeLog
-        ] = {}  #: uid, container, whether before the last restart
-        self.report = RuntimeStatus()
-        self.graces: list[int | None] = []  #: grace periods of the releases
         self.metrics = Metrics(
             lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
         )
@@ -203,7 +141,6 @@ class FakeBackend:
 
     def remember(self, pod: Pod, decision: Decision, *, is_waiting: bool) -> PodView:
         position = len(self.waiting) + 1 if is_waiting else None
-        before = self.known.get(pod.uid)
         self.known[pod.uid] = PodView(
             pod=pod,
             status=AdmissionStatus.WAITING if is_waiting else AdmissionStatus.ADMITTED,
@@ -211,22 +148,12 @@ class FakeBackend:
             source="api",
             decision=decision,
             position=position,
-            run=before.run if before else None,
         )
         return self.known[pod.uid]
 
-    def run(self, uid: str, run: PodRunStatus) -> None:
-        """Set the run status of a pod."""
-        self.known[uid] = replace(self.known[uid], run=run)
-
-    async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
+    async def release(self, uid: str) -> PodView | None:
         if self.error:
             raise self.error
-        self.graces.append(grace)
-        known = self.known.get(uid)
-        if known and known.run:
-            self.run(uid, known.run.replace(ending=True))
-            return self.known[uid]
         return self.remove(uid)
 
     def remove(self, uid: str) -> PodView | None:
@@ -236,23 +163,6 @@ class FakeBackend:
         if entry:
             self.event_bus.publish("released", {"uid": uid})
         return entry
-
-    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
-        if self.error:
-            raise self.error
-        if uid not in self.known:
-            raise LookupError(f"no pod has the uid {uid}")
-        run = self.known[uid].run or PodRunStatus(phase="Pending")
-        name = query.container or next((one.name for one in run.containers if one.kind == "app"), "")
-        if name not in {one.name for one in run.containers}:
-            raise LookupError(f"pod {uid} has no container {name}")
-        found = self.container_logs.get((uid, name, query.previous))
-        if found is None:
-            raise LookupError(f"container {name} has no log")
-        return found.read(query)
-
-    def runtime(self) -> RuntimeStatus:
-        return self.report
 
     def plugins(self) -> dict[str, bool]:
         return {GPU: True}

@@ -7,20 +7,18 @@ import pytest
 
 from alignup.agent import pod_record
 from alignup.agent.checkpointer import Checkpointer
-from alignup.agent.pod_record import MAX_METADATA, PodRecord
+from alignup.agent.pod_record import MAX_METADATA
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.documents.api import LedgerFullError
-from alignup.documents.run_status import PodRunStatus
-from alignup.kubernetes.podspec import PodManifest
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import NAME
 from alignup.web.responses import backend_problem
 from tests.agent.plugin_rig import start_rig
-from tests.agent.states import ANY_DECISION, clock, empty_state
+from tests.agent.states import clock, empty_state
 from tests.align.hosts import host, pod
 from tests.deadlines import wait_for
 
@@ -89,17 +87,16 @@ def test_a_full_ledger_admits_no_pod_and_can_be_read_again(start):
     assert list(agent.recovered().admitted) == list(agent.queue.state.admitted)
 
 
-def test_a_full_ledger_releases_and_terminates_pods(start):
+def test_a_full_ledger_releases_pods(start):
     agent = start(size=6_000)
     while not isinstance(agent.admit(f"p{len(agent.queue.state.admitted)}", cpu="1m", annotations=SMALL), Exception):
         pass
-    terminating, *others = agent.queue.state.admitted
+    kept, *others = agent.queue.state.admitted
 
-    assert agent.run((Transaction.terminate, terminating))[0] is not None
     for uid in others:
         assert agent.run((Transaction.release, uid))[0] is not None
 
-    assert list(agent.recovered().admitted) == [terminating]
+    assert list(agent.recovered().admitted) == [kept]
     assert not isinstance(agent.admit("new", cpu="1m", annotations=SMALL), Exception)
 
 
@@ -140,28 +137,11 @@ def test_a_release_succeeds_even_if_the_waiting_pods_would_not_fit(start):
     assert len(agent.recovered().waiting.pods) == 6
 
 
-def test_finished_pods_are_limited_by_their_size():
-    run = PodRunStatus(phase="Succeeded")
-    records = {
-        uid: PodRecord(pod=pod(uid, annotations=LARGE), since=0, source=source, decision=ANY_DECISION, run=run)
-        for uid, source in (("a", "api"), ("file", "/etc/pods/x.yaml"), ("b", "api"), ("c", "api"))
-    }
-    size = len(records["a"].finished_document)
-
-    kept = [
-        "".join(replace(empty_state(), max_finished_bytes=limit).newest_finished(records))
-        for limit in (0, size, 2 * size, 3 * size)
-    ]
-
-    assert kept == ["file", "filec", "filebc", "afilebc"]
-
-
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         pytest.param({"labels": {"a": "x" * MAX_METADATA}}, "metadata.annotations", id="labels"),
         pytest.param({"annotations": {"x" * MAX_METADATA: "a"}}, "metadata.annotations", id="annotations"),
-        pytest.param({"manifest": PodManifest("x" * ((1 << 20) + 1))}, "", id="a manifest"),
     ],
 )
 def test_a_pod_that_carries_too_much_is_rejected(changes, field):

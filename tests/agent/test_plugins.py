@@ -13,7 +13,7 @@ from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.devices.provider import PreferenceRequest
-from alignup.align.errors import FileError, PluginError
+from alignup.align.errors import FileError
 from alignup.documents.api import NotReadyError
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins import rpc
@@ -455,23 +455,6 @@ async def test_a_pending_pod_is_not_on_disk(directory):
         await rig.allocator.close()
         with pytest.raises(NotReadyError):
             await request
-
-
-async def test_pre_start_is_called_if_the_plugin_requires_it(directory):
-    async with start_rig(directory) as rig, rig.plugin() as plugin:
-        plugin.pre_start = True
-        await plugin.register()
-        await rig.admit(pod("a", gpu="2"))
-
-        await rig.allocator.pre_start("a", "app")
-
-        (events,) = plugin.requests("PreStartContainer")
-        assert list(events.devices_ids) == ["gpu-0", "gpu-1"]
-        plugin.inject("PreStartContainer", Fault(error="no"))
-        with pytest.raises(PluginError, match="device plugin PreStartContainer rpc failed with err: "):
-            await rig.allocator.pre_start("a", "app")
-        with pytest.raises(PluginError, match="pod b has no container app"):
-            await rig.allocator.pre_start("b", "app")
 
 
 async def test_preferences_for_changed_devices_are_requested_again_a_limited_number_of_times(directory):

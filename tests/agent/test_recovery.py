@@ -21,7 +21,6 @@ from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy
 from alignup.documents.api import AdmissionStatus
-from alignup.documents.checkpoints import TerminationRequest
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import NAME
 from tests.agent.states import clock, empty_state
@@ -72,11 +71,7 @@ def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
     assert recovered.problems == ()
     assert recovered.notes == ("the checkpoint has version 1; the next one will have version 3",)
     assert list(state.admitted) == ["trainer", "big", "small"]
-    assert state.admitted["trainer"].termination == TerminationRequest(1700.5, 30.0)
-    assert state.admitted["trainer"].pod.manifest.text.startswith('{"apiVersion"')
     assert state.waiting.overtakes == {"next": 1}
-    assert state.finished["job"].run.containers[0].cpus == "1-2"
-    assert state.finished["job"].decision.admitted
     assert state.plugins == {GPU}
 
 

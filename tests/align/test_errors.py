@@ -6,7 +6,6 @@ from alignup.align.errors import (
     AlignError,
     CheckpointError,
     ConfigurationError,
-    CriError,
     DocumentError,
     LocatedProblem,
     MachineError,
@@ -55,7 +54,6 @@ LOCATED = LocatedProblem("pods.yaml, line 3", NAME)
         ),
         pytest.param(TraceError("no events"), "no events", id="a trace without a location"),
         pytest.param(ManifestError([LOCATED]), "pods.yaml, line 3: metadata.name: Required value", id="a manifest"),
-        pytest.param(CriError("RunPodSandbox: no", code="UNKNOWN"), "RunPodSandbox: no", id="a container runtime"),
         pytest.param(WorkLimitError("too many nodes", sources=["gpu"]), "too many nodes", id="too much work"),
     ],
 )
@@ -76,23 +74,6 @@ def test_a_checkpoint_error_has_parts():
     error = CheckpointError("is corrupt", where="state", advice="remove it")
 
     assert (error.what, error.where, error.advice) == ("is corrupt", "state", "remove it")
-
-
-@pytest.mark.parametrize(
-    ("code", "not_found", "unavailable", "timed_out"),
-    [
-        ("NOT_FOUND", True, False, False),
-        ("UNAVAILABLE", False, True, False),
-        ("CANCELLED", False, True, False),
-        ("DEADLINE_EXCEEDED", False, False, True),
-        ("INTERNAL", False, False, False),
-    ],
-)
-def test_a_runtime_error_is_classified_by_its_code(code, not_found, unavailable, timed_out):
-    error = CriError("StopContainer", code=code, details="why", image_missing=True)
-
-    assert (error.not_found, error.unavailable, error.timed_out) == (not_found, unavailable, timed_out)
-    assert (error.details, error.image_missing) == ("why", True)
 
 
 def test_a_provider_error_without_a_reason_is_wrapped_as_in_the_kubelet():

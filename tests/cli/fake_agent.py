@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from alignup.documents.api import PodView
-from alignup.documents.run_status import PodRunStatus
 from tests.agent.fake_backend import FakeBackend, manifest
 from tests.web.real_server import on_unix
 
@@ -51,17 +50,14 @@ class FakeAgent:
 
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(60)
 
-    def admit(self, name: str, run: PodRunStatus | None = None, **amounts: str) -> str:
-        """Admit a pod, with *run* as the state of its containers, and return its uid."""
+    def admit(self, name: str, **amounts: str) -> str:
+        """Admit a pod, and return its uid."""
         requests = {"cpu": "1", "memory": "1Gi"} | amounts
         admission = asyncio.run_coroutine_threadsafe(
             self.agent.admit_document(manifest(name, **requests)), self.loop
         ).result(60)
         assert admission.pod_view is not None
-        uid = admission.pod_view.pod.uid
-        if run is not None:
-            self.call(lambda agent: agent.run(uid, run))
-        return uid
+        return admission.pod_view.pod.uid
 
 
 @contextmanager

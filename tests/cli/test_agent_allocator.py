@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from alignup.agent import service
 from alignup.align import admit
 from alignup.cli import agent_client as client
 from alignup.cli.agent_client import AgentError, AgentOptions
@@ -72,10 +71,7 @@ def test_variables_from_a_device_plugin_reach_the_command(tmp_path):
     sent = json.loads(body)
     variables = build_environment(REQUEST, placement)
     assert head.startswith(b"POST /v1/pods HTTP/1.0\r\n")
-    assert sent["metadata"]["annotations"] == {
-        service.SELF_RUN_ANNOTATION: "true",
-        admit.POLICY_ANNOTATION: "restricted",
-    }
+    assert sent["metadata"]["annotations"] == {admit.POLICY_ANNOTATION: "restricted"}
     assert sent["spec"]["containers"][0]["resources"]["limits"] == {
         "cpu": "1",
         "memory": "1Mi",
@@ -126,4 +122,3 @@ def test_a_named_agent_must_answer(tmp_path):
 def test_the_copied_annotation_names_are_correct():
     assert agent_allocator.POLICY_ANNOTATION == admit.POLICY_ANNOTATION
     assert agent_allocator.SCOPE_ANNOTATION == admit.SCOPE_ANNOTATION
-    assert agent_allocator.SELF_RUN_ANNOTATION == service.SELF_RUN_ANNOTATION

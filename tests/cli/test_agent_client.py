@@ -131,10 +131,10 @@ def test_the_request_carries_the_token_and_the_query(tmp_path):
         connection.sendall(OK + b"\r\n{}")
 
     with serve(tmp_path / "sock", handle) as agent:
-        agent.delete(client.pod_path("a/b"), grace=0, other=None)
+        agent.get(client.pod_path("a/b"), limit=0, other=None)
 
     lines = requests[0].split(b"\r\n")
-    assert lines[0] == b"DELETE /v1/pods/a%2Fb?grace=0 HTTP/1.0"
+    assert lines[0] == b"GET /v1/pods/a%2Fb?limit=0 HTTP/1.0"
     assert b"Authorization: Bearer secret" in lines
 
 

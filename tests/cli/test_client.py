@@ -9,13 +9,15 @@ from alignup.agent.pod_record import same_workload
 from alignup.align.workload.validation import accept
 from alignup.cli import app, layout, pod_status
 from alignup.cli.admit import pod_manifest
-from alignup.kubernetes.manifests.pod import read_pod_text
+from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod_text
+from alignup.kubernetes.manifests.workloads import read_workloads
 from tests.align.hosts import arrivals
 
 
 @given(arrivals("some-uid"))
 def test_a_pod_survives_the_round_trip(pod):
-    sent = json.dumps(pod_manifest(pod))
+    (workload,) = read_workloads(json.dumps(pod_to_dict(pod)), name="pod.json").workloads
+    sent = json.dumps(pod_manifest(workload, workload.pod))
 
     arrived = accept(read_pod_text(sent))
 

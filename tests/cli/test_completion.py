@@ -51,8 +51,8 @@ def test_pods_of_the_agent(tmp_path):
             assert in_process("admit", "-f", tmp_path / f"{name}.yaml", env=env).returncode == 0
 
         assert complete("release", "", env=env) == ["plain,ml/trainer", "plain,web"]
-        assert complete("logs", "tr", env=env) == ["plain,trainer"]
-        assert complete("logs", "--agent", f"unix:{tmp_path}/agent/agent.sock", "w") == ["plain,web"]
+        assert complete("release", "tr", env=env) == ["plain,trainer"]
+        assert complete("release", "--agent", f"unix:{tmp_path}/agent/agent.sock", "w") == ["plain,web"]
 
 
 def test_without_an_agent_there_are_no_pods(tmp_path):

@@ -263,7 +263,7 @@ def test_why_imports_no_more_than_it_needs():
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603 - our own
 
     imported = set(found.stderr.splitlines())
-    own = "align.synthetic align.explain.remedies picture.svg picture.layout schema.decisions state kube.podspec"
+    own = "align.synthetic align.explain.remedies picture.svg picture.layout schema.decisions state"
     discover = "discover.system discover.cadvisor discover.machine_info"
     assert "alignup.cli.why_output" in imported
     assert not imported & {f"alignup.{name}" for name in f"{own} {discover}".split()}

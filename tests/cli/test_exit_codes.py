@@ -79,7 +79,6 @@ def test_every_command_ends_with_0_for_help_and_2_for_an_unknown_option(command)
                 ["admit", "-f", "pod.yaml"],
                 ["release", "web"],
                 ["ps"],
-                ["logs", "web"],
                 ["decisions"],
                 ["watch"],
             )

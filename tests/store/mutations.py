@@ -82,10 +82,10 @@ def mutate(document: Any, rng: random.Random) -> Any:
 
 
 def nested() -> dict[str, Any]:
-    """A container whose previous termination has a previous termination, and so on."""
-    innermost: dict[str, Any] = {"last": None}
+    """Return an object in an object in an object, and so on."""
+    innermost: dict[str, Any] = {"inner": None}
     for _ in range(300):
-        innermost = {"last": innermost}
+        innermost = {"inner": innermost}
     return innermost
 
 

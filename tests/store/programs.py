@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from alignup.align.workload import QoS
-from alignup.documents import codec
+from alignup.documents.checkpoints import CheckpointDocument, Fingerprint
 from alignup.documents.decisions import DecidedPodDocument
 from alignup.documents.ledgers.documents import CpuResidue, DeviceResidue, MemoryResidue, ResidueDocument
 from alignup.store.checkpoint import CheckpointStore
@@ -21,14 +21,19 @@ from tests.store.processes import Report, kill_before_each_call, kill_writer, ma
 
 def numbered(number: int = 0, *, pods: int = 0, size: int = 400) -> Checkpoint:
     """Return a checkpoint that has its number in many places, so that a mixture of two is detected."""
-    finished = [codec.encode({"number": number, "text": "x" * size})] * pods
     nothing = fingerprint_of({})
+    facts = Fingerprint("", {str(index): f"{number} {'x' * size}" for index in range(pods)})
     residue = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})
-    return Checkpoint(machine=nothing, settings=nothing, residue=residue, plugins=[str(number)], finished=finished)
+    return Checkpoint(machine=nothing, settings=facts, residue=residue, plugins=[str(number)])
+
+
+def numbers_in(document: CheckpointDocument) -> list[int]:
+    """Return the number of each pod that :func:`numbered` was asked for."""
+    return [int(fact.partition(" ")[0]) for fact in document.settings.facts.values()]
 
 
 def changed(number: int) -> JournalChange:
-    """Return the change that makes a numbered checkpoint one with this *number*, without finished pods."""
+    """Return the change that makes a numbered checkpoint one with this *number*."""
     return JournalChange(residue=numbered().residue, plugins=[str(number)])
 
 
@@ -42,7 +47,7 @@ def serial_in(directory: Path) -> int:
     assert before.document.serial >= loaded.document.serial - 1
     for one in (loaded.document, before.document):
         assert one.plugins == [str(one.serial)]
-        assert [pod["number"] for pod in one.finished] == [one.serial] * (one.serial % 50)
+        assert numbers_in(one) == [one.serial] * (one.serial % 50)
     return loaded.document.serial
 
 

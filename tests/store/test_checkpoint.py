@@ -16,12 +16,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.settings import Policy
 from alignup.documents import codec
-from alignup.documents.checkpoints import (
-    FinishedPodDocument,
-    HeldPodDocument,
-    TerminationRequest,
-    WaitingPodDocument,
-)
+from alignup.documents.checkpoints import HeldPodDocument, WaitingPodDocument
 from alignup.documents.ledgers.documents import pod_entry, residue
 from alignup.documents.ledgers.restore import restore_ledger
 from alignup.documents.pods import pod_document
@@ -91,11 +86,8 @@ def save_error(store: CheckpointStore, checkpoint: Checkpoint) -> CheckpointErro
 
 def test_a_saved_checkpoint_is_loaded(store, one):
     waiting = WaitingPodDocument(pod=pod_document(pod("b")), since=1.5, source="api", overtaken=2)
-    finished = {"pod": "c"}
 
-    serial = store.save(
-        checkpoint(one, waiting=[codec.encode(waiting)], finished=[codec.encode(finished)], plugins=["gpu"])
-    )
+    serial = store.save(checkpoint(one, waiting=[codec.encode(waiting)], plugins=["gpu"]))
     loaded = found(CheckpointStore(store.path.parent))
 
     document = loaded.document
@@ -106,7 +98,7 @@ def test_a_saved_checkpoint_is_loaded(store, one):
         settings_fingerprint(one.settings),
     )
     assert document.waiting == [waiting]
-    assert (document.finished, document.plugins) == ([finished], ["gpu"])
+    assert document.plugins == ["gpu"]
     assert loaded.notes == ()
 
 
@@ -170,11 +162,7 @@ def test_version_1_is_migrated(store):
     trainer = document.pods[0]
     assert (trainer.since, trainer.source) == (1000.0, "/etc/pods/trainer.yaml")
     assert trainer.grants["app"][GPU]["envs"] == {"GPU": "0"}
-    assert trainer.termination == TerminationRequest(1700.5, 30.0)
-    assert json.loads(trainer.manifest or "")["metadata"] == {"name": "trainer"}
     assert [(one.pod.uid, one.overtaken) for one in document.waiting] == [("next", 1)]
-    (finished,) = document.finished
-    assert codec.convert(finished, FinishedPodDocument).run.phase == "Succeeded"
     assert store.save(checkpoint(one)) == 9
     assert found(store).notes == ()
     assert found(store, previous=True).document == document
@@ -443,7 +431,7 @@ def test_a_checkpoint_that_is_too_large_is_left_to_the_previous_one(store, one):
 def test_nothing_is_written_that_is_too_large_to_be_read_again(tmp_path, limit):
     store = CheckpointStore(tmp_path / "root", limit=2_000)
     empty = len(stored(store, numbered()))
-    fitting, larger = numbered(pods=1, size=2_000 - empty - 22), numbered(pods=1, size=2_000 - empty - 21)
+    fitting, larger = numbered(pods=1, size=2_000 - empty - 8), numbered(pods=1, size=2_000 - empty - 7)
 
     assert len(stored(store, fitting)) == 2_000
     error = save_error(store, larger)

@@ -330,7 +330,7 @@ def document(**fields):
     nothing = codec.to_builtins(numbered().residue)
     header = {"format": "", "version": 3, "serial": 1, "journal": "", "residue": nothing, "plugins": []}
     fingerprint = {"fingerprint": "", "facts": {}}
-    empty = {"machine": fingerprint, "settings": fingerprint, "pods": [], "waiting": [], "finished": []}
+    empty = {"machine": fingerprint, "settings": fingerprint, "pods": [], "waiting": []}
     return codec.convert({**header, **empty, **fields}, CheckpointDocument)
 
 
@@ -338,21 +338,21 @@ def change(**fields):
     return codec.convert({"serial": 2, "residue": codec.to_builtins(numbered().residue), **fields}, ChangeDocument)
 
 
-def finished(uid, **more):
-    return {"pod": {"uid": uid}, **more}
+def waiting(uid, source="api"):
+    return {"pod": {"name": uid, "namespace": "", "uid": uid}, "since": 0.0, "source": source, "overtaken": 0}
 
 
 def test_pods_are_removed_replaced_and_appended_in_order():
-    before = document(finished=[finished("a"), finished("b"), finished("c"), "damaged", {"pod": {"uid": 1}}])
+    before = document(waiting=[waiting("a"), waiting("b"), waiting("c")])
     after = apply_changes(
         before,
         [
-            change(removedFinished=["a"], finished=[finished("b", new=1), finished("a", new=2)]),
-            change(serial=3, removedFinished=["c"], plugins=["p"]),
+            change(removedWaiting=["a"], waiting=[waiting("b", "1"), waiting("a", "2")]),
+            change(serial=3, removedWaiting=["c"], plugins=["p"]),
         ],
     )
 
-    assert after.finished == [finished("b", new=1), "damaged", {"pod": {"uid": 1}}, finished("a", new=2)]
+    assert [codec.to_builtins(pod) for pod in after.waiting] == [waiting("b", "1"), waiting("a", "2")]
     assert (after.serial, after.plugins) == (3, ["p"])
     assert apply_changes(before, []) is before
 
@@ -362,7 +362,7 @@ def test_pods_are_removed_replaced_and_appended_in_order():
     [
         pytest.param({}, change(overtaken={"a": 1}), "pod a is overtaken but not waiting", id="not waiting"),
         pytest.param({}, change(removedWaiting=["a"]), "pod a is removed but does not exist", id="not there"),
-        pytest.param({"finished": [finished("a")] * 2}, change(), "two pods have the same uid", id="one uid twice"),
+        pytest.param({"waiting": [waiting("a")] * 2}, change(), "two pods have the same uid", id="one uid twice"),
     ],
 )
 def test_a_change_of_another_checkpoint_is_an_error(before, change, what):
@@ -392,17 +392,10 @@ def test_a_change_is_written_without_what_is_empty():
         removed_waiting=["b"],
         waiting=[b"3"],
         overtaken={"c": 4},
-        removed_finished=["d"],
-        finished=[b"5"],
     )
 
     empty, written = (codec.load(one.encode(7)) for one in (JournalChange(residue=residue), full))
 
     assert empty.keys() == {"serial", "residue"}
     assert written.keys() == set(ChangeDocument.__struct_encode_fields__)
-    assert (written["plugins"], written["pods"], written["overtaken"], written["finished"]) == (
-        [],
-        [1, 2],
-        {"c": 4},
-        [5],
-    )
+    assert (written["plugins"], written["pods"], written["overtaken"]) == ([], [1, 2], {"c": 4})

@@ -13,7 +13,7 @@ from alignup.align.errors import CheckpointError
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import NAME
 from tests.effort import SEED, attacked, did, rounds
-from tests.store.programs import changed, numbered
+from tests.store.programs import changed, numbered, numbers_in
 from tests.store.simulated_disk import File, PowerCutError, SimulatedDisk
 
 ROOT = Path("/var/lib/agent")
@@ -42,7 +42,7 @@ def number_on(disk: SimulatedDisk, *, previous: bool = False) -> int:
     if loaded is None:
         return 0
     (number,) = loaded.document.plugins
-    assert loaded.serial < loaded.document.serial or [pod["number"] for pod in loaded.document.finished] in (
+    assert loaded.serial < loaded.document.serial or numbers_in(loaded.document) in (
         [],
         [int(number)] * (int(number) % 3),
     )

@@ -1,4 +1,4 @@
-"""Plugins and runtimes as separate processes."""
+"""Plugins as separate processes."""
 
 import asyncio
 import os
@@ -46,16 +46,6 @@ async def plugin_program_process(directory: Path, *options: str) -> AsyncIterato
     """Yield a plugin of ``example.com/gpu`` as users start it; kill it at the end, if it still runs."""
     arguments = ["--resource", "example.com/gpu", "--dir", str(directory), *options]
     async with _process("alignup.testing.plugin", *arguments) as made:
-        yield made
-
-
-@asynccontextmanager
-async def runtime_process(root: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Yield a runtime that listens at ``cri.sock`` in *root*; kill it at the end, if it still runs."""
-    arguments = ["--socket", str(root / "cri.sock"), "--dir", str(root / "work"), *options]
-    async with _process("alignup.testing.runtime", *arguments) as made:
-        assert made.stdout
-        assert await made.stdout.readline() == f"listening at {root / 'cri.sock'}\n".encode()
         yield made
 
 

@@ -6,8 +6,8 @@ nothing, such as parsing YAML or drawing, runs in a thread.
 
 import asyncio
 import re
-from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
@@ -35,7 +35,7 @@ from alignup.web.endpoint import Handler, ParameterValues, ReadJsonPod, ReadPod
 from alignup.web.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items, gather_items
 from alignup.web.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
 from alignup.web.sessions import Sessions
-from alignup.web.streaming import EVENT_STREAM, ByteStream, EventSource, EventStream, close_log, log_response
+from alignup.web.streaming import EVENT_STREAM, EventSource, EventStream
 
 MachineDocument = Callable[[Machine], Mapping[str, Any]]
 Result = TypeVar("Result")
@@ -51,10 +51,8 @@ class AgentBackend(Protocol):
     ``problems`` are why pods cannot be decided on now, each with a remedy. ``pod_views`` is a snapshot that creates
     views when they are read, admitted pods first, in admission order. ``admit`` is durable unless it is a dry run; it
     raises ``PodError``, ``NotReadyError`` or ``BusyError``. ``release`` is durable and returns the last state of the
-    pod, or ``None`` for an unknown uid. When they are cancelled, what has begun takes effect nevertheless. If the agent
-    runs the pod, ``release`` starts its termination and returns it with ``run.ending`` set; the containers get *grace*
-    seconds, or the pod's own grace period. A ``LookupError`` of
-    ``logs`` names a missing pod, container or log. ``plugins`` tells for each resource of a device plugin whether the
+    pod, or ``None`` for an unknown uid. When they are cancelled, what has begun takes effect nevertheless.
+    ``plugins`` tells for each resource of a device plugin whether the
     plugin is connected. ``pod`` is a pod that was decided on, if the agent still has it, also when it was rejected.
     """
 
@@ -67,11 +65,9 @@ class AgentBackend(Protocol):
     def pod_views(self) -> Sequence[api.PodView]: ...
     def pod_view(self, uid: str) -> api.PodView | None: ...
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> api.AdmissionResult: ...
-    async def release(self, uid: str, *, grace: int | None = None) -> api.PodView | None: ...
+    async def release(self, uid: str) -> api.PodView | None: ...
     async def decisions(self, query: api.DecisionQuery) -> Sequence[api.StoredDecision]: ...
     async def decision(self, id_: int) -> api.StoredDecision | None: ...
-    async def logs(self, uid: str, query: api.LogQuery) -> AsyncIterator[bytes]: ...
-    def runtime(self) -> api.RuntimeStatus: ...
     def plugins(self) -> Mapping[str, bool]: ...
     def pod(self, uid: str) -> Pod | None: ...
 
@@ -85,7 +81,6 @@ class RequestLimits:
     heartbeat_seconds: float = 15.0  #: of silence on an event stream
     #: concurrent event streams; a quarter of the connections is left for other requests
     streams: int = field(default_factory=lambda: ConnectionLimits().within_descriptors().authenticated // 4 * 3)
-    logs: int = 64  #: concurrent log streams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +130,7 @@ class _Api:
     stopping: asyncio.Event
     description: Mapping[str, Any]
     sessions: Sessions
-    streams: Counter[str] = field(default_factory=Counter)  #: open streams by media type
+    streams: set[Receive] = field(default_factory=set)  #: open event streams
     picture: LatestPicture = field(default_factory=LatestPicture)
     pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(responses.encode_pod_view))
 
@@ -181,28 +176,10 @@ class _Api:
         return json_response(responses.pod_detail_document(view))
 
     async def release_pod(self, _request: Request, parameters: ParameterValues) -> Response:
-        view = await self._within_deadline(self.service.release(**parameters))
+        view = await self._within_deadline(self.service.release(str(parameters["uid"])))
         if view is None:
             raise _no_pod(parameters["uid"])
-        terminating = view.run is not None and view.run.ending
-        return json_response(api.ReleaseDocument(responses.pod_view_document(view)), status=202 if terminating else 200)
-
-    async def get_logs(self, request: Request, parameters: ParameterValues) -> ASGIApp:
-        query = api.LogQuery(**{name: value for name, value in parameters.items() if name != "uid"})
-        self._check_streams(TEXT, self.limits.logs, "log streams")
-        try:
-            log = await self.service.logs(str(parameters["uid"]), query)
-        except LookupError as error:
-            raise ProblemError(404, str(error.args[0]) if error.args else "There is no such log.") from error
-        if request.method == "HEAD":
-            await close_log(log)
-            return Response(media_type=TEXT, headers=HEADERS)
-        # A log that does not follow must not look complete when it is cut off.
-        stopping = self.stopping if query.follow else None
-        return self._counted(log_response(log, stopping=stopping))
-
-    async def get_runtime(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(self.service.runtime())
+        return json_response(api.ReleaseDocument(responses.pod_view_document(view)))
 
     async def create_sign_in_link(self, _request: Request, _parameters: ParameterValues) -> Response:
         if not self.sessions.base_url:
@@ -236,10 +213,21 @@ class _Api:
     async def listen_to_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
         if request.method == "HEAD":
             return Response(media_type=EVENT_STREAM, headers=HEADERS)
-        self._check_streams(EVENT_STREAM, self.limits.streams, "event streams")
-        return self._counted(
-            EventStream(events=self.service.events, heartbeat=self.limits.heartbeat_seconds, stopping=self.stopping)
+        limit = self.limits.streams
+        if len(self.streams) >= limit:
+            raise ProblemError(429, f"Too many event streams: the limit is {limit}.", headers=RETRY_LATER)
+        stream = EventStream(
+            events=self.service.events, heartbeat=self.limits.heartbeat_seconds, stopping=self.stopping
         )
+
+        async def response(scope: Scope, receive: Receive, send: Send) -> None:
+            self.streams.add(receive)
+            try:
+                await stream(scope, receive, send)
+            finally:
+                self.streams.remove(receive)
+
+        return response
 
     async def is_alive(self, _request: Request, _parameters: ParameterValues) -> Response:
         return Response("ok\n", media_type=TEXT, headers=HEADERS)
@@ -270,20 +258,6 @@ class _Api:
             raise ProblemError(
                 504, f"No result after {seconds}. It may still take effect; get the pod later."
             ) from None
-
-    def _check_streams(self, media_type: str, limit: int, what: str) -> None:
-        if self.streams[media_type] >= limit:
-            raise ProblemError(429, f"Too many {what}: the limit is {limit}.", headers=RETRY_LATER)
-
-    def _counted(self, stream: ByteStream | EventStream) -> ASGIApp:
-        async def response(scope: Scope, receive: Receive, send: Send) -> None:
-            self.streams[stream.media_type] += 1
-            try:
-                await stream(scope, receive, send)
-            finally:
-                self.streams[stream.media_type] -= 1
-
-        return response
 
 
 def _no_pod(uid: object) -> ProblemError:

@@ -6,7 +6,7 @@ when the agent is idle. On a full disk, a new pod for whose record there is no s
 written as a whole checkpoint: that of fewer pods is smaller than the journal.
 
 The checkpoint and its journal have a size limit for new pods, and a higher one for everything else: pods must be able
-to terminate and finish, and be released, when there is no space for more.
+to be released when there is no space for more.
 """
 
 import errno
@@ -99,7 +99,6 @@ class Checkpointer:
         removed_waiting, waiting, overtaken = _changed_waiting(saved, state)
         before = self._waiting
         self._waiting = _encode_new(before, state.waiting.pods) if state.waiting is not saved.waiting else before
-        removed_finished, finished = _changed(saved.finished, state.finished)
         change = JournalChange(
             residue=residue(ledger, providers=state.host.providers),
             plugins=None if state.plugins == saved.plugins else sorted(state.plugins),
@@ -108,8 +107,6 @@ class Checkpointer:
             removed_waiting=removed_waiting,
             waiting=[self._waiting_document(uid, state) for uid in waiting],
             overtaken=overtaken,
-            removed_finished=removed_finished,
-            finished=[state.finished[uid].finished_document for uid in finished],
         )
         try:
             self._store.append(change, limit=self._limit)
@@ -135,7 +132,6 @@ class Checkpointer:
             plugins=sorted(state.plugins),
             pods=[encoded for _, encoded in self._admitted.values()],
             waiting=[self._waiting_document(uid, state) for uid in state.waiting.pods],
-            finished=[record.finished_document for record in state.finished.values()],
         )
         try:
             self._store.save(checkpoint, limit=self._limit)
@@ -216,12 +212,7 @@ def _encode_new(before: _Encoded, pods: Mapping[str, PodRecord], ledger: Ledger 
         if known is not None and known[0] is identity:
             encoded[uid] = known
             continue
-        common: dict[str, Any] = {
-            "since": record.since,
-            "source": record.source,
-            "manifest": record.pod.manifest.text if record.pod.manifest else None,
-            "termination": record.termination,
-        }
+        common: dict[str, Any] = {"since": record.since, "source": record.source}
         document: HeldPodDocument | WaitingPodDocument
         if ledger is not None:
             document = HeldPodDocument(entry=pod_entry(ledger, uid), grants=record.grants, **common)

@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from structlog.typing import FilteringBoundLogger
 
@@ -18,7 +17,6 @@ from alignup import __version__
 from alignup.agent import app, sd_notify
 from alignup.agent.app import Dependencies
 from alignup.agent.checkpointer import Checkpointer
-from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.events import EventDispatcher
 from alignup.agent.garbage import GarbageCollection
 from alignup.agent.manifests.directory import ManifestDir
@@ -29,15 +27,13 @@ from alignup.agent.queue import AdmissionQueue
 from alignup.agent.queue_probe import QueueProbe
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
 from alignup.agent.sd_notify import Notifier
-from alignup.agent.service import AgentService, accept_runnable, read_json_pod, read_pod
+from alignup.agent.service import AgentService, read_json_pod, read_pod
 from alignup.agent.state import Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
-from alignup.align.workload import validation
 from alignup.documents.api import BusyError, NotReadyError
 from alignup.documents.machines import machine_to_document
-from alignup.kubernetes.manifests.workloads import Accept
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.history import History
 from alignup.store.lock import lock
@@ -49,10 +45,6 @@ from alignup.web.event_bus import EventBus
 from alignup.web.log_queue import LogQueue
 from alignup.web.sessions import Sessions
 from alignup.web.tls import ServerCertificate
-
-if TYPE_CHECKING:
-    from alignup.agent.pods.runner import PodRunner
-    from alignup.agent.pods.wiring import PodRuntimeOptions
 
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
@@ -76,7 +68,6 @@ class DaemonOptions:
     plugins: Path | None = None  #: directory of device plugins; ``None``: in the root directory
     pod_resources_socket: Path | None = None  #: ``None``: in the root directory
     imported: Callable[[], ImportedState] | None = None  #: a kubelet's state, for an empty root directory
-    containers: "PodRuntimeOptions | None" = None  #: ``None``: run no containers
     notes: tuple[str, ...] = ()  #: to log first
     clock: Clock = field(default_factory=lambda: Clock(now=time.time, monotonic=time.perf_counter))
 
@@ -124,20 +115,13 @@ async def _main(
         allocator = await stack.enter_async_context(
             serve_plugins(queue, directory=directory, pod_resources=pod_resources, metrics=events.metrics, log=log)
         )
-        runner = await stack.enter_async_context(_run_pods(options, queue, events, allocator))
-        watcher, containers = None, options.containers
-        accept = validation.accept if containers is None else accept_runnable(containers.allowed)
+        watcher = None
         if options.manifests is not None and not recovered.problems:
-            manifests = ManifestDir(options.manifests, accept=accept, keep=containers is not None)
-            watcher = ManifestWatcher(manifests, queue, log, terminates=runner is not None)
+            watcher = ManifestWatcher(ManifestDir(options.manifests), queue, log)
         probe = QueueProbe(queue)
-        service = AgentService(queue, probe, allocator, events.history, events.event_bus, runner, watcher)
+        service = AgentService(queue, probe, allocator, events.history, events.event_bus, watcher)
         events.metrics.show_dropped_log_lines(lambda: log_queue.dropped)
-        if runner is not None:
-            events.metrics.show_containers(
-                lambda: [(one.pod, one.run) for one in service.pod_views() if one.run is not None]
-            )
-        address = await stack.enter_async_context(_serve_api(options, service, events.metrics, accept))
+        address = await stack.enter_async_context(_serve_api(options, service, events.metrics))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
         await stack.enter_async_context(background_tasks(watcher, queue, probe, notifier))
         pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
@@ -182,32 +166,6 @@ def _start_queue(
     return queues[0], events
 
 
-@asynccontextmanager
-async def _run_pods(
-    options: DaemonOptions, queue: AdmissionQueue, events: EventDispatcher, allocator: DeviceAllocator
-) -> "AsyncIterator[PodRunner | None]":
-    """Run the containers of the admitted pods; a read-only agent leaves them as they are."""
-    if options.containers is None or queue.read_only:
-        if options.containers is not None:
-            what = "the agent is read-only, so containers are neither started nor stopped"
-            events.log.warning("runtime", detail=what)
-        yield None
-        return
-    from alignup.agent.pods.wiring import run_pods  # noqa: PLC0415 - CRI is slow to import
-
-    async with run_pods(
-        options.containers,
-        queue,
-        root=options.root,
-        pre_start=allocator.pre_start,
-        clock=options.clock,
-        emit=lambda event: events([event]),
-        log=events.log,
-    ) as runner:
-        events.listener = runner.wake_up
-        yield runner
-
-
 def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -219,15 +177,13 @@ def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
 
 
 @asynccontextmanager
-async def _serve_api(
-    options: DaemonOptions, service: AgentService, metrics: Metrics, accept: Accept
-) -> AsyncIterator[Address]:
+async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[Address]:
     """Yield the address, with the port that the system chose for port 0."""
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     dependencies = Dependencies(
         service=service,
-        read_pod=partial(read_pod, accept=accept, keep=options.containers is not None),
-        read_json_pod=partial(read_json_pod, accept=accept, keep=options.containers is not None),
+        read_pod=read_pod,
+        read_json_pod=read_json_pod,
         machine_document=machine_to_document,
         metrics=metrics,
         version=__version__,

@@ -4,7 +4,7 @@ A failure here never affects an admission: a history that cannot be written is o
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,11 +33,9 @@ class EventDispatcher:
     history: History
     metrics: Metrics
     event_bus: EventBus
-    listener: Callable[[], None] = lambda: None  #: called, from any thread, after every batch of events
     _history_problem: str = ""  #: the last one logged
 
     def __call__(self, events: Sequence[AgentEvent]) -> None:
-        self.listener()
         documents, decisions = [], []
         for event in events:
             log_event(self.log, event)

@@ -9,7 +9,7 @@ from alignup.agent.recovery import recover
 from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
-from alignup.documents.run_status import PodGrants
+from alignup.documents.checkpoints import PodGrants
 from alignup.kubernetes.kubelet_files import ledger as states
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse

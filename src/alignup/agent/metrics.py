@@ -22,13 +22,11 @@ from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.workload import Pod
-from alignup.documents.run_status import PodRunStatus
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DURATION = "kubelet_topology_manager_admission_duration_ms"
 BUCKETS = tuple(0.05 * 2**step for step in range(15))  #: milliseconds; the kubelet's
 DROPPED_LINES = "alignup_log_lines_dropped_total"
-RESTARTS = "alignup_container_restarts_total"
 UNPLACED = "none"  #: the ``node`` label of devices without NUMA affinity
 
 REGISTRATIONS = "kubelet_device_plugin_registration_total"
@@ -79,9 +77,6 @@ class Metrics:
             return
         self._counters.add(decision_metrics.decision_counts(decision, pod=pod, host=self._host()))
         self._durations.observe(int(seconds * 1000))
-
-    def show_containers(self, runs: Callable[[], Iterable[tuple[Pod, PodRunStatus]]]) -> None:
-        self.registry.register(_CallbackCollector(lambda: _container_families(runs())))
 
     def show_dropped_log_lines(self, count: Callable[[], int]) -> None:
         def families() -> Iterator[Metric]:
@@ -235,21 +230,6 @@ def _devices(ledger: DeviceLedger) -> Metric:
         for (node, state), count in sorted(found.items()):
             family.add_metric([node, resource, state], count)
     return family
-
-
-def _container_families(runs: Iterable[tuple[Pod, PodRunStatus]]) -> Iterator[Metric]:
-    restarts = Metric(RESTARTS, "Container restarts.", "counter")
-    found = Counter({"waiting": 0, "running": 0, "ended": 0})
-    for pod, run in runs:
-        for one in run.containers:
-            found[one.state] += 1
-            labels = {"namespace": pod.namespace, "pod": pod.name, "container": one.name}
-            restarts.add_sample(RESTARTS, labels, one.restarts)
-    states = GaugeMetricFamily("alignup_containers", "Containers, by state.", labels=["state"])
-    for state, count in found.items():
-        states.add_metric([state], count)
-    yield states
-    yield restarts
 
 
 def _lines(registry: CollectorRegistry) -> Iterator[str]:

@@ -1,8 +1,7 @@
-"""What the agent keeps about a pod that is admitted, waiting or finished."""
+"""The records of the agent about pods that are admitted or waiting."""
 
 from collections.abc import Mapping
 from dataclasses import field
-from functools import cached_property
 from typing import Any, Self
 
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -12,18 +11,12 @@ from alignup.align.errors import PodError, Problem
 from alignup.align.layered_map import LayeredMap, with_item, without_item
 from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
-from alignup.documents import codec
-from alignup.documents.checkpoints import FinishedPodDocument, TerminationRequest
-from alignup.documents.decisions import decision_document
-from alignup.documents.pods import pod_document
-from alignup.documents.run_status import PodGrants, PodRunStatus
-from alignup.kubernetes.podspec import manifest_of
+from alignup.documents.checkpoints import PodGrants
 
 Document = Mapping[str, Any]  #: JSON values
 
 MAX_UID = 1_024  #: characters; the HTTP API accepts no longer one
 MAX_METADATA = 256 << 10  #: characters of all labels and annotations; the API server has this limit for annotations
-MAX_MANIFEST = 1 << 20  #: characters
 MAX_GRANT_BYTES = 256 << 10  #: of everything that device plugins return for one pod
 
 API_SOURCE = "api"  #: the source of pods that come from no manifest file
@@ -37,8 +30,6 @@ class PodRecord:
     source: str  #: ``api``, or the path of the manifest file
     decision: Decision  #: the latest, without its ledgers, which would stay in memory
     grants: PodGrants = field(default_factory=dict)
-    termination: TerminationRequest | None = None  #: ``None``: the pod is not terminating
-    run: PodRunStatus | None = None  #: the final status of a finished pod
 
     def with_decision(self, decision: Decision) -> Self:
         return type(self)(  # replace() takes three times as long, which shows when many pods wait
@@ -47,24 +38,6 @@ class PodRecord:
             source=self.source,
             decision=decision.without_ledgers(),
             grants=self.grants,
-            termination=self.termination,
-            run=self.run,
-        )
-
-    @cached_property
-    def finished_document(self) -> bytes:
-        """The record of a finished pod in the checkpoint."""
-        assert self.run is not None, "the pod has not finished"  # noqa: S101
-        return codec.encode(
-            FinishedPodDocument(
-                pod=pod_document(self.pod),
-                run=self.run,
-                decision=decision_document(self.decision),
-                since=self.since,
-                source=self.source,
-                manifest=self.pod.manifest.text if self.pod.manifest else None,
-                termination=self.termination,
-            )
         )
 
 
@@ -100,8 +73,6 @@ def check_pod(pod: Pod) -> None:
     if size > MAX_METADATA:
         what = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
         raise PodError([Problem("metadata.annotations", what)])
-    if pod.manifest is not None and len(pod.manifest.text) > MAX_MANIFEST:
-        raise PodError([Problem("", f"a manifest must have at most {MAX_MANIFEST} characters as JSON")])
 
 
 def check_uid(uid: str) -> None:
@@ -114,11 +85,9 @@ def check_uid(uid: str) -> None:
 
 
 def same_workload(pod: Pod, known: Pod) -> bool:
-    """Whether *pod* requests the same resources as *known*, and runs the same if the agent runs it."""
-    manifest, known_manifest = manifest_of(pod), manifest_of(known)
-    same_spec = manifest is None or (known_manifest is not None and manifest.same_spec(known_manifest))
+    """Return whether *pod* requests the same resources as *known*."""
     requests, known_requests = (
-        (one.init, one.containers, one.resources, one.overhead, *map(one.annotations.get, _POLICY_ANNOTATIONS))
-        for one in (pod, known)
+        (each.init, each.containers, each.resources, each.overhead, *map(each.annotations.get, _POLICY_ANNOTATIONS))
+        for each in (pod, known)
     )
-    return same_spec and requests == known_requests
+    return requests == known_requests

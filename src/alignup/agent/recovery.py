@@ -29,24 +29,14 @@ from alignup.align.errors import (
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.documents import codec
-from alignup.documents.checkpoints import (
-    CheckpointDocument,
-    FinishedPodDocument,
-    HeldPodDocument,
-    WaitingPodDocument,
-)
-from alignup.documents.decisions import from_document
+from alignup.documents.checkpoints import CheckpointDocument, HeldPodDocument, PodGrants, WaitingPodDocument
 from alignup.documents.ledgers.restore import restore_ledger
 from alignup.documents.pods import read_pod
-from alignup.documents.run_status import PodGrants
-from alignup.kubernetes.podspec import PodManifest
 from alignup.store.checkpoint import CheckpointStore
 from alignup.store.checkpoint_format import LoadedCheckpoint
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
 
 _ADVICE = "restore the machine or the configuration, or start with --recover drop-misfits to release only these pods"
-_MAX_NOTES = 10  # about finished pods
 _DAMAGE = "start the alignup version that wrote it, or start with --recover previous to fall back to the previous one"
 
 
@@ -123,9 +113,7 @@ def _recover_from(
     plugins = frozenset(document.plugins)  # their devices are unknown until they reconnect
     unplugged = _with_ledger(host, device_state.without_resources(host.ledger, plugins))
     found = _rebuild(document, replace(empty, host=unplugged, plugins=plugins), options=options, now=now)
-    finished, lost = _finished(document.finished)
-    notes = (*loaded.notes, *changes, *found.notes, *lost)
-    return replace(found, state=replace(found.state, finished=finished), notes=notes)
+    return replace(found, notes=(*loaded.notes, *changes, *found.notes))
 
 
 def _rebuild(
@@ -172,11 +160,11 @@ def _restore(
     admitted = {}
     for one, (uid, entry) in zip(documents, ledger.pods.items(), strict=True):
         since = now if one.since is None else one.since
-        record = _record(_with_manifest(entry.pod, one.manifest), host, since=since, source=one.source or API_SOURCE)
-        admitted[uid] = replace(record, grants=one.grants, termination=one.termination)
+        record = _record(entry.pod, host, since=since, source=one.source or API_SOURCE)
+        admitted[uid] = replace(record, grants=one.grants)
     pods, overtakes, dropped = {}, {}, list[str]()
     for each in waiting:
-        pod = _with_manifest(read_pod(each.pod), each.manifest)
+        pod = read_pod(each.pod)
         if pod.uid in admitted or pod.uid in pods:
             raise ParseError(f"two pods have the uid {pod.uid}")
         try:
@@ -198,32 +186,6 @@ def _waiting_decision(record: PodRecord, host: Host) -> Decision:
     if missing := tuple(device_state.unknown_resources(host, record.pod)):
         return pending_admission.rejected_for_missing_devices(record.decision, missing)
     return pending_admission.waiting_since_restart(record.decision)
-
-
-def _finished(documents: Iterable[object]) -> tuple[dict[str, PodRecord], list[str]]:
-    """Return the finished pods, and why some cannot be read; nothing depends on them."""
-    found, lost = {}, []
-    for document in documents:
-        try:
-            one = codec.convert(document, FinishedPodDocument)
-            pod = _with_manifest(read_pod(one.pod), one.manifest)
-            found[pod.uid] = PodRecord(
-                pod=pod,
-                since=one.since,
-                source=one.source,
-                decision=from_document(one.decision),
-                termination=one.termination,
-                run=one.run,
-            )
-        except (AlignError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            lost.append(f"a finished pod is forgotten because it cannot be read: {error}")
-    if len(lost) > _MAX_NOTES:
-        lost[_MAX_NOTES:] = [f"{len(lost) - _MAX_NOTES} more finished pods are forgotten"]
-    return found, lost
-
-
-def _with_manifest(pod: Pod, manifest: str | None) -> Pod:
-    return replace(pod, manifest=PodManifest(manifest)) if manifest else pod
 
 
 def _imported(empty: AgentState, found: ImportedState, *, now: float) -> RecoveryResult:

@@ -13,7 +13,6 @@ from alignup.web.streaming import EVENT_STREAM
 
 _MAX_INTEGER = (1 << 63) - 1  #: the largest integer in SQLite
 _MAX_LENGTH = 1024  #: characters of a text parameter
-_MAX_GRACE = (1 << 31) - 1  #: seconds
 _TOKEN = "token"  # noqa: S105 - the name of the security scheme
 _BAD_REQUEST = "A parameter is unknown, repeated or invalid, or the document cannot be parsed."
 _UNAUTHORIZED = "The token is missing or wrong."
@@ -115,7 +114,7 @@ OPERATIONS = (
     Operation(
         id="listPods",
         path="/v1/pods",
-        summary="List all pods: admitted pods in admission order, then waiting pods, then finished pods.",
+        summary="List all pods: admitted pods in admission order, then waiting pods.",
         description=(
             "Long lists have pages, as in the Kubernetes API: pass `metadata.continue` of a page as `continue` to get "
             "the next one. All pages show the pods at the time of the first one. A page may have fewer pods than "
@@ -163,46 +162,9 @@ OPERATIONS = (
         method="DELETE",
         path="/v1/pods/{uid}",
         summary="Release the resources of a pod, or remove it from the wait queue.",
-        description=(
-            "If the agent runs the pod, its containers are stopped first, and killed after `grace` seconds or the "
-            "pod's own grace period. The pod keeps its resources until then: poll it until it is not found."
-        ),
-        parameters=(_UID, _integer("grace", "Termination grace period in seconds.", minimum=0, maximum=_MAX_GRACE)),
-        responses={
-            200: SuccessResponse("The pod is released.", api.ReleaseDocument),
-            202: SuccessResponse(
-                "The pod is terminating, and is released when its containers end.", api.ReleaseDocument
-            ),
-        },
+        parameters=(_UID,),
+        responses={200: SuccessResponse("The pod is released.", api.ReleaseDocument)},
         problems={**_NO_POD, **_UNREADY},
-    ),
-    Operation(
-        id="getLogs",
-        path="/v1/pods/{uid}/logs",
-        summary="Stream the log of a container.",
-        description="With `follow` the response continues until the container ends.",
-        parameters=(
-            _UID,
-            Parameter(
-                name="container", summary="Container name (default: the only one, or the first non-init container)."
-            ),
-            _flag("previous", "Show the log before the last restart."),
-            _integer("tail", "Show only the last lines.", minimum=0, maximum=_MAX_INTEGER),
-            _flag("follow", "Continue until the container ends."),
-            _flag("timestamps", "Prefix each line with its time."),
-        ),
-        responses={200: SuccessResponse("The log.", media_type=TEXT)},
-        problems={
-            404: "There is no such pod, container or log; `detail` says which.",
-            429: "Too many log streams.",
-            503: "Logs cannot be read now; the detail gives the reason.",
-        },
-    ),
-    Operation(
-        id="getRuntime",
-        path="/v1/runtime",
-        summary="Get the container runtime and its orphan sandboxes.",
-        responses={200: SuccessResponse("The runtime.", api.RuntimeStatus)},
     ),
     Operation(
         id="createSignInLink",
@@ -252,8 +214,8 @@ OPERATIONS = (
         path="/v1/events",
         summary="Stream events from now on, as server-sent events.",
         description=(
-            "Each event has an ID that increases by one, a name (admitted, rejected, waiting, released, …; of "
-            "containers started, ended, …) and an object `{id, time, kind, detail}`. More kinds may be added. "
+            "Each event has an ID that increases by one, a name (admitted, rejected, waiting, released, …) and an "
+            "object `{id, time, kind, detail}`. More kinds may be added. "
             "A client that reads too slowly gets an event `missed` with the number of dropped events. "
             "A comment every few seconds keeps the connection alive. Events are not stored and `Last-Event-ID` is "
             "ignored: list the pods again after a reconnect."

@@ -1,11 +1,10 @@
 """The agent as the HTTP API uses it; implements ``agent.app.AgentBackend``."""
 
 import asyncio
-import re
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeVar, overload
+from dataclasses import dataclass, field
+from typing import TypeVar, overload
 
 from alignup.agent.devices import device_state
 from alignup.agent.devices.allocator import DeviceAllocator
@@ -14,35 +13,16 @@ from alignup.agent.queue import AdmissionQueue
 from alignup.agent.queue_probe import QueueProbe
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
-from alignup.align.bits import quote
-from alignup.align.errors import PodError, Problem, StateError
+from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
-from alignup.documents.api import (
-    AdmissionResult,
-    BusyError,
-    DecisionQuery,
-    LogQuery,
-    NotReadyError,
-    PodView,
-    RuntimeStatus,
-    StoredDecision,
-)
+from alignup.documents.api import AdmissionResult, BusyError, DecisionQuery, NotReadyError, PodView, StoredDecision
 from alignup.kubernetes.manifests import pod_json
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.pod import read_pod_text
-from alignup.kubernetes.manifests.workloads import Accept
-from alignup.kubernetes.podspec import manifest_of
-from alignup.kubernetes.podspec.types import Permission
 from alignup.store.history import History
 from alignup.web.event_bus import EventBus, Subscription
 
-if TYPE_CHECKING:
-    from alignup.agent.pods.runner import PodRunner
-
-SELF_RUN_ANNOTATION = "run.alignup.dev/itself"  #: marks pods that the client runs itself
-
-_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,62}", re.ASCII)
 _FLUSH_SECONDS = 5.0
 _MAX_REJECTED = 64  #: pods that are kept
 
@@ -56,7 +36,6 @@ class AgentService:
     allocator: DeviceAllocator
     history: History
     event_bus: EventBus
-    runner: "PodRunner | None" = None  #: ``None``: the agent runs no containers
     watcher: ManifestWatcher | None = None  #: ``None``: no manifest directory
     #: the last pods that the API rejected, by uid: pages decide on them again
     rejected_pods: dict[str, Pod] = field(default_factory=dict)
@@ -72,11 +51,10 @@ class AgentService:
         return () if self.watcher is None else self.watcher.notes
 
     def pod_views(self) -> Sequence[PodView]:
-        return _PodViews(self.queue.state, self._with_run)
+        return _PodViews(self.queue.state)
 
     def pod_view(self, uid: str) -> PodView | None:
-        view = self.queue.state.pod_view(uid)
-        return None if view is None else self._with_run(view)
+        return self.queue.state.pod_view(uid)
 
     async def admit(self, pod: Pod, *, dry_run: bool = False) -> AdmissionResult:
         if dry_run:
@@ -84,9 +62,7 @@ class AgentService:
         result = await self.allocator.admit(pod)
         if result.pod_view is None:
             self._remember(pod)
-        if self.runner is None or result.pod_view is None:
-            return result
-        return replace(result, pod_view=self._with_run(result.pod_view))
+        return result
 
     def pod(self, uid: str) -> Pod | None:
         view = self.queue.state.pod_view(uid)
@@ -95,13 +71,8 @@ class AgentService:
     def plugins(self) -> dict[str, bool]:
         return {name: self.allocator.serves(name) for name in sorted(self.queue.state.plugins)}
 
-    async def release(self, uid: str, *, grace: int | None = None) -> PodView | None:
-        record = self.queue.state.admitted.get(uid)
-        if self.runner is None or (record is not None and is_self_run(record.pod)):
-            return await self.queue.run(Transaction.release, uid)
-        view = await self.queue.run(Transaction.terminate, uid, grace=grace)
-        self.runner.wake_up()
-        return None if view is None else self._with_run(view)
+    async def release(self, uid: str) -> PodView | None:
+        return await self.queue.run(Transaction.release, uid)
 
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
         return await self._read_history(
@@ -111,17 +82,6 @@ class AgentService:
     async def decision(self, id_: int) -> StoredDecision | None:
         return await self._read_history(lambda: self.history.get(id_))
 
-    async def logs(self, uid: str, query: LogQuery) -> AsyncIterator[bytes]:
-        if self.runner is None:
-            raise LookupError("the agent runs no containers, so there are no logs; start it with --runtime cri")
-        view = self.pod_view(uid)
-        if view is None or view.run is None:
-            raise LookupError(f"the agent does not run pod {uid}")
-        return await self.runner.logs(view.pod, view.run, query)
-
-    def runtime(self) -> RuntimeStatus:
-        return RuntimeStatus() if self.runner is None else self.runner.status()
-
     def events(self) -> AbstractAsyncContextManager[Subscription]:
         return self.event_bus.subscribe()
 
@@ -130,13 +90,6 @@ class AgentService:
         self.rejected_pods[pod.uid] = pod
         while len(self.rejected_pods) > _MAX_REJECTED:
             del self.rejected_pods[next(iter(self.rejected_pods))]
-
-    def _with_run(self, view: PodView) -> PodView:
-        """Add the status of the containers, if the agent runs the pod."""
-        record = self.queue.state.admitted.get(view.pod.uid)
-        if self.runner is None or record is None or is_self_run(record.pod):
-            return view
-        return replace(view, run=self.runner.run_status(record))
 
     async def flush_events(self) -> None:
         """Wait until all earlier events are in the history and on the streams, unless that takes long."""
@@ -154,9 +107,8 @@ class AgentService:
 class _PodViews(Sequence[PodView]):
     """The pods of *state*; views are created when they are read."""
 
-    def __init__(self, state: AgentState, with_run: Callable[[PodView], PodView]) -> None:
+    def __init__(self, state: AgentState) -> None:
         self._state = state
-        self._with_run = with_run
 
     def __len__(self) -> int:
         return self._state.pod_count
@@ -169,47 +121,22 @@ class _PodViews(Sequence[PodView]):
         if isinstance(index, int):
             return self[range(len(self))[index] :][0]
         start, stop, step = index.indices(len(self))
-        return [self._with_run(view) for view in self._state.pod_views(start, max(start, stop))[::step]]
+        return self._state.pod_views(start, max(start, stop))[::step]
 
     def __iter__(self) -> Iterator[PodView]:
-        return map(self._with_run, self._state.pod_views())
+        return iter(self._state.pod_views())
 
 
-def read_pod(content: bytes, *, accept: Accept = validation.accept, keep: bool = False) -> Pod:
-    """Read the pod of a request, with the API server's defaults; a pod without a uid gets one derived from its name.
-
-    With *keep*, the pod carries its manifest, so that the agent can run it.
-    """
-    pod = accept(read_pod_text(content, keep=keep))
+def read_pod(content: bytes) -> Pod:
+    """Read the pod of a request, with the API server's defaults; a pod without a uid gets one derived from its name."""
+    pod = validation.accept(read_pod_text(content))
     return pod if pod.uid else manifests.with_derived_uid(pod)
 
 
-def read_json_pod(content: bytes, *, accept: Accept = validation.accept, keep: bool = False) -> Pod | None:
+def read_json_pod(content: bytes) -> Pod | None:
     """Like :func:`read_pod`, for usual pods in JSON, quickly; ``None``: :func:`read_pod` must read it."""
-    found = pod_json.read_json_pod(content, keep=keep)
-    if found is None:
+    decoded = pod_json.read_json_pod(content)
+    if decoded is None:
         return None
-    pod = accept(found)
+    pod = validation.accept(decoded)
     return pod if pod.uid else manifests.with_derived_uid(pod)
-
-
-def is_self_run(pod: Pod) -> bool:
-    """Whether the client runs the pod itself, as ``alignup run`` does, and needs only its resources."""
-    return pod.annotations.get(SELF_RUN_ANNOTATION) == "true"
-
-
-def accept_runnable(allowed: frozenset[Permission]) -> Accept:
-    """Return a function that accepts pods which the agent can run with the *allowed* permissions."""
-
-    def accept(pod: Pod) -> Pod:
-        accepted = validation.accept(pod)
-        if is_self_run(accepted):
-            return replace(accepted, manifest=None)
-        if accepted.uid and not _UID.fullmatch(accepted.uid):
-            what = "must consist of letters, digits, dashes and dots: directories and cgroups are named after it"
-            raise PodError([Problem("metadata.uid", f"{what}, not {quote(accepted.uid)}")])
-        if manifest := manifest_of(accepted):
-            manifest.parsed.check(allowed)
-        return accepted
-
-    return accept

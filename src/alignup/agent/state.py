@@ -26,11 +26,6 @@ class EventKind(StrEnum):
     ANNOUNCED = "announced"  #: a device plugin listed its devices
     STOPPED = "stopped"  #: a device plugin disconnected
     GONE = "gone"  #: a device plugin did not reconnect in time
-    TERMINATING = "ending"
-    FINISHED = "finished"
-    STARTED = "started"  #: a container
-    ENDED = "ended"  #: a container
-    TROUBLE = "trouble"  #: an operation on a pod failed and is retried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +60,6 @@ class AgentState:
     #: by uid; they hold resources in the ledger and are not checkpointed. Pods from manifests are also ``waiting``.
     pending: Mapping[str, PendingAdmission] = field(default_factory=dict)
     backing_off: frozenset[str] = frozenset()  #: uids of waiting pods that a plugin rejected recently
-    finished: Mapping[str, PodRecord] = field(default_factory=dict)  #: by uid, in completion order
-    max_finished: int = 1_000  #: finished pods from the API; older ones are removed
-    max_finished_bytes: int = 8 << 20  #: of all of them in the checkpoint
 
     def with_changes(  # noqa: PLR0913
         self,
@@ -78,7 +70,6 @@ class AgentState:
         waiting: WaitQueue,
         pending: Mapping[str, PendingAdmission],
         backing_off: frozenset[str],
-        finished: Mapping[str, PodRecord],
     ) -> "AgentState":
         """Return the state with what transactions change; ``replace`` takes three times as long."""
         return AgentState(
@@ -91,9 +82,6 @@ class AgentState:
             plugins=self.plugins,
             pending=pending,
             backing_off=backing_off,
-            finished=finished,
-            max_finished=self.max_finished,
-            max_finished_bytes=self.max_finished_bytes,
         )
 
     def saved(self) -> "AgentState":
@@ -104,7 +92,6 @@ class AgentState:
             waiting=self.waiting,
             pending=self.pending,
             backing_off=self.backing_off,
-            finished=self.finished,
         )
 
     def settled_host(self) -> Host:
@@ -121,43 +108,29 @@ class AgentState:
         empty.ledger = self.idle_ledger
         return assume_no_preferences(empty, pod, empty.decide(pod), {}).admitted
 
-    def newest_finished(self, finished: Mapping[str, PodRecord]) -> dict[str, PodRecord]:
-        """Return *finished* without the oldest pods from the API, if they are too many or too large."""
-        count = size = 0
-        kept = {}
-        for uid, record in reversed(tuple(finished.items())):
-            if record.source == API_SOURCE:
-                count, size = count + 1, size + len(record.finished_document)
-            if record.source != API_SOURCE or (count <= self.max_finished and size <= self.max_finished_bytes):
-                kept[uid] = record
-        return dict(reversed(kept.items()))
-
     def pod_view(self, uid: str) -> PodView | None:
         if record := self.admitted.get(uid):
             return pod_view(record, AdmissionStatus.ADMITTED)
         if record := self.waiting.pods.get(uid):
             return pod_view(record, AdmissionStatus.WAITING, position=self.waiting.position(uid))
-        if record := self.finished.get(uid):
-            return pod_view(record, AdmissionStatus.FINISHED)
         return None
 
     @property
     def pod_count(self) -> int:
-        return len(self.admitted) + len(self.waiting.pods) + len(self.finished)
+        return len(self.admitted) + len(self.waiting.pods)
 
     def pod_views(self, start: int = 0, stop: int | None = None) -> tuple[PodView, ...]:
-        """Return all pods, or those from *start* to *stop*: admitted, then waiting, then finished ones."""
+        """Return all pods, or those from *start* to *stop*: admitted, then waiting ones."""
         waiting = enumerate(self.waiting.pods.values(), start=1)
         listed = chain(
             ((record, AdmissionStatus.ADMITTED, None) for record in self.admitted.values()),
             ((record, AdmissionStatus.WAITING, position) for position, record in waiting),
-            ((record, AdmissionStatus.FINISHED, None) for record in self.finished.values()),
         )
         selected = islice(listed, start, stop)
         return tuple(pod_view(record, status, position=position) for record, status, position in selected)
 
     def all_records(self) -> Iterator[PodRecord]:
-        return chain(self.admitted.values(), self.waiting.pods.values(), self.finished.values())
+        return chain(self.admitted.values(), self.waiting.pods.values())
 
 
 def event_about(
@@ -186,5 +159,4 @@ def pod_view(record: PodRecord, status: AdmissionStatus, *, position: int | None
         decision=record.decision,
         position=position,
         grants=record.grants,
-        run=record.run,
     )

@@ -20,8 +20,7 @@ from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.documents.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
-from alignup.documents.checkpoints import TerminationRequest
-from alignup.documents.run_status import PodGrants, PodRunStatus
+from alignup.documents.checkpoints import PodGrants
 
 _NONE: PreferenceAnswers = {}
 
@@ -35,7 +34,6 @@ class Transaction:
         self._waiting = state.waiting
         self._pending = dict(state.pending)
         self._backing_off = set(state.backing_off)
-        self._finished = state.finished
         self._admits_waiting = admits_waiting
         self._changed = False
         self.durable = False  #: whether a change must survive a crash
@@ -55,7 +53,6 @@ class Transaction:
             waiting=self._waiting,
             pending=self._pending,
             backing_off=frozenset(self._backing_off),
-            finished=self._finished,
         )
 
     def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
@@ -77,7 +74,7 @@ class Transaction:
         another pod has the same uid, ``BusyError`` if the wait queue is full.
         """
         uid = pod.uid
-        for pods in (self._finished, self._admitted.records, self._waiting.pods, self._pending):
+        for pods in (self._admitted.records, self._waiting.pods, self._pending):
             if uid in pods:
                 return self._admit_again(pod, pods[uid], source=source)
         decided = self.decide(pod, source=source)
@@ -147,8 +144,6 @@ class Transaction:
         if uid in self._admitted:
             self._host.release(uid)
             del self._admitted[uid]
-        elif uid in self._finished:
-            self._finished = {other: record for other, record in self._finished.items() if other != uid}
         else:
             self._waiting = self._waiting.without(uid)
             self._backing_off.discard(uid)
@@ -157,52 +152,6 @@ class Transaction:
         if retry:
             self.retry_waiting()
         return view
-
-    def terminate(self, uid: str, *, grace: float | None = None) -> PodView | None:
-        """Request the termination of a pod that the agent runs; the runner releases it when it has ended.
-
-        Of two requests the sooner counts. A waiting pod is released at once. ``None``: unknown uid.
-        """
-        record = self._finished.get(uid) or self._admitted.records.get(uid)
-        if record is None:
-            return self.release(uid)
-        request = TerminationRequest(self._clock.now(), grace)
-        if record.termination is None or request.is_sooner_than(record.termination):
-            record = replace(record, termination=request)
-            if uid in self._finished:
-                self._finished = {**self._finished, uid: record}
-            else:
-                self._admitted[uid] = record
-            self._changed = self.durable = True
-            self._emit(EventKind.TERMINATING, record)
-        return self.state().pod_view(uid)
-
-    def finish(self, uid: str, run: PodRunStatus) -> None:
-        """Release the resources of a pod that ran to completion, and keep its final status.
-
-        Of the finished pods, the oldest are removed. Pods from manifests stay: the manifest would run them again.
-        """
-        record = self._admitted.records.get(uid)
-        if record is None:
-            return
-        del self._admitted[uid]
-        self._host.release(uid)
-        self._finished = self._before.newest_finished({**self._finished, uid: replace(record, run=run)})
-        self._changed = self.durable = True
-        detail = ": ".join(filter(None, (run.phase, run.reason, run.message)))
-        self._emit(EventKind.FINISHED, record, detail=detail)
-        self.retry_waiting()
-
-    def container_started(self, uid: str, container: str) -> None:
-        """Release what earlier init containers held and no later container reuses."""
-        if uid not in self._admitted:
-            return
-        before = self._host.ledger
-        self._host.start_container(uid, container)
-        if self._host.ledger.by_provider() != before.by_provider():
-            self._admitted[uid] = replace(self._admitted[uid])
-            self._changed = self.durable = True
-            self.retry_waiting()
 
     def replace_pods(
         self, removed: Iterable[str], added: Iterable[tuple[Pod, str]]

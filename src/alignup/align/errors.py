@@ -176,32 +176,6 @@ class EnforceError(AlignError):
     """A decision cannot be enforced or inspected on this machine."""
 
 
-class CriError(EnforceError):
-    """A container runtime is unreachable or failed; the message names the call.
-
-    ``code`` is the gRPC status code (``NOT_FOUND``), ``details`` the runtime's message. ``image_missing``: the runtime
-    does not have the image, or no registry has.
-    """
-
-    def __init__(self, text: str, *, code: str, details: str = "", image_missing: bool = False) -> None:
-        super().__init__(text)
-        self.code, self.details, self.image_missing = code, details, image_missing
-
-    @property
-    def not_found(self) -> bool:
-        return self.code == "NOT_FOUND"
-
-    @property
-    def unavailable(self) -> bool:
-        """Whether the runtime is unreachable; it may have completed the call nevertheless."""
-        return self.code in {"UNAVAILABLE", "CANCELLED"}
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether the call timed out; the runtime may still complete it."""
-        return self.code == "DEADLINE_EXCEEDED"
-
-
 class ListenError(AlignError):
     """Cannot listen on a socket or address; the message has the reason and what to do."""
 

@@ -15,6 +15,7 @@ from alignup.cli.pod_status import describe_placements, full_name
 
 if TYPE_CHECKING:
     from alignup.align.workload import Pod
+    from alignup.kubernetes.manifests.workloads import Workload
 
 REJECTED = FAILED
 _POLL_INTERVAL = 0.2  #: seconds between checks of a waiting pod
@@ -41,13 +42,14 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
     """
     from alignup.cli import inputs  # noqa: PLC0415 - not needed for --help
 
-    workloads, skipped = inputs.read_workloads(files, keep=True)
+    workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes(skipped)
-    pods = [pod for work in inputs.select_workloads(workloads, None, files=files) for pod in work.pods()]
+    selected = inputs.select_workloads(workloads, None, files=files)
+    pods = [(workload, pod) for workload in selected for pod in workload.pods()]
     client = connect(agent)
     admissions = []
-    for pod in pods:
-        admissions.append(client.admit(pod_manifest(pod), dry_run=dry_run))
+    for workload, pod in pods:
+        admissions.append(client.admit(pod_manifest(workload, pod), dry_run=dry_run))
         if output == "text":
             _print_admission(admissions[-1])
     if wait:
@@ -60,16 +62,16 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
         raise click.exceptions.Exit(REJECTED)
 
 
-def pod_manifest(pod: "Pod") -> Document:
-    """The pod as a v1 Pod: its own manifest if it has one, else what admission depends on."""
-    from alignup.kubernetes.manifests.pod import pod_to_dict  # noqa: PLC0415 - not needed for --help
+def pod_manifest(workload: "Workload", pod: "Pod") -> Document:
+    """Return *pod*, a replica of *workload*, as a v1 Pod: the manifest with the pod's own name."""
+    from alignup.kubernetes.manifests.documents import to_json  # noqa: PLC0415 - not needed for --help
 
-    if not pod.manifest:
-        return pod_to_dict(pod)
-    manifest = json.loads(pod.manifest.text)
-    own = {name: value for name in ("name", "namespace", "uid") if (value := getattr(pod, name))}
-    metadata = {**manifest.get("metadata", {}), **own}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": manifest["spec"]}
+    given = workload.manifest.get("metadata") or {}
+    metadata = {name: value for name in ("labels", "annotations") if (value := given.get(name))}
+    metadata |= {name: value for name in ("name", "namespace", "uid") if (value := getattr(pod, name))}
+    pod_document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": workload.manifest.get("spec")}
+    document: Document = json.loads(to_json(pod_document))  # plain numbers
+    return document
 
 
 def _wait(client: AgentClient, admission: Document, end: float) -> Document:
@@ -94,8 +96,6 @@ def _print_admission(admission: Document) -> None:
     rejection = decision["rejection"]
     if rejection is None:
         terminal.print_line(f"{name} {verdict}: {describe_placements(decision['placements'])}")
-        run = (admission["pod"] or {}).get("run") or {"warnings": ()}
-        terminal.print_notes(f"{name}: {warning}" for warning in run["warnings"])
         return
     position = f" (position {admission['pod']['position']})" if admission["outcome"] == "waiting" else ""
     terminal.print_line(f"{name} {verdict}{position}: {rejection['reason']}: {rejection['message']}")

@@ -24,15 +24,9 @@ from alignup.cli.options import (
 
 if TYPE_CHECKING:
     from alignup.agent.daemon import DaemonOptions
-    from alignup.agent.pods.wiring import PodRuntimeOptions
     from alignup.agent.recovery import ImportedState
-    from alignup.cli.inputs import HostInput
     from alignup.web.address import Address, TcpAddress
 
-#: What manifests need permission for; see ``kube.podspec.types.Permission``.
-PERMISSIONS = ("host-path", "host-network", "host-pid", "host-ipc", "host-port", "privileged", "sysctl")
-
-_CONTAINERD = "unix:///run/containerd/containerd.sock"
 _IN_ROOT = "in the root directory"
 _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 
@@ -61,21 +55,6 @@ class AgentCommandOptions:
     patience: int = count_option(16, "How many later pods may overtake a waiting pod")
     waiting_room: int = count_option(1000, "How many pods may wait")
     history: int = count_option(10_000, "How many past decisions to keep", minimum=1)
-    runtime: str = choice_option(["none", "cri"], "Who enforces decisions: the clients (none), or this agent (cri)")
-    runtime_endpoint: str = option(
-        "SOCKET", "Socket of containerd, CRI-O, or another runtime with CRI v1", default=_CONTAINERD
-    )
-    allow: tuple[str, ...] = option(
-        "", "Permit manifests to use this, which is rejected otherwise", type=click.Choice(PERMISSIONS), multiple=True
-    )
-    network: str = choice_option(
-        ["auto", "cni", "host"],
-        "Network of the pods: their own (cni) or the host's",
-        "auto, cni if the runtime supports it",
-    )
-    cgroup_driver: str = choice_option(["auto", "cgroupfs", "systemd"], "cgroup driver", "auto, ask the runtime")
-    cgroup_root: str = option("NAME", "Parent cgroup of the pods; none leaves it to the runtime", default="alignup")
-    log_dir: Path | None = path_option("DIR", "Directory of the container logs", f"logs {_IN_ROOT}")
     recover: tuple[str, ...] = option(
         "",
         "previous: fall back to the latest earlier state. drop-misfits: release pods that no longer fit",
@@ -97,9 +76,6 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 
     Pods arrive over HTTP (alignup admit) or from a manifest directory. After a crash, every admitted pod keeps its
     resources. With --state and an empty root directory, the agent continues from a kubelet's state.
-
-    With --runtime cri it also runs the pods on their CPUs, memory and devices. They keep running while the agent is
-    stopped, and it finds them when it starts again.
 
     It runs until SIGTERM or Ctrl-C. The exit code is 1 when it cannot start, for example because another agent uses
     the root directory, and 2 when the input is invalid.
@@ -123,7 +99,6 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
     from alignup.agent import daemon, recovery, wait_queue  # noqa: PLC0415 - as above
     from alignup.cli import inputs  # noqa: PLC0415
-    from alignup.kubernetes.configuration import ignored_fields  # noqa: PLC0415
     from alignup.web import address  # noqa: PLC0415 - as above
 
     root = (options.root_dir or address.default_root(os.environ)).absolute()
@@ -138,11 +113,6 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     )
     web = _web_address(options)
     node = inputs.read_host(replace(host, state=None, pods=()))
-    containers = None
-    notes = node.notes
-    if options.runtime == "cri":
-        containers = _runtime_options(options, node, root)
-        notes += tuple(f"{node.configuration.source}: {note}" for note in ignored_fields(node.configuration))
     wait = options.on_misfit == "wait"
     return daemon.DaemonOptions(
         host=node.host,
@@ -165,8 +135,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         plugins=_absolute(options.device_plugin_dir),
         pod_resources_socket=_absolute(options.pod_resources_socket),
         imported=None if host.state is None else partial(_import_state, host, host.state),
-        containers=containers,
-        notes=notes,
+        notes=node.notes,
     )
 
 
@@ -203,32 +172,6 @@ def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
         what = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
         raise click.UsageError(f"--web-listen {address} {what}.")
     return address
-
-
-def _runtime_options(options: AgentCommandOptions, node: "HostInput", root: Path) -> "PodRuntimeOptions":
-    from alignup.agent.pods.wiring import PodRuntimeOptions  # noqa: PLC0415 - only with a runtime
-    from alignup.align.errors import EnforceError  # noqa: PLC0415
-    from alignup.cli import inputs  # noqa: PLC0415
-    from alignup.kubernetes.configuration import container_settings, pods_limits  # noqa: PLC0415
-    from alignup.kubernetes.podspec.types import Permission  # noqa: PLC0415
-    from alignup.run.cri.client import parse_endpoint  # noqa: PLC0415
-
-    try:
-        endpoint = parse_endpoint(options.runtime_endpoint)
-    except EnforceError as error:
-        raise click.UsageError(f"--runtime-endpoint: {error}") from error
-    with inputs.input_errors(f"in {node.configuration.source}", advice="Fix it there, or with --set."):
-        settings = container_settings(node.configuration)
-    return PodRuntimeOptions(
-        endpoint=endpoint,
-        log_root=(options.log_dir or root / "logs").absolute(),
-        allowed=frozenset(map(Permission, options.allow)),
-        network=options.network,
-        cgroup_driver=options.cgroup_driver,
-        cgroup_root=None if options.cgroup_root == "none" else options.cgroup_root,
-        settings=settings,
-        limits=pods_limits(node.configuration, node.host.machine),
-    )
 
 
 def _import_state(host: HostOptions, directory: Path) -> "ImportedState":

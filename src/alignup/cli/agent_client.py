@@ -75,11 +75,6 @@ class AgentClient:
         self._ca_file = ca_file
         self._authorization = f"Authorization: Bearer {token}\r\n" if token else ""
 
-    @property
-    def is_local(self) -> bool:
-        """Whether the agent certainly runs on this machine."""
-        return isinstance(self._address, UnixAddress) or self._address.is_loopback
-
     def ping(self) -> None:
         self._connect().close()
 
@@ -93,8 +88,8 @@ class AgentClient:
         status, document = self._request("GET", path, accept=404)
         return None if status == 404 else document
 
-    def delete(self, path: str, **query: str | int | None) -> Document:
-        return self._request("DELETE", _with_query(path, query))[1]
+    def delete(self, path: str) -> Document:
+        return self._request("DELETE", path)[1]
 
     def admit(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> Document:
         """Send in a pod. A rejection is a result like any other."""
@@ -125,10 +120,6 @@ class AgentClient:
                 return {"pods": pods, "notes": found.get("notes", [])}
         raise AgentError(f"the agent at {self.address} is too busy to list its pods", advice="Try again later.")
 
-    def runtime(self) -> Document:
-        """The state of its container runtime; an older agent has no such report."""
-        return self.find("/v1/runtime") or {"runtime": None, "strays": [], "problems": []}
-
     def exclusive_cpus(self) -> CpuSet:
         placements = [one for pod in self.pods() for one in pod["placements"]]
         return bits.union(bits.parse(one["given"].get("cpu", {}).get("cpu", "")) for one in placements)
@@ -146,11 +137,6 @@ class AgentClient:
             for line in body:
                 if line.startswith(b"data: "):
                     yield json.loads(line.removeprefix(b"data: "))
-
-    def stream(self, path: str, **query: str | int | None) -> Iterator[bytes]:
-        with self._open("GET", _with_query(path, query), endless=True) as (_, body, _length):
-            while chunk := body.read1(_MAX_LINE):
-                yield chunk
 
     def _request(self, method: str, target: str, *, body: object = None, accept: int = 0) -> tuple[int, Document]:
         """Return the status and the document of the response; raise error statuses other than *accept*."""

@@ -21,7 +21,6 @@ COMMANDS = {
     "admit": "Send pods to the agent",
     "release": "Release pods and free their resources",
     "ps": "List pods and runs with their placement",
-    "logs": "Print the logs of a container",
     "decisions": "List the agent's decisions, or explain one of them",
     "watch": "Print the agent's events as they happen",
     "web": "Print a link to the agent's web pages",

@@ -95,7 +95,7 @@ def why(*, pod: str | None, what: PodOptions, access: AccessOptions, search: flo
         raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
     from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
 
-    workloads, skipped = inputs.read_workloads(what.files, keep=True) if what.files else ((), ())
+    workloads, skipped = inputs.read_workloads(what.files) if what.files else ((), ())
     if what.files:
         workloads = tuple(inputs.select_workloads(workloads, None, files=what.files))
     with _api_errors(), terminal.waiting_message("Reading the cluster"):

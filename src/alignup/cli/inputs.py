@@ -154,10 +154,10 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
             raise next((one for one in errors if str(error) in str(one)), error) from error
 
 
-def read_workloads(files: tuple[str, ...], *, keep: bool = False) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
+def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files*, and notes on what was skipped. With *keep*, pods carry their manifests."""
     with input_errors("", advice="Give manifests as kubectl takes them: files, directories, or - for standard input."):
-        reading = manifests.read_paths(files, standard_input(), keep=keep)
+        reading = manifests.read_paths(files, standard_input())
     return reading.workloads, reading.warnings
 
 

@@ -1,6 +1,6 @@
 """``alignup ps``: list the agent's pods, and what ``alignup run`` runs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import click
@@ -19,10 +19,9 @@ from alignup.run.placement_audit import RunProcesses
 @with_options("agent", AgentOptions)
 @output_option("text", "wide", "json")
 def command(agent: AgentOptions, output: str) -> None:
-    """List the commands that 'alignup run' runs for this user, and the agent's pods: admitted, waiting, finished.
+    """List the commands that 'alignup run' runs for this user, and the agent's pods, admitted and waiting.
 
-    When the agent runs the containers, STATUS is the one that 'kubectl get pods' prints. The exit code is 1 when no
-    agent answers and nothing runs.
+    The exit code is 1 when no agent answers and nothing runs.
     """
     runs = registry.active_runs(run_directory())
     try:
@@ -44,28 +43,24 @@ def command(agent: AgentOptions, output: str) -> None:
     if runs and pods:
         click.echo()
     if pods:
-        columns = _columns(pods, wide=output == "wide")
+        columns = _columns(wide=output == "wide")
         print_table(tuple(columns), [[column(pod) for column in columns.values()] for pod in pods])
     elif not runs:
         click.echo("No pods found.", err=True)
 
 
-def _columns(pods: Sequence[Document], *, wide: bool) -> dict[str, Callable[[Document], str]]:
-    """Heading → cell. Some columns are shown only when the agent runs the containers."""
-    with_runtime = any(pod.get("run") for pod in pods)
+def _columns(*, wide: bool) -> dict[str, Callable[[Document], str]]:
+    """Return heading → cell."""
     columns: dict[str, Callable[[Document], str]] = {
         "POD": pod_status.full_name,
-        **({"READY": pod_status.ready} if with_runtime else {}),
         "STATUS": pod_status.status,
-        **({"RESTARTS": pod_status.restarts} if with_runtime else {}),
         "QOS": lambda pod: str(pod["qos"]),
-        "NODES": lambda pod: pod_status.numa_nodes(() if pod["status"] == "finished" else pod["placements"]),
+        "NODES": lambda pod: pod_status.numa_nodes(pod["placements"]),
         "SINCE": lambda pod: str(pod["since"]),
         "SOURCE": lambda pod: str(pod["source"]),
     }
     if wide:
         columns |= {"UID": lambda pod: str(pod["uid"])}
-        columns |= {"IP": pod_status.ips, "CPUS": pod_status.cpus} if with_runtime else {}
     columns["PLACEMENT OR REASON"] = pod_status.detail
     return columns
 

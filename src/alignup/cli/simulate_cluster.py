@@ -153,7 +153,7 @@ def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> 
         with inputs.input_errors("in --trace", advice=_GIVE_TRACE):
             found = openb.read_pods(options.trace)
     else:
-        found = from_events(simulate_output.read_events(options, groups[0].machine, keep=True))
+        found = from_events(simulate_output.read_events(options, groups[0].machine, with_selectors=True))
     if options.rate != 1:
         found = tuple(replace(one, time=one.time / options.rate) for one in found)
     return tuple(replace(one, duration=None) for one in found) if options.stay else found

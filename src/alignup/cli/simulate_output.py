@@ -1,10 +1,8 @@
 """The simulations of ``alignup simulate``, and their output."""
 
 import io
-import json
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from alignup.cli.comparison_output import comparison_lines, more_lines
 from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
+from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture import draw_svg
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, format_size, pluralize
@@ -106,10 +105,10 @@ def write_html(path: Path, text: str) -> None:
     click.echo(f"Wrote {path}.", err=True)
 
 
-def read_events(options: SimulateOptions, machine: Machine, *, keep: bool = False) -> Events:
-    """The workload of a command for *machine*; with *keep*, arrivals have the node selectors of their manifests."""
+def read_events(options: SimulateOptions, machine: Machine, *, with_selectors: bool = False) -> Events:
+    """Return the workload of a command for *machine*; *with_selectors*: and the node selectors of manifests."""
     if options.files:
-        return _read_files(options.files, keep=keep)
+        return _read_files(options.files, with_selectors=with_selectors)
     if options.trace:
         with inputs.input_errors("in --trace", advice="See docs/simulate.md for the format; --save writes an example."):
             if str(options.trace) == "-":
@@ -121,25 +120,23 @@ def read_events(options: SimulateOptions, machine: Machine, *, keep: bool = Fals
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
 
-def _read_files(files: tuple[str, ...], *, keep: bool) -> Events:
+def _read_files(files: tuple[str, ...], *, with_selectors: bool) -> Events:
     """All replicas of all workloads in *files*, arriving one after the other."""
-    workloads, skipped = inputs.read_workloads(files, keep=keep)
+    workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes(skipped)
     if finished := sum(workload.finished for workload in workloads):
         terminal.print_notes((f"skipped {pluralize(finished, 'finished pod')}",))
-    found = events.arrivals([pod for workload in workloads if not workload.finished for pod in workload.pods()])
-    if not found:
+    pods = [(pod, workload) for workload in workloads if not workload.finished for pod in workload.pods()]
+    if not pods:
         raise InputError("no pods to simulate", where=f"in {', '.join(files)}", advice="Give files with workloads.")
-    return tuple(map(_with_selector, found)) if keep else found
+    if not with_selectors:
+        return events.arrivals([pod for pod, _ in pods])
+    return tuple(PodArrival(index, pod, _node_selector(workload)) for index, (pod, workload) in enumerate(pods))
 
 
-def _with_selector(event: WorkloadEvent) -> WorkloadEvent:
-    """An arrival with the node selector of the pod's manifest."""
-    if not isinstance(event, PodArrival) or event.pod.manifest is None:
-        return event
-    wanted = json.loads(event.pod.manifest.text).get("spec", {}).get("nodeSelector") or {}
-    pod = replace(event.pod, manifest=None)
-    return PodArrival(event.time, pod, {name: (value,) for name, value in wanted.items()})
+def _node_selector(workload: Workload) -> dict[str, tuple[str, ...]]:
+    selector = (workload.manifest.get("spec") or {}).get("nodeSelector") or {}
+    return {label: (value,) for label, value in selector.items()}
 
 
 def _compare(host: Host, found: Events, options: SimulateOptions) -> Comparison:

@@ -15,9 +15,9 @@ from msgspec import Meta
 from alignup.align.decision import Decision
 from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod, QoS
-from alignup.documents.codec import Document
+from alignup.documents.checkpoints import PodGrants
+from alignup.documents.codec import Document, Timestamp
 from alignup.documents.decisions import DecisionDocument, PlacementDocument, RejectionDocument
-from alignup.documents.run_status import PodGrants, PodRunStatus, Timestamp
 
 Story = Annotated[list[str], Meta(description="The decision in sentences.")]
 
@@ -37,41 +37,11 @@ class LedgerFullError(BusyError):
 class AdmissionStatus(StrEnum):
     ADMITTED = "admitted"
     WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released
-    FINISHED = "finished"  #: the pod ran to completion and holds no resources
-
-
-class OrphanSandbox(Document, frozen=True, kw_only=True):
-    """A sandbox of this agent that belongs to no known pod."""
-
-    id: str
-    pod: Annotated[str, Meta(description="namespace/name, from the labels of the sandbox.")]
-    uid: str
-    containers: tuple[str, ...] = ()
-    why: str
-
-
-class RuntimeInfo(Document, frozen=True, kw_only=True):
-    """The container runtime."""
-
-    name: str
-    version: str
-    endpoint: str = ""
-    ready: bool
-    network: Annotated[str, Meta(description="host: pods use the host network; cni: each pod has its own.")]
-    others: Annotated[int, Meta(description="Sandboxes that other clients created.")] = 0
-
-
-class RuntimeStatus(Document, frozen=True, kw_only=True):
-    """The container runtime and its orphan sandboxes."""
-
-    runtime: Annotated[RuntimeInfo | None, Meta(description="null: the agent runs no containers.")] = None
-    strays: tuple[OrphanSandbox, ...] = ()
-    problems: Annotated[tuple[str, ...], Meta(description="What is wrong, each with a remedy.")] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodView:
-    """A pod that the agent knows: admitted, waiting or finished."""
+    """A pod that the agent knows: admitted or waiting."""
 
     pod: Pod
     status: AdmissionStatus
@@ -80,7 +50,6 @@ class PodView:
     decision: Decision  #: the latest
     position: int | None = None  #: in the wait queue, from 1
     grants: PodGrants = field(default_factory=dict)
-    run: PodRunStatus | None = None  #: ``None``: the agent does not run it
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +78,10 @@ class DecisionQuery:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogQuery:
-    """Selects a part of a container log."""
-
-    container: str = ""  #: empty: the only container, or the first that is not an init container
-    previous: bool = False  #: the log before the last restart
-    tail: int | None = None  #: the last lines only; ``None``: all
-    follow: bool = False  #: continue until the container ends
-    timestamps: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedEvent:
     id: int  #: increases by one, and restarts with the agent
     time: float  #: seconds since 1970
-    kind: str  #: admitted, rejected, waiting, released, announced, started, ended, …
+    kind: str  #: admitted, rejected, waiting, released, announced, …
     document: Mapping[str, Any]
 
 
@@ -193,7 +151,6 @@ class PodViewDocument(Document, frozen=True, kw_only=True):
     placements: list[PlacementDocument]
     rejection: RejectionDocument | None
     grants: Annotated[dict[str, dict[str, DeviceGrantDocument]], Meta(description="By container and resource.")]
-    run: Annotated[PodRunStatus | None, Meta(description="null: the agent does not run the pod.")]
 
 
 class PodDetailDocument(PodViewDocument, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ derive from it. Every decoding error is a :class:`ParseError` that starts with t
 import dataclasses
 import json
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 from functools import cache, lru_cache
 from typing import Annotated, Any, Self, TypeVar, cast
 
@@ -26,6 +27,9 @@ LinuxList = Annotated[
 ]
 Count = Annotated[int, Meta(ge=0)]
 Int64 = Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 
 class Document(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,6 +37,12 @@ class Document(msgspec.Struct, frozen=True, rename="camel"):
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - values of any field
         return msgspec.structs.replace(self, **changes)
+
+
+def timestamp(seconds: float) -> Timestamp:
+    """Format seconds since 1970 as RFC 3339 in UTC: ``2026-11-15T07:30:00.000Z``; the years are 1 to 9999."""
+    known = min(max(seconds, _FIRST_SECOND), _LAST_SECOND)
+    return datetime.fromtimestamp(known, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def encode(document: object) -> bytes:

@@ -4,7 +4,7 @@ A record has the complete residue of the ledger, which is small, and only the po
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from alignup.align.errors import ParseError
 from alignup.documents.checkpoints import CheckpointDocument, HeldPodDocument, WaitingPodDocument
@@ -33,8 +33,6 @@ class ChangeDocument(Document, frozen=True, kw_only=True):
     removed_waiting: list[str] = []  #: uids
     waiting: list[WaitingPodDocument] = []
     overtaken: dict[str, Count] = {}  #: uids of waiting pods → how many pods have overtaken them
-    removed_finished: list[str] = []  #: uids
-    finished: list[Any] = []  #: each a ``FinishedPodDocument``
 
 
 def apply_changes(document: CheckpointDocument, changes: Sequence[ChangeDocument]) -> CheckpointDocument:
@@ -43,13 +41,11 @@ def apply_changes(document: CheckpointDocument, changes: Sequence[ChangeDocument
         return document
     pods = _by_uid(document.pods, _held_uid)
     waiting = _by_uid(document.waiting, _waiting_uid)
-    finished = _by_uid(document.finished, _finished_uid)
     plugins = document.plugins
     for change in changes:
         plugins = plugins if change.plugins is None else change.plugins
         _update(pods, change.removed_pods, change.pods, _held_uid)
         _update(waiting, change.removed_waiting, change.waiting, _waiting_uid)
-        _update(finished, change.removed_finished, change.finished, _finished_uid)
         for uid, count in change.overtaken.items():
             if uid not in waiting:
                 raise ParseError(f"pod {uid} is overtaken but not waiting")
@@ -60,7 +56,6 @@ def apply_changes(document: CheckpointDocument, changes: Sequence[ChangeDocument
         plugins=plugins,
         pods=list(pods.values()),
         waiting=list(waiting.values()),
-        finished=list(finished.values()),
     )
 
 
@@ -88,12 +83,3 @@ def _held_uid(pod: HeldPodDocument) -> str:
 
 def _waiting_uid(pod: WaitingPodDocument) -> str:
     return pod.pod.uid
-
-
-def _finished_uid(pod: Any) -> object:  # noqa: ANN401 - JSON of any shape, not validated yet
-    """Return the uid, or a key that no uid is equal to for a document without one."""
-    try:
-        uid = pod["pod"]["uid"]
-    except (LookupError, TypeError):
-        return id(pod)
-    return uid if isinstance(uid, str) else id(pod)

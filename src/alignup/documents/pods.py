@@ -94,7 +94,6 @@ def read_pod(document: PodDocument) -> Pod:
             name: ContainerStatus(_amounts(status.allocated), _amounts(status.actual))
             for name, status in document.statuses.items()
         },
-        manifest=None,
     )
 
 

@@ -1,6 +1,6 @@
 """Ledgers in less memory: equal parts of pods and allocations are stored once.
 
-A cluster has a hundred thousand pods of a few shapes. Labels, annotations and manifests, which no decision needs, are
+A cluster has a hundred thousand pods of a few shapes. Labels and annotations, which no decision needs, are
 dropped.
 """
 

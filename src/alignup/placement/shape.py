@@ -41,7 +41,6 @@ def build_shape(pod: Pod) -> PodShape:
         labels=labels,
         annotations=annotations,
         priority=pod.priority if critical else None,
-        manifest=None,
     )
     return PodShape(shaped, demand.fit_used(shaped), critical)
 

@@ -21,9 +21,8 @@ from alignup.run.run_record import RunDevices
 Document = Mapping[str, Any]
 
 NAMESPACE = "run"  #: of the pods that stand for runs
-#: Copies of the names in ``align.admit`` and ``agent.service``, whose import would take longer than the admission.
+#: Copies of the names in ``align.admit``, whose import would take longer than the admission.
 POLICY_ANNOTATION, SCOPE_ANNOTATION = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
-SELF_RUN_ANNOTATION = "run.alignup.dev/itself"
 
 
 class AdmittingAgent(Protocol):
@@ -107,7 +106,7 @@ def pod_manifest(request: RunRequest) -> dict[str, Any]:
             "name": request.name,
             "namespace": NAMESPACE,
             "uid": request.uid,
-            "annotations": {SELF_RUN_ANNOTATION: "true", **{name: value for name, value in choices.items() if value}},
+            "annotations": {name: value for name, value in choices.items() if value},
         },
         "spec": {"containers": [{"name": CONTAINER, "resources": {"limits": amounts, "requests": amounts}}]},
     }

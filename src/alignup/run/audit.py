@@ -1,4 +1,4 @@
-"""Audit everything that was placed: the runs of a user, and the containers of the agent."""
+"""The audit of the runs of a user."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,47 +7,35 @@ from typing import Any, NamedTuple, Protocol
 from alignup.align import bits
 from alignup.run import placement_audit as placement
 from alignup.run import registry
-from alignup.run.placement_audit import (
-    ContainerAudit,
-    ContainerSource,
-    DeviceTopology,
-    Drift,
-    DriftKind,
-    RunProcesses,
-)
+from alignup.run.placement_audit import DeviceTopology, Drift, DriftKind, RunProcesses
 from alignup.run.request import CONTAINER, GPU
 from alignup.run.run_record import RunRecord
 
 
-class AuditedAgent(ContainerSource, Protocol):
+class AuditedAgent(Protocol):
+    address: str
+
     def pod(self, uid: str) -> Mapping[str, Any] | None: ...
 
 
 class AuditReport(NamedTuple):
     runs: tuple[RunProcesses, ...]
-    run_drifts: tuple[Drift, ...]
-    containers: ContainerAudit
+    drifts: tuple[Drift, ...]
     fixed: tuple[Drift, ...] = ()
     failures: tuple[str, ...] = ()  #: why something was not fixed
 
-    @property
-    def drifts(self) -> tuple[Drift, ...]:
-        return (*self.run_drifts, *self.containers.drifts)
-
 
 def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditReport:
-    """Compare the runs in *directory* and the containers of *agent* with what was intended; with *fix* restore them."""
+    """Compare the runs in *directory* with what was intended; with *fix* restore them."""
     if fix:
         registry.remove_finished_runs(directory)
     first = _audit_once(directory, agent)
     if not fix or not first.drifts:
         return first
-    failures: list[str] = []
-    if drifted := {drift.uid for drift in first.run_drifts}:
-        with registry.RunRegistry(directory).locked():
-            runs = [run for run in first.runs if run.record.uid in drifted]
-            failures += [failure for run in runs for failure in placement.restore_run(run)]
-    failures += placement.restore_containers(first.containers)
+    drifted = {drift.uid for drift in first.drifts}
+    with registry.RunRegistry(directory).locked():
+        runs = [run for run in first.runs if run.record.uid in drifted]
+        failures = [failure for run in runs for failure in placement.restore_run(run)]
     second = _audit_once(directory, agent)
     left = {drift.key for drift in second.drifts}
     fixed = tuple(drift for drift in first.drifts if drift.key not in left)
@@ -64,7 +52,7 @@ def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
         *placement.audit_runs(remote),
         *_compare_with_agent([run.record for run in remote], agent),
     )
-    return AuditReport(runs, drifts, placement.audit_containers(agent))
+    return AuditReport(runs, drifts)
 
 
 def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:

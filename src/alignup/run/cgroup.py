@@ -54,15 +54,6 @@ def effective_cpuset(proc: Path = PROC) -> Cpuset | None:
     return None
 
 
-def cpuset_cgroup(pid: int, proc: Path = PROC.parent) -> Path | None:
-    """Return the cgroup of a process that has a cpuset; ``None`` if the process or such a cgroup is gone."""
-    try:
-        found = [directory for directory, _ in _directories(proc / str(pid) / "cgroup", proc / "self" / "mountinfo")]
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return next((directory for directory in found if (directory / "cpuset.cpus").exists()), None)
-
-
 def create(
     name: str,
     cpus: CpuSet,

@@ -1,36 +1,29 @@
-"""Compare the intended with the actual placement of processes and containers, and restore what drifted.
+"""Compare the intended with the actual placement of processes, and restore what drifted.
 
 A thread that uses fewer CPUs than it was given is fine, and many programs do so on purpose: only a thread that may run
 elsewhere has drifted. Of a process's memory, only private pages count, and only above a size that the kernel allocates
 anyway.
-
-A container is identified by the pid of its first process. Runtimes create a cgroup for each container, with the
-container's id in its name; a cgroup without the id belongs to something else and is left alone.
 """
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
 
 from alignup.align import bits
-from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.bits import NodeSet
 from alignup.align.errors import EnforceError
 from alignup.run import cgroup, process
 from alignup.run import process_memory as memory
 from alignup.run.process import ProcessInfo
 from alignup.run.run_record import RUN_VARIABLE, RunRecord
 
-Document = Mapping[str, Any]
 DeviceTopology = Mapping[tuple[str, str], NodeSet | None]  #: (resource, id) → NUMA nodes of every current device
 
 PAGE_TOLERANCE = 1 << 20  #: bytes on other NUMA nodes that do not count as drift
-_RECHECK_DELAY = 0.3  #: seconds until drift of containers is checked again
 
 
 class DriftKind(StrEnum):
@@ -41,28 +34,6 @@ class DriftKind(StrEnum):
     PAGES = "pages"  #: a process has memory elsewhere
     DEVICE = "device"  #: a device is gone, or near other NUMA nodes
     DECISION = "decision"  #: the ledger or the agent has no decision for it, or another one
-    ORPHAN = "stray"  #: a sandbox of an unknown pod
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedContainer:
-    uid: str  #: of its pod
-    pod: str  #: namespace/name
-    container: str
-    id: str  #: in the runtime
-    pid: int  #: of its first process
-    cpus: CpuSet = 0  #: empty: any
-    memory: NodeSet = 0  #: NUMA nodes; empty: any
-    devices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: resource → ids
-    cgroup: Path | None = None  #: ``None``: its first process is in no cgroup of the container
-    pids: tuple[int, ...] = ()  #: of all its processes, once they were looked up
-
-    @property
-    def name(self) -> str:
-        return f"{self.pod}/{self.container}"
-
-
-PlacedWorkload = RunRecord | PlacedContainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,12 +44,11 @@ class Drift:
     where: str
     intended: str
     actual: str
-    container: str = ""  #: its name; empty for a run
 
     @property
-    def key(self) -> tuple[str, str, DriftKind, str]:
+    def key(self) -> tuple[str, DriftKind, str]:
         """What identifies it, whatever the intended and actual values are."""
-        return self.uid, self.container, self.kind, self.where
+        return self.uid, self.kind, self.where
 
     def __str__(self) -> str:
         return f"{self.name}: {self.where}: intended {self.intended}, actual {self.actual}"
@@ -88,26 +58,6 @@ class Drift:
 class RunProcesses:
     record: RunRecord
     pids: tuple[int, ...]
-
-
-class ContainerSource(Protocol):
-    """The agent that runs the containers, through its API."""
-
-    address: str
-
-    @property
-    def is_local(self) -> bool: ...
-    def pods(self) -> Sequence[Document]: ...
-    def runtime(self) -> Document: ...
-    def devices(self) -> Mapping[str, Mapping[str, object]]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerAudit:
-    runtime: str = ""  #: name of the container runtime; empty: the agent has none
-    containers: tuple[PlacedContainer, ...] = ()
-    drifts: tuple[Drift, ...] = ()
-    notes: tuple[str, ...] = ()  #: problems of the runtime, and what was not audited
 
 
 def find_run_processes(records: Sequence[RunRecord]) -> tuple[RunProcesses, ...]:
@@ -185,40 +135,39 @@ def restore_run(run: RunProcesses) -> tuple[str, ...]:
     return (*errors, *_restore_processes(record, [pid for pid in run.pids if pid not in foreign]))
 
 
-def _restore_processes(workload: PlacedWorkload, pids: Iterable[int]) -> tuple[str, ...]:
+def _restore_processes(record: RunRecord, pids: Iterable[int]) -> tuple[str, ...]:
     """Restore the affinity and the pages of processes, and return an error for each one that failed."""
     errors: list[str] = []
     for pid in pids:
         with _collect_errors(errors):
-            if workload.cpus and any(one.cpus & ~workload.cpus for one in process.thread_cpusets(pid)):
-                process.pin(pid, workload.cpus)
-            misplaced = bits.of(_misplaced_bytes(pid, workload.memory))
+            if record.cpus and any(one.cpus & ~record.cpus for one in process.thread_cpusets(pid)):
+                process.pin(pid, record.cpus)
+            misplaced = bits.of(_misplaced_bytes(pid, record.memory))
             if misplaced:
-                memory.migrate(pid, misplaced, to=workload.memory)
+                memory.migrate(pid, misplaced, to=record.memory)
     return tuple(errors)
 
 
-def _find_drift(workload: PlacedWorkload, pids: Iterable[int]) -> Iterator[Drift]:
+def _find_drift(record: RunRecord, pids: Iterable[int]) -> Iterator[Drift]:
     members: tuple[int, ...] | None = None
-    if workload.cgroup is not None:
-        yield from _cgroup_drift(workload, workload.cgroup)
-        members = cgroup.members(workload.cgroup)
+    if record.cgroup is not None:
+        yield from _cgroup_drift(record, record.cgroup)
+        members = cgroup.members(record.cgroup)
     for pid in pids:
         if members is not None and pid not in members:
-            intended = f"in {workload.cgroup}"
-            yield make_drift(workload, DriftKind.MEMBER, f"process {pid}", intended=intended, actual="not in it")
-        yield from _thread_drift(workload, pid)
-        if misplaced := _misplaced_bytes(pid, workload.memory):
+            intended = f"in {record.cgroup}"
+            yield make_drift(record, DriftKind.MEMBER, f"process {pid}", intended=intended, actual="not in it")
+        yield from _thread_drift(record, pid)
+        if misplaced := _misplaced_bytes(pid, record.memory):
             actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced.items())
-            intended = f"memory on NUMA nodes {bits.show(workload.memory)}"
-            yield make_drift(workload, DriftKind.PAGES, f"process {pid}", intended=intended, actual=actual)
+            intended = f"memory on NUMA nodes {bits.show(record.memory)}"
+            yield make_drift(record, DriftKind.PAGES, f"process {pid}", intended=intended, actual=actual)
 
 
-def make_drift(workload: PlacedWorkload, kind: DriftKind, where: str, *, intended: str, actual: str) -> Drift:
+def make_drift(record: RunRecord, kind: DriftKind, where: str, *, intended: str, actual: str) -> Drift:
     return Drift(
-        uid=workload.uid,
-        name=workload.name,
-        container=workload.container if isinstance(workload, PlacedContainer) else "",
+        uid=record.uid,
+        name=record.name,
         kind=kind,
         where=where,
         intended=intended,
@@ -234,30 +183,30 @@ def _collect_errors(errors: list[str]) -> Iterator[None]:
         errors.append(str(error))
 
 
-def _cgroup_drift(workload: PlacedWorkload, directory: Path) -> Iterator[Drift]:
+def _cgroup_drift(record: RunRecord, directory: Path) -> Iterator[Drift]:
     actual = cgroup.read(directory)
     if actual is None:
-        yield make_drift(workload, DriftKind.GROUP, str(directory), intended="present", actual="missing")
+        yield make_drift(record, DriftKind.GROUP, str(directory), intended="present", actual="missing")
         return
-    pairs = (("CPUs", workload.cpus, actual.cpus), ("memory on NUMA nodes", workload.memory, actual.nodes))
+    pairs = (("CPUs", record.cpus, actual.cpus), ("memory on NUMA nodes", record.memory, actual.nodes))
     for what, wanted, found in pairs:
         if wanted and found != wanted:
             shown = [f"{what} {bits.show(members) or 'any'}" for members in (wanted, found)]
-            yield make_drift(workload, DriftKind.GROUP, str(directory), intended=shown[0], actual=shown[1])
+            yield make_drift(record, DriftKind.GROUP, str(directory), intended=shown[0], actual=shown[1])
 
 
-def _thread_drift(workload: PlacedWorkload, pid: int) -> Iterator[Drift]:
+def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
     """Yield threads of a process that may be elsewhere, one drift for all threads with the same affinity."""
     threads = process.thread_cpusets(pid)
-    bound = workload.cgroup is not None and workload.memory
-    cpus = Counter(one.cpus for one in threads if workload.cpus and one.cpus & ~workload.cpus)
-    nodes = Counter(one.nodes for one in threads if bound and one.nodes & ~workload.memory)
+    bound = record.cgroup is not None and record.memory
+    cpus = Counter(one.cpus for one in threads if record.cpus and one.cpus & ~record.cpus)
+    nodes = Counter(one.nodes for one in threads if bound and one.nodes & ~record.memory)
     for allowed, count in cpus.items():
-        intended, actual = f"CPUs {bits.show(workload.cpus)}", f"CPUs {bits.show(allowed)}"
-        yield make_drift(workload, DriftKind.CPUS, _threads(pid, count), intended=intended, actual=actual)
+        intended, actual = f"CPUs {bits.show(record.cpus)}", f"CPUs {bits.show(allowed)}"
+        yield make_drift(record, DriftKind.CPUS, _threads(pid, count), intended=intended, actual=actual)
     for allowed, count in nodes.items():
-        intended, actual = f"memory on NUMA nodes {bits.show(workload.memory)}", f"NUMA nodes {bits.show(allowed)}"
-        yield make_drift(workload, DriftKind.MEMORY, _threads(pid, count), intended=intended, actual=actual)
+        intended, actual = f"memory on NUMA nodes {bits.show(record.memory)}", f"NUMA nodes {bits.show(allowed)}"
+        yield make_drift(record, DriftKind.MEMORY, _threads(pid, count), intended=intended, actual=actual)
 
 
 def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]:
@@ -283,119 +232,3 @@ def _threads(pid: int, count: int) -> str:
 
 def _near(nodes: NodeSet | None) -> str:
     return f"near NUMA node {bits.show(nodes)}" if nodes else "near no NUMA node"
-
-
-def audit_containers(agent: ContainerSource | None) -> ContainerAudit:
-    """Audit all containers of *agent*.
-
-    Containers start and stop, and the agent moves those in the shared pool. So drift is checked again after a moment,
-    and counts only if it persists.
-    """
-    if agent is None:
-        return ContainerAudit()
-    if not agent.is_local:
-        return ContainerAudit(notes=(f"the agent at {agent.address} is remote; its containers are not audited",))
-    first = _audit_containers_once(agent)
-    if not first.drifts:
-        return first
-    time.sleep(_RECHECK_DELAY)
-    second = _audit_containers_once(agent)
-    before = {drift.key for drift in first.drifts}
-    return replace(second, drifts=tuple(drift for drift in second.drifts if drift.key in before))
-
-
-def restore_containers(audit: ContainerAudit) -> tuple[str, ...]:
-    """Restore the containers that drifted. Returns a message for each failure."""
-    drifted = {
-        (drift.uid, drift.container) for drift in audit.drifts if drift.kind not in {DriftKind.ORPHAN, DriftKind.DEVICE}
-    }
-    found = [one for one in audit.containers if (one.uid, one.container) in drifted]
-    return tuple(failure for one in found for failure in restore_container(one))
-
-
-def find_container_processes(container: PlacedContainer, proc: Path = process.PROC) -> PlacedContainer | None:
-    """Return a container with its cgroup and processes; ``None`` if it has exited."""
-    if not (proc / str(container.pid)).exists():
-        return None
-    group = None
-    innermost = cgroup.cpuset_cgroup(container.pid, proc)
-    if innermost is not None and container.id:  # a container may create cgroups inside its own
-        ancestors = (innermost, *innermost.parents)
-        group = next((one for one in reversed(ancestors) if container.id in one.name), None)
-    members = cgroup.members(group) if group is not None else ()
-    return replace(container, cgroup=group, pids=tuple(sorted({container.pid, *members})))
-
-
-def audit_container(container: PlacedContainer) -> Iterator[Drift]:
-    yield from _find_drift(container, container.pids)
-    if container.cgroup is None and (container.cpus or container.memory):
-        intended, where = f"in a cgroup of container {container.id}", f"process {container.pid}"
-        yield make_drift(container, DriftKind.MEMBER, where, intended=intended, actual="in none")
-
-
-def restore_container(container: PlacedContainer) -> tuple[str, ...]:
-    """Restore the placement of a container, and return an error for each part that failed."""
-    errors: list[str] = []
-    if container.cgroup is None:
-        why = "its processes are in no cgroup of the container; release and re-admit its pod"
-        errors.append(f"{container.name}: {why}")
-    elif (current := cgroup.read(container.cgroup)) and (container.cpus or container.memory):
-        with _collect_errors(errors):  # what was not decided stays as the runtime set it
-            cgroup.write(container.cgroup, container.cpus or current.cpus, nodes=container.memory or current.nodes)
-    return (*errors, *_restore_processes(container, container.pids))
-
-
-def _audit_containers_once(agent: ContainerSource) -> ContainerAudit:
-    pods = agent.pods()
-    report = agent.runtime()
-    found = tuple(filter(None, (find_container_processes(one) for pod in pods for one in _running_containers(pod))))
-    drifts = [drift for one in found for drift in audit_container(one)]
-    known = agent.devices() if any(one.devices for one in found) else {}
-    grants = {pod["uid"]: pod.get("grants", {}) for pod in pods}
-    drifts += [
-        make_drift(one, DriftKind.DEVICE, where, intended="present", actual="missing")
-        for one in found
-        for where in _missing_devices(one, known=known, grants=grants[one.uid])
-    ]
-    drifts += [
-        Drift(
-            uid=sandbox["uid"],
-            name=sandbox["pod"],
-            container=",".join(sandbox["containers"]),
-            kind=DriftKind.ORPHAN,
-            where=f"sandbox {sandbox['id']}",
-            intended="removed",
-            actual=f"present: {sandbox['why']}",
-        )
-        for sandbox in report["strays"]
-    ]
-    name, notes = str(report["runtime"]["name"]) if report["runtime"] else "", tuple(map(str, report["problems"]))
-    return ContainerAudit(runtime=name, containers=found, drifts=tuple(drifts), notes=notes)
-
-
-def _running_containers(pod: Document) -> Iterator[PlacedContainer]:
-    assigned = {one["container"]: one["given"].get("device", {}) for one in pod["placements"]}
-    for one in (pod.get("run") or {"containers": ()})["containers"]:
-        if one["state"] == "running" and one["pid"]:
-            devices = assigned.get(one["name"], {})
-            yield PlacedContainer(
-                uid=pod["uid"],
-                pod=f"{pod['namespace']}/{pod['name']}",
-                container=one["name"],
-                id=one["id"],
-                pid=one["pid"],
-                cpus=bits.parse(one["cpus"]),
-                memory=bits.parse(one["nodes"]),
-                devices={resource: tuple(ids.split(",")) for resource, ids in devices.items()},
-            )
-
-
-def _missing_devices(
-    container: PlacedContainer, *, known: Mapping[str, Mapping[str, object]], grants: Document
-) -> Iterator[str]:
-    """Yield assigned devices that no device plugin reports any more, and files of devices that no longer exist."""
-    for resource, ids in container.devices.items():
-        yield from (f"{resource} {id_}" for id_ in ids if id_ not in known.get(resource, {}))
-    for resource, grant in grants.get(container.container, {}).items():
-        paths = (file["host_path"] for file in grant["devices"])
-        yield from (f"{resource} {path}" for path in paths if not os.path.lexists(path))

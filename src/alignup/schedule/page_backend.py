@@ -168,7 +168,7 @@ class LivePages:
 
 
 def _read(manifest: bytes) -> manifests.LoadedWorkloads:
-    return manifests.read_workloads(manifest, name="the manifest", keep=True)
+    return manifests.read_workloads(manifest, name="the manifest")
 
 
 def _answered(group: AnswerGroup) -> AnsweredGroup:

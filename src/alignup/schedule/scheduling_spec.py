@@ -4,6 +4,7 @@ import json
 
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiPodSpec
+from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.schedule.node_selection import DAEMON_SET_TOLERATIONS
 
@@ -11,12 +12,10 @@ _FIELDS = ("affinity", "nodeName", "nodeSelector", "schedulingGates", "toleratio
 
 
 def scheduling_spec(workload: Workload) -> ApiPodSpec:
-    """The spec of one replica; *workload* was read with its manifest. ``ParseError`` if a field has the wrong type."""
-    from alignup.kubernetes.podspec import manifest_of
-
-    manifest = manifest_of(workload.pod)
-    fields = json.loads(manifest.text)["spec"] if manifest else {}
-    given = {name: fields[name] for name in _FIELDS if fields.get(name) is not None}
+    """The spec of one replica; ``ParseError`` if a field has the wrong type."""
+    spec = workload.manifest.get("spec") or {}
+    given = {name: value for name in _FIELDS if (value := spec.get(name)) is not None}
+    given = json.loads(documents.to_json(given))  # plain numbers
     if workload.phase:  # exported from a cluster, where it has been bound
         given.pop("nodeName", None)
     if workload.kind == "DaemonSet":

@@ -37,7 +37,6 @@ class Checkpoint:
     plugins: Sequence[str] = ()
     pods: Sequence[bytes] = ()  #: each a ``HeldPodDocument``, in order of admission
     waiting: Sequence[bytes] = ()  #: each a ``WaitingPodDocument``, in order
-    finished: Sequence[bytes] = ()  #: each a ``FinishedPodDocument``
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +98,10 @@ def encode(checkpoint: Checkpoint, serial: int, *, key: str, version: int) -> by
         "residue": checkpoint.residue,
         "plugins": checkpoint.plugins,
     }
-    body = b'%s,\n"pods":[\n%s\n],\n"waiting":[\n%s\n],\n"finished":[\n%s\n]}\n' % (
+    body = b'%s,\n"pods":[\n%s\n],\n"waiting":[\n%s\n]}\n' % (
         b",\n".join(b'"%s":%s' % (name.encode(), codec.encode(one)) for name, one in parts.items()),
         b",\n".join(checkpoint.pods),
         b",\n".join(checkpoint.waiting),
-        b",\n".join(checkpoint.finished),
     )
     return b"".join((_HEAD, hashlib.sha256(body).hexdigest().encode(), _NECK, body))
 

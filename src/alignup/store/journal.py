@@ -40,8 +40,6 @@ class JournalChange:
     removed_waiting: Sequence[str] = ()
     waiting: Sequence[bytes] = ()
     overtaken: Mapping[str, int] | None = None
-    removed_finished: Sequence[str] = ()
-    finished: Sequence[bytes] = ()
 
     def encode(self, serial: int) -> bytes:
         """Return the document; what is empty is left out."""
@@ -52,9 +50,8 @@ class JournalChange:
             (b"removedPods", self.removed_pods),
             (b"removedWaiting", self.removed_waiting),
             (b"overtaken", self.overtaken),
-            (b"removedFinished", self.removed_finished),
         )
-        encoded = ((b"pods", self.pods), (b"waiting", self.waiting), (b"finished", self.finished))
+        encoded = ((b"pods", self.pods), (b"waiting", self.waiting))
         parts += [b'"%s":%s' % (key, codec.encode(value)) for key, value in values if value]
         parts += [b'"%s":[%s]' % (key, b",".join(value)) for key, value in encoded if value]
         return b"{%s}" % b",".join(parts)

@@ -1,8 +1,8 @@
 """Scriptable test servers on real sockets.
 
-A device plugin is here, a container runtime in ``alignup.testing.runtime``, a Kubernetes API server in
-``alignup.testing.api_server``. The plugin implements the kubelet's device plugin API (v1beta1), so it registers with a
-kubelet as well as with the agent. ``docs/testing.md`` shows how to use them, as processes and in tests.
+A device plugin is here, a Kubernetes API server in ``alignup.testing.api_server``. The plugin
+implements the kubelet's device plugin API (v1beta1), so it registers with a kubelet as well as with the agent.
+``docs/testing.md`` shows how to use them, as processes and in tests.
 """
 
 import os

@@ -128,7 +128,7 @@ class RecordingServer:
     def service(
         self, descriptor: ServiceDescriptor, implementation: object, **streams: rpc.Handler
     ) -> grpc.GenericRpcHandler:
-        """Return a handler of a service; ``RunPodSandbox`` calls ``implementation.run_pod_sandbox``.
+        """Return a handler of a service; ``GetPreferredAllocation`` calls ``get_preferred_allocation``.
 
         A method that returns ``None`` sends an empty response.
         """

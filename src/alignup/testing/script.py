@@ -5,7 +5,7 @@
     {"after": 5, "do": "crash"}
 
 ``fault`` takes the fields of ``alignup.testing.Fault``; without any, the method works again. ``crash`` kills the
-process as by ``kill -9``. ``alignup.testing.plugin`` and ``alignup.testing.runtime.__main__`` define further actions.
+process as by ``kill -9``. ``alignup.testing.plugin`` defines further actions.
 """
 
 import asyncio

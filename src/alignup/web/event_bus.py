@@ -13,7 +13,6 @@ from typing import Any
 
 from alignup.documents import codec
 from alignup.documents.api import PublishedEvent
-from alignup.documents.run_status import timestamp
 
 MISSED = "missed"  #: the kind of event that stands for dropped ones: ``{"count": 3}``
 _GROUP = 32  #: subscribers that are resumed at once
@@ -139,7 +138,7 @@ class Subscription:
 
 def encode_event(event: PublishedEvent) -> bytes:
     kind = "".join(event.kind.splitlines())
-    data = {"id": event.id, "time": timestamp(event.time), "kind": event.kind, "detail": event.document}
+    data = {"id": event.id, "time": codec.timestamp(event.time), "kind": event.kind, "detail": event.document}
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, kind.encode(), codec.encode(data))
 
 

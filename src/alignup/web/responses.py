@@ -11,6 +11,7 @@ from alignup.align.errors import FileError, ParseError, PodError, Problem, WorkL
 from alignup.align.explain import sentences
 from alignup.documents import api, codec
 from alignup.documents.api import BusyError, FieldProblem, LedgerFullError, NotReadyError, ProblemDocument
+from alignup.documents.codec import timestamp
 from alignup.documents.decisions import (
     DecisionDocument,
     decision_document,
@@ -19,7 +20,6 @@ from alignup.documents.decisions import (
     recent_documents,
     rejection_document,
 )
-from alignup.documents.run_status import timestamp
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -114,7 +114,6 @@ def pod_view_document(view: api.PodView, *, document: DecisionDocument | None = 
         placements=placements,
         rejection=rejection,
         grants=cast("Any", view.grants),
-        run=view.run,
     )
 
 
@@ -130,12 +129,12 @@ def pod_detail_document(view: api.PodView) -> api.PodDetailDocument:
 
 
 def admission_document(result: api.AdmissionResult, *, dry_run: bool) -> api.AdmissionDocument:
-    """Return the result; a pod that was admitted before, or has finished, is ``kept``."""
+    """Return the result; a pod that was admitted before is ``kept``."""
     decision, view = result.decision, result.pod_view
     outcome = str(decision.outcome)
     if view is not None and view.status is api.AdmissionStatus.WAITING:
         outcome = "waiting"
-    elif decision.kept or (view is not None and view.status is api.AdmissionStatus.FINISHED):
+    elif decision.kept:
         outcome = "kept"
     document = recent_documents.document(decision)
     # The view of a pod that was decided on now has this decision, without its ledgers.

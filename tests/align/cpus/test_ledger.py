@@ -103,23 +103,6 @@ def test_a_second_give_pod_loses_the_first_cpus():
     assert second.take_back("pod", "a").shared == cpus("0,3-7")
 
 
-def test_a_container_without_cpus_uses_the_shared_pool():
-    ledger = IDLE.give("pod", "app", cpus=cpus("1-2")).give_pod(
-        "whole", cpus("4-6"), containers={"own": cpus("4"), "shares": cpus("5-6")}
-    )
-
-    assert ledger.runs_on("pod", "app") == cpus("1-2")
-    assert ledger.runs_on("pod", "log") == ledger.runs_on("other", "app") == cpus("0,3,7")
-    assert ledger.runs_on("whole", "shares") == cpus("5-6"), "what its pod shares"
-
-
-def test_strictly_reserved_cpus_are_used_by_no_container():
-    strict = CpuLedger(node_cpus={0: cpus("0-3")}, reserved=cpus("0"), shared=cpus("1-3"))
-
-    assert strict.runs_on("pod", "app") == cpus("1-3")
-    assert strict.give("pod", "app", cpus=cpus("1-3")).runs_on("other", "app") == 0
-
-
 def test_containers_that_are_gone_own_nothing():
     ledger = IDLE.give("pod", "init", cpus=cpus("1-2")).give("pod", "app", cpus=cpus("2-3"))
     ledger = ledger.give_pod("whole", cpus("4-6"), containers={"a": cpus("4"), "b": cpus("5-6")})

@@ -55,14 +55,12 @@ MINIMAL = {"apiVersion": "v1", "kind": "Pod"}
         pytest.param(MINIMAL | {"spec": {"os": {}, "containers": [], "priority": None}}, id="empty fields"),
     ],
 )
-@pytest.mark.parametrize("keep", [False, True])
-def test_pods_are_read_as_the_other_reader_reads_them(document, keep):
+def test_pods_are_read_as_the_other_reader_reads_them(document):
     content = json.dumps(document).encode()
-    read = read_json_pod(content, keep=keep)
+    read = read_json_pod(content)
 
     assert read is not None
-    assert read == read_pod_text(content, keep=keep)
-    assert (read.manifest is not None) is keep
+    assert read == read_pod_text(content)
     assert str(read) == str(read_pod_text(content))  # amounts are spelled alike
 
 
@@ -78,9 +76,8 @@ def test_pods_are_read_as_the_other_reader_reads_them(document, keep):
         pytest.param(json.dumps(MINIMAL | {"spec": {"overhead": {"cpu": "much"}}}).encode(), id="a wrong amount"),
     ],
 )
-@pytest.mark.parametrize("keep", [False, True])
-def test_everything_else_is_left_to_the_other_reader(content, keep):
-    assert read_json_pod(content, keep=keep) is None
+def test_everything_else_is_left_to_the_other_reader(content):
+    assert read_json_pod(content) is None
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ import grpc
 import pytest
 
 from alignup.kubernetes.plugins import rpc
-from alignup.wire import cri_pb2 as wire
+from alignup.wire import device_plugin_pb2 as wire
 from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.short_paths import short_directory
 
 __all__ = ["anyio_backend", "one_loop"]
 
-SERVICE = wire.DESCRIPTOR.services_by_name["RuntimeService"]
-METHOD = f"/{SERVICE.full_name}/Version"
+SERVICE = wire.DESCRIPTOR.services_by_name["Registration"]
+METHOD = f"/{SERVICE.full_name}/Register"
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +36,7 @@ def path():
 
 @asynccontextmanager
 async def serving(path):
-    """Serve Version at *path*, and yield an event that is set once a call waits."""
+    """Serve Register at *path*, and yield an event that is set once a call waits."""
     waiting = asyncio.Event()
 
     async def respond(request):
@@ -46,14 +46,14 @@ async def serving(path):
             case "wait":
                 waiting.set()
                 await asyncio.Event().wait()
-        return wire.VersionResponse(version=request.version)
+        return wire.RegisterRequest(version=request.version)
 
-    async with rpc.serve(path, SERVICE, {"Version": (wire.VersionRequest, respond)}):
+    async with rpc.serve(path, SERVICE, {"Register": (wire.RegisterRequest, respond)}):
         yield waiting
 
 
-async def call(channel, text, *, kind=wire.VersionResponse, seconds=60.0, wait_for_ready=True):
-    request = wire.VersionRequest(version=text)
+async def call(channel, text, *, kind=wire.RegisterRequest, seconds=60.0, wait_for_ready=True):
+    request = wire.RegisterRequest(version=text)
     return await rpc.call(
         channel, METHOD, request, response=kind, seconds=seconds, error=OwnError, wait_for_ready=wait_for_ready
     )
@@ -96,9 +96,9 @@ async def test_a_call_returns_the_response(path):
 @pytest.mark.parametrize(
     ("text", "kind", "seconds", "code"),
     [
-        pytest.param("reject", wire.VersionResponse, 60, "PERMISSION_DENIED", id="a rejection"),
-        pytest.param("wait", wire.VersionResponse, 0.05, "DEADLINE_EXCEEDED", id="a timeout"),
-        pytest.param("v1", wire.StatusResponse, 60, "INTERNAL", id="a response of another type"),
+        pytest.param("reject", wire.RegisterRequest, 60, "PERMISSION_DENIED", id="a rejection"),
+        pytest.param("wait", wire.RegisterRequest, 0.05, "DEADLINE_EXCEEDED", id="a timeout"),
+        pytest.param("v1", wire.AllocateResponse, 60, "INTERNAL", id="a response of another type"),
     ],
 )
 async def test_a_failed_call_raises_the_error_of_the_caller(path, text, kind, seconds, code):
@@ -169,7 +169,7 @@ async def test_a_failed_stream_raises_the_error_of_the_caller(path):
     async with serving(path), rpc.channel(path) as channel:
         with pytest.raises(OwnError) as caught:
             async for _ in rpc.stream(
-                channel, METHOD, wire.VersionRequest(version="reject"), response=wire.VersionResponse, error=OwnError
+                channel, METHOD, wire.RegisterRequest(version="reject"), response=wire.RegisterRequest, error=OwnError
             ):
                 pass
 

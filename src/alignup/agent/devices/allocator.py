@@ -19,7 +19,7 @@ from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
-from alignup.align.workload import Pod, demand
+from alignup.align.workload import Pod
 from alignup.documents import codec
 from alignup.documents.api import AdmissionResult, BusyError, NotReadyError
 
@@ -77,23 +77,6 @@ class DeviceAllocator:
     def serves(self, resource: str) -> bool:
         """Whether the device plugin of *resource* is connected."""
         return self.plugins.status(resource).state == "served"  # ResourceState; importing it would import gRPC
-
-    async def pre_start(self, uid: str, container: str) -> None:
-        """Call PreStartContainer of the plugins that want it; on ``PluginError`` the container must not start."""
-        admitted = self.queue.host.ledger.pods.get(uid)
-        containers = admitted.pod.all_containers if admitted else ()
-        found = next((one for one in containers if one.name == container), None)
-        if found is None:
-            raise PluginError(f"pod {uid} has no container {container}")
-        held = self.queue.host.ledger.devices.holds(uid, container)
-        for resource, count in sorted(demand.container_devices(found, self.queue.state.plugins).items()):
-            if count and resource not in held:
-                raise PluginError(
-                    f"no devices found allocated in local cache for pod {uid}, container {container}, "
-                    f"resource {resource}"
-                )
-            if count:
-                await self.plugins.pre_start(resource, held[resource])
 
     async def close(self) -> None:
         """Cancel all tasks; nothing of them is durable, so nothing has happened."""

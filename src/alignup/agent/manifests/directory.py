@@ -17,7 +17,6 @@ from alignup.align.errors import ManifestError
 from alignup.align.workload import Pod, validation
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.kubernetes.manifests.workloads import Accept
 
 _UID_NAMESPACE = uuid.UUID("0f6a8f0a-4c0e-5b5e-8d3c-53a1b54c2f0e")  # must not change: derived uids depend on it
 Signature = tuple[int, int, int, int]  #: modification time, size, inode and device of a file
@@ -41,8 +40,6 @@ class DirScan:
 @dataclass(slots=True)
 class ManifestDir:
     directory: Path
-    accept: Accept = validation.accept
-    keep: bool = False  #: whether pods carry their manifests, so that the agent can run them
     _files: dict[str, "_File"] = field(default_factory=dict)
     _last_scan: dict[str, Signature] | None = None  #: ``None``: no scan yet
     _problems: dict[str, str] = field(default_factory=dict)
@@ -76,18 +73,17 @@ class ManifestDir:
         derived: set[str] = set()
 
         def accept(pod: Pod) -> Pod:
-            accepted = self.accept(pod)
+            accepted = validation.accept(pod)
             if accepted.uid:
                 return accepted
-            text = accepted.manifest.text if accepted.manifest else ""
-            uid = str(uuid.uuid5(_UID_NAMESPACE, f"{path}\n{accepted!r}{text}"))
+            uid = str(uuid.uuid5(_UID_NAMESPACE, f"{path}\n{accepted!r}"))
             derived.add(uid)
             return replace(accepted, uid=uid)
 
         try:
             with open(path, "rb") as file:  # noqa: PTH123 - a path from scandir
                 text = file.read(documents.MAX_BYTES + 1)
-            loaded = manifests.read_workloads(text, name=path, accept=accept, keep=self.keep)
+            loaded = manifests.read_workloads(text, name=path, accept=accept)
         except (OSError, ManifestError) as error:
             if isinstance(error, OSError):
                 why = error.strerror or str(error)

@@ -17,15 +17,13 @@ class ManifestWatcher:
     """Scans *directory* and passes changes to *queue*.
 
     A pod that does not fit waits like any other. A pod that is invalid or can never fit is logged once, and ignored
-    until its file changes. If the agent runs the pods, a removed pod is terminated first (*terminates*), and a pod
-    that replaces it is added afterwards.
+    until its file changes.
     """
 
     directory: ManifestDir
     queue: AdmissionQueue
     log: FilteringBoundLogger
     interval: float = 1.0  #: seconds between scans
-    terminates: bool = False
     _rejected: dict[str, Pod] = field(default_factory=dict)  #: by uid
     _reasons: dict[str, str] = field(default_factory=dict)  #: uid → why the pod is rejected
     _queue_problem: str = ""  #: why the queue did not accept the last changes
@@ -48,20 +46,8 @@ class ManifestWatcher:
             self.log.warning("manifest", detail=note)
         uids = {one.pod.uid for one in scan.pods}
         self._reasons = {uid: why for uid, why in self._reasons.items() if uid in uids}
-        records = tuple(self.queue.state.all_records())
-        removed, added = plan_changes(scan, records)
+        removed, added = plan_changes(scan, self.queue.state.all_records())
         added = tuple(one for one in added if self._rejected.get(one.pod.uid) != one.pod)
-        if self.terminates:
-            terminating = {record.pod.uid for record in records if record.termination}
-            try:
-                for uid in removed:
-                    if uid not in terminating:
-                        await self.queue.run(Transaction.terminate, uid)
-            except (NotReadyError, BusyError) as error:
-                self._set_queue_problem(str(error))
-            # A pod whose uid or name a terminating pod still has is added later.
-            occupied = {key for one in self.queue.state.all_records() if one.termination for key in _keys(one.pod)}
-            removed, added = (), tuple(one for one in added if occupied.isdisjoint(_keys(one.pod)))
         if removed or added:
             await self._replace(removed, added)
 
@@ -106,7 +92,3 @@ class ManifestWatcher:
         if why and why != self._queue_problem:
             self.log.warning("manifest", detail=f"manifests cannot be applied now: {why}")
         self._queue_problem = why
-
-
-def _keys(pod: Pod) -> set[str | tuple[str, str]]:
-    return {pod.uid, (pod.namespace, pod.name)}

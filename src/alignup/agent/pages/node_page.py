@@ -8,8 +8,8 @@ from alignup.align.errors import ParseError
 from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.documents.api import AdmissionStatus, PodView, StoredDecision
+from alignup.documents.codec import timestamp
 from alignup.documents.decisions import from_document
-from alignup.documents.run_status import timestamp
 from alignup.picture.occupancy import Holder, Occupancy, UseState, format_block
 from alignup.picture.svg import draw_parts
 from alignup.picture.text_format import clean, format_list, pluralize
@@ -19,7 +19,7 @@ from alignup.web.pages.page import section
 MAX_PODS = 500  #: that the page lists
 RECENT = 20  #: decisions that the page lists
 
-_MARKS = {"admitted": "✓", "rejected": "✗", "waiting": "…", "finished": "■", "asking": "?"}
+_MARKS = {"admitted": "✓", "rejected": "✗", "waiting": "…", "asking": "?"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +138,6 @@ def _pod(view: PodView, holder: Holder | None) -> Html:
     nodes = bits.union(one.hint.nodes or 0 for one in view.decision.placements)
     key = "s" if holder is None else holder.key
     style = "shared" if holder is None else f"holder{holder.index % 8}"
-    status = str(view.status) if view.run is None else ("Terminating" if view.run.ending else view.run.phase)
     return row(
         element("span", key, class_=f"key {style}"),
         element("a", clean(name), href=path("/pods", view.pod.uid)),
@@ -147,7 +146,7 @@ def _pod(view: PodView, holder: Holder | None) -> Html:
         format_list(bits.members(holder.cpus)) if holder and holder.cpus else "shared pool",
         ", ".join(map(format_block, holder.memory)) if holder else "",
         _devices(holder) if holder else "",
-        outcome_badge(status),
+        outcome_badge(str(view.status)),
         time_element(view.since),
         data_holder=key if holder else None,
     )

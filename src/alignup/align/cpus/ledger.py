@@ -48,10 +48,6 @@ class CpuLedger:
         """What a container owns; ``None`` if it uses the shared pool."""
         return self.held.get(uid, {}).get(container)
 
-    def runs_on(self, uid: str, container: str) -> CpuSet:
-        own = self.holds(uid, container)
-        return self.shared if own is None else own
-
     def owned(self, uid: str) -> CpuSet:
         return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
 

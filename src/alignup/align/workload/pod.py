@@ -6,7 +6,6 @@ A missing list of amounts and an empty one mean the same, so both are an empty m
 from collections.abc import Mapping
 from dataclasses import field, replace
 from enum import StrEnum
-from typing import Protocol
 
 from alignup.align.caching import lock_free_cached_property
 from alignup.align.quantity import Quantity
@@ -85,14 +84,6 @@ class ContainerStatus:
     actual: Amounts = field(default_factory=dict)
 
 
-class Manifest(Protocol):
-    """What the pod runs; decisions only carry it."""
-
-    @property
-    def text(self) -> str:
-        """Metadata and spec as JSON."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pod:
     """A pod, with the fields that alignment, the fit check and messages need."""
@@ -112,7 +103,6 @@ class Pod:
     os: str = ""  #: the operating system; empty: any
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
-    manifest: Manifest | None = field(default=None, compare=False, repr=False)  #: ``None``: the pod does not run here
 
     @lock_free_cached_property
     def all_containers(self) -> tuple[Container, ...]:

@@ -4,7 +4,6 @@
     configuration = read(source.text, name=source.name)           # load, defaults, validation
     host = Host(machine, host_settings(configuration, machine))   # reservations, policies, options
     errors = startup_errors(configuration, machine)               # everything that keeps a kubelet from starting
-    containers = container_settings(configuration)                # how the agent runs containers
 
 A kubelet stops at its first error; ``ConfigurationError.stage`` names the startup step that fails.
 """
@@ -12,15 +11,7 @@ A kubelet stops at its first error; ``ConfigurationError.stage`` names the start
 from alignup.kubernetes.configuration.drop_ins import find_drop_ins, merge_drop_ins, parse_drop_in
 from alignup.kubernetes.configuration.export import alignment_fields
 from alignup.kubernetes.configuration.load import apply_overrides, parse_override, read
-from alignup.kubernetes.configuration.managers import (
-    ContainerSettings,
-    container_settings,
-    host_settings,
-    ignored_fields,
-    node_status,
-    pods_limits,
-    startup_errors,
-)
+from alignup.kubernetes.configuration.managers import host_settings, node_status, startup_errors
 from alignup.kubernetes.configuration.model import Configuration, Duration, StartupStage
 from alignup.kubernetes.configuration.node_allocatable import (
     NodeReservations,
@@ -32,7 +23,6 @@ from alignup.kubernetes.configuration.wrapping_objects import ConfigurationText,
 __all__ = [
     "Configuration",
     "ConfigurationText",
-    "ContainerSettings",
     "Duration",
     "NodeReservations",
     "StartupStage",
@@ -40,15 +30,12 @@ __all__ = [
     "apply_overrides",
     "compute_node_allocatable",
     "compute_reservations",
-    "container_settings",
     "find_drop_ins",
     "host_settings",
-    "ignored_fields",
     "merge_drop_ins",
     "node_status",
     "parse_drop_in",
     "parse_override",
-    "pods_limits",
     "read",
     "startup_errors",
     "unwrap",

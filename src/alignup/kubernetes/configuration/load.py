@@ -29,9 +29,7 @@ _ATTRIBUTES = {field.name.replace("_", ""): field.name for field in fields(Confi
 USED_FIELDS: Mapping[str, str] = {name: _ATTRIBUTES[name.lower()] for name in FIELDS if name.lower() in _ATTRIBUTES}
 
 #: Fields whose default also replaces an empty string or 0.
-_DEFAULT_IF_ZERO = """
-    topologyManagerPolicy topologyManagerScope cpuManagerPolicy memoryManagerPolicy maxPods containerLogMaxSize
-"""
+_DEFAULT_IF_ZERO = "topologyManagerPolicy topologyManagerScope cpuManagerPolicy memoryManagerPolicy maxPods"
 _NONE = "none"
 _SYSTEM = ("system-reserved", "system-reserved-compressible")
 _KUBE = ("kube-reserved", "kube-reserved-compressible")

@@ -1,27 +1,21 @@
-"""What a configuration means on a machine: for the kubelet's managers, the node status and running containers.
-
-Fields that the agent ignores are reported if they would change how a pod runs; those about the cluster, the kubelet's
-ports and its status reports are not.
-"""
+"""The meaning of a configuration on a machine: for the kubelet's managers and the node status."""
 
 from collections.abc import Iterator, Mapping
 
-from alignup.align.bits import quote
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.cpus.provider import CpuProvider
-from alignup.align.errors import ConfigurationError, ParseError, Problem, QuantityError, SettingsError
+from alignup.align.errors import ConfigurationError, Problem, QuantityError, SettingsError
 from alignup.align.fit import PODS
 from alignup.align.host import Settings
 from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.quantity import Quantity
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
-from alignup.align.workload import Amounts, names
+from alignup.align.workload import names
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.kubernetes.configuration import feature_gates
-from alignup.kubernetes.configuration.model import Configuration, Duration, StartupStage
+from alignup.kubernetes.configuration.model import Configuration, StartupStage
 from alignup.kubernetes.configuration.node_allocatable import (
     NodeReservations,
     NodeStatus,
@@ -48,44 +42,6 @@ _FIELDS: Mapping[StartupStage, tuple[tuple[str, str], ...]] = {
         ("", "reservedMemory"),
     ),
 }
-
-_DEFAULT_PERIOD = Duration.parse("100ms")
-_MIN_PERIOD, _MAX_PERIOD = Duration.parse("1ms"), Duration.parse("1s")
-_PERIOD_GATE = "CustomCPUCFSQuotaPeriod"
-
-#: Fields that an option of the agent replaces.
-OPTIONS = {
-    "allowedUnsafeSysctls": "--allow sysctl",
-    "cgroupDriver": "--cgroup-driver",
-    "cgroupRoot": "--cgroup-root",
-    "containerRuntimeEndpoint": "--runtime-endpoint",
-    "podLogsDir": "--log-dir",
-    "staticPodPath": "--manifest-dir",
-}
-
-#: Other fields that would change how pods run.
-IGNORED = """
-    clusterDNS clusterDomain containerLogMaxWorkers containerLogMonitorInterval crashLoopBackOff defaultPodSysctls
-    evictionMaxPodGracePeriod evictionMinimumReclaim evictionPressureTransitionPeriod evictionSoft
-    evictionSoftGracePeriod imageGCHighThresholdPercent imageGCLowThresholdPercent imageMaximumGCAge imageMinimumGCAge
-    imagePullCredentialsVerificationPolicy imageServiceEndpoint maxParallelImagePulls memoryReservationPolicy memorySwap
-    memoryThrottlingFactor podCIDR preloadedImagesVerificationAllowlist registryBurst registryPullQPS resolvConf
-    runtimeRequestTimeout serializeImagePulls shutdownGracePeriod shutdownGracePeriodByPodPriority
-    shutdownGracePeriodCriticalPods staticPodURL userNamespaces
-"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerSettings:
-    """How the agent runs containers; the defaults are the kubelet's."""
-
-    seccomp_default: bool = False  #: use the runtime's seccomp profile by default
-    log_max_bytes: int = 10 << 20  #: size at which a log is rotated; negative: never
-    log_max_files: int = 5
-    cpu_quota: bool = True  #: whether CPU limits are enforced
-    cpu_period: int = 100_000  #: microseconds
-    pids_limit: int = 0  #: processes per pod; 0: unlimited
-    oom_kill_group: bool = True  #: when out of memory, kill all processes of the container
 
 
 def host_settings(configuration: Configuration, machine: Machine, *, limit_nodes: bool = True) -> Settings:
@@ -216,49 +172,3 @@ def _manager_error(
     found = ConfigurationError([Problem(field, str(error))], stage=stage, source=configuration.source, advice=advice)
     found.manager = stage.removesuffix("_manager")
     return found
-
-
-def container_settings(configuration: Configuration) -> ContainerSettings:
-    """:class:`ConfigurationError` if the kubelet would not start."""
-    if problems := tuple(_container_problems(configuration)):
-        raise ConfigurationError(problems, stage=StartupStage.VALIDATION, source=configuration.source)
-    return ContainerSettings(
-        seccomp_default=configuration.seccomp_default,
-        log_max_bytes=Quantity.parse(configuration.container_log_max_size).value(),
-        log_max_files=configuration.container_log_max_files,
-        cpu_quota=configuration.cpu_cfs_quota,
-        cpu_period=configuration.cpu_cfs_quota_period.nanoseconds // 1000,
-        pids_limit=max(configuration.pod_pids_limit, 0),
-        oom_kill_group=not configuration.single_process_oom_kill,
-    )
-
-
-def pods_limits(configuration: Configuration, machine: Machine) -> Amounts:
-    """The limits of all pods together: capacity without reservations, if node allocatable is enforced on pods."""
-    known = compute_node_allocatable(configuration, machine)
-    enforced = configuration.cgroups_per_qos and "pods" in configuration.enforce_node_allocatable
-    return known.pods_limits if enforced else known.capacity
-
-
-def ignored_fields(configuration: Configuration) -> tuple[str, ...]:
-    replaced = [f"{name} (use {option})" for name, option in OPTIONS.items() if name in configuration.given]
-    ignored = [name for name in IGNORED.split() if name in configuration.given]
-    return (f"the agent ignores {', '.join((*replaced, *ignored))}",) if replaced or ignored else ()
-
-
-def _container_problems(configuration: Configuration) -> Iterator[Problem]:
-    period = configuration.cpu_cfs_quota_period
-    custom = feature_gates.is_enabled(_PERIOD_GATE, configuration.feature_gates)
-    field = "cpuCFSQuotaPeriod"
-    what = f"invalid configuration: {field} (--cpu-cfs-quota-period) {period}"
-    if not custom and period != _DEFAULT_PERIOD:
-        yield Problem(field, f"{what} requires feature gate {_PERIOD_GATE}")
-    elif not _MIN_PERIOD <= period <= _MAX_PERIOD:
-        yield Problem(field, f"{what} must be between 1ms and 1sec, inclusive")
-    if configuration.container_log_max_files <= 1:
-        yield Problem("containerLogMaxFiles", "invalid configuration: containerLogMaxFiles must be greater than 1")
-    size = configuration.container_log_max_size
-    try:
-        Quantity.parse(size)
-    except ParseError as error:
-        yield Problem("containerLogMaxSize", f"failed to parse container log max size {quote(size)}: {error}")

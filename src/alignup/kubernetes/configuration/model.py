@@ -114,13 +114,6 @@ class Configuration:
     pods_per_core: int = 0
     local_storage_capacity_isolation: bool = True
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
-    seccomp_default: bool = False
-    container_log_max_size: str = "10Mi"
-    container_log_max_files: int = 5
-    cpu_cfs_quota: bool = True
-    cpu_cfs_quota_period: Duration = Duration(_SECOND // 10)
-    pod_pids_limit: int = -1
-    single_process_oom_kill: bool = False  #: the default with cgroup v2
     warnings: tuple[str, ...] = ()  #: what the kubelet ignores: unknown fields, duplicate keys
     given: frozenset[str] = frozenset()  #: the fields that the file sets, under their names there
     source: str = field(default="", compare=False)  #: the name of the file, for messages

@@ -45,14 +45,6 @@ def read(text: str | bytes) -> tuple[ParsedDocument, ...]:
             raise (error if start[1:].lstrip().startswith('"') else other) from None
 
 
-def read_json(text: str | bytes) -> tuple[ParsedDocument, ...]:
-    """Like :func:`read`, for objects in JSON only; reading such a text never takes long."""
-    text = _decode(text)
-    if not text.lstrip().startswith("{"):
-        raise _NotJsonError("not a JSON object", line=1)
-    return tuple(_parse_json(text))
-
-
 def to_json(value: object) -> str:
     """Encode the value of a document as JSON; numbers keep their spelling."""
     match value:

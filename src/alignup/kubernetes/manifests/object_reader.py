@@ -3,7 +3,6 @@
 A value of the wrong type is recorded as a problem and read as if it were absent, so that one pass finds all problems.
 """
 
-import ipaddress
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any, TypeVar
@@ -12,7 +11,7 @@ from alignup.align.bits import quote
 from alignup.align.errors import Problem, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.quick_dataclass import dataclass
-from alignup.align.workload import Amounts, names
+from alignup.align.workload import Amounts
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 
 MAX_INT32 = (1 << 31) - 1
@@ -34,9 +33,7 @@ _TYPE_NAMES: tuple[tuple[Any, str], ...] = (
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
     problems: list[Problem] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)  #: paths of fields that do not exist
-    permissions: dict[Problem, str] = field(default_factory=dict)  #: the permission that resolves a problem
 
     def add(self, problem: Problem) -> None:
         """Record *problem*; a subclass may raise it instead."""
@@ -126,9 +123,6 @@ class ObjectReader:
     def string_map(self, name: str) -> dict[str, str]:
         return self.map_of(name, ObjectReader.text)
 
-    def quantity(self, name: str) -> Quantity | None:
-        return self._quantity(name, self.fields[name]) if self.has(name) else None
-
     def quantities(self, name: str) -> Amounts:
         found = {key: self._quantity(f"{name}[{key}]", value) for key, value in self.mapping(name).items()}
         return {key: amount for key, amount in found.items() if amount is not None}
@@ -157,27 +151,6 @@ class ObjectReader:
         entries = ObjectReader(self.diagnostics, self.path, {f"{name}[{key}]": item for key, item in found.items()})
         return {key: read(entries, f"{name}[{key}]") for key in found}
 
-    def label(self, name: str, taken: set[str]) -> str:
-        """A DNS label that is not among *taken*; it is added there."""
-        text = self.required(name)
-        if text:
-            self.faults(name, text, names.label_problems(text))
-        if text and text in taken:
-            self.error(name, f"Duplicate value: {quote(text)}")
-        taken.add(text)
-        return text
-
-    def ip_address(self, name: str) -> str:
-        """An IP address without a zone; empty if it is absent."""
-        text = self.text(name)
-        try:
-            valid = not text or not getattr(ipaddress.ip_address(text), "scope_id", None)
-        except ValueError:
-            valid = False
-        if not valid:
-            self.invalid(name, text, "must be a valid IP address")
-        return text
-
     def error(self, name: str, what: str) -> None:
         self.diagnostics.add(Problem(self.path_of(name), what))
 
@@ -190,17 +163,6 @@ class ObjectReader:
     def faults(self, name: str, text: str, faults: Iterable[str]) -> None:
         for fault in faults:
             self.invalid(name, text, fault)
-
-    def warn(self, name: str, what: str) -> None:
-        """Record that a field has no effect, or not the usual one."""
-        self.diagnostics.warnings.append(f"{self.path_of(name)}: {what}")
-
-    def require(self, permission: str, name: str, what: str) -> None:
-        """Record that a field is a problem unless *permission* is granted."""
-        advice = f"start the agent with --allow {permission} to allow it"
-        problem = Problem(self.path_of(name), f"{what} is not allowed; {advice}")
-        self.diagnostics.permissions[problem] = permission
-        self.diagnostics.add(problem)
 
     def _mapping(self, value: object, name: str) -> Mapping[str, Any]:
         if isinstance(value, Mapping):

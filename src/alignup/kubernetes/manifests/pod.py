@@ -6,7 +6,6 @@ decides what a well-formed pod may ask for. The spelling of a number shows in a 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from alignup.align.bits import quote
@@ -17,19 +16,16 @@ from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 
 
-def read_pod_text(text: str | bytes, *, keep: bool = False) -> Pod:
+def read_pod_text(text: str | bytes) -> Pod:
     """Like :func:`read_pod`, for a YAML or JSON text; :class:`DocumentError` if it is not one document."""
     found = documents.read(text)
     if len(found) != 1:
         raise DocumentError(f"expected one document, not {len(found) or 'none'}", line=1)
-    return read_pod(found[0].value, keep=keep)
+    return read_pod(found[0].value)
 
 
-def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
-    """The pod in a decoded document; :class:`PodError` names every invalid field.
-
-    With *keep* the pod carries its manifest, which running it requires.
-    """
+def read_pod(document: Mapping[str, Any]) -> Pod:
+    """The pod in a decoded document; :class:`PodError` names every invalid field."""
     top = ObjectReader.of(document)
     problems = top.diagnostics.problems
     kind, version = read_type(top)
@@ -39,11 +35,7 @@ def read_pod(document: Mapping[str, Any], *, keep: bool = False) -> Pod:
     pod = _pod(top) if not problems else None
     if pod is None or problems:
         raise PodError(problems)
-    if not keep:
-        return pod
-    from alignup.kubernetes.podspec import PodManifest  # noqa: PLC0415 - only for pods that are run
-
-    return replace(pod, manifest=PodManifest.of(top.fields))
+    return pod
 
 
 def read_type(top: ObjectReader) -> tuple[str, str]:

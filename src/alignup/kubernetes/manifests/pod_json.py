@@ -9,13 +9,11 @@ from typing import Literal
 
 import msgspec
 
-from alignup.align.errors import DocumentError, PodError, QuantityError
+from alignup.align.errors import QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, Pod, Resources
 from alignup.align.workload.validation import RESTART_POLICIES
-from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.object_reader import UNESCAPED_SPACE
-from alignup.kubernetes.manifests.pod import read_pod
 
 _NO_STATUS = (b"", b"null", b"{}")
 _PRIORITY = re.compile(rb"null|-?[0-9]{1,9}")
@@ -71,23 +69,13 @@ _DECODER = msgspec.json.Decoder(_Pod)
 _NO_METADATA, _NO_SPEC = _Metadata(), _Spec()
 
 
-def read_json_pod(content: bytes, *, keep: bool = False) -> Pod | None:
-    """Return the pod in *content*; ``None``: it is not plain JSON, or not valid.
-
-    With *keep* the pod carries its manifest, which takes longer.
-    """
+def read_json_pod(content: bytes) -> Pod | None:
+    """Return the pod in *content*; ``None``: it is not plain JSON, or not valid."""
     try:
-        if keep:
-            return _read_with_manifest(content)
         content.decode()  # fields that are skipped must be text, too
         return _pod(_DECODER.decode(content))
-    except (msgspec.DecodeError, DocumentError, QuantityError, PodError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, QuantityError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _read_with_manifest(content: bytes) -> Pod | None:
-    found = documents.read_json(content)
-    return read_pod(found[0].value, keep=True) if len(found) == 1 else None
 
 
 def _pod(found: _Pod) -> Pod | None:

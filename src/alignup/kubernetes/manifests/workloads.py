@@ -51,6 +51,7 @@ class Workload:
     has_uid: bool = False  #: whether this is a Pod whose manifest has a uid
     template: str = ""  #: which of several pod templates of a custom object this is, such as ``Worker``
     prefix: str = ""  #: of the names of the replicas; empty: the name
+    manifest: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)  #: of the pod
 
     @property
     def title(self) -> str:
@@ -74,13 +75,12 @@ class LoadedWorkloads:
     warnings: tuple[str, ...] = ()  #: skipped objects and likely mistakes
 
 
-def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, keep: bool = False) -> LoadedWorkloads:
+def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None) -> LoadedWorkloads:
     """Read files and directories; ``-`` is *stdin*. :class:`ManifestError` lists every problem.
 
     Like ``kubectl -f``, a directory stands for its files that end in ``SUFFIXES``, in the order of their names.
-    With *keep* each pod carries its manifest; replicas share one.
     """
-    collector = _Collector(validation.accept, keep)
+    collector = _Collector(validation.accept)
     for path in paths:
         if str(path) == "-":
             collector.add_file(stdin, "standard input")
@@ -89,11 +89,9 @@ def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None, *, ke
     return collector.result()
 
 
-def read_workloads(
-    text: str | bytes, *, name: str, accept: Accept = validation.accept, keep: bool = False
-) -> LoadedWorkloads:
+def read_workloads(text: str | bytes, *, name: str, accept: Accept = validation.accept) -> LoadedWorkloads:
     """Like :func:`read_paths`, for a YAML or JSON text that messages call *name*."""
-    collector = _Collector(accept, keep)
+    collector = _Collector(accept)
     collector.add(text, name)
     return collector.result()
 
@@ -105,7 +103,6 @@ def with_derived_uid(pod: Pod) -> Pod:
 @dataclass
 class _Collector:
     accept: Accept
-    keep: bool
     workloads: dict[_ObjectKey, dict[str, Workload]] = field(default_factory=dict)  #: each by template
     owners: set[_ObjectKey] = field(default_factory=set)  #: from the owner references of workloads
     warnings: list[str] = field(default_factory=list)
@@ -227,7 +224,7 @@ class _Collector:
             self._keep(found, top)
 
     def _make_pod(self, document: Mapping[str, Any]) -> Pod:
-        return self.accept(read_pod(document, keep=self.keep))
+        return self.accept(read_pod(document))
 
     def _keep(self, templates: list[Workload], top: Mapping[str, Any]) -> None:
         """Keep the workloads of one object."""
@@ -300,8 +297,9 @@ def _workload(place: ObjectLocation, top: Mapping[str, Any], make: _PodMaker) ->
     if holder.diagnostics.problems:
         raise PodError(holder.diagnostics.problems)
     own = {**own, "name": _named(metadata, place), "namespace": metadata.get("namespace"), "uid": None}
-    pod = _template_pod({"metadata": own, "spec": holder.fields.get("spec")}, template, make)
-    workload = Workload(kind, pod.name, pod.namespace, replicas, pod, place.source())
+    manifest = {"metadata": own, "spec": holder.fields.get("spec")}
+    pod = _template_pod(manifest, template, make)
+    workload = Workload(kind, pod.name, pod.namespace, replicas, pod, place.source(), manifest=manifest)
     return replace(workload, pod=_replica(pod, workload, 0))
 
 
@@ -316,9 +314,11 @@ def _custom_workload(place: ObjectLocation, top: Mapping[str, Any], template: Po
         raise PodError(reader.diagnostics.problems)
     name = _named(metadata, place)
     own = {**template.metadata, "name": name, "namespace": metadata.get("namespace"), "uid": None}
-    pod = _template_pod({"metadata": own, "spec": template.spec}, template.path, make)
+    manifest = {"metadata": own, "spec": template.spec}
+    pod = _template_pod(manifest, template.path, make)
     workload = Workload(top["kind"], pod.name, pod.namespace, replicas, pod, place.source(template.path))
-    workload = replace(workload, template=template.label, prefix=f"{pod.name}{template.suffix}")
+    prefix = f"{pod.name}{template.suffix}"
+    workload = replace(workload, template=template.label, prefix=prefix, manifest=manifest)
     return replace(workload, pod=_replica(pod, workload, 0))
 
 
@@ -352,7 +352,8 @@ def _single_pod(place: ObjectLocation, top: Mapping[str, Any], make: _PodMaker) 
     pod = make({**top, "metadata": {**metadata, "name": _named(metadata, place)}})
     has_uid = bool(pod.uid)
     pod = pod if has_uid else with_derived_uid(pod)
-    return Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host, has_uid=has_uid)
+    workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
+    return replace(workload, has_uid=has_uid, manifest=top)
 
 
 def _replicas(spec: ObjectReader, kind: str) -> int:

@@ -4,10 +4,9 @@ The response is stored with the container's placement, so that a container that 
 the same settings.
 """
 
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from google.protobuf.message import DecodeError
 
@@ -15,11 +14,8 @@ from alignup.align.errors import ParseError, StateError
 from alignup.documents import codec
 from alignup.wire import device_plugin_pb2 as wire
 
-_LOG = logging.getLogger(__name__)
 _FIELDS = {"envs", "mounts", "devices", "annotations", "cdi"}
 _INVALID = "not a stored device plugin response"
-
-_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +83,3 @@ class AllocateResponse:
     def to_document(self) -> dict[str, Any]:
         document: dict[str, Any] = codec.load(codec.encode(self))  # with lists, as it is read back
         return document
-
-
-def merge_responses(responses: Mapping[str, AllocateResponse]) -> AllocateResponse:
-    """Combine the responses of several resources; of conflicting values the first one wins, and a warning is logged.
-
-    Resources are merged in order of their names, so the result is deterministic; the kubelet merges in random order.
-    """
-    ordered = [responses[resource] for resource in sorted(responses)]
-    mounts = ((one.container_path, one) for response in ordered for one in response.mounts)
-    devices = ((one.container_path, one) for response in ordered for one in response.devices)
-    return AllocateResponse(
-        envs=_first_wins("environment variable", (item for one in ordered for item in one.envs.items())),
-        mounts=tuple(_first_wins("mount", mounts).values()),
-        devices=tuple(_first_wins("device node", devices).values()),
-        annotations=_first_wins("annotation", (item for one in ordered for item in one.annotations.items())),
-        cdi=tuple(dict.fromkeys(name for one in ordered for name in one.cdi)),
-    )
-
-
-def _first_wins(kind: str, items: Iterable[tuple[str, _Value]]) -> dict[str, _Value]:
-    merged: dict[str, _Value] = {}
-    for key, value in items:
-        if merged.setdefault(key, value) != value:
-            _LOG.warning("device plugins disagree on %s %s: used=%s ignored=%s", kind, key, merged[key], value)
-    return merged

@@ -145,7 +145,7 @@
     let first = true;
     source.onopen = () => { say("live"); if (!first) renew(); first = false; };
     source.onerror = () => say("not connected");
-    const KINDS = ["admitted", "kept", "rejected", "waiting", "released", "ending", "finished", "announced", "stopped", "gone", "trouble", "started", "ended", "missed", "changed"];
+    const KINDS = ["admitted", "kept", "rejected", "waiting", "released", "announced", "stopped", "gone", "missed", "changed"];
     for (const kind of KINDS) source.addEventListener(kind, () => { renew(); renewChunks(); });
   }
 })();

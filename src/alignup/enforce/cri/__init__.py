@@ -1,1 +1,0 @@
-"""Containers through the Container Runtime Interface (CRI): containerd, CRI-O and others."""
