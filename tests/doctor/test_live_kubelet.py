@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from alignup.doctor.live_kubelet import find_live_kubelets
+from alignup.doctor.diagnosis import find_live_kubelets
 
 #: Reports that it runs, and waits for the end of its input.
 WAIT = "import sys; print(flush=True); sys.stdin.read()"

@@ -85,9 +85,9 @@ def command(*, options: DoctorOptions, output: str) -> None:
 
 
 def _check_unused(directory: Path | None) -> None:
-    from alignup.doctor import live_kubelet  # noqa: PLC0415 - not needed for --help
+    from alignup.doctor import diagnosis  # noqa: PLC0415 - not needed for --help
 
-    if directory is not None and (users := live_kubelet.find_live_kubelets(directory)):
+    if directory is not None and (users := diagnosis.find_live_kubelets(directory)):
         raise InputError(
             *users,
             where=f"{directory} is in use; nothing was written",

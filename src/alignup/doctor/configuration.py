@@ -10,7 +10,7 @@ from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
 from alignup.doctor import managers
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, warning
-from alignup.doctor.manager_inputs import ManagerInputs, read_inputs
+from alignup.doctor.managers import ManagerInputs, read_inputs
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import StartupStage
 
