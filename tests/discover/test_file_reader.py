@@ -6,8 +6,7 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import SourceError
 from alignup.machines import file_reader
-from alignup.machines.file_reader import MAX_GAPS, ArchiveFiles, DirectoryFiles, FileReader
-from alignup.machines.limits import MAX_FILE_BYTES
+from alignup.machines.file_reader import MAX_FILE_BYTES, MAX_GAPS, ArchiveFiles, DirectoryFiles, FileReader
 
 
 def tree_of(**texts: str) -> FileReader:

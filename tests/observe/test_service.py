@@ -11,7 +11,7 @@ from alignup.align.errors import StateError
 from alignup.kubernetes.api import Access
 from alignup.kubernetes.api.credentials import UserCredentials
 from alignup.kubernetes.api.host_states import HOST_STATES, read_host_state
-from alignup.machines import machine_source as source
+from alignup.machines import machine_source
 from alignup.observe.service import observe
 from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.kubernetes.api.objects import node
@@ -36,7 +36,7 @@ async def test_the_host_is_published_once(server, client, options):
 
     assert problems == ()
     report = read_host_state(await client.get(HOST_STATES.at("host-a")))
-    assert report.machine.kubelet_view() == source.discover().kubelet_view()
+    assert report.machine.kubelet_view() == machine_source.discover().kubelet_view()
     (state,) = server.objects("hoststates")
     assert state["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
     assert json.dumps(state["configuration"]).count("none") == 0

@@ -31,7 +31,7 @@ from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.machines import device_spec
+from alignup.machines import machine_source
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 _GIVE_CONFIGURATION = (
@@ -64,8 +64,8 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
 
 def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
     """*machine* with the devices of ``--devices``."""
-    with input_errors("in --devices", advice=f"Use a value like {device_spec.EXAMPLE}."):
-        return device_spec.add_devices(machine, devices)
+    with input_errors("in --devices", advice=f"Use a value like {machine_source.DEVICE_EXAMPLE}."):
+        return machine_source.add_devices(machine, devices)
 
 
 def read_configuration(

@@ -98,7 +98,7 @@ def parse(
     hugepages: tuple[HugePages, ...] = (),
     distances: tuple[int, int] | None = None,
 ) -> Machine:
-    """The machine that *text* describes.
+    """Return the machine that *text* describes.
 
     *memory* is the default size of a node in bytes; every node with memory has *hugepages*; *distances* are those of a
     node to itself and to any other (hwloc's synthetic machines have none).
@@ -167,7 +167,7 @@ def _attached(attributes: str, token: str) -> _Attached:
 
 
 def _kind(name: str, token: str) -> str:
-    """The canonical type of *name*: caches as ``l3`` or ``l1i``, others under one name each."""
+    """Return the canonical type of *name*: caches as ``l3`` or ``l1i``, others under one name each."""
     written = name.lower()
     if cache := _CACHE.fullmatch(written):
         return cache[1]
@@ -180,18 +180,18 @@ def _kind(name: str, token: str) -> str:
 
 
 def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
-    """Attribute → value, all valid for *kind*; unused sizes are validated as well."""
+    """Return the value of each attribute, all valid for *kind*; unused sizes are validated as well."""
     sizes = {"numa": ("memory", "memorysidecachesize")}.get(kind or "", ("size",) if (kind or "")[:1] == "l" else ())
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for part in text.split():
         name, _, value = part.partition("=")
-        if name not in {*sizes, "indexes"} or name in found or not value:
+        if name not in {*sizes, "indexes"} or name in values or not value:
             expected = " and ".join(f"'{each}=…'" for each in (*sizes, "indexes"))
             raise ParseError(f"{token!r}: cannot use {part!r}: expected {expected}, each at most once")
-        found[name] = value
+        values[name] = value
         if name in sizes:
             _bytes(value, token)
-    return found
+    return values
 
 
 def _bytes(size: str, token: str) -> int:
@@ -202,7 +202,7 @@ def _bytes(size: str, token: str) -> int:
 
 
 def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
-    """The levels with their types; ``ParseError`` if they cannot be levels of one machine."""
+    """Return the levels with their types; ``ParseError`` if they cannot be levels of one machine."""
     machine, *inner, last = levels
     if last.kind not in {"pu", None}:
         raise ParseError(f"{last.token!r} comes last: expected 'pu', the CPUs, below it")
@@ -235,8 +235,8 @@ def _usual(level: _Level, kind: str) -> _Level:
 
 
 def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tuple[list[NumaNode], list[int]]:
-    """All nodes, and for each CPU the id of its node."""
-    hung = [(depth, one) for depth, level in enumerate(tree.levels) for one in level.attached]
+    """Return all nodes, and for each CPU the id of its node."""
+    hung = [(depth, nodes) for depth, level in enumerate(tree.levels) for nodes in level.attached]
     total = sum(tree.width(depth) for depth, _ in hung)
     if total > MAX_NODES:
         raise ParseError(f"the machine has {total} NUMA nodes: expected at most {MAX_NODES}")
@@ -252,16 +252,16 @@ def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tup
     innermost = min(range(len(hung)), key=lambda order: (-hung[order][0], order))
     nodes, homes = [], []
     for number, (_, _, order) in zip(_numbers(tree, total, *indexes, below=MAX_NODE_ID), places, strict=True):
-        given = hung[order][1].memory
-        held = memory if given is None else given
-        nodes.append(NumaNode(number, memory=held, hugepages=hugepages if held else ()))
+        size = hung[order][1].memory
+        size = memory if size is None else size
+        nodes.append(NumaNode(number, memory=size, hugepages=hugepages if size else ()))
         if order == innermost:
             homes.append(number)
     return nodes, [home for home in homes for _ in range(tree.cpus // len(homes))]
 
 
 def _ids(tree: _Tree, kind: str) -> list[int] | None:
-    """For each CPU the id of its object of *kind*; ``None`` if there is no such level."""
+    """Return for each CPU the id of its object of *kind*; ``None`` if there is no such level."""
     depth = tree.depth(kind)
     if depth is None:
         return None
@@ -273,7 +273,7 @@ def _ids(tree: _Tree, kind: str) -> list[int] | None:
 
 
 def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> CadvisorReport | None:
-    """CAdvisor's report: an L3 that equals a node is part of the node, so no uncore cache is reported."""
+    """Return cAdvisor's report: an L3 that equals a node is part of the node, so no uncore cache is reported."""
     depth = tree.depth("l3")
     if depth is None or tree.width(depth) != len(set(homes)):
         return None
@@ -282,7 +282,7 @@ def _report(tree: _Tree, cpus: tuple[Cpu, ...], homes: Sequence[int]) -> Cadviso
 
 
 def _numbers(tree: _Tree, total: int, indexes: str | None = None, *, below: int = MAX_CPU_ID) -> Sequence[int]:
-    """The ids of *total* objects, all *below* a limit, in the order of the tree."""
+    """Return the ids of *total* objects, all *below* a limit, in the order of the tree."""
     if indexes is None:
         return range(total)
     if _LIST.fullmatch(indexes):
@@ -300,7 +300,7 @@ def _numbers(tree: _Tree, total: int, indexes: str | None = None, *, below: int 
 
 
 def _loops(tree: _Tree, total: int, indexes: str) -> list[tuple[int, int]]:
-    """The step and count of each loop, the fastest first; a missing last loop has step 1."""
+    """Return the step and count of each loop, the fastest first; a missing last loop has step 1."""
     parts = indexes.split(":")
     if len(parts) > MAX_LEVELS:
         raise ParseError(f"'indexes=…': {len(parts)} loops, expected at most {MAX_LEVELS}")

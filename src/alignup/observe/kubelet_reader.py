@@ -19,7 +19,7 @@ from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletFiles
 from alignup.kubernetes.plugins.pod_resources_client import PodResourcesClient
-from alignup.machines import machine_source as source
+from alignup.machines import machine_source
 from alignup.observe.observation import Sources
 from alignup.store import atomic_files
 
@@ -103,7 +103,7 @@ class KubeletReader:
         pod_resources: PodResourcesClient,
         pods: Callable[[], Mapping[str, KnownPod] | None] = lambda: None,
         configz: Callable[[], Awaitable[bytes]] | None = None,
-        discover: Callable[[Path], Machine] = source.discover,
+        discover: Callable[[Path], Machine] = machine_source.discover,
     ) -> None:
         self.paths = paths
         self._pod_resources = pod_resources
