@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from alignup.machines import discover, load, machine_source, record, synthetic
+from alignup.machines import discover, load, machine_file, record, synthetic
 from bench.harness import Figure, best
 from tests.discover import kernel
 
@@ -20,5 +20,5 @@ def figures() -> Iterator[Figure]:
         file = Path(made) / "large.tar.gz"
         yield Figure("2048 CPUs, recorded and read back", best(lambda: record(root, file), rounds=1))
         yield Figure("2048 CPUs, from an archive", best(lambda: load(file), rounds=1))
-        written = machine_source.dump(found)
-        yield Figure("2048 CPUs, from YAML", best(lambda: machine_source.parse(written), rounds=3))
+        written = machine_file.dump(found)
+        yield Figure("2048 CPUs, from YAML", best(lambda: machine_file.parse(written), rounds=3))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from alignup.machines import discover, load, machine_source
+from alignup.machines import discover, load, machine_file
 from alignup.picture import draw_svg
 from tests.cli.commands import in_process, on_a_terminal
 
@@ -163,7 +163,7 @@ def test_colors_are_only_for_terminals_without_no_color():
     assert "\x1b[" in colored
     assert "\x1b[" not in plain
     assert plain == dumb
-    assert machine_source.dump(load(SERVER)) == in_process("machine", "show", SERVER, "-o", "yaml").stdout
+    assert machine_file.dump(load(SERVER)) == in_process("machine", "show", SERVER, "-o", "yaml").stdout
 
 
 def test_a_wider_terminal_is_used():

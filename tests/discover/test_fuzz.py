@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import AlignError
 from alignup.align.machine import HugePages
-from alignup.machines import discover, load, machine_source, synthetic, system
+from alignup.machines import discover, load, machine_file, synthetic, system
 from alignup.machines.file_reader import ArchiveFiles, FileReader
 from tests.deadlines import cpu_limit
 from tests.discover import kernel
@@ -108,7 +108,7 @@ def judged(tree: FileReader) -> str:
         view = machine.kubelet_view()
         assert machine.problems() == ()
         assert view.all_cpus >= 0
-        assert machine_source.parse(machine_source.dump(machine)) == machine
+        assert machine_file.parse(machine_file.dump(machine)) == machine
         assert all(len(gap) < 5000 for gap in machine.gaps)
         outcome = "a machine"
     return outcome

@@ -17,7 +17,7 @@ from alignup.align import bits
 from alignup.align.errors import MachineError, ParseError, SourceError
 from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode, PciDevice
 from alignup.documents.machines import machine_from_document
-from alignup.machines import discover, load, machine_source, record, synthetic
+from alignup.machines import discover, load, machine_file, record, synthetic
 from alignup.machines.machine_source import DEVICE_EXAMPLE, add_devices, parse_devices
 from alignup.machines.synthetic import parse as machine_of
 from tests import strategies
@@ -35,9 +35,9 @@ def test_one_machine_in_every_form(root: Path, tmp_path: Path):
     found = discover(root)
     archive, described = tmp_path / "m.tar.gz", tmp_path / "m.yaml"
     record(root, archive)
-    described.write_text(machine_source.dump(found))
+    described.write_text(machine_file.dump(found))
 
-    for source in (root, str(root), archive, str(archive), described, str(described), machine_source.dump_json(found)):
+    for source in (root, str(root), archive, str(archive), described, str(described), machine_file.dump_json(found)):
         assert load(source) == found
 
 
@@ -156,15 +156,15 @@ ODD = Machine(
 
 @pytest.mark.parametrize("machine", [ODD, synthetic.parse("pack:2 numa:2 l3:2 core:4 pu:2")], ids=["odd", "synthetic"])
 def test_a_written_machine_is_read_back(machine):
-    assert machine_source.parse(machine_source.dump(machine)) == machine
-    assert load(machine_source.dump(machine)) == machine
-    assert load(machine_source.dump_json(machine)) == machine
+    assert machine_file.parse(machine_file.dump(machine)) == machine
+    assert load(machine_file.dump(machine)) == machine
+    assert load(machine_file.dump_json(machine)) == machine
 
 
 @given(strategies.machines(max_id=255))
 def test_any_machine_is_read_back(machine):
-    assert machine_source.parse(machine_source.dump(machine)) == machine
-    assert machine_from_document(json.loads(machine_source.dump_json(machine))) == machine
+    assert machine_file.parse(machine_file.dump(machine)) == machine
+    assert machine_from_document(json.loads(machine_file.dump_json(machine))) == machine
 
 
 def test_a_machine_written_by_hand():
@@ -251,7 +251,7 @@ def test_texts_that_do_not_describe_a_machine(text, reason):
 
 
 def test_too_many_yaml_values_are_an_error(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(machine_source, "MAX_YAML_VALUES", 20)
+    monkeypatch.setattr(machine_file, "MAX_YAML_VALUES", 20)
 
     with pytest.raises(SourceError, match="has more than 20 values and keys"):
         load("alignup: machine/v1\ncpus: [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17]\n")
@@ -281,14 +281,14 @@ def test_of_a_pci_device_that_is_listed_twice_the_first_is_used():
 
     assert [(device.address, device.node) for device in machine.pci] == [("0000:00:01.0", 0), ("0000:00:02.0", None)]
     assert machine.gaps == ("PCI device 0000:00:01.0 is listed 2 times; the first is used",)
-    assert machine_source.parse(machine_source.dump(machine)) == machine
+    assert machine_file.parse(machine_file.dump(machine)) == machine
 
 
 def test_the_order_of_a_document_does_not_matter():
     machine = synthetic.parse("numa:2 core:2 pu:2")
     turned = replace(machine, cpus=machine.cpus[::-1], nodes=machine.nodes[::-1])
 
-    assert machine_source.parse(machine_source.dump(turned)) == machine
+    assert machine_file.parse(machine_file.dump(turned)) == machine
 
 
 GPU = "example.com/gpu"

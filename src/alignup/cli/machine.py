@@ -44,7 +44,7 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     YAML and JSON output back.
     """
     from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
-    from alignup.machines import machine_source  # noqa: PLC0415
+    from alignup.machines import machine_file  # noqa: PLC0415
     from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
 
     place = machine_place(machine)
@@ -65,9 +65,9 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     if output == "svg":
         terminal.print_document(draw_svg(found))
     elif output == "yaml":
-        terminal.print_document(machine_source.dump(found))
+        terminal.print_document(machine_file.dump(found))
     elif output == "json":
-        terminal.print_document(machine_source.dump_json(found) + "\n")
+        terminal.print_document(machine_file.dump_json(found) + "\n")
     else:
         terminal.print_lines(draw_text(found, width=terminal.width()))
 

@@ -18,7 +18,7 @@ from alignup.cli.options import HostOptions
 from alignup.cli.simulate_cluster import name_field, resolve_group
 from alignup.cli.simulate_output import write_html
 from alignup.cli.sweep import SweepOptions
-from alignup.machines import machine_source
+from alignup.machines import machine_file
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, pluralize
 from alignup.simulate import result_report as report
@@ -141,7 +141,7 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
         if not _is_about_settings(error):
             raise
         return (), "; ".join(error.what), repr((machine, text))
-    return (group,), "", repr((machine_source.dump_json(group.machine), machine, text))
+    return (group,), "", repr((machine_file.dump_json(group.machine), machine, text))
 
 
 def _lines(rows: Sequence[Row], path: Path) -> Iterator[Line]:

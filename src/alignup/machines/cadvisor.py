@@ -1,4 +1,4 @@
-"""cAdvisor's view of a machine, which the kubelet uses: from the same files or from its ``MachineInfo``.
+"""cAdvisor's view of a machine, which the kubelet uses: from the same files, and as the report of a :class:`Machine`.
 
 cAdvisor is naive and gives up easily, and the kubelet relies on it: nodes in the order of their names (0, 1, 10, 2),
 CPUs only where a node links to them, cores by the kernel's core id within a node, no memory where ``meminfo`` is
@@ -14,15 +14,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import msgspec
-
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.distances import Distances
-from alignup.align.errors import FieldError, MachineError, ParseError, SourceError
+from alignup.align.errors import MachineError, ParseError
 from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, HugePages, Machine, NumaNode
-from alignup.align.machine_limits import MAX_CPUS, MAX_NODE_ID, MAX_NODES
-from alignup.documents.codec import Int64, convert
+from alignup.align.machine_limits import MAX_NODES
 from alignup.machines.file_reader import FileReader
 from alignup.machines.topology import CPU, NODE, read_linked_cpus, read_listed_cpus, topology_path
 
@@ -329,78 +326,3 @@ def _online(files: FileReader) -> CpuSet | None:
             break
         online |= (1 << int(ends[1]) + 1) - (1 << int(ends[0]))
     return online
-
-
-class _InfoPages(msgspec.Struct):
-    page_size: Int64  #: KiB
-    num_pages: Int64
-
-
-class _InfoCache(msgspec.Struct):
-    id: Int64 = 0
-    level: Int64 = 0
-
-
-class _InfoCore(msgspec.Struct):
-    core_id: Int64
-    thread_ids: list[Int64]
-    socket_id: Int64 = 0
-    uncore_caches: list[_InfoCache] | None = None
-
-
-class _InfoNode(msgspec.Struct):
-    node_id: Int64
-    memory: Int64 = 0
-    hugepages: list[_InfoPages] | None = None
-    cores: list[_InfoCore] | None = None
-    caches: list[_InfoCache] | None = None
-    distances: list[Int64] | None = None
-
-
-class _Info(msgspec.Struct):
-    num_cores: Int64
-    topology: list[_InfoNode] | None
-    num_sockets: Int64 = 0
-    memory_capacity: Int64 = 0
-    hugepages: list[_InfoPages] | None = None
-
-
-def from_machine_info(document: object, *, name: str) -> Machine:
-    """Return the machine in a ``MachineInfo`` of cAdvisor, as its API and the kubelet's ``/spec/`` return it."""
-    try:
-        info = convert(document, _Info)
-    except FieldError as error:
-        raise SourceError(error.what, file=name, field=error.field) from error
-    except ParseError as error:
-        raise SourceError(f"not a valid MachineInfo of cAdvisor: {error}", file=name) from error
-    nodes = info.topology or []
-    cpus = sum(len(core.thread_ids) for node in nodes for core in node.cores or ())
-    for kind, count, most in (("CPUs", cpus, MAX_CPUS), ("NUMA nodes", len(nodes), MAX_NODES)):
-        if count > most:
-            raise SourceError(f"{name} has {count} {kind}: expected at most {most}")
-    for node in nodes:
-        if node.node_id >= MAX_NODE_ID:
-            raise SourceError(f"{name} has NUMA node {node.node_id}: expected a number from 0 to {MAX_NODE_ID - 1}")
-    if any(not core.thread_ids for node in nodes for core in node.cores or ()):
-        raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")
-    topology = CadvisorTopology(tuple(map(_info_node, nodes)), num_cpus=info.num_cores, num_sockets=info.num_sockets)
-    return to_machine(topology, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
-
-
-def _info_node(node: _InfoNode) -> CadvisorNodeTopology:
-    reported = CadvisorNode(
-        node.node_id,
-        memory=node.memory,
-        hugepages=_pages(node.hugepages),
-        distances=None if node.distances is None else tuple(node.distances),
-    )
-    cores = []
-    for core in node.cores or ():
-        uncore = tuple(cache.id for cache in core.uncore_caches or ())
-        cores.append(CadvisorCore(core.core_id, core.socket_id, tuple(core.thread_ids), uncore))
-    caches = tuple(cache.id for cache in node.caches or () if cache.level == 3)
-    return CadvisorNodeTopology(reported, tuple(cores), caches)
-
-
-def _pages(pages: list[_InfoPages] | None) -> tuple[HugePages, ...]:
-    return tuple(HugePages(size=each.page_size * 1024, count=each.num_pages) for each in pages or ())

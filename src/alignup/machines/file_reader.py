@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Protocol
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
@@ -33,10 +34,16 @@ _MASK = re.compile(r"[0-9a-f]{1,8}(,[0-9a-f]{1,8})*", re.ASCII | re.IGNORECASE)
 _ABSENT = {errno.ENOENT, errno.ENOTDIR}
 
 
+class FileSource(Protocol):
+    """Where the files come from; every method raises ``OSError`` for what does not exist or is too large."""
+
+    def read(self, path: str) -> bytes: ...
+    def names(self, path: str) -> list[str]: ...  # of a directory, in no order
+    def link(self, path: str) -> str | None: ...  # the target; ``None`` if it is not a link
+
+
 @dataclass(frozen=True, slots=True)
 class DirectoryFiles:
-    """Files below a directory; every method raises ``OSError`` for what does not exist or is too large."""
-
     root: str
 
     def read(self, path: str) -> bytes:
@@ -119,7 +126,7 @@ class ArchiveFiles:
 
 
 class FileReader:
-    def __init__(self, files: DirectoryFiles | ArchiveFiles) -> None:
+    def __init__(self, files: FileSource) -> None:
         self._files = files
         self._read: dict[str, str | None] = {}
         self._gaps: dict[str, None] = {}

@@ -1,15 +1,14 @@
 """Where a machine comes from: this system, or a file, directory or text that describes one.
 
-Descriptions are our YAML and JSON, which ``documents.machines`` defines, the ``MachineInfo`` of cAdvisor, hwloc's XML
-and synthetic strings. Devices of machines that do not report theirs are declared in a line of text:
-``example.com/gpu=4@0,4@1,1@2+3``. Four are near NUMA node 0, four near node 1, and one near nodes 2 and 3 together;
-``example.com/tpu=2`` are two without a location. They are named after their resource: ``gpu-0``, ``gpu-1``, and so on.
+Descriptions are our YAML and JSON, the ``MachineInfo`` of cAdvisor, hwloc's XML and synthetic strings. Devices of
+machines that do not report theirs are declared in a line of text: ``example.com/gpu=4@0,4@1,1@2+3``. Four are near NUMA
+node 0, four near node 1, and one near nodes 2 and 3 together; ``example.com/tpu=2`` are two without a location. They
+are named after their resource: ``gpu-0``, ``gpu-1``, and so on.
 
-The modules that read each format are imported where they are needed: most commands read one description, and importing
-all readers would take as long as the rest of such a command.
+The modules that read each format are imported where they are needed: most commands read one description, and a machine
+from a line of text needs the standard library only.
 """
 
-import json
 import os
 import re
 from collections.abc import Iterable
@@ -21,15 +20,10 @@ from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import Device, Machine
 from alignup.align.machine_limits import MAX_DEVICES, MAX_NODE_ID
 from alignup.align.workload import names
-from alignup.documents.line_numbers import find_line
-from alignup.documents.machines import machine_from_document, machine_to_document
 
 # How much is read of a text. Limits of the machine itself are in ``align.machine_limits``. All limits are above what
 # the largest machines need, and keep the memory that any input takes below a gigabyte.
 MAX_TEXT_BYTES = 16 << 20
-MAX_YAML_VALUES = 400_000  #: values and keys
-MAX_JSON_MARKS = 2_000_000  #: commas, colons and brackets
-MAX_DEPTH = 32  #: of nested lists and objects in YAML
 
 DEVICE_EXAMPLE = "example.com/gpu=4@0,4@1,1@2+3"
 _DEVICE_GROUP = re.compile(r"(?P<count>[0-9]{1,9})(?:@(?P<nodes>[0-9]{1,9}(?:\+[0-9]{1,9})*))?", re.ASCII)
@@ -109,10 +103,10 @@ def _parse_text(text: str, path: Path | None = None) -> Machine:
         from alignup.machines import hwloc_xml  # noqa: PLC0415 - see the top of the module
 
         return hwloc_xml.parse(text, name=name)
-    if start.startswith("{"):
-        return parse_json(text, name=name)
-    if "\n" in start.strip() or start.startswith("alignup:"):
-        return parse(text, name=name)
+    if "\n" in start.strip() or start.startswith(("alignup:", "{")):
+        from alignup.machines import machine_file  # noqa: PLC0415 - see the top of the module
+
+        return (machine_file.parse_json if start.startswith("{") else machine_file.parse)(text, name=name)
     from alignup.machines import synthetic  # noqa: PLC0415 - see the top of the module
 
     try:
@@ -124,79 +118,6 @@ def _parse_text(text: str, path: Path | None = None) -> Machine:
             f" {'an existing file or directory, ' if path is None else ''}{tried};"
             f" read as a synthetic machine: {str(error)[:500]}"
         ) from error
-
-
-def parse(text: str, *, name: str = "the text") -> Machine:
-    """Return the machine in YAML."""
-    import yaml  # noqa: PLC0415 - JSON does not need it
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML was built with libyaml
-    try:
-        depth = values = 0
-        for event in yaml.parse(text, Loader=loader):  # aliases and deep nesting can expand without limit
-            if isinstance(event, yaml.AliasEvent):
-                raise SourceError(f"{name} uses the YAML alias {event.anchor!r}, which is not allowed")
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                raise SourceError(f"{name} is nested more than {MAX_DEPTH} levels deep")
-            values += isinstance(event, yaml.NodeEvent)
-            if values > MAX_YAML_VALUES:
-                raise SourceError(f"{name} has more than {MAX_YAML_VALUES} values and keys; JSON may have more")
-        document = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        message = " ".join(filter(None, (error.problem, error.context)))
-        raise SourceError(f"not valid YAML: {message}", file=name, line=mark.line + 1 if mark else 0) from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise SourceError(f"not valid YAML: {' '.join(str(error).split())}", file=name) from error
-    if document is None:
-        raise SourceError(f"{name} is empty: expected the description of a machine")
-    return _from_document(document, text, name)
-
-
-def parse_json(text: str, *, name: str) -> Machine:
-    if sum(map(text.count, ",:[{")) > MAX_JSON_MARKS:
-        raise SourceError(f"{name} has more than {MAX_JSON_MARKS} commas, colons and brackets")
-    try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SourceError(f"not valid JSON: {error.msg}", file=name, line=error.lineno) from error
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"not valid JSON: {error}", file=name) from error
-    return _from_document(document, text, name)
-
-
-def _from_document(document: object, text: str, name: str) -> Machine:
-    """Return the machine in a decoded *text*; an error in a field has its line."""
-    try:
-        if isinstance(document, dict) and "topology" in document and "num_cores" in document:
-            from alignup.machines.cadvisor import from_machine_info  # noqa: PLC0415 - see the top of the module
-
-            return from_machine_info(document, name=name)
-        return machine_from_document(document, name=name)
-    except SourceError as error:
-        if not error.field:
-            raise
-        line = find_line(text, error.field)
-        raise SourceError(error.what, file=error.file, line=line, field=error.field) from error
-
-
-def dump(machine: Machine) -> str:
-    """Return *machine* as YAML."""
-    import yaml  # noqa: PLC0415 - see parse
-
-    return yaml.dump(
-        machine_to_document(machine),
-        Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
-        sort_keys=False,
-        default_flow_style=None,
-        width=120,
-        allow_unicode=True,
-    )
-
-
-def dump_json(machine: Machine) -> str:
-    return json.dumps(machine_to_document(machine), indent=1)
 
 
 def add_devices(machine: Machine, texts: Iterable[str]) -> Machine:
