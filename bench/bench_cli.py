@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterator
 
 from alignup.machines import synthetic
-from alignup.picture import draw_svg, draw_text
+from alignup.picture.machine_svg import draw_svg
+from alignup.picture.machine_text import draw_text
 from bench.harness import Figure, best, user_environment
 
 ROUNDS = 7

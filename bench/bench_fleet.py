@@ -18,16 +18,15 @@ from alignup.align.host import Settings
 from alignup.align.machine import Machine
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
-from alignup.simulate.cluster import openb
-from alignup.simulate.cluster.generate import generate
-from alignup.simulate.cluster.groups import HostGroup
-from alignup.simulate.cluster.result_documents import FleetResult
-from alignup.simulate.cluster.simulation import ClusterSimulation
-from alignup.simulate.cluster.submissions import PodSubmission
-from alignup.simulate.generate import Profile
-from alignup.simulate.sweeps.engines import Engine, ProcessEngine
-from alignup.simulate.sweeps.spec import WorkloadDescription
-from alignup.simulate.sweeps.tasks import SweepTask, pack_task, run_packed
+from alignup.simulate import openb
+from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import HostGroup
+from alignup.simulate.cluster_result import FleetResult
+from alignup.simulate.cluster_simulation import ClusterSimulation
+from alignup.simulate.executors import Engine, ProcessEngine, pack
+from alignup.simulate.generate import Profile, generate_for_cluster
+from alignup.simulate.sweep_file import WorkloadDescription
+from alignup.simulate.sweeps import SweepTask, run_packed
 from bench.bench_admit import host
 from bench.harness import Figure
 
@@ -48,20 +47,25 @@ PROCESSES = 2
 
 def figures() -> Iterator[Figure]:
     groups, pods, name = openb_workload()
-    spent, result = simulate(groups, tuple(replace(one, duration=None) for one in pods))
+    spent, result = simulate(groups, tuple(replace(submission, duration=None) for submission in pods))
     note = f"{result.started:,} of {result.pods:,} started on {result.hosts:,} nodes"
     yield Figure(f"{name}, all pods stay", spent, 60.0, note)
     busy = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
     cluster = [HostGroup(name="node", machine=busy.machine, settings=busy.settings, count=HOSTS)]
-    made = generate(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
+    made = generate_for_cluster(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
     spent, result = simulate(cluster, made)
     each = spent / GENERATED
     note = f"{1 / each:,.0f} pods/s, {result.started:,} started"
     yield Figure(f"a generated pod on {HOSTS:,} nodes", each, 1 / 1500, note)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
     yield Figure("memory of both, in thousandths of a MB", peak / 1e3, 1.0, f"{peak:,.0f} MB")
-    one, two = (sweep(ProcessEngine(count)) for count in (1, PROCESSES))
-    yield Figure("two processes, part of the time of one", two / one, 1 / 1.7, f"{one / two:.2f} times as fast")
+    one_process, two_processes = (sweep(ProcessEngine(count)) for count in (1, PROCESSES))
+    yield Figure(
+        "two processes, part of the time of one",
+        two_processes / one_process,
+        1 / 1.7,
+        f"{one_process / two_processes:.2f} times as fast",
+    )
 
 
 def simulate(groups: list[HostGroup], pods: tuple[PodSubmission, ...]) -> tuple[float, FleetResult]:
@@ -73,22 +77,22 @@ def simulate(groups: list[HostGroup], pods: tuple[PodSubmission, ...]) -> tuple[
 
 def sweep(engine: Engine) -> float:
     """The time of some equal simulations, without the start of the processes."""
-    one = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
+    kubelet = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
     task = SweepTask(
         machine="m",
         configuration="c",
         strategy="alignup",
         seed=1,
-        groups=(HostGroup(name="node", machine=one.machine, settings=one.settings, count=20),),
+        groups=(HostGroup(name="node", machine=kubelet.machine, settings=kubelet.settings, count=20),),
         workload=WorkloadDescription(profile="telco", pods=1000, load=0.9),
         retries=6,
         fingerprint="",
     )
     with engine:
         short = replace(task, workload=WorkloadDescription(profile="telco", pods=1))
-        list(engine.results(run_packed, [pack_task(short)] * 4))
+        list(engine.results(run_packed, [pack(short)] * 4))
         start = perf_counter()
-        list(engine.results(run_packed, [pack_task(task)] * 6))
+        list(engine.results(run_packed, [pack(task)] * 6))
         return perf_counter() - start
 
 

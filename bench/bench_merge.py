@@ -10,7 +10,7 @@ from random import Random
 
 from alignup.align.distances import Distances
 from alignup.align.hint import AmountFamily, Hint, HintList, MergeInput
-from alignup.align.policy import apply_policy
+from alignup.align.merging.merge import apply_policy
 from alignup.align.settings import Policy
 from bench.harness import Figure, best_cpu, show
 from tests import naive_merge

@@ -13,7 +13,7 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.settings import Policy
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 from bench.bench_admit import host, pod
 from bench.harness import Figure
 

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from random import Random
 from time import process_time
 
@@ -35,23 +36,23 @@ def arrivals_and_departures() -> tuple[WorkloadEvent, ...]:
     shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
     events: list[WorkloadEvent] = []
     for number, (cpus, memory, gpus) in enumerate(random.choices(shapes, k=PODS)):
-        one = pod(f"pod-{number}", cpus=cpus, memory=memory, gpus=gpus)
-        events += [PodArrival(float(number), one), PodDeparture(number + 40 + random.random(), one.uid)]
+        arriving = pod(f"pod-{number}", cpus=cpus, memory=memory, gpus=gpus)
+        events += [PodArrival(float(number), arriving), PodDeparture(number + 40 + random.random(), arriving.uid)]
     return tuple(events)
 
 
 def simulated(name: str, events: Sequence[WorkloadEvent], policy: Policy, *, budget: float | None) -> Figure:
     """The CPU time of a whole simulation per pod."""
-    spent, result = min((once(events, policy) for _ in range(ROUNDS)), key=lambda one: one[0])
+    spent, result = min((once(events, policy) for _ in range(ROUNDS)), key=itemgetter(0))
     each = spent / len(result.outcomes)
     return Figure(f"simulation, {name}, per pod", each, budget, f"{1 / each:,.0f} pods/s, {result.admitted} admitted")
 
 
 def once(events: Sequence[WorkloadEvent], policy: Policy) -> tuple[float, SimulationResult]:
     """The CPU time of one run on an idle host, and its result."""
-    one = host(8, policy, cpus=256)
+    kubelet = host(8, policy, cpus=256)
     start = process_time()
-    result = run(one, events)
+    result = run(kubelet, events)
     return process_time() - start, result
 
 

@@ -181,7 +181,7 @@ async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient)
             await until_bound(client, number + 1)
         await until(lambda: not len(controller.releases))
         await client.create(PODS, pod("too-much", 4), namespace="default")
-        await until(controller.queue.blocked)
+        await until(lambda: controller.queue.blocked)
 
     pods = {one.metadata.name: one for one in (await client.list(PODS)).items}
     assert pods["too-much"].spec.scheduling_gates

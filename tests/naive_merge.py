@@ -10,7 +10,7 @@ from alignup.align.hint import Hint, HintList, MergeInput
 
 def merge(inputs: Sequence[MergeInput], *, nodes: NodeSet, distances: Distances | None = None) -> Hint:
     """Return the best of all combinations."""
-    lists = [all_hints(one) for one in inputs]
+    lists = [all_hints(merge_input) for merge_input in inputs]
     width = max(
         (min(sizes) for hints in lists if (sizes := [m.bit_count() for m, _ in hints if m is not None])), default=0
     )
@@ -22,8 +22,8 @@ def merge(inputs: Sequence[MergeInput], *, nodes: NodeSet, distances: Distances 
     return best or Hint(nodes, preferred=False)
 
 
-def all_hints(one: MergeInput) -> tuple[Hint, ...]:
-    hints = one.hints
+def all_hints(merge_input: MergeInput) -> tuple[Hint, ...]:
+    hints = merge_input.hints
     return tuple(hints if isinstance(hints, HintList) else HintList.of_family(hints))
 
 

@@ -122,10 +122,10 @@ def bits_by_width(nodes: NodeSet) -> list[NodeSet]:
 
 
 def _submasks(nodes: NodeSet) -> set[NodeSet]:
-    found = {0}
+    submasks = {0}
     for node in bits.members(nodes):
-        found |= {mask | 1 << node for mask in found}
-    return found - {0}
+        submasks |= {mask | 1 << node for mask in submasks}
+    return submasks - {0}
 
 
 def families(nodes: NodeSet) -> st.SearchStrategy[AmountFamily | SharedDevices]:

@@ -114,8 +114,8 @@ def pods(
         overhead=draw(st.just({}) | compute),
         priority=draw(st.none() | st.sampled_from([0, 1000, 2_000_000_000])),
     )
-    own = draw(st.just(Resources()) | pod_level(pod)) if with_pod_level else Resources()
-    return replace(pod, resources=own)
+    pod_resources = draw(st.just(Resources()) | pod_level(pod)) if with_pod_level else Resources()
+    return replace(pod, resources=pod_resources)
 
 
 @st.composite

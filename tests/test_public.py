@@ -3,11 +3,11 @@
 import ast
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
 
 import alignup
+from alignup import machines
 
 PUBLIC = [
     "AlignError",
@@ -113,14 +113,12 @@ def test_only_the_standard_library_is_loaded_by(code):
     assert loaded_by(code) - set(sys.stdlib_module_names) == {"alignup"}
 
 
-def test_discover_is_imported_on_first_use():
+def test_machines_are_imported_on_first_use():
     loaded = "import alignup\nassert 'alignup.machines' not in sys.modules\nalignup.load\n"
 
     assert "alignup" in loaded_by(f"import sys\n{loaded}assert 'alignup.machines' in sys.modules")
 
 
-def test_discover_is_the_package():
-    """A function of that name would be hidden as soon as the package is imported."""
-    assert isinstance(alignup.machines, ModuleType)
-    assert alignup.machines.load is alignup.load
-    assert callable(alignup.machines.discover)
+def test_discover_is_the_function_of_machines():
+    assert alignup.discover is machines.discover
+    assert alignup.load is machines.load

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from alignup import machines as discover
     from alignup.align import bits as bits
     from alignup.align.cpus.options import CpuSettings as CpuSettings
     from alignup.align.decision import Decision as Decision
@@ -62,6 +61,7 @@ if TYPE_CHECKING:
     from alignup.align.workload.validation import accept as accept
     from alignup.documents.decisions import from_document as from_document
     from alignup.documents.decisions import to_document as to_document
+    from alignup.machines import discover as discover
     from alignup.machines import load as load
 
 __version__ = "0.1.0.dev0"
@@ -86,11 +86,11 @@ _NAMES_BY_MODULE = {
     "alignup.align.settings": "FeatureGates Policy Scope TopologyOptions TopologySettings",
     "alignup.align.workload": "Container Pod QoS Resources",
     "alignup.align.workload.validation": "accept",
-    "alignup.machines": "load",
+    "alignup.machines": "discover load",
     "alignup.documents.decisions": "from_document to_document",
 }
 _MODULE_OF = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names.split()}
-_SUBMODULES = {"bits": "alignup.align.bits", "discover": "alignup.machines"}
+_SUBMODULES = {"bits": "alignup.align.bits"}
 
 __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 - each name is above already
 

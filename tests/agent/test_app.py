@@ -9,7 +9,7 @@ import pytest
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
 from alignup.documents.api import BusyError, NotReadyError
-from alignup.picture import svg
+from alignup.picture import machine_svg
 from tests.agent.fake_backend import GPU, FakeBackend, as_json, as_yaml, client_of, host, manifest
 from tests.deadlines import until
 
@@ -312,7 +312,7 @@ async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
         drawn.append(len(ledger.pods))
         return str(ledger.pods)
 
-    monkeypatch.setattr(svg, "draw", draw)
+    monkeypatch.setattr(machine_svg, "draw_svg", draw)
     async with client_of(FakeBackend()) as client:
         first = await asyncio.gather(*(client.get("/v1/picture.svg") for _ in range(3)))
         await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi"))

@@ -17,7 +17,7 @@ from alignup.documents.api import BusyError, NotReadyError
 from alignup.documents.decisions import decision_document, from_document
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
-from alignup.picture import draw_svg
+from alignup.picture.machine_svg import draw_svg
 from alignup.store.checkpoint import CheckpointStore
 from alignup.web import responses
 from tests.agent.hostile_plugin import HostilePlugin

@@ -41,7 +41,7 @@ CPU_OPTIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
-def host(
+def make_host(
     policy: Policy = Policy.SINGLE_NUMA_NODE,
     scope: Scope = Scope.CONTAINER,
     *,
@@ -66,11 +66,15 @@ def host(
     return Host(replace(machine, devices=devices), replace(made, **settings))
 
 
-def pod(uid: str = "a", annotations: Mapping[str, str] | None = None, **asked: str) -> Pod:
+def make_pod(uid: str = "a", annotations: Mapping[str, str] | None = None, **asked: str) -> Pod:
     """A Guaranteed pod of one container, 2 CPUs and 1 GiB unless it asks for something else (``gpu="1"``)."""
     names = {"gpu": GPU, "nic": NIC}
     amounts = {"cpu": "2", "memory": "1Gi"} | {names.get(name, name): amount for name, amount in asked.items()}
     return Pod(name=uid, uid=uid, containers=(guaranteed("app", amounts),), annotations=annotations or {})
+
+
+#: For tests of other packages.
+host, pod = make_host, make_pod
 
 
 def after(tries: int) -> Callable[[], bool]:
@@ -79,10 +83,10 @@ def after(tries: int) -> Callable[[], bool]:
     return lambda: next(left, None) is None
 
 
-def admit(one: Host, wanted: Pod) -> Decision:
+def admit(host: Host, wanted: Pod) -> Decision:
     """Admit, with every plugin answering that it likes the last of its devices best."""
     answers: dict[Any, tuple[str, ...]] = {}
-    while (decision := one.admit(wanted, answers)).preference_requests:
+    while (decision := host.admit(wanted, answers)).preference_requests:
         for ask in decision.preference_requests:
             rest = [id_ for id_ in reversed(ask.available) if id_ not in ask.must_include]
             answers[ask] = (*ask.must_include, *rest)[: ask.size]
@@ -93,8 +97,8 @@ def devices(resource: str, nodes: Sequence[int]) -> st.SearchStrategy[tuple[Devi
     """Devices of one resource: on a node, on two, on one that is not there, on none, without topology; some are ill."""
     masks = [1 << node for node in nodes]
     places = st.sampled_from([*masks, *masks, masks[0] | masks[-1], 1 << max(nodes) + 1, 0, None])
-    one = st.tuples(places, st.sampled_from((True, True, True, False)))
-    return st.lists(one, max_size=5).map(
+    locations = st.tuples(places, st.sampled_from((True, True, True, False)))
+    return st.lists(locations, max_size=5).map(
         lambda made: tuple(
             Device(resource, f"{resource}-{number}", nodes=place, healthy=healthy)
             for number, (place, healthy) in enumerate(made)
@@ -166,4 +170,4 @@ def arrivals(uid: str) -> st.SearchStrategy[Pod]:
     small = pods(uid=uid, asks=modest, with_pod_level=False)
     large = pods(uid=uid, asks=aligned, with_pod_level=False)
     written = st.one_of(small, small, small, large, pods(uid=uid, asks=modest), pods(uid=uid))
-    return st.builds(lambda one, choice: accept(replace(one, annotations=choice)), written, choices)
+    return st.builds(lambda pod, choice: accept(replace(pod, annotations=choice)), written, choices)

@@ -15,7 +15,7 @@ from alignup.align.merging.merge import MergeRule
 from alignup.align.provider import Provider
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
-from tests.align.hosts import GIB, GPU, NIC, RESERVATION, host, pod
+from tests.align.hosts import GIB, GPU, NIC, RESERVATION, make_host, make_pod
 from tests.strategies_pods import amounts, guaranteed
 
 FIRST, SECOND, BOTH = 0b01, 0b10, 0b11
@@ -41,19 +41,19 @@ def nodes(decision) -> list[int | None]:
 
 class TestScopes:
     def test_in_container_scope_each_container_has_its_node(self):
-        decision = host(scope=Scope.CONTAINER).admit(two("3", "3"))
+        decision = make_host(scope=Scope.CONTAINER).admit(two("3", "3"))
 
         assert nodes(decision) == [FIRST, SECOND]
         assert [step.container for step in decision.steps] == ["one", "two"]
 
     def test_in_pod_scope_all_containers_share_a_node(self):
-        decision = host(scope=Scope.POD).admit(two("2", "2"))
+        decision = make_host(scope=Scope.POD).admit(two("2", "2"))
 
         assert nodes(decision) == [SECOND, SECOND]
         assert [step.container for step in decision.steps] == [None]
 
     def test_in_pod_scope_a_pod_that_fits_no_node_is_rejected(self):
-        decision = host(scope=Scope.POD).admit(two("3", "3"))
+        decision = make_host(scope=Scope.POD).admit(two("3", "3"))
 
         assert decision.rejection
         assert decision.rejection.reason == "TopologyAffinityError"
@@ -61,10 +61,10 @@ class TestScopes:
 
     def test_as_a_whole_all_containers_follow_the_hint_of_the_pod(self):
         gates = FeatureGates({"PodLevelResourceManagers": True})
-        own = amounts({"cpu": "4", "memory": "4Gi"})
-        wanted = two("2", "1", resources=Resources(own, own))
+        requests = amounts({"cpu": "4", "memory": "4Gi"})
+        wanted = two("2", "1", resources=Resources(requests, requests))
 
-        decision = host(scope=Scope.POD, gates=gates).admit(wanted)
+        decision = make_host(scope=Scope.POD, gates=gates).admit(wanted)
 
         assert nodes(decision) == [SECOND, SECOND]
         assert [placement.as_text()["cpu"]["cpu"] for placement in decision.placements] == ["4-5", "6"]
@@ -86,9 +86,9 @@ class TestScopes:
     )
     def test_a_pod_with_pod_level_resources_has_its_own_message(self, scope, message):
         gates = FeatureGates({"PodLevelResourceManagers": True})
-        own = amounts({"cpu": "6", "memory": "4Gi"})
+        requests = amounts({"cpu": "6", "memory": "4Gi"})
 
-        decision = host(scope=scope, gates=gates).admit(two("5", "1", resources=Resources(own, own)))
+        decision = make_host(scope=scope, gates=gates).admit(two("5", "1", resources=Resources(requests, requests)))
 
         assert decision.rejection
         assert decision.rejection.message == message
@@ -96,7 +96,7 @@ class TestScopes:
 
 class TestPolicies:
     def test_policy_none_merges_nothing(self):
-        decision = host(Policy.NONE).admit(pod())
+        decision = make_host(Policy.NONE).admit(make_pod())
 
         assert decision.steps == ()
         assert decision.placements[0].hint == NO_AFFINITY
@@ -111,13 +111,13 @@ class TestPolicies:
         ],
     )
     def test_what_fits_no_single_node(self, policy, hint):
-        decision = host(policy).admit(pod(cpu="5"))
+        decision = make_host(policy).admit(make_pod(cpu="5"))
 
         assert decision.admitted is (hint is not None)
         assert [placement.hint for placement in decision.placements] == ([hint] if hint else [])
 
     def test_without_preferences_a_single_node_has_no_affinity(self):
-        decision = host().admit(Pod(name="a", uid="a", containers=(Container("app"),)))
+        decision = make_host().admit(Pod(name="a", uid="a", containers=(Container("app"),)))
 
         assert decision.steps[0].rule is MergeRule.PREFERRED
         assert nodes(decision) == [None]
@@ -126,7 +126,7 @@ class TestPolicies:
 class TestRefusals:
     def test_no_set_of_nodes_suits_all_resources(self):
         """The record says who found too little where, and by how much."""
-        decision = host().decide(pod(cpu="5", gpu="1"))
+        decision = make_host().decide(make_pod(cpu="5", gpu="1"))
 
         rejection = decision.rejection
         assert rejection
@@ -138,11 +138,11 @@ class TestRefusals:
 
     def test_every_resource_fits_some_node_but_no_node_fits_all(self):
         """CPUs are left on the first node only and a GPU on the second."""
-        one = host()
-        one.admit(pod("cpus", cpu="4"))
-        one.admit(pod("gpu", cpu="1", gpu="1"))
+        host = make_host()
+        host.admit(make_pod("cpus", cpu="4"))
+        host.admit(make_pod("gpu", cpu="1", gpu="1"))
 
-        rejection = one.decide(pod(cpu="2", gpu="1")).rejection
+        rejection = host.decide(make_pod(cpu="2", gpu="1")).rejection
 
         assert rejection
         assert rejection.shortfalls == (
@@ -152,7 +152,7 @@ class TestRefusals:
 
     def test_a_provider_cannot_serve_the_request(self):
         """Best effort never rejects by hints, so it is the provider that says no."""
-        rejection = host(Policy.BEST_EFFORT).decide(pod(gpu="3")).rejection
+        rejection = make_host(Policy.BEST_EFFORT).decide(make_pod(gpu="3")).rejection
 
         assert rejection
         assert rejection.reason == "UnexpectedAdmissionError"
@@ -165,26 +165,26 @@ class TestRefusals:
 
     def test_devices_near_two_nodes_or_none_count_once(self):
         """What a host lacks is counted over the host: here one device is near both nodes, and one near none."""
-        one = host(Policy.BEST_EFFORT)
-        one.update_devices(
+        host = make_host(Policy.BEST_EFFORT)
+        host.update_devices(
             GPU, [Device(GPU, "a", nodes=0b01), Device(GPU, "b", nodes=0b11), Device(GPU, "c", nodes=None)]
         )
 
-        rejection = one.decide(pod(gpu="4")).rejection
+        rejection = host.decide(make_pod(gpu="4")).rejection
 
         assert rejection is not None
         assert rejection.shortfalls == (Shortfall("device", GPU, needed=4, free=3),)
 
     def test_memory_that_fits_nowhere_is_rejected_by_the_memory_provider(self):
         """It gives no hint then, which reads as "anywhere", as in the kubelet."""
-        rejection = host().decide(pod(memory="40Gi")).rejection
+        rejection = make_host().decide(make_pod(memory="40Gi")).rejection
 
         assert rejection
         assert rejection.provider == "memory"
         assert rejection.shortfalls == (Shortfall("memory", "memory", 40 * GIB, 32 * GIB - (64 << 20)),)
 
     def test_the_decision_contains_the_steps_so_far(self):
-        decision = host().decide(two("2", "5"))
+        decision = make_host().decide(two("2", "5"))
 
         assert [(step.container, step.accepted) for step in decision.steps] == [("one", True), ("two", False)]
         assert decision.placements == ()
@@ -192,15 +192,15 @@ class TestRefusals:
 
 class TestRecord:
     def test_the_decision_contains_everything_considered(self):
-        one = host()
-        one.admit(pod("before", cpu="2"))
+        host = make_host()
+        host.admit(make_pod("before", cpu="2"))
 
-        (step,) = one.decide(pod(cpu="2", gpu="1")).steps
+        (step,) = host.decide(make_pod(cpu="2", gpu="1")).steps
 
-        said = {
+        recorded = {
             (resource.provider, resource.resource): (resource.request, resource.free) for resource in step.resources
         }
-        assert said == {
+        assert recorded == {
             ("device", GPU): (1, {0: 1, 1: 1}),
             ("cpu", "cpu"): (2, {0: 1, 1: 4}),
             ("memory", "memory"): (GIB, {0: 15 * GIB - (64 << 20), 1: 16 * GIB}),
@@ -210,7 +210,7 @@ class TestRecord:
         assert shown_hints(cpus).hints == (Hint(SECOND, preferred=True), Hint(BOTH, preferred=False))
 
     def test_a_provider_without_request_has_no_preference(self):
-        (step,) = host().decide(pod()).steps
+        (step,) = make_host().decide(make_pod()).steps
 
         device = step.resources[0]
         assert (device.provider, device.resource, device.request, device.free) == ("device", None, None, None)
@@ -221,12 +221,12 @@ class TestOwnPolicy:
     """A pod may choose policy and scope for itself where the settings allow it."""
 
     def test_off_by_default(self):
-        lenient = pod(cpu="5", annotations={POLICY_ANNOTATION: "best-effort"})
+        lenient = make_pod(cpu="5", annotations={POLICY_ANNOTATION: "best-effort"})
 
-        assert not host(Policy.SINGLE_NUMA_NODE).decide(lenient).admitted
+        assert not make_host(Policy.SINGLE_NUMA_NODE).decide(lenient).admitted
 
     def test_invalid_annotations_are_ignored_if_off(self):
-        assert host().decide(pod(annotations={POLICY_ANNOTATION: "nonsense"})).admitted
+        assert make_host().decide(make_pod(annotations={POLICY_ANNOTATION: "nonsense"})).admitted
 
     @pytest.mark.parametrize(
         ("policy", "annotations", "cpus", "admitted"),
@@ -248,26 +248,26 @@ class TestOwnPolicy:
         ],
     )
     def test_a_pod_chooses_its_policy(self, policy, annotations, cpus, admitted):
-        one = host(policy, pod_policy_annotations=True)
+        host = make_host(policy, pod_policy_annotations=True)
 
-        decision = one.decide(two(*cpus, annotations=annotations))
+        decision = host.decide(two(*cpus, annotations=annotations))
 
         assert decision.admitted is admitted
         assert decision.policy == annotations.get(POLICY_ANNOTATION, policy)
         assert decision.scope == annotations.get(SCOPE_ANNOTATION, Scope.CONTAINER)
 
     def test_a_pod_chooses_its_scope(self):
-        one = host(scope=Scope.POD, pod_policy_annotations=True)
+        host = make_host(scope=Scope.POD, pod_policy_annotations=True)
 
-        assert not one.decide(two("3", "3")).admitted
-        assert one.decide(two("3", "3", annotations={SCOPE_ANNOTATION: "container"})).admitted
+        assert not host.decide(two("3", "3")).admitted
+        assert host.decide(two("3", "3", annotations={SCOPE_ANNOTATION: "container"})).admitted
 
     def test_an_unknown_policy_or_scope_is_rejected_by_its_annotation(self):
-        one = host(pod_policy_annotations=True)
-        wrong = pod(annotations={POLICY_ANNOTATION: "strict", SCOPE_ANNOTATION: ""})
+        host = make_host(pod_policy_annotations=True)
+        wrong = make_pod(annotations={POLICY_ANNOTATION: "strict", SCOPE_ANNOTATION: ""})
 
         with pytest.raises(PodError) as caught:
-            one.admit(wrong)
+            host.admit(wrong)
 
         policy, scope = caught.value.problems
         assert policy.field == "metadata.annotations[topology.alignup.dev/policy]"
@@ -278,8 +278,8 @@ class TestOwnPolicy:
         assert scope.what == 'Unsupported value: "": supported values: "container", "pod"'
 
     def test_an_admitted_pod_with_invalid_annotations_is_kept(self):
-        before = host()
-        wrong = pod(annotations={POLICY_ANNOTATION: "strict"})
+        before = make_host()
+        wrong = make_pod(annotations={POLICY_ANNOTATION: "strict"})
         before.admit(wrong)
 
         after = Host(before.machine, replace(before.settings, pod_policy_annotations=True), ledger=before.ledger)
@@ -289,9 +289,9 @@ class TestOwnPolicy:
         assert decision.policy is Policy.SINGLE_NUMA_NODE
 
     def test_settings_without_annotations_are_the_hosts(self):
-        rules = host(Policy.RESTRICTED, Scope.POD, pod_policy_annotations=True).rules
+        rules = make_host(Policy.RESTRICTED, Scope.POD, pod_policy_annotations=True).rules
 
-        assert effective_policy(pod(), rules) == (Policy.RESTRICTED, Scope.POD)
+        assert effective_policy(make_pod(), rules) == (Policy.RESTRICTED, Scope.POD)
 
 
 @dataclass(frozen=True)
@@ -325,21 +325,21 @@ class TestOthers:
     """Providers that joined are asked like any other."""
 
     def test_hints_of_others_count(self):
-        plain = host()
+        plain = make_host()
         joined = Host(plain.machine, plain.settings, others=[Picky(node=1)])
 
-        decision = joined.admit(pod(nic="1"))
+        decision = joined.admit(make_pod(nic="1"))
 
-        assert nodes(plain.admit(pod(nic="1"))) == [FIRST]
+        assert nodes(plain.admit(make_pod(nic="1"))) == [FIRST]
         assert nodes(decision) == [SECOND]
         assert decision.placements[0].as_text()["device"] == {NIC: "nic-1"}
         assert decision.placements[0].as_text()["picky"] == {"example.com/whim": "1"}
 
     def test_a_rejection_by_others_leaves_no_trace(self):
-        joined = Host(host().machine, others=[Picky(node=1, broken=True)])
+        joined = Host(make_host().machine, others=[Picky(node=1, broken=True)])
         before = joined.ledger
 
-        decision = joined.admit(pod(memory="1Mi"))
+        decision = joined.admit(make_pod(memory="1Mi"))
 
         assert decision.rejection
         assert decision.rejection.provider == "picky"
@@ -347,15 +347,17 @@ class TestOthers:
         assert joined.ledger is before
 
     def test_others_need_not_report_amounts(self):
-        joined = Host(host().machine, replace(host().settings, reservation=RESERVATION), others=[Picky(node=0)])
+        joined = Host(
+            make_host().machine, replace(make_host().settings, reservation=RESERVATION), others=[Picky(node=0)]
+        )
 
-        (step,) = joined.decide(pod()).steps
+        (step,) = joined.decide(make_pod()).steps
 
         assert (step.resources[-1].request, step.resources[-1].free) == (None, None)
 
     def test_others_release_with_the_pod(self):
-        joined = Host(host().machine, others=[Picky(node=1)])
-        joined.admit(pod())
+        joined = Host(make_host().machine, others=[Picky(node=1)])
+        joined.admit(make_pod())
         joined.start_container("a", "app")
 
         joined.release("a")

@@ -141,21 +141,21 @@ def test_show_and_parse_round_trip(chosen):
 
 @given(cpu_sets())
 def test_spans_are_as_long_as_possible(chosen):
-    found = bits.to_spans(chosen)
+    spans = bits.to_spans(chosen)
 
-    assert [member for first, last in found for member in range(first, last + 1)] == list(bits.members(chosen))
-    assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(found))
-    assert bits.parse_spans(bits.show(chosen)) == found
+    assert [member for first, last in spans for member in range(first, last + 1)] == list(bits.members(chosen))
+    assert all(last + 1 < first for (_, last), (first, _) in itertools.pairwise(spans))
+    assert bits.parse_spans(bits.show(chosen)) == spans
 
 
 @given(st.lists(cpu_sets(), max_size=5))
 def test_parts_may_be_in_any_order_and_overlap(chosen):
     """A list joined from lists names the union of what they name."""
     union = 0
-    for one in chosen:
-        union |= one
+    for part in chosen:
+        union |= part
 
-    assert bits.parse(",".join(bits.show(one) for one in chosen if one)) == union
+    assert bits.parse(",".join(bits.show(part) for part in chosen if part)) == union
 
 
 @given(st.lists(st.tuples(st.integers(0, MAX_INT64), st.integers(0, MAX_INT64)), max_size=6))

@@ -15,7 +15,7 @@ from alignup.align.decision import (
 from alignup.align.errors import ParseError
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, Hints
 from alignup.align.memory.ledger import Block
-from tests.align.hosts import GPU, host, pod
+from tests.align.hosts import GPU, make_host, make_pod
 
 
 class TestShownHints:
@@ -100,15 +100,15 @@ class TestCollectedResources:
 
     def test_show_the_amounts_at_the_time_of_the_merge(self):
         """They are read after the allocation, from the ledgers before it."""
-        one = host()
-        decision = one.admit(pod("a", cpu="1"))
-        one.admit(pod("b", cpu="1"))
+        host = make_host()
+        decision = host.admit(make_pod("a", cpu="1"))
+        host.admit(make_pod("b", cpu="1"))
 
         cpus = next(resource for resource in decision.steps[0].resources if resource.resource == "cpu")
-        assert cpus.free == one.initial_ledger().cpus.free
+        assert cpus.free == host.initial_ledger().cpus.free
 
     def test_a_decision_without_ledgers_refers_to_none(self):
-        decision = host().decide(pod("a", cpu="1"))
+        decision = make_host().decide(make_pod("a", cpu="1"))
         kept = decision.without_ledgers()
 
         assert kept == decision

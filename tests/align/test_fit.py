@@ -87,7 +87,7 @@ def lacking(failure):
 )
 def test_check(request_, used, short):
     assert fit.insufficient_resources(request_, used=used, allocatable=LARGE) == tuple(
-        InsufficientResource(*one) for one in short
+        InsufficientResource(*fields) for fields in short
     )
 
 
@@ -175,7 +175,7 @@ def test_critical(fields, critical):
 
 
 @pytest.mark.parametrize(
-    ("own", "other", "may"),
+    ("critical", "other", "may"),
     [
         pytest.param({"annotations": STATIC}, {}, True, id="a pod that is not critical"),
         pytest.param({"annotations": STATIC}, {"priority": 7}, True, id="whatever its priority"),
@@ -185,8 +185,8 @@ def test_critical(fields, critical):
         pytest.param({"priority": 2_000_000_000}, {"annotations": STATIC}, False, id="nor one that has none"),
     ],
 )
-def test_which_pods_a_critical_pod_may_preempt(own, other, may):
-    assert fit.may_preempt(pod_asking(**own), pod_asking(**other)) is may
+def test_which_pods_a_critical_pod_may_preempt(critical, other, may):
+    assert fit.may_preempt(pod_asking(**critical), pod_asking(**other)) is may
 
 
 def test_a_critical_pod_has_another_message_if_preemption_would_not_help():
@@ -258,7 +258,9 @@ def test_a_pod_fits_if_the_total_is_within_allocatable(request_, others, host):
     used = using(*others)
     full = used.plus(request_)
 
-    short = {one.resource for one in fit.insufficient_resources(request_, used=used, allocatable=host)}
+    short = {
+        insufficient.resource for insufficient in fit.insufficient_resources(request_, used=used, allocatable=host)
+    }
 
     over = {
         name
@@ -277,7 +279,10 @@ def test_a_pod_fits_if_the_total_is_within_allocatable(request_, others, host):
 @given(requests, st.lists(requests, max_size=4), hosts)
 def test_the_missing_amount_makes_it_fit(request_, others, host):
     used = using(*others)
-    missing = {one.resource: one.missing for one in fit.insufficient_resources(request_, used=used, allocatable=host)}
+    missing = {
+        insufficient.resource: insufficient.missing
+        for insufficient in fit.insufficient_resources(request_, used=used, allocatable=host)
+    }
 
     def grown(less):
         lacking = {name: amount - less for name, amount in missing.items()}
@@ -291,9 +296,9 @@ def test_the_missing_amount_makes_it_fit(request_, others, host):
 
     assert all(amount > 0 for amount in missing.values())
     assert not fit.insufficient_resources(request_, used=used, allocatable=grown(0))
-    assert [one.missing for one in fit.insufficient_resources(request_, used=used, allocatable=grown(1))] == [1] * len(
-        missing
-    )
+    assert [
+        insufficient.missing for insufficient in fit.insufficient_resources(request_, used=used, allocatable=grown(1))
+    ] == [1] * len(missing)
 
 
 @given(pods(), pods_of_one_host(max_size=6))

@@ -45,10 +45,10 @@ def test_dont_care_and_impossible_differ_only_in_being_preferred():
 
 
 def test_of_two_hints_about_the_same_nodes_the_preferred_one_counts():
-    said = HintList.of([Hint(1, preferred=False), Hint(None, preferred=False), NODE_0, Hint(None, preferred=True)])
+    hints = HintList.of([Hint(1, preferred=False), Hint(None, preferred=False), NODE_0, Hint(None, preferred=True)])
 
-    assert tuple(said) == (Hint(None, preferred=True), NODE_0)
-    assert said == HintList.of(
+    assert tuple(hints) == (Hint(None, preferred=True), NODE_0)
+    assert hints == HintList.of(
         [NODE_0, Hint(None, preferred=True), Hint(1, preferred=False), Hint(None, preferred=False)]
     )
 
@@ -181,7 +181,7 @@ def test_slack_is_what_may_be_left_out(data):
 @given(st.data())
 def test_a_hint_list_keeps_every_hint(data):
     nodes = data.draw(node_sets(most=4))
-    said = data.draw(lists(nodes, unknown_nodes=True))
+    hints = data.draw(lists(nodes, unknown_nodes=True))
 
-    assert HintList.of(said) == said
-    assert HintList.of(reversed(tuple(said))).preferred == said.preferred
+    assert HintList.of(hints) == hints
+    assert HintList.of(reversed(tuple(hints))).preferred == hints.preferred

@@ -19,42 +19,42 @@ from alignup.align.workload import Pod, Resources
 from alignup.align.workload.validation import accept
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.machines.synthetic import parse
-from tests.align.hosts import GIB, GPU, RESERVATION, host, pod
+from tests.align.hosts import GIB, GPU, RESERVATION, make_host, make_pod
 from tests.strategies_pods import amounts, container, guaranteed
 
 STATIC = CpuSettings(policy="static", reservation=RESERVATION["cpu"])
 
 
 def test_deciding_changes_nothing():
-    one = host()
-    before = one.ledger
+    host = make_host()
+    before = host.ledger
 
-    first, second = one.decide(pod()), one.decide(pod())
+    first, second = host.decide(make_pod()), host.decide(make_pod())
 
     assert first.admitted
     assert first == second
-    assert one.ledger is before
+    assert host.ledger is before
 
 
 def test_a_decision_is_applied():
-    one = host()
-    decision = one.decide(pod(gpu="1"))
+    host = make_host()
+    decision = host.decide(make_pod(gpu="1"))
 
-    one.apply(decision)
+    host.apply(decision)
 
-    assert list(one.ledger.pods) == ["a"]
-    assert one.ledger.cpus.holds("a", "app") == 0b110
-    assert one.ledger.devices.holds("a", "app") == {GPU: ("gpu-0",)}
+    assert list(host.ledger.pods) == ["a"]
+    assert host.ledger.cpus.holds("a", "app") == 0b110
+    assert host.ledger.devices.holds("a", "app") == {GPU: ("gpu-0",)}
 
 
 def test_admitting_and_releasing_pods_leaks_no_memory():
     """A host that has seen hundreds of pods is no larger than one that has seen a few."""
-    one = host()
+    host = make_host()
 
     def come_and_go(turns):
         for turn in range(turns):
-            one.admit(pod(f"pod-{turn}", gpu="1"))
-            one.release(f"pod-{turn}")
+            host.admit(make_pod(f"pod-{turn}", gpu="1"))
+            host.release(f"pod-{turn}")
         gc.collect()
         return tracemalloc.get_traced_memory()[0]
 
@@ -69,66 +69,66 @@ def test_admitting_and_releasing_pods_leaks_no_memory():
 
 
 def test_a_decision_on_a_ledger_that_has_changed_since_is_not_applied():
-    one = host()
-    stale = one.decide(pod("a"))
-    one.admit(pod("b"))
+    host = make_host()
+    stale = host.decide(make_pod("a"))
+    host.admit(make_pod("b"))
 
     with pytest.raises(StateError, match="changed since the decision on pod a"):
-        one.apply(stale)
+        host.apply(stale)
 
 
 def test_a_rejection_is_not_applied():
-    one = host()
-    rejected = one.decide(pod(cpu="5"))
+    host = make_host()
+    rejected = host.decide(make_pod(cpu="5"))
 
     with pytest.raises(StateError, match="pod a was not admitted"):
-        one.apply(rejected)
+        host.apply(rejected)
 
 
 def test_a_rejected_pod_leaves_no_trace():
     """Devices and CPUs could be had and memory could not: nothing of it is kept."""
-    one = host()
-    before = one.ledger
+    host = make_host()
+    before = host.ledger
 
-    decision = one.admit(pod(gpu="1", memory="40Gi"))
+    decision = host.admit(make_pod(gpu="1", memory="40Gi"))
 
     assert decision.outcome is Outcome.REJECTED
-    assert one.ledger is before
+    assert host.ledger is before
 
 
 def test_release_restores_the_idle_ledger():
-    one = host()
-    idle = one.ledger
-    one.admit(pod(gpu="1"))
+    host = make_host()
+    idle = host.ledger
+    host.admit(make_pod(gpu="1"))
 
-    one.release("a")
+    host.release("a")
 
-    assert one.ledger.pods == idle.pods
-    assert one.ledger.used == idle.used
-    assert one.ledger.cpus == idle.cpus
-    assert one.ledger.memory.nodes == idle.memory.nodes
-    assert one.ledger.devices == idle.devices
+    assert host.ledger.pods == idle.pods
+    assert host.ledger.used == idle.used
+    assert host.ledger.cpus == idle.cpus
+    assert host.ledger.memory.nodes == idle.memory.nodes
+    assert host.ledger.devices == idle.devices
 
 
 def test_releasing_an_unknown_pod_does_nothing():
-    one = host()
-    before = one.ledger
+    host = make_host()
+    before = host.ledger
 
-    one.release("unknown")
+    host.release("unknown")
 
-    assert one.ledger is before
+    assert host.ledger is before
 
 
 def test_an_init_container_releases_its_memory_when_the_next_one_starts():
-    one = host()
-    wanted = replace(pod(memory="1Gi"), init=(guaranteed("init", {"cpu": "2", "memory": "4Gi"}),))
-    one.admit(wanted)
-    held = one.ledger.memory.nodes[0].tables["memory"].reserved
+    host = make_host()
+    wanted = replace(make_pod(memory="1Gi"), init=(guaranteed("init", {"cpu": "2", "memory": "4Gi"}),))
+    host.admit(wanted)
+    held = host.ledger.memory.nodes[0].tables["memory"].reserved
 
-    one.start_container("a", "app")
+    host.start_container("a", "app")
 
     assert held == 4 * GIB
-    assert one.ledger.memory.nodes[0].tables["memory"].reserved == GIB
+    assert host.ledger.memory.nodes[0].tables["memory"].reserved == GIB
 
 
 @pytest.mark.parametrize(
@@ -139,20 +139,20 @@ def test_an_init_container_releases_its_memory_when_the_next_one_starts():
     ],
 )
 def test_only_known_containers_can_start(uid, name, message):
-    one = host()
-    one.admit(pod("a"))
+    host = make_host()
+    host.admit(make_pod("a"))
 
     with pytest.raises(StateError, match=message):
-        one.start_container(uid, name)
+        host.start_container(uid, name)
 
 
 def test_devices_come_and_go_by_plugin_reports():
-    one = host()
-    assert not one.decide(pod(gpu="2")).admitted
+    host = make_host()
+    assert not host.decide(make_pod(gpu="2")).admitted
 
-    one.update_devices(GPU, [Device(GPU, "x", nodes=0b10), Device(GPU, "y", nodes=0b10)])
+    host.update_devices(GPU, [Device(GPU, "x", nodes=0b10), Device(GPU, "y", nodes=0b10)])
 
-    placement = one.decide(pod(gpu="2")).placements[0]
+    placement = host.decide(make_pod(gpu="2")).placements[0]
     assert placement.hint.nodes == 0b10
     assert placement.as_text()["device"] == {GPU: "x,y"}
 
@@ -162,38 +162,38 @@ class TestAsking:
 
     @staticmethod
     def host() -> Host:
-        one = host(preferred_allocation=frozenset({GPU}))
-        one.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=0b01) for number in range(3)])
-        return one
+        host = make_host(preferred_allocation=frozenset({GPU}))
+        host.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=0b01) for number in range(3)])
+        return host
 
     def test_preferences_are_requested_and_nothing_is_allocated(self):
-        one = self.host()
-        before = one.ledger
+        host = self.host()
+        before = host.ledger
 
-        decision = one.admit(pod(gpu="2"))
+        decision = host.admit(make_pod(gpu="2"))
 
         assert decision.outcome is Outcome.ASKING
         assert not decision.admitted
         assert [(ask.resource, ask.size, ask.available) for ask in decision.preference_requests] == [
             (GPU, 2, ("gpu-0", "gpu-1", "gpu-2"))
         ]
-        assert one.ledger is before
+        assert host.ledger is before
 
     def test_the_answer_is_used(self):
-        one = self.host()
-        (ask,) = one.decide(pod(gpu="2")).preference_requests
+        host = self.host()
+        (ask,) = host.decide(make_pod(gpu="2")).preference_requests
 
-        decision = one.admit(pod(gpu="2"), {ask: ("gpu-0", "gpu-2")})
+        decision = host.admit(make_pod(gpu="2"), {ask: ("gpu-0", "gpu-2")})
 
         assert decision.admitted
         assert decision.placements[0].as_text()["device"] == {GPU: "gpu-0,gpu-2"}
 
     def test_a_plugin_error_rejects_the_pod_with_the_kubelets_message(self):
-        one = self.host()
-        before = one.ledger
-        (ask,) = one.decide(pod(gpu="2")).preference_requests
+        host = self.host()
+        before = host.ledger
+        (ask,) = host.decide(make_pod(gpu="2")).preference_requests
 
-        decision = one.admit(pod(gpu="2"), {ask: "it is on fire"})
+        decision = host.admit(make_pod(gpu="2"), {ask: "it is on fire"})
 
         assert decision.rejection
         assert decision.rejection.reason == "UnexpectedAdmissionError"
@@ -201,55 +201,55 @@ class TestAsking:
             "Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: it is on fire, "
             "which is unexpected"
         )
-        assert one.ledger is before
+        assert host.ledger is before
 
 
 class TestRestart:
     def test_a_pod_keeps_what_it_has(self):
-        first = host()
-        admitted = first.admit(pod(gpu="1"))
+        first = make_host()
+        admitted = first.admit(make_pod(gpu="1"))
 
         second = Host(first.machine, first.settings, ledger=first.ledger)
-        again = second.admit(pod(gpu="1"))
+        again = second.admit(make_pod(gpu="1"))
 
         assert again.kept
         assert again.placements == admitted.placements
         assert second.ledger is first.ledger
 
     def test_a_pod_is_not_rejected_when_its_device_fails(self):
-        one = host()
-        one.admit(pod(gpu="1"))
-        one.update_devices(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False)])
+        host = make_host()
+        host.admit(make_pod(gpu="1"))
+        host.update_devices(GPU, [Device(GPU, "gpu-0", nodes=1, healthy=False)])
 
-        again = Host(one.machine, one.settings, ledger=one.ledger).admit(pod(gpu="1"))
+        again = Host(host.machine, host.settings, ledger=host.ledger).admit(make_pod(gpu="1"))
 
         assert again.kept
         assert again.placements[0].as_text()["device"] == {GPU: "gpu-0"}
 
     def test_a_ledger_with_unknown_providers_is_rejected(self):
-        one = host()
-        alien = replace(one.ledger, others={"cache": {}})
+        host = make_host()
+        alien = replace(host.ledger, others={"cache": {}})
 
         with pytest.raises(StateError, match="unknown provider cache"):
-            Host(one.machine, one.settings, ledger=alien)
+            Host(host.machine, host.settings, ledger=alien)
 
     def test_a_provider_that_is_new_starts_idle(self):
         class Spare(DeviceProvider):
             name = "spare"
 
-        one = host()
-        one.admit(pod())
+        host = make_host()
+        host.admit(make_pod())
 
-        other = Host(one.machine, one.settings, ledger=one.ledger, others=[Spare(one.view.all_nodes)])
+        other = Host(host.machine, host.settings, ledger=host.ledger, others=[Spare(host.view.all_nodes)])
 
-        assert other.ledger.others["spare"] == Spare(one.view.all_nodes).initial_ledger()
-        assert other.ledger.cpus is one.ledger.cpus
-        assert other.admit(pod()).kept
+        assert other.ledger.others["spare"] == Spare(host.view.all_nodes).initial_ledger()
+        assert other.ledger.cpus is host.ledger.cpus
+        assert other.admit(make_pod()).kept
 
 
 def test_provider_names_must_be_unique():
     with pytest.raises(AlignError, match="provider names must be unique"):
-        Host(host().machine, others=[DeviceProvider(0b11)])
+        Host(make_host().machine, others=[DeviceProvider(0b11)])
 
 
 class TestSettings:
@@ -307,9 +307,9 @@ class TestSettings:
         assert caught.value.manager == manager
 
     def test_without_settings_a_host_aligns_nothing(self):
-        one = Host(parse("numa:2 core:2 pu:1"))
+        host = Host(parse("numa:2 core:2 pu:1"))
 
-        decision = one.admit(pod(cpu="1", memory="1Mi"))
+        decision = host.admit(make_pod(cpu="1", memory="1Mi"))
 
         assert decision.admitted
         assert decision.steps == ()
@@ -331,9 +331,9 @@ class TestFit:
     @pytest.mark.parametrize("reserved", [-(1 << 63), 0, 1 << 63])
     def test_memory_of_unknown_size_rejects_no_pod(self, reserved):
         machine = Machine(cpus=(Cpu(0, core=0, socket=0, node=0),), nodes=(NumaNode(0, None),))
-        one = Host(machine, Settings(reservation={"memory": Quantity.of(reserved)}))
+        host = Host(machine, Settings(reservation={"memory": Quantity.of(reserved)}))
 
-        assert one.admit(pod(cpu="1", memory="1Pi")).admitted
+        assert host.admit(make_pod(cpu="1", memory="1Pi")).admitted
 
     @pytest.mark.parametrize(
         ("asked", "reason", "short"),
@@ -345,29 +345,31 @@ class TestFit:
     )
     def test_a_pod_that_does_not_fit_is_rejected(self, asked, reason, short):
         """CPU and memory managers ignore the limits of a Burstable pod, and it is not aligned."""
-        one = host(Policy.NONE)
+        host = make_host(Policy.NONE)
         wanted = Pod(name="a", uid="a", containers=(container("app", asked),))
 
-        decision = one.admit(wanted)
+        decision = host.admit(wanted)
 
         assert decision.rejection
         assert decision.rejection.reason == reason
-        assert [(one.resource, one.needed, one.free) for one in decision.rejection.shortfalls] == [short]
-        assert {one.provider for one in decision.rejection.shortfalls} == {"host"}
+        assert [
+            (shortfall.resource, shortfall.needed, shortfall.free) for shortfall in decision.rejection.shortfalls
+        ] == [short]
+        assert {shortfall.provider for shortfall in decision.rejection.shortfalls} == {"host"}
 
     def test_the_number_of_pods_is_limited(self):
-        one = host(max_pods=1)
-        one.admit(pod("a"))
+        host = make_host(max_pods=1)
+        host.admit(make_pod("a"))
 
-        decision = one.admit(pod("b"))
+        decision = host.admit(make_pod("b"))
 
         assert decision.rejection
         assert decision.rejection.reason == "OutOfpods"
 
     def test_the_fit_check_can_be_turned_off(self):
-        one = host(Policy.NONE, fit_check=False)
+        host = make_host(Policy.NONE, fit_check=False)
 
-        assert one.admit(Pod(name="a", uid="a", containers=(container("app", {"cpu": "64"}),))).admitted
+        assert host.admit(Pod(name="a", uid="a", containers=(container("app", {"cpu": "64"}),))).admitted
 
 
 def document(*containers: dict) -> dict:
@@ -386,7 +388,7 @@ class TestBadInput:
         limits = {"cpu": "2", "memory": "1Gi", GPU: "1"}
         written = document({"name": "app", "resources": {"limits": limits}})
 
-        decision = host().admit(accept(read_pod(written)))
+        decision = make_host().admit(accept(read_pod(written)))
 
         assert decision.admitted
         assert decision.qos == "Guaranteed"
@@ -431,62 +433,64 @@ class TestBadInput:
         written = document({"name": "app", "resources": resources})
 
         with pytest.raises(PodError) as caught:
-            host().admit(accept(read_pod(written)))
+            make_host().admit(accept(read_pod(written)))
 
-        assert any(str(one).startswith(problem) for one in caught.value.problems), caught.value.problems
+        assert any(str(reported).startswith(problem) for reported in caught.value.problems), caught.value.problems
 
     def test_a_duplicate_container_name_is_rejected(self):
         written = document({"name": "app"}, {"name": "app"})
 
         with pytest.raises(PodError) as caught:
-            host().admit(accept(read_pod(written)))
+            make_host().admit(accept(read_pod(written)))
 
         assert str(caught.value) == 'spec.containers[1].name: Duplicate value: "app"'
 
     @pytest.mark.parametrize(
         ("bad", "field"),
         [
-            pytest.param(replace(pod(), uid=""), "metadata.uid", id="no uid"),
+            pytest.param(replace(make_pod(), uid=""), "metadata.uid", id="no uid"),
             pytest.param(
-                replace(pod(), containers=(container("app"), container("app"))),
+                replace(make_pod(), containers=(container("app"), container("app"))),
                 "spec.containers[1].name",
                 id="two containers of one name",
             ),
             pytest.param(
-                replace(pod(), init=(container("app"),)), "spec.initContainers[0].name", id="an init container too"
+                replace(make_pod(), init=(container("app"),)), "spec.initContainers[0].name", id="an init container too"
             ),
-            pytest.param(pod(cpu="-2"), "spec.containers[0].resources.limits[cpu]", id="negative CPUs"),
-            pytest.param(pod(memory="-1Gi"), "spec.containers[0].resources.limits[memory]", id="negative memory"),
-            pytest.param(pod(gpu="-1"), f"spec.containers[0].resources.limits[{GPU}]", id="negative devices"),
+            pytest.param(make_pod(cpu="-2"), "spec.containers[0].resources.limits[cpu]", id="negative CPUs"),
+            pytest.param(make_pod(memory="-1Gi"), "spec.containers[0].resources.limits[memory]", id="negative memory"),
+            pytest.param(make_pod(gpu="-1"), f"spec.containers[0].resources.limits[{GPU}]", id="negative devices"),
             pytest.param(
-                replace(pod(), overhead=amounts({"cpu": "-1m"})), "spec.overhead.limits[cpu]", id="negative overhead"
+                replace(make_pod(), overhead=amounts({"cpu": "-1m"})),
+                "spec.overhead.limits[cpu]",
+                id="negative overhead",
             ),
             pytest.param(
-                replace(pod(), resources=Resources(amounts({"memory": "-1"}))),
+                replace(make_pod(), resources=Resources(amounts({"memory": "-1"}))),
                 "spec.resources.requests[memory]",
                 id="a negative request of the pod as a whole",
             ),
         ],
     )
     def test_pods_that_would_corrupt_the_ledger_are_rejected(self, bad, field):
-        one = host()
-        before = one.ledger
+        host = make_host()
+        before = host.ledger
 
         with pytest.raises(PodError) as caught:
-            one.admit(bad)
+            host.admit(bad)
 
         assert field in [problem.field for problem in caught.value.problems]
-        assert one.ledger is before
+        assert host.ledger is before
 
 
 def test_devices_of_another_resource_are_rejected():
-    one = host()
-    before = one.ledger
+    host = make_host()
+    before = host.ledger
 
     with pytest.raises(StateError, match=r"devices of example\.com/other were reported as"):
-        one.update_devices(GPU, [Device("example.com/other", "x", nodes=1)])
+        host.update_devices(GPU, [Device("example.com/other", "x", nodes=1)])
 
-    assert one.ledger is before
+    assert host.ledger is before
 
 
 def test_a_machine_without_numa_nodes_is_rejected():
@@ -503,4 +507,4 @@ def test_a_machine_without_numa_nodes_is_rejected():
         Host(replace(hardware, report=unknown), Settings(topology=TopologySettings(policy=Policy.RESTRICTED)))
 
     assert caught.value.manager == "topology"
-    assert Host(replace(hardware, report=unknown), Settings()).admit(pod(cpu="1")).admitted
+    assert Host(replace(hardware, report=unknown), Settings()).admit(make_pod(cpu="1")).admitted

@@ -23,7 +23,7 @@ from alignup.align.memory.ledger import Block
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
 from alignup.documents.decisions import from_document, to_document
-from tests.align.hosts import GIB, admit, arrivals, devices, host, hosts
+from tests.align.hosts import GIB, admit, arrivals, devices, hosts, make_host
 from tests.align.hosts import pod as small
 from tests.effort import examples
 from tests.strategies_pods import DEVICES, guaranteed
@@ -72,13 +72,13 @@ class Life(RuleBasedStateMachine):
         if pod := self.one(pick):
             self.host.release(pod.uid)
             assert not any(
-                pod.uid in own.held
-                for own in (self.host.ledger.cpus, self.host.ledger.memory, self.host.ledger.devices)
+                pod.uid in provider_ledger.held
+                for provider_ledger in (self.host.ledger.cpus, self.host.ledger.memory, self.host.ledger.devices)
             )
 
     @rule(data=st.data(), resource=st.sampled_from(DEVICES))
     def announce(self, data: st.DataObject, resource: str) -> None:
-        held = {uid: dict(own) for uid, own in self.host.ledger.devices.held.items()}
+        held = {uid: dict(containers) for uid, containers in self.host.ledger.devices.held.items()}
         self.host.update_devices(resource, data.draw(devices(resource, [node.id for node in self.host.machine.nodes])))
         assert self.host.ledger.devices.held == held, "pods keep their devices, whatever a plugin says"
 
@@ -126,21 +126,23 @@ def check_cpus(host: Host) -> None:
     ledger = host.ledger.cpus
     owned = 0
     for uid in {*ledger.held, *ledger.pod_held}:
-        own = ledger.owned(uid)
-        assert not own & (owned | ledger.shared | ledger.reserved), f"CPUs {bits.show(own)} of {uid} have two owners"
-        owned |= own
+        pod_cpus = ledger.owned(uid)
+        assert not pod_cpus & (owned | ledger.shared | ledger.reserved), (
+            f"CPUs {bits.show(pod_cpus)} of {uid} have two owners"
+        )
+        owned |= pod_cpus
     assert owned | ledger.shared == host.cpus.initial_ledger().shared
     assert not ledger.lost
 
 
 def check_memory(host: Host) -> None:
     """Every byte of every node and type is free or reserved, and each group reserves just what its blocks hold."""
-    own = host.ledger.memory
+    memory = host.ledger.memory
     held: Counter[tuple[NodeSet, str]] = Counter()
     for block in charged(host):
         held[block.nodes, block.type] += block.size
     reserved: Counter[tuple[NodeSet, str]] = Counter()
-    for id_, node in own.nodes.items():
+    for id_, node in memory.nodes.items():
         for type_, table in node.tables.items():
             assert table.free >= 0 <= table.reserved, f"{type_} of node {id_}"
             assert table.free + table.reserved == table.allocatable, f"{type_} of node {id_}"
@@ -149,24 +151,27 @@ def check_memory(host: Host) -> None:
 
 
 def charged(host: Host) -> list[Block]:
-    own = host.ledger.memory
-    alone = [containers for uid, containers in own.held.items() if uid not in own.pod_held]
-    return [*chain(*own.pod_held.values()), *chain(*(blocks for own in alone for blocks in own.values()))]
+    memory = host.ledger.memory
+    alone = [containers for uid, containers in memory.held.items() if uid not in memory.pod_held]
+    return [
+        *chain(*memory.pod_held.values()),
+        *chain(*(blocks for container_blocks in alone for blocks in container_blocks.values())),
+    ]
 
 
 def check_devices(host: Host) -> None:
     """Every device has at most one pod, and is free only if it is healthy and has none."""
-    own = host.ledger.devices
+    devices = host.ledger.devices
     holders = Counter(
         (resource, id_)
-        for uid, containers in own.held.items()
-        for resource in {name for own in containers.values() for name in own}
-        for id_ in own.owned(uid, resource)
+        for uid, containers in devices.held.items()
+        for resource in {name for devices in containers.values() for name in devices}
+        for id_ in devices.owned(uid, resource)
     )
     assert set(holders.values()) <= {1}, "a device has two owners"
-    for resource, inventory in own.inventories.items():
+    for resource, inventory in devices.inventories.items():
         taken = inventory.find(id_ for name, id_ in holders if name == resource)
-        assert own.free[resource] == inventory.healthy & ~taken
+        assert devices.free[resource] == inventory.healthy & ~taken
 
 
 def check_fit(host: Host) -> None:
@@ -188,7 +193,7 @@ def check_complete(host: Host, pod: Pod, decision: Decision) -> None:
 
     A pod placed in one piece is given no devices, as in the kubelet, and its containers share what it was given.
     """
-    assert [placement.container for placement in decision.placements] == [one.name for one in pod.all_containers]
+    assert [placement.container for placement in decision.placements] == [each.name for each in pod.all_containers]
     ledger = host.ledger
     rules = host.cpus
     if pod.uid in ledger.cpus.pod_held:
@@ -233,7 +238,7 @@ def check_promises(host: Host, pod: Pod, decision: Decision) -> None:
 
 def nodes_of_cpus(host: Host, pod: Pod, container: Container) -> set[int]:
     cpus = host.ledger.cpus.holds(pod.uid, container.name) or 0
-    return {node for node, own in host.view.node_cpus.items() if own & cpus}
+    return {node for node, node_cpus in host.view.node_cpus.items() if node_cpus & cpus}
 
 
 def memory_had_no_say(decision: Decision) -> bool:
@@ -243,9 +248,9 @@ def memory_had_no_say(decision: Decision) -> bool:
 
 
 def check_near(host: Host, pod: Pod, container: Container, *, nodes: NodeSet) -> None:
-    own = host.ledger.devices
-    for resource, ids in own.holds(pod.uid, container.name).items():
-        inventory = own.inventories[resource]
+    devices = host.ledger.devices
+    for resource, ids in devices.holds(pod.uid, container.name).items():
+        inventory = devices.inventories[resource]
         if inventory.placed:
             assert inventory.find(ids) & ~inventory.near(nodes) == 0, f"{resource} {ids} is not near {bits.show(nodes)}"
 
@@ -260,14 +265,14 @@ def check_again(host: Host, pod: Pod, decision: Decision) -> None:
 
 def test_memory_without_hints_may_span_nodes():
     """33 GiB fit on no set of nodes, one of three being in use alone, so memory gives no hint; one by one they do."""
-    one = host(Policy.SINGLE_NUMA_NODE, Scope.POD, shape="pack:3 numa:1 core:4 pu:1")
-    one.admit(small("first", cpu="3"))
+    host = make_host(Policy.SINGLE_NUMA_NODE, Scope.POD, shape="pack:3 numa:1 core:4 pu:1")
+    host.admit(small("first", cpu="3"))
     containers = (
         guaranteed("large", {"cpu": "500m", "memory": "20Gi"}),
         guaranteed("small", {"cpu": "500m", "memory": "13Gi"}),
     )
 
-    decision = one.admit(Pod(name="b", uid="b", containers=containers))
+    decision = host.admit(Pod(name="b", uid="b", containers=containers))
 
     assert [placement.hint for placement in decision.placements] == 2 * [Hint(None, preferred=True)]
     assert [placement.as_text()["memory"]["memory"] for placement in decision.placements] == [

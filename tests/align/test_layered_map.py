@@ -31,10 +31,10 @@ def test_a_layered_map_is_a_dict_after_any_changes(steps, layer):
             elif key in expected:
                 del expected[key]
                 mapping = without_item(mapping, key)
-    for one, contents in [*versions, (mapping, expected)]:
-        assert list(one.items()) == list(contents.items())
-        assert list(reversed(one)) == list(reversed(contents))  # type: ignore[arg-type] # dicts and layered maps
-        assert (len(one), one.get("new"), "pod-0" in one) == (
+    for version, contents in [*versions, (mapping, expected)]:
+        assert list(version.items()) == list(contents.items())
+        assert list(reversed(version)) == list(reversed(contents))  # type: ignore[arg-type] # dicts and layered maps
+        assert (len(version), version.get("new"), "pod-0" in version) == (
             len(contents),
             contents.get("new"),
             "pod-0" in contents,

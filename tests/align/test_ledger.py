@@ -12,16 +12,16 @@ from alignup.align.host import Host
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.machine import Device
 from alignup.align.workload.demand import fit_used
-from tests.align.hosts import GIB, GPU, admit, arrivals, host, hosts, pod
+from tests.align.hosts import GIB, GPU, admit, arrivals, hosts, make_host, make_pod
 
 
 def resident(uid: str, *, gpu: str = "0") -> AdmittedPod:
-    wanted = pod(uid, gpu=gpu)
+    wanted = make_pod(uid, gpu=gpu)
     return AdmittedPod(wanted, {}, fit_used(wanted))
 
 
 def idle() -> Ledger:
-    return replace(host().initial_ledger(), others={"count": 0})
+    return replace(make_host().initial_ledger(), others={"count": 0})
 
 
 def test_a_pod_is_added():
@@ -68,7 +68,9 @@ class TestAlignmentKey:
     @given(host=hosts(), data=st.data())
     def test_names_of_pods_and_devices_do_not_matter(self, host: Host, data: st.DataObject):
         machine = host.machine
-        renamed = replace(machine, devices=tuple(replace(one, id=f"other-{one.id}") for one in machine.devices))
+        renamed = replace(
+            machine, devices=tuple(replace(device, id=f"other-{device.id}") for device in machine.devices)
+        )
         other = Host(renamed, host.settings)
         for number in range(data.draw(st.integers(0, 3))):
             wanted = data.draw(arrivals(f"u{number}"))
@@ -82,37 +84,38 @@ class TestAlignmentKey:
         assert host.ledger.alignment_key() == other.ledger.alignment_key()
 
     def test_an_allocation_changes_the_key_and_its_release_restores_it(self):
-        one = host()
-        idle = one.ledger.alignment_key()
+        host = make_host()
+        idle = host.ledger.alignment_key()
 
-        one.admit(pod("a", gpu="1"))
-        assert all(own != before for own, before in zip(one.ledger.alignment_key(), idle, strict=True))
+        host.admit(make_pod("a", gpu="1"))
+        assert all(part != before for part, before in zip(host.ledger.alignment_key(), idle, strict=True))
 
-        one.release("a")
-        assert one.ledger.alignment_key() == idle
+        host.release("a")
+        assert host.ledger.alignment_key() == idle
 
     def test_the_health_of_a_device_changes_the_key(self):
-        one = host()
-        idle = one.ledger.alignment_key()
+        host = make_host()
+        idle = host.ledger.alignment_key()
 
-        one.update_devices(GPU, (Device(GPU, "gpu-0", nodes=1, healthy=False), Device(GPU, "gpu-1", nodes=2)))
+        host.update_devices(GPU, (Device(GPU, "gpu-0", nodes=1, healthy=False), Device(GPU, "gpu-1", nodes=2)))
 
-        assert one.ledger.alignment_key() != idle
+        assert host.ledger.alignment_key() != idle
 
     def test_a_device_that_is_gone_stays_in_the_key_while_it_is_held(self):
-        one = host()
-        one.admit(pod("a", gpu="1"))
-        one.update_devices(GPU, ())
-        held = one.ledger.alignment_key()
-        one.release("a")
+        host = make_host()
+        host.admit(make_pod("a", gpu="1"))
+        host.update_devices(GPU, ())
+        held = host.ledger.alignment_key()
+        host.release("a")
 
-        assert one.ledger.alignment_key() != held
+        assert host.ledger.alignment_key() != held
 
 
 def nameless(decision: Decision) -> object:
     """What was decided, with the number of devices instead of their ids."""
     placed = [
-        (one.hint, one.cpus, one.memory, {r: len(ids) for r, ids in one.devices.items()}) for one in decision.placements
+        (placement.hint, placement.cpus, placement.memory, {r: len(ids) for r, ids in placement.devices.items()})
+        for placement in decision.placements
     ]
-    steps = [(one.container, one.width, one.rule, one.hint, one.accepted) for one in decision.steps]
+    steps = [(step.container, step.width, step.rule, step.hint, step.accepted) for step in decision.steps]
     return decision.outcome, steps, placed, decision.rejection

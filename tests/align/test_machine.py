@@ -11,6 +11,10 @@ from alignup.align import bits
 from alignup.align.distances import MAX_DISTANCE, Distances
 from alignup.align.errors import MachineError
 from alignup.align.machine import (
+    MAX_CPU_ID,
+    MAX_NODE_ID,
+    MAX_NODES,
+    MAX_PCI_DEVICES,
     CadvisorNode,
     CadvisorReport,
     Cpu,
@@ -23,7 +27,6 @@ from alignup.align.machine import (
     hugepages_resource,
     split_repeated_pci,
 )
-from alignup.align.machine_limits import MAX_CPU_ID, MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES
 from tests import strategies, vector_types
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ from alignup.align.machine import Device, HugePages
 from alignup.align.overtaking import competes
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources, demand
-from tests.align.hosts import GPU, NIC, host, pod
+from tests.align.hosts import GPU, NIC, make_host, make_pod
 from tests.effort import did, examples
 from tests.strategies_pods import guaranteed
 
@@ -22,130 +22,136 @@ LARGE = "pack:2 numa:1 core:16 pu:1"
 
 def large(policy: Policy = Policy.SINGLE_NUMA_NODE, scope: Scope = Scope.CONTAINER, **settings) -> Host:
     """Two NUMA nodes of 16 CPUs with one NIC, on node 0, that a pod holds."""
-    one = host(policy, scope, shape=LARGE, **settings)
-    devices = tuple(device for device in one.machine.devices if device.id != "nic-1")
-    one = Host(replace(one.machine, devices=devices), one.settings)
-    assert one.admit(pod("holder", cpu="2", nic="1")).admitted
-    return one
+    host = make_host(policy, scope, shape=LARGE, **settings)
+    devices = tuple(device for device in host.machine.devices if device.id != "nic-1")
+    host = Host(replace(host.machine, devices=devices), host.settings)
+    assert host.admit(make_pod("holder", cpu="2", nic="1")).admitted
+    return host
 
 
-def may_pass(one: Host, wanted: Pod, *waiting: Pod, **how) -> bool:
-    decision = one.decide(wanted)
+def may_pass(host: Host, wanted: Pod, *waiting: Pod, **options) -> bool:
+    decision = host.decide(wanted)
     assert decision.admitted
-    return not competes(one, decision, waiting, **how)
+    return not competes(host, decision, waiting, **options)
 
 
 def test_a_pod_passes_one_that_waits_for_a_device_if_enough_is_left_for_it():
-    one = large()
-    waits = pod("waits", cpu="8", nic="1")
+    host = large()
+    waits = make_pod("waits", cpu="8", nic="1")
 
-    assert not one.decide(waits).admitted
-    assert may_pass(one, pod("small", cpu="1"), waits)
+    assert not host.decide(waits).admitted
+    assert may_pass(host, make_pod("small", cpu="1"), waits)
 
 
 def test_a_pod_does_not_pass_if_it_leaves_too_few_cpus_on_a_node_the_other_could_use():
-    one = large()
+    host = large()
 
-    assert not may_pass(one, pod("small", cpu="2"), pod("waits", cpu="12", nic="1"))
-    assert not may_pass(one, pod("small", cpu="1"), *(pod(f"waits-{number}", cpu="5", nic="1") for number in range(3)))
+    assert not may_pass(host, make_pod("small", cpu="2"), make_pod("waits", cpu="12", nic="1"))
+    assert not may_pass(
+        host, make_pod("small", cpu="1"), *(make_pod(f"waits-{number}", cpu="5", nic="1") for number in range(3))
+    )
 
 
 def test_a_pod_passes_on_a_node_that_the_other_cannot_use():
-    one = large()
-    assert one.admit(pod("first", cpu="8")).placements[0].hint.nodes == 0b01
+    host = large()
+    assert host.admit(make_pod("first", cpu="8")).placements[0].hint.nodes == 0b01
 
-    fills = pod("fills", cpu="6")
+    fills = make_pod("fills", cpu="6")
 
-    assert one.decide(fills).placements[0].hint.nodes == 0b10
-    assert may_pass(one, fills, pod("waits", cpu="12", nic="1"))
-    assert not may_pass(one, fills, pod("waits", cpu="12", gpu="1"))
+    assert host.decide(fills).placements[0].hint.nodes == 0b10
+    assert may_pass(host, fills, make_pod("waits", cpu="12", nic="1"))
+    assert not may_pass(host, fills, make_pod("waits", cpu="12", gpu="1"))
 
 
 def test_a_pod_with_several_containers_could_use_any_node():
-    one = large()
-    one.admit(pod("first", cpu="8"))
-    waits = pod("waits", cpu="7", nic="1")
-    more = pod("more", cpu="4").containers[0]
+    host = large()
+    host.admit(make_pod("first", cpu="8"))
+    waits = make_pod("waits", cpu="7", nic="1")
+    more = make_pod("more", cpu="4").containers[0]
     both = replace(waits, containers=(*waits.containers, replace(more, name="more")))
 
-    assert may_pass(one, pod("fills", cpu="6"), waits)
-    assert not may_pass(one, pod("fills", cpu="6"), both)
+    assert may_pass(host, make_pod("fills", cpu="6"), waits)
+    assert not may_pass(host, make_pod("fills", cpu="6"), both)
 
 
 @pytest.mark.parametrize("fit_check", [True, False])
 @pytest.mark.parametrize("policy", [Policy.NONE, Policy.BEST_EFFORT])
 def test_without_strict_alignment_only_totals_count(policy, fit_check):
-    one = large(policy, memory=False, fit_check=fit_check)
-    waits = pod("waits", cpu="14", nic="1")
+    host = large(policy, memory=False, fit_check=fit_check)
+    waits = make_pod("waits", cpu="14", nic="1")
 
-    assert may_pass(one, pod("small", cpu="14"), waits)
-    assert not may_pass(one, pod("small", cpu="16"), waits)
+    assert may_pass(host, make_pod("small", cpu="14"), waits)
+    assert not may_pass(host, make_pod("small", cpu="16"), waits)
 
 
 def test_a_pod_that_takes_nothing_the_other_requests_passes():
-    one = large(max_pods=10)
-    besteffort = Pod(name="b", uid="b", containers=(replace(pod().containers[0], resources=type(pod().resources)()),))
+    host = large(max_pods=10)
+    besteffort = Pod(
+        name="b", uid="b", containers=(replace(make_pod().containers[0], resources=type(make_pod().resources)()),)
+    )
 
-    assert may_pass(one, besteffort, pod("waits", cpu="16", nic="1"))
+    assert may_pass(host, besteffort, make_pod("waits", cpu="16", nic="1"))
 
 
 def test_the_number_of_pods_counts():
-    waits = pod("waits", cpu="1", nic="1")
+    waits = make_pod("waits", cpu="1", nic="1")
 
-    assert may_pass(large(max_pods=3), pod("small", cpu="1"), waits)
-    assert not may_pass(large(max_pods=2), pod("small", cpu="1"), waits)
-    assert may_pass(large(max_pods=2, fit_check=False), pod("small", cpu="1"), waits)
+    assert may_pass(large(max_pods=3), make_pod("small", cpu="1"), waits)
+    assert not may_pass(large(max_pods=2), make_pod("small", cpu="1"), waits)
+    assert may_pass(large(max_pods=2, fit_check=False), make_pod("small", cpu="1"), waits)
 
 
 def test_devices_that_both_request_count():
-    one = large()
+    host = large()
     more = tuple(Device(GPU, f"more-{number}", nodes=0b01) for number in range(3))
-    one = Host(replace(one.machine, devices=(*one.machine.devices, *more)), one.settings)
+    host = Host(replace(host.machine, devices=(*host.machine.devices, *more)), host.settings)
 
-    assert may_pass(one, pod("small", cpu="1", gpu="1"), pod("waits", cpu="1", gpu="3"))
-    assert not may_pass(one, pod("small", cpu="1", gpu="1"), pod("waits", cpu="1", gpu="4"))
+    assert may_pass(host, make_pod("small", cpu="1", gpu="1"), make_pod("waits", cpu="1", gpu="3"))
+    assert not may_pass(host, make_pod("small", cpu="1", gpu="1"), make_pod("waits", cpu="1", gpu="4"))
 
 
 def test_a_device_that_a_plugin_has_yet_to_choose_counts():
-    one = large()
-    small = pod("small", cpu="1", gpu="1")
+    host = large()
+    small = make_pod("small", cpu="1", gpu="1")
 
-    assert may_pass(one, small, pod("waits", cpu="1", nic="1"), undecided=[GPU])
-    assert not may_pass(one, small, pod("waits", cpu="1", nic="1"), undecided=[NIC])
+    assert may_pass(host, small, make_pod("waits", cpu="1", nic="1"), undecided=[GPU])
+    assert not may_pass(host, small, make_pod("waits", cpu="1", nic="1"), undecided=[NIC])
 
 
 def test_memory_counts_by_node():
-    one = large()
-    waits = pod("waits", cpu="1", memory="10Gi", nic="1")
+    host = large()
+    waits = make_pod("waits", cpu="1", memory="10Gi", nic="1")
 
-    assert may_pass(one, pod("small", cpu="1", memory="4Gi"), waits)
-    assert not may_pass(one, pod("small", cpu="1", memory="6Gi"), waits)
+    assert may_pass(host, make_pod("small", cpu="1", memory="4Gi"), waits)
+    assert not may_pass(host, make_pod("small", cpu="1", memory="6Gi"), waits)
 
 
 def test_memory_on_several_nodes_counts():
-    one = host(Policy.NONE, shape=LARGE)
+    host = make_host(Policy.NONE, shape=LARGE)
 
-    assert not may_pass(one, pod("wide", cpu="1", memory="20Gi"), pod("waits", cpu="1", memory="1Gi", nic="1"))
-    assert may_pass(one, pod("wide", cpu="1", memory="1Gi"), pod("waits", cpu="1", memory="1Gi", nic="1"))
+    assert not may_pass(
+        host, make_pod("wide", cpu="1", memory="20Gi"), make_pod("waits", cpu="1", memory="1Gi", nic="1")
+    )
+    assert may_pass(host, make_pod("wide", cpu="1", memory="1Gi"), make_pod("waits", cpu="1", memory="1Gi", nic="1"))
 
 
 def test_memory_with_best_effort_alignment_always_counts():
     """A group of nodes may be refused because of memory that is allocated on one of them alone."""
-    one = large(Policy.BEST_EFFORT)
+    host = large(Policy.BEST_EFFORT)
 
-    assert not may_pass(one, pod("small", cpu="1"), pod("waits", cpu="1", nic="1"))
+    assert not may_pass(host, make_pod("small", cpu="1"), make_pod("waits", cpu="1", nic="1"))
 
 
 def test_a_decision_that_rejects_takes_nothing():
-    one = large()
+    host = large()
 
-    assert not competes(one, one.decide(pod("huge", cpu="30")), [pod("waits", cpu="1", nic="1")])
+    assert not competes(host, host.decide(make_pod("huge", cpu="30")), [make_pod("waits", cpu="1", nic="1")])
 
 
 def test_no_pod_passes_one_whose_policy_is_unknown():
-    one = large(pod_policy_annotations=True)
+    host = large(pod_policy_annotations=True)
 
-    assert not may_pass(one, pod("small", cpu="1"), pod("waits", {POLICY_ANNOTATION: "strictest"}, nic="1"))
+    assert not may_pass(host, make_pod("small", cpu="1"), make_pod("waits", {POLICY_ANNOTATION: "strictest"}, nic="1"))
 
 
 #: Small hosts on which much depends on a single CPU, device or GiB.
@@ -158,7 +164,7 @@ def small_hosts(draw: st.DrawFn) -> Host:
     options = (
         draw(st.sampled_from(OPTIONS)) if policy is not Policy.SINGLE_NUMA_NODE else draw(st.sampled_from(OPTIONS[:-1]))
     )
-    one = host(
+    host = make_host(
         policy,
         draw(st.sampled_from(Scope)),
         shape=draw(st.sampled_from(("pack:2 numa:1 core:4 pu:2", "pack:1 numa:3 core:4 pu:1"))),
@@ -166,14 +172,14 @@ def small_hosts(draw: st.DrawFn) -> Host:
         max_pods=draw(st.sampled_from((4, 110))),
         gates=FeatureGates({"CPUManagerPolicyAlphaOptions": True, "PodLevelResourceManagers": draw(st.booleans())}),
     )
-    cpus = replace(one.settings.cpus, options=dict.fromkeys(options, "true"))
+    cpus = replace(host.settings.cpus, options=dict.fromkeys(options, "true"))
     places = st.sampled_from((0b01, 0b10, 0b11, None))
     devices = [
         Device(resource, f"{resource}-{number}", nodes=draw(places))
         for resource, most in ((GPU, 4), (NIC, 2))
         for number in range(draw(st.integers(1, most)))
     ]
-    return Host(replace(one.machine, devices=tuple(devices)), replace(one.settings, cpus=cpus))
+    return Host(replace(host.machine, devices=tuple(devices)), replace(host.settings, cpus=cpus))
 
 
 @st.composite
@@ -198,48 +204,50 @@ def small_pods(draw: st.DrawFn, uid: str) -> Pod:
 @settings(max_examples=examples(100))
 @given(st.data())
 def test_whatever_is_released_a_pod_that_passed_keeps_no_waiting_pod_out(data):
-    one = data.draw(small_hosts())
+    host = data.draw(small_hosts())
     residents = [data.draw(small_pods(f"r{number}")) for number in range(data.draw(st.integers(0, 3)))]
-    admitted = [each.uid for each in residents if one.admit(each).admitted]
+    admitted = [each.uid for each in residents if host.admit(each).admitted]
     waits, passes = data.draw(small_pods("waits")), data.draw(small_pods("passes"))
     released = data.draw(st.permutations(admitted))[: data.draw(st.integers(0, 3))]
-    without, decision = copy(one), one.admit(passes)
-    if not decision.admitted or competes(one, decision, [waits]):
+    without, decision = copy(host), host.admit(passes)
+    if not decision.admitted or competes(host, decision, [waits]):
         return
 
     for uid in released:
-        one.release(uid)
+        host.release(uid)
         without.release(uid)
 
     did("pods that passed")
-    assert one.decide(waits).admitted or not without.decide(waits).admitted, f"{passes} keeps {waits} out"
+    assert host.decide(waits).admitted or not without.decide(waits).admitted, f"{passes} keeps {waits} out"
 
 
 def test_cpus_on_nodes_count_even_if_the_total_suffices():
-    one = large()
+    host = large()
 
-    assert not may_pass(one, pod("small", cpu="2", memory="1Gi"), pod("waits", cpu="12", gpu="1"))
+    assert not may_pass(host, make_pod("small", cpu="2", memory="1Gi"), make_pod("waits", cpu="12", gpu="1"))
 
 
 def test_memory_on_a_node_counts_for_every_type_that_is_requested():
     """Memory taken on one node keeps that node out of a group with the node that has the huge pages."""
-    one = host(Policy.RESTRICTED, shape=LARGE)
+    host = make_host(Policy.RESTRICTED, shape=LARGE)
     machine = replace(
-        one.machine,
+        host.machine,
         nodes=tuple(
-            replace(node, hugepages=(HugePages(size=2 << 20, count=8 * node.id),)) for node in one.machine.nodes
+            replace(node, hugepages=(HugePages(size=2 << 20, count=8 * node.id),)) for node in host.machine.nodes
         ),
     )
     huge = guaranteed("app", {"cpu": "1", "memory": "1Gi", "hugepages-2Mi": "4Mi"})
     waits = Pod(name="waits", uid="waits", containers=(huge,))
 
-    assert not may_pass(Host(machine, one.settings), pod("small", cpu="1"), waits)
+    assert not may_pass(Host(machine, host.settings), make_pod("small", cpu="1"), waits)
 
 
 def test_devices_without_topology_restrict_no_pod_to_their_nodes():
-    one = large()
-    devices = tuple(replace(device, nodes=None) if device.resource == NIC else device for device in one.machine.devices)
-    anywhere = Host(replace(one.machine, devices=devices), one.settings)
-    anywhere.admit(pod("first", cpu="8"))
+    host = large()
+    devices = tuple(
+        replace(device, nodes=None) if device.resource == NIC else device for device in host.machine.devices
+    )
+    anywhere = Host(replace(host.machine, devices=devices), host.settings)
+    anywhere.admit(make_pod("first", cpu="8"))
 
-    assert not may_pass(anywhere, pod("fills", cpu="8"), pod("waits", cpu="12", nic="1"))
+    assert not may_pass(anywhere, make_pod("fills", cpu="8"), make_pod("waits", cpu="12", nic="1"))

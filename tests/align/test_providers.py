@@ -15,13 +15,13 @@ from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySe
 from alignup.align.provider import Need, Provider
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from tests.align.hosts import GIB, GPU, NIC, host, pod
+from tests.align.hosts import GIB, GPU, NIC, make_host, make_pod
 from tests.strategies_pods import guaranteed
 
 NODE_1 = Hint(0b10, preferred=True)
 
-HOST = host()
-PROVIDERS: dict[str, Provider[Any]] = {one.name: one for one in HOST.providers}
+HOST = make_host()
+PROVIDERS: dict[str, Provider[Any]] = {provider.name: provider for provider in HOST.providers}
 each = pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS)
 
 
@@ -40,7 +40,7 @@ def test_a_container_without_requests_gets_nothing(provider):
 @each
 def test_an_allocation_is_released(provider):
     idle = provider.initial_ledger()
-    wanted = pod(gpu="1")
+    wanted = make_pod(gpu="1")
 
     ledger = provider.allocate(idle, wanted, wanted.containers[0], affinity=NODE_1)
 
@@ -53,7 +53,7 @@ def test_an_allocation_is_released(provider):
 def test_reusable_resources_are_forgotten_with_the_pod(provider):
     """A later pod with the same uid is placed like the first one."""
     idle = provider.initial_ledger()
-    wanted = replace(pod(gpu="1"), init=(guaranteed("init", {"cpu": "2", "memory": "1Gi", GPU: "1"}),))
+    wanted = replace(make_pod(gpu="1"), init=(guaranteed("init", {"cpu": "2", "memory": "1Gi", GPU: "1"}),))
 
     ledger = provider.allocate(idle, wanted, wanted.init[0], affinity=NODE_1)
 
@@ -76,7 +76,7 @@ def test_reusable_resources_are_forgotten_with_the_pod(provider):
 def test_needs_and_allocations(name, held, needs):
     provider = PROVIDERS[name]
     idle = provider.initial_ledger()
-    wanted = pod(gpu="1")
+    wanted = make_pod(gpu="1")
     app = wanted.containers[0]
 
     assert provider.needs(idle, wanted, app) == needs
@@ -95,7 +95,7 @@ class TestDevices:
     def test_plugins_with_preferred_allocation_are_asked(self):
         known = (Device(GPU, "a", 1), Device(GPU, "b", 1))
         devices = DeviceProvider(0b11, known, preferred_allocation=frozenset({GPU}))
-        wanted = pod(gpu="1")
+        wanted = make_pod(gpu="1")
         app, node_0 = wanted.containers[0], Hint(1, preferred=True)
 
         with pytest.raises(PreferencesNeededError) as caught:
@@ -109,11 +109,11 @@ class TestDevices:
     def test_a_pod_as_a_whole_gets_none(self):
         idle = HOST.devices.initial_ledger()
 
-        assert HOST.devices.allocate(idle, pod(gpu="1"), None, affinity=NODE_1) is idle
+        assert HOST.devices.allocate(idle, make_pod(gpu="1"), None, affinity=NODE_1) is idle
 
     def test_a_resource_without_plugin_has_nothing_free(self):
         devices = DeviceProvider(0b11, (Device(GPU, "a", 1),))
-        wanted = pod(gpu="1")
+        wanted = make_pod(gpu="1")
         app = wanted.containers[0]
         held = devices.allocate(devices.initial_ledger(), wanted, app, affinity=Hint(1, preferred=True))
         forgotten = replace(held, inventories={}, free={})
@@ -124,7 +124,7 @@ class TestDevices:
 class TestMemory:
     def test_under_policy_none_it_has_no_preference(self):
         memory = MemoryProvider(MemorySettings(MemoryPolicy.NONE), HOST.view.nodes)
-        idle, wanted = memory.initial_ledger(), pod()
+        idle, wanted = memory.initial_ledger(), make_pod()
 
         assert idle.nodes == {}
         assert memory.hints(idle, wanted, wanted.containers[0]) is None
@@ -152,7 +152,7 @@ def test_a_provider_without_json_cannot_store_its_ledger():
 
 
 def test_starting_a_container_changes_nothing_for_cpus_and_devices():
-    wanted = pod(gpu="1")
+    wanted = make_pod(gpu="1")
     for provider in (HOST.cpus, HOST.devices):
         idle: Any = provider.initial_ledger()
         assert provider.start_container(idle, wanted, wanted.containers[0]) is idle

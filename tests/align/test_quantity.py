@@ -271,15 +271,15 @@ class TestArithmetic:
         assert (negated.unscaled, negated.dec) == (1 << 63, True)
 
     def test_other_types_are_neither_added_nor_compared(self):
-        one = Quantity.of(1)
+        quantity = Quantity.of(1)
 
-        assert one != 1
+        assert quantity != 1
         with pytest.raises(TypeError):
-            one + 1  # type: ignore[operator]
+            quantity + 1  # type: ignore[operator]
         with pytest.raises(TypeError):
-            one - 1  # type: ignore[operator]
+            quantity - 1  # type: ignore[operator]
         for compare in ("__lt__", "__le__", "__gt__", "__ge__"):
-            assert getattr(one, compare)(1) is NotImplemented
+            assert getattr(quantity, compare)(1) is NotImplemented
 
     def test_a_quantity_can_be_pickled(self):
         quantity = Quantity.parse("1.500")

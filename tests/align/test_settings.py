@@ -27,7 +27,7 @@ def test_policy_none_looks_at_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("settings", "message"),
     [
         pytest.param({"policy": "strict"}, 'unknown policy: "strict"', id="an unknown policy"),
         pytest.param({"scope": "node"}, 'unknown scope: "node"', id="an unknown scope"),
@@ -65,9 +65,9 @@ def test_policy_none_looks_at_nothing_else():
         ),
     ],
 )
-def test_errors_are_the_kubelets_word_for_word(said, message):
+def test_errors_are_the_kubelets_word_for_word(settings, message):
     with pytest.raises(SettingsError) as caught:
-        parse(**said)
+        parse(**settings)
 
     assert str(caught.value) == message
 

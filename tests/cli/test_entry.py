@@ -263,8 +263,9 @@ def test_why_imports_no_more_than_it_needs():
     found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603 - our own
 
     imported = set(found.stderr.splitlines())
-    own = "align.synthetic align.explain.remedies picture.svg picture.layout schema.decisions state"
-    discover = "discover.system discover.cadvisor discover.machine_info"
+    own = "machines.synthetic align.explain.remedies picture.machine_svg picture.machine_layout"
+    own += " documents.decisions store"
+    discover = "machines.system machines.cadvisor machines.machine_info"
     assert "alignup.cli.why_output" in imported
     assert not imported & {f"alignup.{name}" for name in f"{own} {discover}".split()}
     assert not imported & {"rich", "asyncio", "shutil"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from alignup.machines import discover, load, machine_file
-from alignup.picture import draw_svg
+from alignup.picture.machine_svg import draw_svg
 from tests.cli.commands import in_process, on_a_terminal
 
 SERVER = "pack:2 numa:1(memory=64GiB) l3:1 core:8 pu:2"

@@ -77,15 +77,15 @@ def test_compare_simulates_every_combination(jobs):
     run = in_process("simulate", *generated, *ON_NODE, "--compare", "policy,cpu-options", "--jobs", jobs, "-o", "json")
 
     document = json.loads(run.stdout)
-    ranks = [one["rank"] for one in document["ranked"]]
+    ranks = [variant["rank"] for variant in document["ranked"]]
     assert ranks == sorted(ranks)
-    assert {one["choices"]["policy"] for one in document["ranked"]} == {
+    assert {variant["choices"]["policy"] for variant in document["ranked"]} == {
         "none",
         "best-effort",
         "restricted",
         "single-numa-node",
     }
-    assert any("can not be used at the same time" in one["error"] for one in document["illegal"])
+    assert any("can not be used at the same time" in variant["error"] for variant in document["illegal"])
 
 
 @pytest.mark.parametrize("dimensions", ["policy,scope", "policy,cpu-options"])
@@ -210,9 +210,12 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable():
     assert f"NotSchedulable: {missing} (a kubelet that got it: admitted)" in text
     assert as_kubelet.startswith("1 pod: 1 admitted, 0 rejected")
     assert f"(not schedulable: {missing})" in as_kubelet
-    assert [(one["outcome"], one["kubelet"]) for one in documents] == [("rejected", "admitted"), ("admitted", None)]
-    assert [one["missingDevices"] for one in documents] == [["example.com/gpu", "example.com/nic"]] * 2
-    assert [one["reasons"] for one in compared] == [{"NotSchedulable": 1}, {}]
+    assert [(document["outcome"], document["kubelet"]) for document in documents] == [
+        ("rejected", "admitted"),
+        ("admitted", None),
+    ]
+    assert [document["missingDevices"] for document in documents] == [["example.com/gpu", "example.com/nic"]] * 2
+    assert [document["reasons"] for document in compared] == [{"NotSchedulable": 1}, {}]
 
 
 def test_an_error_in_a_trace_names_the_file(tmp_path):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from alignup.documents import codec
-from alignup.simulate.cluster.result_documents import FleetReport
+from alignup.simulate.cluster_result import FleetReport
 from tests.cli.commands import in_process
-from tests.simulate.cluster.test_html_report import rows_of
+from tests.simulate.html_reader import rows_of
 
 ROOT = Path(__file__).parents[2]
 NODE, FLEET = ROOT / "examples" / "node", ROOT / "examples" / "fleet"
@@ -59,8 +59,8 @@ def test_html_has_the_figures_of_every_strategy(tmp_path):
     assert (run.returncode, run.stderr) == (0, f"Wrote {file}.\n")
     results = codec.decode(run.stdout, FleetReport).results
     rows = rows_of(file.read_text())
-    assert ["started", *(f"{one.started:,}" for one in results)] in rows
-    assert ["rejections by kubelets", *(f"{one.rejected:,}" for one in results)] in rows
+    assert ["started", *(f"{result.started:,}" for result in results)] in rows
+    assert ["rejections by kubelets", *(f"{result.rejected:,}" for result in results)] in rows
     again = in_process(*common, "--html", tmp_path / "missing" / "x")
     assert again.returncode == 2
     assert f"--html: {tmp_path}/missing/x: No such file or directory" in again.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from alignup.cli import sweep_output
 from tests.cli.commands import in_process
-from tests.simulate.cluster.test_html_report import rows_of
+from tests.simulate.html_reader import rows_of
 
 SPEC = """
 apiVersion: alignup.dev/v1

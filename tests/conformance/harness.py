@@ -57,18 +57,18 @@ def _run(
     check: Check,
 ) -> None:
     if not path.exists():
-        what = f"this set of vectors has no {path.name}"
+        message = f"this set of vectors has no {path.name}"
         if OWN_VECTORS in path.parents:
-            pytest.fail(f"{what}; restore {path}", pytrace=False)
-        pytest.skip(what)
+            pytest.fail(f"{message}; restore {path}", pytrace=False)
+        pytest.skip(message)
     tally = Tally(file)
     request.config.stash[TALLIES].append(tally)
     for number, case in cases(path):
         try:
             label = check(case)
         except Exception as error:  # noqa: BLE001 - a crash in one case is that case's failure
-            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-            tally.failures.append(f"{case.get('id', f'line {number}')}: {what[:2000]}")
+            message = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            tally.failures.append(f"{case.get('id', f'line {number}')}: {message[:2000]}")
         else:
             if label:
                 tally.apart[label] += 1

@@ -61,43 +61,43 @@ def check_case(case: Case) -> None:
         check_started(case, configuration, machine)
         check_host(case, configuration, machine)
     else:
-        assert {one.what for one in errors[0].problems} >= set(case["texts"])
+        assert {problem.what for problem in errors[0].problems} >= set(case["texts"])
 
 
 def check_load(case: Case, error: ConfigurationError) -> None:
     for text in case["texts"]:
         if named := GO_FIELD.search(text):
-            ours = [re.sub(r"\[[^]]*\]", "", one.field) for one in error.problems]
+            ours = [re.sub(r"\[[^]]*\]", "", problem.field) for problem in error.problems]
             assert named[1] in ours, text
         elif "duration" in text:
-            assert text.partition("failed to decode: ")[2] in [one.what for one in error.problems]
+            assert text.partition("failed to decode: ")[2] in [problem.what for problem in error.problems]
         elif line := re.search(r"yaml: (line \d+)", text):
             assert line[1] in str(error)
         elif "was empty" in text:
-            assert [text.endswith(one.what) for one in error.problems] == [True]
+            assert [text.endswith(problem.what) for problem in error.problems] == [True]
         elif missing := re.search(r"Object '(\w+)' is missing", text):
-            assert [one.field.lower() for one in error.problems] == [missing[1].lower()]
+            assert [problem.field.lower() for problem in error.problems] == [missing[1].lower()]
         elif "no kind" in text:
-            assert [one.field in {"kind", "apiVersion"} for one in error.problems] == [True]
+            assert [problem.field in {"kind", "apiVersion"} for problem in error.problems] == [True]
         else:
             assert "quantities" in text or "couldn't get version/kind" in text, text
 
 
 def check_panic(case: Case, error: ConfigurationError) -> None:
-    ours = {one.what for one in error.problems}
+    ours = {problem.what for problem in error.problems}
     for text in case["texts"]:
-        said = text.removeprefix(PANIC)
-        several = re.findall(r"[^,\[]+ is enabled, but depends on features that are disabled: \[[^]]*\]", said)
+        problem_text = text.removeprefix(PANIC)
+        several = re.findall(r"[^,\[]+ is enabled, but depends on features that are disabled: \[[^]]*\]", problem_text)
         if several:
-            assert {one.strip() for one in several} == ours
+            assert {sentence.strip() for sentence in several} == ours
         else:
-            assert said in ours
+            assert problem_text in ours
 
 
 def check_validation(case: Case, error: ConfigurationError) -> None:
-    ours = [one.what for one in error.problems]
+    ours = [problem.what for problem in error.problems]
     assert sorted(ours) == sorted(set(case["errors_sorted"]))
-    assert all(one.field for one in error.problems)
+    assert all(problem.field for problem in error.problems)
     if len(case["texts"]) == 1:
         assert case["texts"] == [ours[0] if len(ours) == 1 else f"[{', '.join(ours)}]"]
 
@@ -134,7 +134,9 @@ def check_effective(expected: dict[str, Any], configuration: Configuration) -> N
         "topologyManagerPolicyOptions": configuration.topology_manager_policy_options,
         "topologyManagerScope": configuration.topology_manager_scope,
     }
-    assert {name: one or None for name, one in ours.items()} == {name: one or None for name, one in expected.items()}
+    assert {name: value or None for name, value in ours.items()} == {
+        name: value or None for name, value in expected.items()
+    }
 
 
 def entry_of(entry: ReservedMemory) -> dict[str, Any]:
@@ -145,8 +147,10 @@ def entry_of(entry: ReservedMemory) -> dict[str, Any]:
 
 def check_warnings(expected: Iterable[str], ours: tuple[str, ...]) -> None:
     text = "\n".join(expected)
-    unknown = {name for one in ours for name in UNKNOWN.findall(one)}
-    repeated = {found.groups() for one in ours if (found := re.match(r'line (\d+): duplicate key "([^"]+)"', one))}
+    unknown = {name for warning in ours for name in UNKNOWN.findall(warning)}
+    repeated = {
+        match.groups() for warning in ours if (match := re.match(r'line (\d+): duplicate key "([^"]+)"', warning))
+    }
     assert unknown == set(UNKNOWN.findall(text))
     assert repeated == set(REPEATED.findall(text))
     assert bool(ours) is bool(text)
@@ -159,9 +163,15 @@ def check_passed(expected: dict[str, Any], configuration: Configuration, machine
     same(ours.kube_reserved, expected["kube_reserved"])
     same(ours.reservation, expected["reservation"])
     assert bits.show(ours.reserved_system_cpus) == expected["reserved_system_cpus"]
-    assert [(one.signal, one.percentage if one.quantity is None else str(one.quantity)) for one in ours.thresholds] == [
-        (one["signal"], one["quantity"] if "quantity" in one else single(one.get("percentage", 0.0)))
-        for one in expected["thresholds"]
+    assert [
+        (threshold.signal, threshold.percentage if threshold.quantity is None else str(threshold.quantity))
+        for threshold in ours.thresholds
+    ] == [
+        (
+            threshold["signal"],
+            threshold["quantity"] if "quantity" in threshold else single(threshold.get("percentage", 0.0)),
+        )
+        for threshold in expected["thresholds"]
     ]
 
 
@@ -170,11 +180,15 @@ def check_managers(case: Case, errors: Iterable[ConfigurationError]) -> None:
     for stage in MANAGERS:
         texts = case["managers"][stage]
         assert ours[stage] in texts if texts else stage not in ours, (stage, texts, ours)
-    texts = {ADDRESS.sub("0xADDRESS", one) for one in case["started"]["error"]}
-    said = [
-        " ".join(one.what for one in error.problems) for error in errors if error.stage == StartupStage.NODE_ALLOCATABLE
+    texts = {ADDRESS.sub("0xADDRESS", line) for line in case["started"]["error"]}
+    reported = [
+        " ".join(problem.what for problem in error.problems)
+        for error in errors
+        if error.stage == StartupStage.NODE_ALLOCATABLE
     ]
-    assert (set(sentences(said[0])) if said else set()) == {one for text in texts for one in sentences(text)}
+    assert (set(sentences(reported[0])) if reported else set()) == {
+        sentence for text in texts for sentence in sentences(text)
+    }
 
 
 def check_started(case: Case, configuration: Configuration, machine: Machine) -> None:
@@ -186,8 +200,8 @@ def check_started(case: Case, configuration: Configuration, machine: Machine) ->
     same(ours.capacity, expected["capacity"])
     same(ours.reservation, expected["reservation"])
     same(ours.pods_limits, expected["pods_cgroup_limits"])
-    assert {(one.resource, str(one.reservation), str(one.capacity)) for one in ours.excess} == {
-        (one["resource"], one["reservation"], one["capacity"]) for one in expected.get("over_reserved", ())
+    assert {(excess.resource, str(excess.reservation), str(excess.capacity)) for excess in ours.excess} == {
+        (excess["resource"], excess["reservation"], excess["capacity"]) for excess in expected.get("over_reserved", ())
     }
     same(status.capacity, case["node_status"]["capacity"])
     same(status.allocatable, case["node_status"]["allocatable"])
@@ -195,7 +209,7 @@ def check_started(case: Case, configuration: Configuration, machine: Machine) ->
 
 def check_host(case: Case, configuration: Configuration, machine: Machine) -> None:
     """A host with these settings starts, or the same manager rejects it with the same message."""
-    stage = next((one for one in MANAGERS if case["managers"][one]), None)
+    stage = next((manager for manager in MANAGERS if case["managers"][manager]), None)
     try:
         Host(machine, host_settings(configuration, machine))
     except ValueError as error:

@@ -15,8 +15,8 @@ def check(case: Case) -> None:
     pod = replace(pod_of(case["pod"]), recorded_qos=None)
     gate = "PodLevelResourceManagers" in case["gates"]
 
-    own = {each.name: exclusive_cpus(pod, each, pod_level_managers=gate) for each in pod.all_containers}
+    counts = {each.name: exclusive_cpus(pod, each, pod_level_managers=gate) for each in pod.all_containers}
 
     assert pod.qos == case["pod"]["qos"]
-    assert own == case["container_cpus"]
+    assert counts == case["container_cpus"]
     assert exclusive_cpus(pod, None, pod_level_managers=gate) == case["pod_cpus"]

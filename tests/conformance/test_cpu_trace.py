@@ -75,9 +75,9 @@ def fault_of(event: dict[str, Any], before: CpuLedger, provider: CpuProvider) ->
     if "error" in event:
         kept = sets_of(event.get("pod_assignments")) != before.pod_held
         return "a rejected pod keeping CPUs" if kept else None
-    given, pool = granted(event, before)
+    cpus, pool = granted(event, before)
     parts = union(held_of(event["assignments"]).get(event["pod"], {}).values()) if event["op"] == "allocate_pod" else 0
-    if given & ~pool or parts & ~given:
+    if cpus & ~pool or parts & ~cpus:
         return "CPUs given that were not available"
     return "overwritten combinations" if overwritten(event, before, provider) else None
 
@@ -89,11 +89,11 @@ def overwritten(event: dict[str, Any], before: CpuLedger, provider: CpuProvider)
     view, by_socket = provider.view, provider.options.align_by_socket
     group = view.cpus_per_core if provider.options.full_pcpus_only else 1
     selection = naive.Distributed(view, group=group, by_socket=by_socket)
-    given, pool = granted(event, before)
+    cpus, pool = granted(event, before)
     affinity = affinity_of(event).nodes
     near = pool if affinity is None else pool & CpuNodes(view, by_socket=by_socket).near(affinity)
-    first = selection.take(near, min(given.bit_count(), near.bit_count()))
-    return given == first | selection.take(pool & ~first, given.bit_count() - first.bit_count())
+    first = selection.take(near, min(cpus.bit_count(), near.bit_count()))
+    return cpus == first | selection.take(pool & ~first, cpus.bit_count() - first.bit_count())
 
 
 def granted(event: dict[str, Any], before: CpuLedger) -> tuple[CpuSet, CpuSet]:
@@ -101,8 +101,8 @@ def granted(event: dict[str, Any], before: CpuLedger) -> tuple[CpuSet, CpuSet]:
     uid, held = event["pod"], held_of(event["assignments"])
     if event["op"] == "allocate_pod":
         return sets_of(event.get("pod_assignments")).get(uid, 0), before.available
-    given = held.get(uid, {}).get(event["container"], 0) if before.holds(uid, event["container"]) is None else 0
-    return given, before.available | (before.reusable_by(uid) & before.owned(uid))
+    cpus = held.get(uid, {}).get(event["container"], 0) if before.holds(uid, event["container"]) is None else 0
+    return cpus, before.available | (before.reusable_by(uid) & before.owned(uid))
 
 
 def create(case: Case, options: list[str], *, reserved: CpuSet | None = None) -> CpuProvider:
@@ -186,8 +186,10 @@ class Trace:
     def check_owners(self) -> None:
         """Every CPU is shared or has one owner; without faults none is ever lost."""
         owned = {uid: self.ledger.owned(uid) for uid in {*self.ledger.held, *self.ledger.pod_held}}
-        for (one, ours), (other, theirs) in combinations([*owned.items(), ("unknown", self.ledger.shared)], 2):
-            assert not ours & theirs, f"{one} and {other} both own {bits.show(ours & theirs)}"
+        for (owner, owner_cpus), (other, other_cpus) in combinations(
+            [*owned.items(), ("unknown", self.ledger.shared)], 2
+        ):
+            assert not owner_cpus & other_cpus, f"{owner} and {other} both own {bits.show(owner_cpus & other_cpus)}"
         lost = self.provider.view.all_cpus & ~(self.ledger.shared | union(owned.values()) | self.provider.reserved)
         assert lost == self.ledger.lost, f"{bits.show(lost)} lost"
         assert not lost or self.provider.kubelet_faults

@@ -55,8 +55,8 @@ def compare(written: Pod, expected: Case, *, source: PodSource, gate: bool) -> N
     assert expected["ok"], f"{source}: accepted, instead of {expected.get('texts')}"
     assert pod.name == (f"{written.name}-{HOST}" if source is PodSource.STATIC else written.name)
     assert shown(pod) == {
-        "containers": [without_empties(one) for one in expected["containers"]],
-        "initContainers": [without_empties(one) for one in expected["initContainers"]],
+        "containers": [without_empties(container) for container in expected["containers"]],
+        "initContainers": [without_empties(container) for container in expected["initContainers"]],
         "resources": without_empties({"resources": expected["resources"] or {}})["resources"],
         "overhead": expected.get("overhead", {}),
         "qos": expected["qos"],
@@ -80,8 +80,8 @@ def expected_fields(expected: Case) -> set[str]:
 
 def shown(pod: Pod) -> dict[str, Any]:
     return {
-        "containers": [show_container(one) for one in pod.containers],
-        "initContainers": [show_container(one) for one in pod.init],
+        "containers": [show_container(container) for container in pod.containers],
+        "initContainers": [show_container(container) for container in pod.init],
         "resources": show(pod.resources),
         "overhead": {name: str(amount) for name, amount in pod.overhead.items()},
         "qos": pod.qos,

@@ -116,8 +116,13 @@ def ledger_of(case: Case) -> DeviceLedger:
     ledger = DeviceLedger(nodes=bits.of(case["numa_nodes"]))
     if case["registered"]:
         announced = [
-            Device(RESOURCE, one["id"], one["numa"] if one["numa"] is None else bits.of(one["numa"]), one["healthy"])
-            for one in case["devices"]
+            Device(
+                RESOURCE,
+                device["id"],
+                device["numa"] if device["numa"] is None else bits.of(device["numa"]),
+                device["healthy"],
+            )
+            for device in case["devices"]
         ]
         ledger = ledger.announce(RESOURCE, announced, preferred_allocation=case["plugin_has_preferred_allocation"])
     ledger = ledger.give("other", "app", devices={RESOURCE: case["in_use_by_other_pods"]})

@@ -25,7 +25,7 @@ def test_devices_are_hinted_as_the_kubelet_does(request):
 
 def check(case: Case) -> str | None:
     pod = read_pod({"apiVersion": "v1", "kind": "Pod", **case["pod"]})
-    container = next(one for one in pod.all_containers if one.name == case["container"])
+    container = next(candidate for candidate in pod.all_containers if candidate.name == case["container"])
     ledger = ledger_of(case)
     provider = DeviceProvider(ledger.nodes)
 
@@ -63,7 +63,7 @@ def check_held(ledger: DeviceLedger, answer: Lists, *, held: DeviceIds, wanted: 
 
 
 def ledger_of(case: Case) -> DeviceLedger:
-    announced = [device_of(name, device) for name, own in case["resources"].items() for device in own]
+    announced = [device_of(name, device) for name, devices in case["resources"].items() for device in devices]
     ledger = DeviceLedger.of_devices(announced, nodes=bits.of(case["numa_nodes"]))
     ledger = ledger.give("other", "app", devices=case["allocated_to_other_pods"])
     for name, containers in case["allocated_to_this_pod"].items():

@@ -106,10 +106,15 @@ def topology_of(config: dict[str, Any], gates: FeatureGates) -> TopologySettings
         raise
 
 
-def devices_of(resource: str, said: list[dict[str, Any]]) -> list[Device]:
+def devices_of(resource: str, documents: list[dict[str, Any]]) -> list[Device]:
     return [
-        Device(resource, one["id"], None if one["numa"] is None else bits.of(one["numa"]), healthy=one["healthy"])
-        for one in said
+        Device(
+            resource,
+            device["id"],
+            None if device["numa"] is None else bits.of(device["numa"]),
+            healthy=device["healthy"],
+        )
+        for device in documents
     ]
 
 
@@ -205,16 +210,16 @@ class Trace:
 
     def compare_devices(self, held: Any, want: Case, where: str) -> None:
         assert held.keys() == want.keys(), f"{where}: devices {held}, expected {want}"
-        for resource, what in want.items():
+        for resource, expected in want.items():
             ids = held[resource]
-            assert len(ids) == what["count"], f"{where}: {ids}, expected {what}"
-            if what["numa_counts"] is not None:
-                counts = Counter(self.node_key(resource, one) for one in ids)
-                assert counts == what["numa_counts"], f"{where}: {resource} {dict(counts)}, expected {what}"
-            if what["ids"] is None:
+            assert len(ids) == expected["count"], f"{where}: {ids}, expected {expected}"
+            if expected["numa_counts"] is not None:
+                counts = Counter(self.node_key(resource, id_) for id_ in ids)
+                assert counts == expected["numa_counts"], f"{where}: {resource} {dict(counts)}, expected {expected}"
+            if expected["ids"] is None:
                 self.random.add(resource)
             elif resource not in self.random:
-                assert sorted(ids) == sorted(what["ids"]), f"{where}: {ids}, expected {what}"
+                assert sorted(ids) == sorted(expected["ids"]), f"{where}: {ids}, expected {expected}"
 
     def node_key(self, resource: str, identity: str) -> str:
         inventory = self.host.ledger.devices.inventories[resource]
@@ -249,7 +254,7 @@ class Trace:
             assert self.admit(pod).kept, f"{where}: {pod.uid} was to keep what it has"
         assert self.host.ledger is before
         readmitted = event["expect"].get("readmit") or []
-        if not all(one["admitted"] for one in readmitted):
+        if not all(answer["admitted"] for answer in readmitted):
             return "the kubelet rejects a running pod after a restart; here it keeps its resources"
         try:
             self.compare_state(event["expect"]["state"], where)
@@ -280,7 +285,7 @@ class Trace:
         free = {}
         for resource, inventory in ledger.devices.inventories.items():
             ids = inventory.names(ledger.devices.free[resource])
-            free[resource] = dict(Counter(self.node_key(resource, one) for one in ids))
+            free[resource] = dict(Counter(self.node_key(resource, device_id) for device_id in ids))
         wanted = want.get("free_devices") or {}
         assert free == wanted, f"{where}: free devices {free}, expected {wanted}"
 
@@ -289,21 +294,21 @@ def compare_hints(decision: Decision, expected: list[Case] | None, where: str) -
     """What every provider said, in the order they were asked; on small machines only, since lists grow."""
     if expected is None or decision.policy == "none":
         return
-    said = [
+    decided = [
         {"container": step.container, "provider": provider, "hints": provider_hints(step.resources, provider)}
         for step in decision.steps
         for provider in ("device", "cpu", "memory")
     ]
-    wanted = [{**one, "hints": one["hints"] or None} for one in expected]
-    assert said == wanted, f"{where}: hints {said}, expected {wanted}"
+    wanted = [{**entry, "hints": entry["hints"] or None} for entry in expected]
+    assert decided == wanted, f"{where}: hints {decided}, expected {wanted}"
 
 
 def provider_hints(resources: Sequence[ResourceHints], provider: str) -> dict[str, Any] | None:
     """One provider's hints, resource by resource; nothing fits and no opinion both count as no preference."""
-    own = [resource for resource in resources if resource.provider == provider]
-    if provider != "device" and all(resource.has_no_preference for resource in own):
+    provided = [resource for resource in resources if resource.provider == provider]
+    if provider != "device" and all(resource.has_no_preference for resource in provided):
         return None
-    return {resource.resource: options(resource) for resource in own if resource.resource} or None
+    return {resource.resource: options(resource) for resource in provided if resource.resource} or None
 
 
 def options(resource: ResourceHints) -> list[Any] | None:

@@ -53,7 +53,8 @@ def cpus_of(pod: Pod, gate: bool) -> dict[str, Any]:
     return {
         "pod": demand.exclusive_cpus(pod, None, pod_level_managers=gate),
         "containers": {
-            one.name: demand.exclusive_cpus(pod, one, pod_level_managers=gate) for one in pod.all_containers
+            container.name: demand.exclusive_cpus(pod, container, pod_level_managers=gate)
+            for container in pod.all_containers
         },
     }
 
@@ -67,11 +68,13 @@ def memory_of(pod: Pod, gate: bool) -> dict[str, Any]:
         except ProviderError as error:
             return {"error": str(error)}
 
-    return {"pod": of(), "containers": {one.name: of(one) for one in pod.all_containers}}
+    return {"pod": of(), "containers": {each.name: of(each) for each in pod.all_containers}}
 
 
 def devices_of(pod: Pod) -> dict[str, Any]:
     return {
         "pod": demand.pod_devices(pod, DEVICES),
-        "containers": {one.name: demand.container_devices(one, DEVICES) for one in pod.all_containers},
+        "containers": {
+            container.name: demand.container_devices(container, DEVICES) for container in pod.all_containers
+        },
     }

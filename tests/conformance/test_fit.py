@@ -50,7 +50,7 @@ def check_verdict(results: list[dict[str, Any]], failure: FitFailure | None) -> 
     ours = (False, failure.reason, in_any_order(failure.message))
     first = failure.insufficient[0] if failure.insufficient else None
     if first and first.reason == failure.reason and first.resource not in ORDERED:
-        possible = {(False, one.reason, one.message) for one in failure.insufficient}
+        possible = {(False, insufficient.reason, insufficient.message) for insufficient in failure.insufficient}
         assert seen | {ours} <= possible
     else:
         assert seen == {ours}

@@ -5,7 +5,7 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.hint import Hint, HintsByResource, provider_inputs
-from alignup.align.policy import apply_policy
+from alignup.align.merging.merge import apply_policy
 from alignup.align.settings import Policy
 from tests.conformance.harness import Case, run
 
@@ -34,7 +34,11 @@ def check(case: Case) -> str | None:
 def judged(case: Case, distances: Distances | None) -> dict[str, Any]:
     verdict = apply_policy(
         Policy(case["policy"]),
-        [one for number, said in enumerate(case["providers"]) for one in provider_inputs(str(number), answer(said))],
+        [
+            merge_input
+            for number, provider in enumerate(case["providers"])
+            for merge_input in provider_inputs(str(number), answer(provider))
+        ],
         nodes=bits.of(case["numa_nodes"]),
         distances=distances,
     )
@@ -46,11 +50,11 @@ def judged(case: Case, distances: Distances | None) -> dict[str, Any]:
     }
 
 
-def answer(said: dict[str, Any] | None) -> HintsByResource:
-    if said is None:
+def answer(document: dict[str, Any] | None) -> HintsByResource:
+    if document is None:
         return None
-    return {resource: None if hints is None else [hint(each) for each in hints] for resource, hints in said.items()}
+    return {resource: None if hints is None else [hint(each) for each in hints] for resource, hints in document.items()}
 
 
-def hint(said: dict[str, Any]) -> Hint:
-    return Hint(None if said["mask"] is None else bits.of(said["mask"]), said["preferred"])
+def hint(document: dict[str, Any]) -> Hint:
+    return Hint(None if document["mask"] is None else bits.of(document["mask"]), document["preferred"])

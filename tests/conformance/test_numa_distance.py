@@ -30,13 +30,13 @@ def check(case: Case) -> str | None:
         return "the kubelet crashes on gaps"
 
     assert list(bits.members(min(sets, key=narrowness))) == sorted(case["narrowest"])
-    theirs = [case["avg_mask"], case["avg_other"]]
-    averages = dict(zip(sets, theirs, strict=True))
+    expected = [case["avg_mask"], case["avg_other"]]
+    averages = dict(zip(sets, expected, strict=True))
     assert list(bits.members(min(sets, key=lambda nodes: closeness(nodes, averages)))) == sorted(case["closest"])
-    if ours == theirs:
+    if ours == expected:
         return None
 
-    assert theirs == [averaged(rows, nodes, column_of_id) for nodes in sets]
+    assert expected == [averaged(rows, nodes, column_of_id) for nodes in sets]
     return "the kubelet reads a wrong column"
 
 

@@ -18,10 +18,10 @@ GIB = 1 << 30
 
 def groups(machine, key):
     """What *key* says of CPUs → the CPUs it says it of, as a list."""
-    found: dict[object, int] = {}
+    sets: dict[object, int] = {}
     for cpu in machine.cpus:
-        found[key(cpu)] = found.get(key(cpu), 0) | 1 << cpu.id
-    return {group: bits.show(cpus) for group, cpus in found.items()}
+        sets[key(cpu)] = sets.get(key(cpu), 0) | 1 << cpu.id
+    return {group: bits.show(cpus) for group, cpus in sets.items()}
 
 
 def nodes(machine):

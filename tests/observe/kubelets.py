@@ -23,7 +23,7 @@ from alignup.kubernetes.plugins.pod_resources_client import (
 )
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import Sources
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 from alignup.store import atomic_files
 from tests.align import hosts
 

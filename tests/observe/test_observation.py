@@ -12,7 +12,7 @@ from alignup.kubernetes import configuration
 from alignup.kubernetes.api.pods import KnownPod
 from alignup.kubernetes.kubelet_files.state_files import KubeletFiles
 from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 from tests.align.hosts import pod
 from tests.observe.kubelets import GPU, SimulatedKubelet
 from tests.strategies_pods import container, guaranteed

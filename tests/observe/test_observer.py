@@ -6,6 +6,7 @@ from dataclasses import replace
 from unittest.mock import AsyncMock
 
 import pytest
+from structlog.testing import capture_logs
 
 from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
@@ -290,16 +291,17 @@ async def test_a_failed_write_is_a_problem_until_it_succeeds(served, client, mak
     assert (await report(client)).sequence == 1
 
 
-async def test_a_write_that_keeps_failing_is_tried_at_one_rate_and_logged_once(served, make, caplog):
+async def test_a_write_that_keeps_failing_is_tried_at_one_rate_and_logged_once(served, make):
     """Each of the changes during that time fails as well, and must not add a timer of its own."""
     observer = make(retry=60.0)
     served.inject(ApiFault(status=403, times=None), verb="patch")
-    for _ in range(3):
-        await observer.check_once()
+    with capture_logs() as lines:
+        for _ in range(3):
+            await observer.check_once()
 
     timers = vars(asyncio.get_running_loop())["_scheduled"]
-    assert len([one for one in timers if "Observer.notify" in repr(one) and not one.cancelled()]) == 1
-    assert len([one for one in caplog.records if "problem=" in one.message]) == 1
+    assert len([timer for timer in timers if "Observer.notify" in repr(timer) and not timer.cancelled()]) == 1
+    assert len([line for line in lines if line["event"] == "problem"]) == 1
 
 
 async def test_a_missing_custom_resource_definition_is_named(server, client, reader):

@@ -19,7 +19,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings
 from alignup.align.workload import Pod
 from alignup.machines.synthetic import parse
-from alignup.picture import draw_svg
+from alignup.picture.machine_svg import draw_svg
 from tests.strategies import GIB, MIB, machines
 from tests.strategies_pods import amounts, guaranteed
 

@@ -50,12 +50,12 @@ def test_sizes_use_a_suitable_unit(amount, shown):
 
 @given(cpu_sets())
 def test_list_parts_contain_every_member(cpus):
-    found = 0
+    listed = 0
     for piece in text_format.list_parts(cpus):
         run, _, step = piece.partition(" by ")
-        found |= bits.of(list(bits.members(bits.parse(run)))[:: int(step or 1)])
+        listed |= bits.of(list(bits.members(bits.parse(run)))[:: int(step or 1)])
 
-    assert found == cpus
+    assert listed == cpus
 
 
 def test_evenly_spaced_cpus_are_abbreviated():

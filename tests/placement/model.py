@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from alignup.align.host import Host
 from alignup.align.workload import Container, Pod
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch, World
 from tests.placement.model_kubelet import Kubelet
 from tests.strategies_pods import container
@@ -34,7 +34,7 @@ class Scheduler(Protocol):
     def forget(self, pod: Pod) -> None:
         """The binding failed."""
 
-    def handle(self, found: PodObject, stage: PodStage, reason: str) -> None:
+    def handle(self, pod_object: PodObject, stage: PodStage, reason: str) -> None:
         """The API server recorded a change of a bound pod."""
 
     def report(self, report: HostReport) -> None:
@@ -98,7 +98,7 @@ class Simulation:
         self.pending: deque[WaitingPod] = deque()
         self.api.watches.append(Watch(self.world, self.count_rejection, (0.001, 0.4)))
         self.services = [Service(self, make) for _ in range(services)]
-        self.kubelets = [Kubelet(name, one, self.api, self.publish) for name, one in hosts.items()]
+        self.kubelets = [Kubelet(name, host, self.api, self.publish) for name, host in hosts.items()]
         self.numbers = count()
         self.foreign: set[str] = set()
         self.arriving = True
@@ -113,8 +113,8 @@ class Simulation:
             self.world.step()
         now = self.outcome.seconds = self.world.now
         for kubelet in self.kubelets:
-            own = [cpus * (now - since) for since, cpus in kubelet.running.values()]
-            self.outcome.busy += kubelet.busy + sum(own)
+            cpu_seconds = [cpus * (now - since) for since, cpus in kubelet.running.values()]
+            self.outcome.busy += kubelet.busy + sum(cpu_seconds)
             self.outcome.preempted += kubelet.preempted
         self.arriving = False
         return self.outcome
@@ -180,21 +180,21 @@ class Simulation:
         if uid in self.api.pods and self.api.pods[uid].stage is PodStage.RUNNING:
             self.api.record(uid, stage)
 
-    def count_rejection(self, found: PodObject, _: PodStage, reason: str) -> None:
+    def count_rejection(self, pod_object: PodObject, _: PodStage, reason: str) -> None:
         """Count pods that kubelets rejected, and create others instead, as a workload controller does."""
-        uid = found.pod.uid
+        uid = pod_object.pod.uid
         if reason and uid not in self.foreign:
             self.outcome.rejections += reason != PREEMPTED
             if self.arriving:
-                self.create(replace(found.pod, name=uid.rpartition("-")[0]), found.lifetime)
+                self.create(replace(pod_object.pod, name=uid.rpartition("-")[0]), pod_object.lifetime)
 
     def interfere(self) -> None:
         random, rates = self.world.random, self.disturbances
         if random.random() < rates.foreign * TICK:
             self.bind_foreign(*next(self.pods))
         if random.random() < rates.critical * TICK:
-            own: tuple[Container, ...] = (container("app", {"cpu": f"{random.choice((500, 1500))}m"}),)
-            self.bind_foreign(Pod(name="critical", containers=own, priority=CRITICAL), random.uniform(2, 20))
+            containers: tuple[Container, ...] = (container("app", {"cpu": f"{random.choice((500, 1500))}m"}),)
+            self.bind_foreign(Pod(name="critical", containers=containers, priority=CRITICAL), random.uniform(2, 20))
         if random.random() < rates.restarts * TICK:
             random.choice(self.kubelets).restart()
         if random.random() < rates.configurations * TICK:
@@ -238,8 +238,8 @@ class Service:
     def feed(self, host: str) -> Watch:
         return self.feeds.setdefault(host, self.watch(self.receive))
 
-    def handle(self, found: PodObject, stage: PodStage, reason: str) -> None:
-        self.scheduler.handle(found, stage, reason)
+    def handle(self, pod_object: PodObject, stage: PodStage, reason: str) -> None:
+        self.scheduler.handle(pod_object, stage, reason)
 
     def receive(self, report: HostReport) -> None:
         self.scheduler.report(report)
@@ -261,7 +261,7 @@ class Service:
         self.api.watches.remove(self.pods)
         self.pods = self.watch(self.handle)
         self.api.watches.append(self.pods)
-        self.scheduler.relist([found for found in self.api.pods.values() if found.host])
+        self.scheduler.relist([pod_object for pod_object in self.api.pods.values() if pod_object.host])
 
     def restart(self) -> None:
         """A new scheduler lists all pods and reads all reports."""

@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 
 from alignup.align.workload import Pod
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 
 PREEMPTED = "Preempting"  #: the kubelet's reason of a pod that it ended for a critical one
 
@@ -72,10 +72,10 @@ class ApiServer:
 
     def bind(self, uid: str, host: str) -> bool:
         """Record a binding; false if the pod is gone or bound already."""
-        found = self.pods.get(uid)
-        if found is None or found.host:
+        pod_object = self.pods.get(uid)
+        if pod_object is None or pod_object.host:
             return False
-        found.host = host
+        pod_object.host = host
         self.record(uid)
         return True
 
@@ -85,9 +85,9 @@ class ApiServer:
 
     def record(self, uid: str, stage: PodStage = PodStage.RUNNING, reason: str = "") -> None:
         """Record a change, and tell the watches about it."""
-        found = self.pods[uid]
-        found.stage = stage
-        for watch in (*self.watches, self.kubelets[found.host]):
-            watch.send(found, stage, reason)
+        pod_object = self.pods[uid]
+        pod_object.stage = stage
+        for watch in (*self.watches, self.kubelets[pod_object.host]):
+            watch.send(pod_object, stage, reason)
         if stage is PodStage.ENDED:
             del self.pods[uid]

@@ -11,7 +11,7 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import fit_request
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 from tests.align.hosts import GPU
 from tests.placement.model_api import PREEMPTED, ApiServer, PodObject, Watch
 
@@ -33,29 +33,29 @@ class Kubelet:
         api.kubelets[name] = Watch(self.world, self.handle, (0.001, 0.3))
         self.report()
 
-    def handle(self, found: PodObject, stage: PodStage, _: str) -> None:
+    def handle(self, pod_object: PodObject, stage: PodStage, _: str) -> None:
         if stage is PodStage.RUNNING:
             if self.waiting is None:
-                self.admit(found)
+                self.admit(pod_object)
             else:
-                self.waiting.append(found)
+                self.waiting.append(pod_object)
         elif stage is PodStage.TERMINATING:
-            self.world.after(self.world.random.uniform(0.01, 3), lambda: self.finish(found))
+            self.world.after(self.world.random.uniform(0.01, 3), lambda: self.finish(pod_object))
         else:
-            self.forget(found.pod.uid)  # the object is gone: a pod that was deleted by force ends here
+            self.forget(pod_object.pod.uid)  # the object is gone: a pod that was deleted by force ends here
 
-    def admit(self, found: PodObject) -> None:
+    def admit(self, pod_object: PodObject) -> None:
         for uid in self.ended:
             self.host.release(uid)
         self.ended.clear()
-        decision = self.host.decide_without_plugins(found.pod)
-        uid = found.pod.uid
-        if decision.rejection and decision.rejection.provider == "host" and is_critical(found.pod):
-            decision = self.preempt(found.pod, decision)
+        decision = self.host.decide_without_plugins(pod_object.pod)
+        uid = pod_object.pod.uid
+        if decision.rejection and decision.rejection.provider == "host" and is_critical(pod_object.pod):
+            decision = self.preempt(pod_object.pod, decision)
         if decision.admitted:
             self.host.apply(decision)
             self.running[uid] = self.world.now, self.host.ledger.cpus.owned(uid).bit_count()
-            self.world.after(found.lifetime, lambda: self.finish(found))
+            self.world.after(pod_object.lifetime, lambda: self.finish(pod_object))
         elif uid in self.api.pods:
             self.api.record(uid, PodStage.ENDED, decision.rejection.reason if decision.rejection else "")
         self.changed()
@@ -76,11 +76,11 @@ class Kubelet:
         admitted = self.host.ledger.pods
         victims: list[str] = []
         for uid in reversed(list(self.running)):
-            if not still_missing(insufficient, [admitted[one].pod for one in victims]):
+            if not still_missing(insufficient, [admitted[victim].pod for victim in victims]):
                 break
             if may_preempt(pod, admitted[uid].pod):
                 victims.append(uid)
-        if not placed.admitted or still_missing(insufficient, [admitted[one].pod for one in victims]):
+        if not placed.admitted or still_missing(insufficient, [admitted[victim].pod for victim in victims]):
             return decision
         for uid in victims:
             self.forget(uid)
@@ -88,9 +88,9 @@ class Kubelet:
         self.preempted += len(victims)
         return placed
 
-    def finish(self, found: PodObject) -> None:
+    def finish(self, pod_object: PodObject) -> None:
         """A pod has ended; the API server learns of it later."""
-        uid = found.pod.uid
+        uid = pod_object.pod.uid
         if uid in self.running:
             self.forget(uid)
             late = self.world.random.uniform(0.001, 0.5)
@@ -123,13 +123,13 @@ class Kubelet:
             self.ended.clear()
         if settings is not None:
             self.host = Host(self.host.machine, settings, ledger=None if drained else self.host.ledger)
-        found, self.waiting = self.waiting or [], None
+        waiting, self.waiting = self.waiting or [], None
         self.starts += 1
-        for one in sorted(found, key=lambda one: one.created):
-            if one.stage is PodStage.RUNNING:
-                self.admit(one)
+        for pod_object in sorted(waiting, key=lambda bound: bound.created):
+            if pod_object.stage is PodStage.RUNNING:
+                self.admit(pod_object)
             else:  # it was deleted meanwhile, and never ran
-                self.api.end(one.pod.uid)
+                self.api.end(pod_object.pod.uid)
         self.changed()
 
     def reconfigure(self) -> None:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport, PodStage
-from alignup.simulate.cluster.groups import HostGroup, SimulatedHost, build_hosts
-from alignup.simulate.cluster.pod_classes import EqualPodsIndex
-from alignup.simulate.cluster.scheduler import TotalsScheduler
-from alignup.simulate.cluster.submissions import PodSubmission
+from alignup.placement.host_report import HostReport, PodStage
+from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
+from alignup.simulate.schedulers import TotalsScheduler
 from tests.placement.model_api import PREEMPTED, PodObject
 
 
@@ -30,20 +29,20 @@ class Predicting:
     def forget(self, pod: Pod) -> None:
         self.cluster.forget(pod.uid)
 
-    def handle(self, found: PodObject, stage: PodStage, reason: str) -> None:
+    def handle(self, pod_object: PodObject, stage: PodStage, reason: str) -> None:
         if reason == PREEMPTED:
-            self.cluster.observe_preemption(found.pod, found.host)
+            self.cluster.observe_preemption(pod_object.pod, pod_object.host)
         elif reason:
-            self.cluster.observe_rejection(found.pod.uid, found.host, reason)
+            self.cluster.observe_rejection(pod_object.pod.uid, pod_object.host, reason)
         else:
-            self.cluster.observe(found.pod, found.host, stage)
+            self.cluster.observe(pod_object.pod, pod_object.host, stage)
 
     def report(self, report: HostReport) -> None:
         self.cluster.confirm(report)
-        self.causes.update(str(one.cause) for one in self.cluster.take_rejections())
+        self.causes.update(str(rejection.cause) for rejection in self.cluster.take_rejections())
 
     def relist(self, pods: list[PodObject]) -> None:
-        self.cluster.relist((found.pod, found.host, found.stage) for found in pods)
+        self.cluster.relist((pod_object.pod, pod_object.host, pod_object.stage) for pod_object in pods)
 
 
 class CountingTotals:
@@ -61,8 +60,8 @@ class CountingTotals:
         reads_reports: bool = False,
     ) -> None:
         known = build_hosts(
-            HostGroup(name=name, names=(name,), machine=one.machine, settings=one.settings)
-            for name, one in hosts.items()
+            HostGroup(name=name, names=(name,), machine=known_host.machine, settings=known_host.settings)
+            for name, known_host in hosts.items()
         )
         self.hosts = {host.name: host for host in known}
         self.classes = EqualPodsIndex(known)
@@ -84,9 +83,9 @@ class CountingTotals:
                 self.scheduler.forget(pod, host)
                 self.synchronize(name)
 
-    def handle(self, found: PodObject, stage: PodStage, _: str) -> None:
+    def handle(self, pod_object: PodObject, stage: PodStage, _: str) -> None:
         if stage is PodStage.ENDED:
-            self.forget(found.pod)
+            self.forget(pod_object.pod)
 
     def report(self, report: HostReport) -> None:
         self.latest[report.host] = report

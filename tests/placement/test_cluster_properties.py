@@ -9,15 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import PodStage
-from alignup.placement.shape import build_shape
+from alignup.placement.host_report import PodStage
+from alignup.placement.pod_shape import build_shape
 from alignup.placement.verdict import VerdictKind
-from tests.align.hosts import arrivals, host, hosts, pod
+from tests.align.hosts import arrivals, hosts, make_host, make_pod
 from tests.effort import examples
 from tests.placement.clusters import report, shared_pod
 
 NAMES = ("a", "b", "c")
-CHOICES = [pod("new", cpu="1"), pod("new", cpu="2", gpu="1"), pod("new", cpu="4"), shared_pod("new")]
+CHOICES = [make_pod("new", cpu="1"), make_pod("new", cpu="2", gpu="1"), make_pod("new", cpu="4"), shared_pod("new")]
 
 small_pods = st.sampled_from(CHOICES)
 
@@ -38,7 +38,7 @@ class Follow(RuleBasedStateMachine):
 
     @initialize(data=st.data())
     def start(self, data: st.DataObject) -> None:
-        self.kubelets = {name: data.draw(st.builds(host) | hosts()) for name in NAMES}
+        self.kubelets = {name: data.draw(st.builds(make_host) | hosts()) for name in NAMES}
         self.cluster = Cluster(max_unconfirmed=data.draw(st.sampled_from((1, 2, None))), max_shapes=2)
         self.watched: dict[str, list[Pod]] = {name: [] for name in NAMES}  #: bound, and not seen by the kubelet
         self.assumed: dict[str, tuple[str, Pod]] = {}  #: not bound yet
@@ -91,7 +91,7 @@ class Follow(RuleBasedStateMachine):
     @rule(data=st.data())
     def end(self, data: st.DataObject) -> None:
         """A pod ends that its kubelet has admitted."""
-        waiting = {one.uid for bound in self.watched.values() for one in bound}
+        waiting = {pod.uid for bound in self.watched.values() for pod in bound}
         ended = sorted(self.running.keys() - waiting)
         if ended:
             uid = data.draw(st.sampled_from(ended))
@@ -106,16 +106,16 @@ class Follow(RuleBasedStateMachine):
         if not hasattr(self, "cluster"):
             return
         for wanted in CHOICES:
-            for name, found in self.cluster.feasible(wanted).items():
-                if found.kind is not VerdictKind.UNKNOWN:
-                    assert found.kind is expected(self.cluster, name, wanted), (name, wanted)
+            for name, verdict in self.cluster.feasible(wanted).items():
+                if verdict.kind is not VerdictKind.UNKNOWN:
+                    assert verdict.kind is expected(self.cluster, name, wanted), (name, wanted)
 
     @invariant()
     def the_best_hosts_are_those_of_the_ranking(self) -> None:
         if not hasattr(self, "cluster"):
             return
         for wanted in CHOICES:
-            ranked = {one.host: one.score.total for one in self.cluster.rank(wanted)}
+            ranked = {ranked_host.host: ranked_host.score.total for ranked_host in self.cluster.rank(wanted)}
             best = self.cluster.best(wanted, 2, among=NAMES)
             assert [ranked[name] for name in best] == list(ranked.values())[:2]
             assert set(self.cluster.best(wanted, 9, among="ab", last="a")) == ranked.keys() & {"a", "b"}
@@ -133,7 +133,9 @@ class Follow(RuleBasedStateMachine):
             self.report(name)
             record = self.cluster.record(name)
             assert record
-            assert [one.pods.keys() for one in record.states().ledgers] == [self.kubelets[name].ledger.pods.keys()]
+            assert [possible.pods.keys() for possible in record.states().ledgers] == [
+                self.kubelets[name].ledger.pods.keys()
+            ]
             (ledger,) = record.states().ledgers
             assert ledger.alignment_key() == self.kubelets[name].ledger.alignment_key()
             assert ledger.used == self.kubelets[name].ledger.used
@@ -148,22 +150,22 @@ TestFollow = Follow.TestCase
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[str, str, str]]:
     """Events of one host: what happens to which pod."""
-    found = []
+    lives = []
     for name in NAMES:
         for number in range(draw(st.integers(0, 3))):
             uid = f"{name}{number}"
             steps = ["assume", "bind", "terminate", "end"][: draw(st.integers(1, 4))]
-            found.append([(name, uid, step) for step in steps])
-    return [event for events in found for event in events]
+            lives.append([(name, uid, step) for step in steps])
+    return [event for events in lives for event in events]
 
 
 def play(events: list[tuple[str, str, str]]) -> Cluster:
     cluster = Cluster(max_unconfirmed=None)
     for name in NAMES:
-        cluster.confirm(report(name, host(Policy.SINGLE_NUMA_NODE)))
+        cluster.confirm(report(name, make_host(Policy.SINGLE_NUMA_NODE)))
     stages = {"bind": PodStage.RUNNING, "terminate": PodStage.TERMINATING, "end": PodStage.ENDED}
     for name, uid, step in events:
-        wanted = pod(uid, cpu="2")
+        wanted = make_pod(uid, cpu="2")
         if step == "assume":
             cluster.assume(wanted, name)
         else:

@@ -14,10 +14,9 @@ import pytest
 
 from alignup.align.host import Host
 from alignup.align.workload import Container, Pod
-from alignup.placement.report import Cause
-from alignup.simulate.cluster.aggregate_scheduler import AggregateScheduler
-from alignup.simulate.cluster.scheduler import Scoring, TotalsScheduler
-from tests.align.hosts import GPU, host
+from alignup.placement.host_report import Cause
+from alignup.simulate.schedulers import AggregateScheduler, Scoring, TotalsScheduler
+from tests.align.hosts import GPU, make_host
 from tests.effort import SEED, did, rounds
 from tests.placement.model import CRITICAL, Disturbances, Outcome, Simulation
 from tests.placement.schedulers import CountingTotals, Predicting
@@ -29,7 +28,9 @@ PLACEMENTS = int(os.environ.get("ALIGNUP_PLACEMENTS", rounds(60, soak=10_000)))
 
 def hosts() -> dict[str, Host]:
     """Hosts with four NUMA nodes of two CPUs, and with two nodes of four."""
-    return {f"{shape}-{number}": host(shape=text) for shape, text in (("n", NARROW), ("w", WIDE)) for number in (0, 1)}
+    return {
+        f"{shape}-{number}": make_host(shape=text) for shape, text in (("n", NARROW), ("w", WIDE)) for number in (0, 1)
+    }
 
 
 def workload(seed: int) -> Iterator[tuple[Pod, float]]:
@@ -87,7 +88,7 @@ def test_no_kubelet_rejects_a_pod_that_was_predicted_to_fit():
         ({"devices": 0.2}, {Cause.DEVICES}),
         ({"configurations": 0.1}, {Cause.CONFIGURATION, Cause.KUBELET_RESTART}),
     ],
-    ids=lambda one: "-".join(one) if isinstance(one, dict) else "",
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
 def test_one_kind_of_interference_has_its_own_causes(interference, known):
     simulation, outcome, causes = run_ours(SEED + 2, placements=max(60, PLACEMENTS // 3), **interference)
@@ -159,7 +160,7 @@ def test_more_unconfirmed_pods_on_a_host_are_a_risk(unconfirmed):
 
 
 def count_use(how: str, outcome: Outcome) -> None:
-    cpus = sum(one.cpus.allocatable.bit_count() for one in hosts().values())
+    cpus = sum(host.cpus.allocatable.bit_count() for host in hosts().values())
     did(f"placements {how}", outcome.placements)
     did(f"placements {how}: rejected", outcome.rejections)
     did(f"placements {how}: percent of CPUs in use", round(100 * outcome.utilisation(cpus)))

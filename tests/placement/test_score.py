@@ -12,16 +12,16 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.room import DEVICE, MAX_COUNTED, measure_room
+from alignup.placement.free_capacity import DEVICE, MAX_COUNTED, measure_free_capacity
 from alignup.placement.score import POINT
-from tests.align.hosts import GPU, NIC, arrivals, host, hosts, pod
+from tests.align.hosts import GPU, NIC, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
 from tests.placement.clusters import cluster_of, report, shared_pod
 
 
 def server(*pods: Pod, cpus: int = 16, gpus: int = 0, nics: int = 0, placed: bool = True) -> Host:
     """Two NUMA nodes, each with so many CPUs and devices, on which *pods* are admitted in this order."""
-    empty = host(Policy.RESTRICTED, shape=f"pack:2 numa:1 core:{cpus} pu:1")
+    empty = make_host(Policy.RESTRICTED, shape=f"pack:2 numa:1 core:{cpus} pu:1")
     devices = tuple(
         Device(resource, f"{node}-{number}", nodes=1 << node if placed else None)
         for resource, count in ((GPU, gpus), (NIC, nics))
@@ -29,17 +29,17 @@ def server(*pods: Pod, cpus: int = 16, gpus: int = 0, nics: int = 0, placed: boo
         for number in range(count)
     )
     made = Host(replace(empty.machine, devices=devices), empty.settings)
-    for one in pods:
-        assert made.admit(one).admitted, one.uid
+    for pod in pods:
+        assert made.admit(pod).admitted, pod.uid
     return made
 
 
 def ranked(cluster: Cluster, wanted: Pod) -> list[str]:
-    return [one.host for one in cluster.rank(wanted)]
+    return [ranked_host.host for ranked_host in cluster.rank(wanted)]
 
 
 WITHOUT_DEVICES = [
-    pytest.param(pod("new", cpu="4"), id="exclusive CPUs"),
+    pytest.param(make_pod("new", cpu="4"), id="exclusive CPUs"),
     pytest.param(shared_pod("new", cpu="4"), id="shared CPUs"),
 ]
 
@@ -56,7 +56,7 @@ class TestPodsWithoutDevices:
     @pytest.mark.parametrize("wanted", WITHOUT_DEVICES)
     def test_even_if_all_devices_are_in_use(self, wanted):
         """When those pods end, others need the CPUs beside the devices."""
-        users = [pod(f"user-{number}", cpu="4", gpu="4") for number in range(2)]
+        users = [make_pod(f"user-{number}", cpu="4", gpu="4") for number in range(2)]
         cluster = cluster_of(busy=server(*users, gpus=4), plain=server())
 
         assert ranked(cluster, wanted) == ["plain", "busy"]
@@ -68,10 +68,10 @@ class TestPodsWithoutDevices:
         assert ranked(cluster, wanted) == ["c", "b", "d", "a"]
 
     def test_devices_in_use_lose_nothing(self):
-        users = [pod(f"user-{number}", cpu="8", gpu="4") for number in range(2)]
+        users = [make_pod(f"user-{number}", cpu="8", gpu="4") for number in range(2)]
         cluster = cluster_of(free=server(gpus=4), used=server(*users, gpus=4))
 
-        best, other = cluster.rank(pod("new", cpu="4"))
+        best, other = cluster.rank(make_pod("new", cpu="4"))
 
         assert (best.host, best.score.stranded) == ("used", 0)
         assert (other.host, other.score.stranded) == (
@@ -80,47 +80,53 @@ class TestPodsWithoutDevices:
         )  # 11 of 15 CPUs stay for 4 GPUs
 
     def test_shared_cpus_strand_devices_too(self):
-        (found,) = cluster_of(a=server(gpus=4)).rank(shared_pod("new", cpu="8"))
+        (ranked_host,) = cluster_of(a=server(gpus=4)).rank(shared_pod("new", cpu="8"))
 
-        assert found.score.stranded == 8 * DEVICE - 8 * (DEVICE * 23 // 31)  # 23 of 31 CPUs stay for 8 GPUs
+        assert ranked_host.score.stranded == 8 * DEVICE - 8 * (DEVICE * 23 // 31)  # 23 of 31 CPUs stay for 8 GPUs
 
 
 class TestPodsWithDevices:
     def test_they_go_where_the_fewest_others_are_stranded(self):
         cluster = cluster_of(dense=server(gpus=4), sparse=server(cpus=32, gpus=4))
 
-        best, other = cluster.rank(pod("new", cpu="7", gpu="1"))
+        best, other = cluster.rank(make_pod("new", cpu="7", gpu="1"))
 
         assert (best.host, best.score.stranded) == ("sparse", 0)
         assert (other.host, other.score.stranded > DEVICE // 2) == ("dense", True)
 
     def test_they_use_devices_that_are_stranded_already(self):
-        other = pod("other", cpu="12")
+        other = make_pod("other", cpu="12")
         cluster = cluster_of(idle=server(gpus=2), started=server(other, gpus=2))
 
-        best, second = cluster.rank(pod("new", cpu="1", gpu="1"))
+        best, second = cluster.rank(make_pod("new", cpu="1", gpu="1"))
 
         assert (best.host, second.host) == ("started", "idle")
         assert best.score.stranded < 0
 
     def test_they_fill_up_numa_nodes_in_use(self):
-        cluster = cluster_of(idle=server(gpus=4), started=server(pod("other", cpu="3", gpu="1"), gpus=4))
+        cluster = cluster_of(idle=server(gpus=4), started=server(make_pod("other", cpu="3", gpu="1"), gpus=4))
 
-        best, second = cluster.rank(pod("new", cpu="3", gpu="1"))
+        best, second = cluster.rank(make_pod("new", cpu="3", gpu="1"))
 
-        assert [(one.host, one.score.devices_beside) for one in (best, second)] == [("started", 2), ("idle", 3)]
+        assert [(ranked_host.host, ranked_host.score.devices_beside) for ranked_host in (best, second)] == [
+            ("started", 2),
+            ("idle", 3),
+        ]
 
 
 class TestFit:
     def test_a_gap_that_fits_exactly_is_better_than_an_unused_numa_node(self):
-        cluster = cluster_of(idle=server(), started=server(pod("x", cpu="11"), pod("y", cpu="12")))
+        cluster = cluster_of(idle=server(), started=server(make_pod("x", cpu="11"), make_pod("y", cpu="12")))
 
-        best, second = cluster.rank(pod("new", cpu="4"))
+        best, second = cluster.rank(make_pod("new", cpu="4"))
 
-        assert [(one.host, one.score.cpus_beside) for one in (best, second)] == [("started", 0), ("idle", 11)]
+        assert [(ranked_host.host, ranked_host.score.cpus_beside) for ranked_host in (best, second)] == [
+            ("started", 0),
+            ("idle", 11),
+        ]
 
     def test_a_small_host_that_fits_is_better_than_a_large_one(self):
-        assert ranked(cluster_of(a=server(cpus=64), b=server(cpus=8)), pod("new", cpu="7")) == ["b", "a"]
+        assert ranked(cluster_of(a=server(cpus=64), b=server(cpus=8)), make_pod("new", cpu="7")) == ["b", "a"]
 
     def test_pods_on_shared_cpus_fill_up_hosts_in_use(self):
         cluster = cluster_of(idle=server(), started=server(shared_pod("x", cpu="8")))
@@ -130,48 +136,50 @@ class TestFit:
 
 class TestStranded:
     def test_a_free_device_needs_its_share_of_the_cpus(self):
-        one = server(pod("x", cpu="15", gpu="1"), cpus=31, gpus=4)  # with 30 CPUs for pods beside the reserved one
+        host = server(
+            make_pod("x", cpu="15", gpu="1"), cpus=31, gpus=4
+        )  # with 30 CPUs for pods beside the reserved one
 
-        room = measure_room(one)
-        assert room.stranded_devices[GPU] == 3 * DEVICE - 4 * (DEVICE // 2)
-        assert room.stranded_cpus == 0
+        free = measure_free_capacity(host)
+        assert free.stranded_devices[GPU] == 3 * DEVICE - 4 * (DEVICE // 2)
+        assert free.stranded_cpus == 0
 
     def test_many_devices_of_one_numa_node_count_as_few(self):
-        few, many = (cluster_of(a=server(gpus=count)).rank(pod("new", cpu="5"))[0].score for count in (4, 40))
+        few, many = (cluster_of(a=server(gpus=count)).rank(make_pod("new", cpu="5"))[0].score for count in (4, 40))
 
         assert (few.devices_beside, many.devices_beside) == (MAX_COUNTED, MAX_COUNTED)
         assert many.stranded == pytest.approx(few.stranded, rel=0.02)
 
     def test_devices_on_a_numa_node_without_memory_are_stranded(self):
-        one = server(pod("x", cpu="1", memory=str((16 << 30) - (64 << 20))), gpus=2)
+        host = server(make_pod("x", cpu="1", memory=str((16 << 30) - (64 << 20))), gpus=2)
 
-        assert measure_room(one).stranded_devices == {GPU: 2 * DEVICE}
+        assert measure_free_capacity(host).stranded_devices == {GPU: 2 * DEVICE}
 
 
 def test_names_matter_for_equal_hosts_only():
-    made = [server(), server(gpus=4), server(pod("x", cpu="3")), server()]
+    made = [server(), server(gpus=4), server(make_pod("x", cpu="3")), server()]
 
     for names in permutations("abcd"):
-        found = cluster_of(**dict(zip(names, made, strict=True))).rank(pod("new", cpu="2"))
+        ranking = cluster_of(**dict(zip(names, made, strict=True))).rank(make_pod("new", cpu="2"))
 
         equal = sorted((names[0], names[3]))
-        assert [one.host for one in found] == [names[2], *equal, names[1]]
+        assert [ranked_host.host for ranked_host in ranking] == [names[2], *equal, names[1]]
 
 
 @settings(max_examples=examples(40))
 @given(st.data())
 def test_points_add_up_and_depend_on_the_state_only(data):
-    one = data.draw(hosts())
+    host = data.draw(hosts())
     for number in range(data.draw(st.integers(0, 4))):
-        one.admit(replace(data.draw(arrivals("p")), uid=f"p{number}"))
+        host.admit(replace(data.draw(arrivals("p")), uid=f"p{number}"))
     wanted = replace(data.draw(arrivals("w")), uid="wanted")
-    first, again = cluster_of(a=one), Cluster()
-    again.confirm(report("b", host()))
+    first, again = cluster_of(a=host), Cluster()
+    again.confirm(report("b", make_host()))
     again.rank(wanted)
-    again.confirm(report("z", one))
+    again.confirm(report("z", host))
 
-    for found in first.rank(wanted):
-        score = found.score
+    for ranked_host in first.rank(wanted):
+        score = ranked_host.score
         assert sum(score.points) == round(POINT * score.total)
         assert all(points >= 0 for points in score.points)
         assert 0 < score.total <= 100

@@ -131,8 +131,8 @@ def travel(course: "Course", run: Run) -> str | None:
             run.skipped["the kubelet's state is another from there on"] += steps[-1][0] - number
             return None
         except Exception as error:  # noqa: BLE001 - a crash is a failure of this step like any other
-            what = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
-            return f"step {number} ({step['op']}): {what[:3000]}"
+            message = str(error) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+            return f"step {number} ({step['op']}): {message[:3000]}"
         else:
             if labels:
                 run.apart["; ".join(sorted(labels))] += 1
@@ -247,14 +247,14 @@ class Course:
         waiting = dict(self.pods)
         for event in events:
             if event["resource"]:
-                if own := announcements.get(event["resource"]):
-                    self.host.update_devices(event["resource"], own.popleft())
+                if queue := announcements.get(event["resource"]):
+                    self.host.update_devices(event["resource"], queue.popleft())
             elif event["pod"] in waiting:
                 yield waiting.pop(event["pod"])
         yield from waiting.values()
-        for resource, own in announcements.items():
-            if own:
-                self.host.update_devices(resource, own[-1])
+        for resource, queue in announcements.items():
+            if queue:
+                self.host.update_devices(resource, queue[-1])
 
     def plugin_start(self, number: int, step: Document) -> None:
         """Plugins announce their devices, or stop."""
@@ -332,25 +332,25 @@ def bad_config(machine: Machine, step: Document) -> set[str]:
         assert step["verdict"] == "started", f"{step['name']}: taken, recorded {step['log']}"
         return set()
     assert step["verdict"] == "refused", f"{step['name']}: rejected: {rejection}"
-    (said,) = [match[1].replace('\\"', '"') for line in step["log"] if (match := _COMMAND_FAILED.search(line))]
-    prefix = _INVALID if said.startswith(_INVALID) else "failed to run Kubelet: "
+    (message,) = [match[1].replace('\\"', '"') for line in step["log"] if (match := _COMMAND_FAILED.search(line))]
+    prefix = _INVALID if message.startswith(_INVALID) else "failed to run Kubelet: "
     if prefix == _INVALID:  # all of the configuration follows
-        said = said.partition(", path: ")[0]
-    assert said == prefix + rejection, f"{step['name']}: {rejection}, recorded {said}"
+        message = message.partition(", path: ")[0]
+    assert message == prefix + rejection, f"{step['name']}: {rejection}, recorded {message}"
     return set()
 
 
 def places(devices: Iterable[Device]) -> dict[tuple[str, str], str]:
     """Where each device is, by resource and id."""
-    return {(one.resource, one.id): bits.show(one.nodes) if one.nodes else "none" for one in devices}
+    return {(device.resource, device.id): bits.show(device.nodes) if device.nodes else "none" for device in devices}
 
 
 def compare_verdict(decision: Decision, shown: Document) -> None:
     """Assert verdict, reason, message and QoS class; *shown* is a step or the status of a pod."""
     rejection = decision.rejection
     ours = (rejection.reason, PREFIX + rejection.message) if rejection else (None, None)
-    theirs = (shown.get("reason"), shown.get("message"))
-    assert ours == theirs, f"{decision.name} {decision.outcome} {ours}, recorded {shown['phase']} {theirs}"
+    recorded = (shown.get("reason"), shown.get("message"))
+    assert ours == recorded, f"{decision.name} {decision.outcome} {ours}, recorded {shown['phase']} {recorded}"
     assert decision.qos == shown["qosClass"], f"{decision.name} {decision.qos}, recorded {shown['qosClass']}"
 
 

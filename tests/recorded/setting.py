@@ -26,9 +26,9 @@ def machine_of(recording: Document) -> Machine:
         nodes=tuple(_node(int(id_), info, pages_set.get(id_)) for id_, info in guest["nodes"].items()),
         distances=Distances.of_rows({int(id_): info["distance"] for id_, info in guest["nodes"].items()}),
         devices=tuple(
-            Device(plugin["resource"], one["id"], None if one["nodes"] is None else bits.of(one["nodes"]))
+            Device(plugin["resource"], device["id"], None if device["nodes"] is None else bits.of(device["nodes"]))
             for plugin in recording["plugins"]
-            for one in plugin["devices"]
+            for device in plugin["devices"]
         ),
         memory=guest["memtotal_kB"] * 1024,
     ).checked()
@@ -49,25 +49,25 @@ def announced(resource: str, message: Document) -> list[Device]:
     return [
         Device(
             resource,
-            one["ID"],
-            bits.of(int(node["ID"]) for node in one["topology"]["nodes"]) if one.get("topology") else None,
-            healthy=one["health"] == "Healthy",
+            device["ID"],
+            bits.of(int(node["ID"]) for node in device["topology"]["nodes"]) if device.get("topology") else None,
+            healthy=device["health"] == "Healthy",
         )
-        for one in message["devices"]
+        for device in message["devices"]
     ]
 
 
 def _cpu(id_: int, info: Document, *, guest: Document, node: int) -> Cpu:
     """cAdvisor reports a cache of a single node as the node's cache, not as an uncore cache."""
-    caches = sorted({one["L3"] for one in guest["cpus"].values() if one.get("L3")}, key=bits.parse)
+    caches = sorted({cpu["L3"] for cpu in guest["cpus"].values() if cpu.get("L3")}, key=bits.parse)
     shared = info.get("L3")
-    own = not shared or bits.parse(shared) == bits.parse(guest["nodes"][str(node)]["cpulist"])
+    one_per_node = not shared or bits.parse(shared) == bits.parse(guest["nodes"][str(node)]["cpulist"])
     return Cpu(
         id=id_,
         core=next(bits.members(bits.parse(info["thread_siblings_list"]))),
         socket=int(info["physical_package_id"]),
         node=node,
-        cache=None if own else caches.index(shared),
+        cache=None if one_per_node else caches.index(shared),
     )
 
 

@@ -50,7 +50,9 @@ class Comparison:
         """The CPU manager's file."""
         state = json.loads(self.shown["cpu_manager_state"])
         ledger = self.host.ledger.cpus
-        held = {uid: {name: bits.show(cpus) for name, cpus in own.items()} for uid, own in ledger.held.items()}
+        held = {
+            uid: {name: bits.show(cpus) for name, cpus in containers.items()} for uid, containers in ledger.held.items()
+        }
         if self.same_owners("CPUs", held, state.get("entries", {})):
             shared = bits.show(ledger.shared) if self.host.settings.cpus.policy == CpuPolicy.STATIC else ""
             self.same("shared CPUs", shared, state["defaultCpuSet"])
@@ -59,9 +61,9 @@ class Comparison:
         """The memory manager's file; there is none under policy None."""
         state = json.loads(self.shown["memory_manager_state"] or "{}")
         ledger = self.host.ledger.memory
-        held = {uid: {name: _blocks(own) for name, own in pod.items()} for uid, pod in ledger.held.items()}
+        held = {uid: {name: _blocks(blocks) for name, blocks in pod.items()} for uid, pod in ledger.held.items()}
         recorded = {
-            uid: {name: _blocks(map(_stored, own)) for name, own in pod.items()}
+            uid: {name: _blocks(map(_stored, blocks)) for name, blocks in pod.items()}
             for uid, pod in state.get("entries", {}).items()
         }
         if self.same_owners("memory", held, recorded):
@@ -83,10 +85,10 @@ class Comparison:
         recorded: dict[str, dict[str, dict[str, Any]]] = {}
         for entry in json.loads(self.shown["kubelet_internal_checkpoint"])["Data"]["PodDeviceEntries"] or ():
             ids = {id_ for node in entry["DeviceIDs"].values() for id_ in node}  # once for each of its nodes
-            own = recorded.setdefault(entry["PodUID"], {}).setdefault(entry["ContainerName"], {})
-            own[entry["ResourceName"]] = self.counted(entry["ResourceName"], ids)
+            resources = recorded.setdefault(entry["PodUID"], {}).setdefault(entry["ContainerName"], {})
+            resources[entry["ResourceName"]] = self.counted(entry["ResourceName"], ids)
         held = {
-            uid: {name: self.counts(own) for name, own in pod.items()}
+            uid: {name: self.counts(device_ids) for name, device_ids in pod.items()}
             for uid, pod in self.host.ledger.devices.held.items()
         }
         self.same_owners("devices", held, recorded)
@@ -94,11 +96,13 @@ class Comparison:
     def listed(self) -> None:
         """List of PodResources."""
         ours = {
-            resident.pod.name: {one.name: self.has(resident.pod, one) for one in _lasting(resident.pod)}
+            resident.pod.name: {
+                container.name: self.has(resident.pod, container) for container in _lasting(resident.pod)
+            }
             for resident in self.host.ledger.pods.values()
         }
         theirs = {
-            pod["name"]: {one["name"]: self.recorded_allocation(one) for one in pod["containers"]}
+            pod["name"]: {container["name"]: self.recorded_allocation(container) for container in pod["containers"]}
             for pod in self.shown["podresources_list"]["pod_resources"]
         }
         self.same("PodResources list", ours, theirs)
@@ -110,7 +114,9 @@ class Comparison:
         ours = {
             "cpus": bits.show(view.all_cpus & ~ledger.cpus.reserved if static else 0),
             "memory": _blocks(ledger.memory.allocatable()),
-            "devices": self.counts({name: own.names(own.healthy) for name, own in ledger.devices.inventories.items()}),
+            "devices": self.counts(
+                {name: inventory.names(inventory.healthy) for name, inventory in ledger.devices.inventories.items()}
+            ),
         }
         self.same("allocatable", ours, self.recorded_allocation(self.shown["podresources_allocatable"]))
 
@@ -120,29 +126,31 @@ class Comparison:
         uids = {resident.pod.name: uid for uid, resident in self.host.ledger.pods.items()}
         for group in self.shown["cgroups"]:
             uid, name = uids[group["pod"]], group["container"]
-            what = f"of {group['pod']} {name} "
+            subject = f"of {group['pod']} {name} "
             if self.host.settings.cpus.policy == CpuPolicy.STATIC:
                 cpus = ledger.cpus.holds(uid, name)
-                self.same(what + "CPUs", bits.show(ledger.cpus.shared if cpus is None else cpus), group["cpuset.cpus"])
+                self.same(
+                    subject + "CPUs", bits.show(ledger.cpus.shared if cpus is None else cpus), group["cpuset.cpus"]
+                )
             if uid in self.stuck:
                 self.apart.add(STUCK)
                 continue
             nodes = 0
             for block in ledger.memory.blocks(uid, name) or ():
                 nodes |= block.nodes
-            self.same(what + "memory nodes", bits.show(nodes), group["cpuset.mems"])
+            self.same(subject + "memory nodes", bits.show(nodes), group["cpuset.mems"])
 
-    def same_owners(self, what: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    def same_owners(self, subject: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
         """Assert that the pods that are there have the same; whether the other side knows of no other pods."""
         there = self.host.ledger.pods.keys()
-        self.same(what, ours, {uid: own for uid, own in theirs.items() if uid in there})
+        self.same(subject, ours, {uid: held for uid, held in theirs.items() if uid in there})
         clear = theirs.keys() <= there
         if not clear:
             self.apart.add(LATE)
         return clear
 
-    def same(self, what: str, ours: object, theirs: object) -> None:
-        assert ours == theirs, f"{what} {ours}, recorded {theirs}"
+    def same(self, subject: str, ours: object, theirs: object) -> None:
+        assert ours == theirs, f"{subject} {ours}, recorded {theirs}"
 
     def has(self, pod: Pod, container: Container) -> dict[str, Any]:
         """What a container has, in the words of PodResources."""
@@ -156,13 +164,13 @@ class Comparison:
     def recorded_allocation(self, recorded: Document) -> dict[str, Any]:
         """The same of a part of a PodResources answer."""
         ids: dict[str, set[str]] = {}
-        for one in recorded["devices"]:
-            ids.setdefault(one["resource_name"], set()).update(one["device_ids"])
+        for device in recorded["devices"]:
+            ids.setdefault(device["resource_name"], set()).update(device["device_ids"])
         return {
             "cpus": bits.show(bits.of(map(int, recorded["cpu_ids"]))),
             "memory": _blocks(
-                Block(_nodes(one["topology"]["nodes"]), one["memory_type"], int(one["size"]))
-                for one in recorded["memory"]
+                Block(_nodes(block["topology"]["nodes"]), block["memory_type"], int(block["size"]))
+                for block in recorded["memory"]
             ),
             "devices": self.counts(ids),
         }
@@ -177,7 +185,7 @@ class Comparison:
 
 def _lasting(pod: Pod) -> list[Container]:
     """The containers that run as long as the pod does."""
-    return [one for one in pod.all_containers if one in pod.containers or one.restartable]
+    return [container for container in pod.all_containers if container in pod.containers or container.restartable]
 
 
 def _blocks(blocks: Iterable[Block]) -> list[str]:

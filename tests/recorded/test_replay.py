@@ -209,14 +209,14 @@ def test_a_run_with_late_plugins_is_followed_to_its_end():
 
 
 @pytest.mark.parametrize(
-    ("step", "part", "value", "said"),
+    ("step", "part", "value", "message"),
     [
         pytest.param(0, "podresources_allocatable", 2, "allocatable", id="devices before their plugin"),
         pytest.param(1, "reason", None, "rejected", id="a pod with a device before its plugin"),
         pytest.param(2, "podresources_allocatable", 0, "allocatable", id="no devices after their plugin"),
     ],
 )
-def test_a_kubelet_that_does_not_wait_for_late_plugins_is_noticed(step, part, value, said):
+def test_a_kubelet_that_does_not_wait_for_late_plugins_is_noticed(step, part, value, message):
     recorded, first = late_plugin_run()
     recorded["steps"][first + step][part] = value if value is None else recorded["steps"][first + value][part]
     run = Run("late plugins")
@@ -225,7 +225,7 @@ def test_a_kubelet_that_does_not_wait_for_late_plugins_is_noticed(step, part, va
 
     assert len(run.failures) == 1
     assert run.failures[0].startswith(f"step {first + step} ")
-    assert said in run.failures[0]
+    assert message in run.failures[0]
 
 
 @pytest.mark.parametrize("plugin_first", [True, False])

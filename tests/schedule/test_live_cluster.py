@@ -5,7 +5,7 @@ import pytest
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
 from alignup.kubernetes.api.pods import binding_time, known_pod
-from alignup.placement.report import Cause
+from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
 from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
 from alignup.schedule.pod_trimming import PodTrimmer

@@ -14,10 +14,10 @@ from tests.simulate.workloads import some, workloads
 
 @some
 @given(hosts(), workloads(max_pods=3))
-def test_packing_round_trips(one, events):
-    machine, settings, unpacked = unpack(pack((one.machine, one.settings, events)))
+def test_packing_round_trips(kubelet, events):
+    machine, settings, unpacked = unpack(pack((kubelet.machine, kubelet.settings, events)))
 
-    assert (machine, settings, unpacked) == (one.machine, one.settings, events)
+    assert (machine, settings, unpacked) == (kubelet.machine, kubelet.settings, events)
 
 
 def test_read_only_views_stay_read_only():
@@ -57,9 +57,9 @@ def test_results_are_in_submission_order_and_progress_is_reported():
         jobs.submit(after, third, 1)
         jobs.submit(after, None, 2)
         jobs.submit(setting, third, 3)
-        found = jobs.results()
+        results = jobs.results()
 
-    assert found == [1, 2, 3]
+    assert results == [1, 2, 3]
     assert progress == sorted(progress)
     assert {1, 2, 3} <= set(progress)
 

@@ -60,15 +60,15 @@ def test_the_same_seed_gives_the_same_workload(profile):
 
 def test_workloads_are_the_same_on_every_python():
     """The workload of a seed must never change."""
-    found = [
+    drawn = [
         (event.time, event.uid)
         if isinstance(event, PodDeparture)
         else (event.time, event.pod.uid, sorted(map(str, event.pod.containers[0].resources.limits.values())))
         for event in generate(Profile.MIXED, LARGE, seed=1, pods=100)
     ]
 
-    assert found[0] == (2914.678, "du-1", ["1", "16Gi", "1Gi", "8"])
-    assert hashlib.sha256(repr(found).encode()).hexdigest()[:16] == "f1569c0c82ec2aa3"
+    assert drawn[0] == (2914.678, "du-1", ["1", "16Gi", "1Gi", "8"])
+    assert hashlib.sha256(repr(drawn).encode()).hexdigest()[:16] == "f1569c0c82ec2aa3"
 
 
 @pytest.mark.parametrize("profile", Profile)
@@ -83,9 +83,9 @@ def test_the_load_is_as_requested(profile, load):
         if isinstance(event, PodArrival):
             for name in work:
                 asked = sum(
-                    one.resources.requests[name].milli() / 1000
-                    for one in event.pod.containers
-                    if name in one.resources.requests
+                    container.resources.requests[name].milli() / 1000
+                    for container in event.pod.containers
+                    if name in container.resources.requests
                 )
                 work[name] += asked * (left[event.pod.uid] - event.time)
     span = max(event.time for event in events if isinstance(event, PodArrival))
@@ -106,11 +106,11 @@ def test_the_load_is_as_requested(profile, load):
     ],
 )
 def test_pods_request_what_their_kind_defines(name, qos, resources):
-    own = [pod for pod in pods(generate(Profile.MIXED, LARGE, seed=2, pods=400)) if pod.labels["app"] == name]
+    of_kind = [pod for pod in pods(generate(Profile.MIXED, LARGE, seed=2, pods=400)) if pod.labels["app"] == name]
 
-    assert own
-    assert {pod.qos for pod in own} == {qos}
-    assert {frozenset(pod.containers[0].resources.requests) for pod in own} == {frozenset(resources)}
+    assert of_kind
+    assert {pod.qos for pod in of_kind} == {qos}
+    assert {frozenset(pod.containers[0].resources.requests) for pod in of_kind} == {frozenset(resources)}
 
 
 def test_a_machine_without_devices_gets_pods_without_device_requests():
@@ -156,23 +156,23 @@ def test_every_machine_gets_a_consistent_workload(machine, profile, seed):
 
 @some
 @given(hosts(), st.sampled_from(Profile), st.integers(0, 99))
-def test_generated_workloads_can_be_simulated_and_saved(one, profile, seed):
-    events = generate(profile, one.machine, seed=seed, pods=10)
+def test_generated_workloads_can_be_simulated_and_saved(kubelet, profile, seed):
+    events = generate(profile, kubelet.machine, seed=seed, pods=10)
     text = io.StringIO()
     write(events, text)
 
-    result = run(one, events)
+    result = run(kubelet, events)
 
     assert len(result.outcomes) == 10
-    assert not one.ledger.pods
+    assert not kubelet.ledger.pods
     assert read(text.getvalue()) == events
 
 
 def test_most_pods_of_a_moderate_load_are_admitted():
     cpus = CpuSettings(policy="static", reservation=Quantity.parse("2"))
-    one = Host(LARGE, Settings(topology=TopologySettings(policy=Policy.BEST_EFFORT), cpus=cpus))
+    kubelet = Host(LARGE, Settings(topology=TopologySettings(policy=Policy.BEST_EFFORT), cpus=cpus))
 
-    result = run(one, generate(Profile.TELCO, LARGE, seed=1, pods=300, load=0.5))
+    result = run(kubelet, generate(Profile.TELCO, LARGE, seed=1, pods=300, load=0.5))
 
     assert result.admitted > 0.95 * 300
 

@@ -1,3 +1,5 @@
+"""Simulations of a node: outcomes, alignment, snapshots, and progress."""
+
 from dataclasses import replace
 
 import pytest
@@ -10,8 +12,8 @@ from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.simulate.arrivals import PodArrival, PodDeparture
-from alignup.simulate.node_simulation import INVALID, AlignmentCounts, run
-from alignup.simulate.result_report import to_document
+from alignup.simulate.node_report import to_document
+from alignup.simulate.node_simulation import INVALID, MIN_INTERVAL, AlignmentCounts, ProgressReporter, run
 from tests.align.hosts import GIB, GPU, NIC, host, hosts
 from tests.simulate.workloads import arriving_in_order, small, some, workloads
 from tests.soundness import check_sound
@@ -65,9 +67,9 @@ class TestOutcomes:
         assert "strictest" in str(result.outcomes[0].rejection)
 
     def test_preferred_allocations_are_the_first_devices(self):
-        one = host(preferred_allocation=frozenset({GPU}))
+        kubelet = host(preferred_allocation=frozenset({GPU}))
 
-        result = run(one, arriving_in_order(small("a", gpu="1")))
+        result = run(kubelet, arriving_in_order(small("a", gpu="1")))
 
         assert result.outcomes[0].placements[0].devices == {GPU: ("gpu-0",)}
 
@@ -77,13 +79,13 @@ class TestOutcomes:
         assert (result.rejected, result.duration) == (1, 2)
 
     def test_inconsistent_events_are_rejected_before_the_start(self):
-        one = host()
-        before = one.ledger
+        kubelet = host()
+        before = kubelet.ledger
 
         with pytest.raises(TraceError, match="pod a arrives at 1 s but is present since 0 s"):
-            run(one, arriving_in_order(small("a"), small("a")))
+            run(kubelet, arriving_in_order(small("a"), small("a")))
 
-        assert one.ledger is before
+        assert kubelet.ledger is before
 
 
 class TestAlignment:
@@ -97,9 +99,9 @@ class TestAlignment:
         assert result.containers == result.pods
 
     def test_a_pod_of_two_containers_on_two_nodes_is_not_on_one(self):
-        one = small("a", cpu="3")
-        other = replace(one.containers[0], name="other")
-        result = run(host(), arriving_in_order(replace(one, containers=(*one.containers, other))))
+        pod = small("a", cpu="3")
+        other = replace(pod.containers[0], name="other")
+        result = run(host(), arriving_in_order(replace(pod, containers=(*pod.containers, other))))
 
         assert result.pods == AlignmentCounts(on_one=0, on_several=1, anywhere=0)
         assert result.containers == AlignmentCounts(on_one=2, on_several=0, anywhere=0)
@@ -115,14 +117,14 @@ class TestSnapshots:
         assert result.end.largest == {"cpu": 2, "memory": 15 * GIB, GPU: 1, NIC: 1}
 
     def test_the_host_may_be_idle_at_the_end(self):
-        one = host()
-        idle = one.ledger.cpus.available
-        result = run(one, [*arriving_in_order(small("a"), small("b")), PodDeparture(9, "a"), PodDeparture(9, "b")])
+        kubelet = host()
+        idle = kubelet.ledger.cpus.available
+        result = run(kubelet, [*arriving_in_order(small("a"), small("b")), PodDeparture(9, "a"), PodDeparture(9, "b")])
 
         assert result.peak.time == 1.0
         assert set(result.peak.ledger.pods) == {"a", "b"}
         assert result.end.ledger.cpus.available == idle
-        assert result.end.ledger is one.ledger
+        assert result.end.ledger is kubelet.ledger
 
     def test_rejected_pods_count_towards_demand(self):
         events = [
@@ -157,25 +159,25 @@ def test_progress_is_reported():
 
 @some
 @given(hosts(), workloads())
-def test_no_resource_is_allocated_twice_or_lost(one, events):
-    again = Host(one.machine, one.settings)
-    idle = one.ledger
+def test_no_resource_is_allocated_twice_or_lost(kubelet, events):
+    again = Host(kubelet.machine, kubelet.settings)
+    idle = kubelet.ledger
 
-    result = run(one, events)
+    result = run(kubelet, events)
 
-    check_sound(one, "after the last event")
+    check_sound(kubelet, "after the last event")
     event(f"{result.admitted} admitted")
-    assert {outcome.pod.uid for outcome in result.outcomes if outcome.admitted} >= set(one.ledger.pods)
-    for placement in (one for outcome in result.outcomes for one in outcome.placements):
-        assert not placement.cpus & ~one.view.all_cpus
-        assert not placement.nodes & ~one.view.all_nodes
+    assert {outcome.pod.uid for outcome in result.outcomes if outcome.admitted} >= set(kubelet.ledger.pods)
+    for placement in (placement for outcome in result.outcomes for placement in outcome.placements):
+        assert not placement.cpus & ~kubelet.view.all_cpus
+        assert not placement.nodes & ~kubelet.view.all_nodes
     assert to_document(run(again, events)) == to_document(result)
-    for uid in tuple(one.ledger.pods):
-        one.release(uid)
-    assert (one.ledger.pods, one.ledger.used) == ({}, UsedResources())
-    assert one.ledger.cpus.shared == idle.cpus.shared
-    assert one.ledger.memory.nodes == idle.memory.nodes
-    assert one.ledger.devices.free == idle.devices.free
+    for uid in tuple(kubelet.ledger.pods):
+        kubelet.release(uid)
+    assert (kubelet.ledger.pods, kubelet.ledger.used) == ({}, UsedResources())
+    assert kubelet.ledger.cpus.shared == idle.cpus.shared
+    assert kubelet.ledger.memory.nodes == idle.memory.nodes
+    assert kubelet.ledger.devices.free == idle.devices.free
 
 
 @some
@@ -184,3 +186,41 @@ def test_single_numa_node_puts_every_container_on_one_node(events):
     result = run(host(), events)
 
     assert result.containers.on_several == 0
+
+
+class Clock:
+    """Advances by *step* on every call."""
+
+    def __init__(self, step: float) -> None:
+        self.step, self.time = step, 0.0
+
+    def __call__(self) -> float:
+        self.time += self.step
+        return self.time
+
+
+def calls_of(step: float, counts: list[int], total: int) -> list[tuple[int, int]]:
+    calls: list[tuple[int, int]] = []
+    reporter = ProgressReporter(lambda done, all_: calls.append((done, all_)), total, now=Clock(step))
+    for count in counts:
+        reporter.report(count)
+    return calls
+
+
+def test_slow_work_is_reported_step_by_step():
+    assert calls_of(1.0, [1, 2, 3], 3) == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_fast_work_is_reported_at_most_once_per_interval():
+    calls = calls_of(MIN_INTERVAL / 10, list(range(1, 1001)), 1000)
+
+    assert calls[-1] == (1000, 1000)
+    assert len(calls) <= 1000 / 10 + 2
+
+
+def test_the_end_is_reported_exactly_once():
+    assert calls_of(0.0, [1, 2, 2], 2) == [(2, 2)]
+
+
+def test_progress_is_optional():
+    ProgressReporter(None, 1).report(1)

@@ -263,10 +263,11 @@ def test_other_texts_are_rejected(text):
 @given(
     st.recursive(
         st.none() | st.booleans() | st.floats() | st.text(max_size=8),
-        lambda one: (
-            st.lists(one)
+        lambda children: (
+            st.lists(children)
             | st.dictionaries(
-                st.sampled_from(["at", "arrive", "leave", "pod", "template", "requests", "lifetime", "uid", "cpu"]), one
+                st.sampled_from(["at", "arrive", "leave", "pod", "template", "requests", "lifetime", "uid", "cpu"]),
+                children,
             )
         ),
         max_leaves=8,
@@ -289,11 +290,11 @@ events:
 """
 
     def test_gangs_priorities_and_selectors(self):
-        first, second = (one for one in read(self.TEXT) if isinstance(one, PodArrival))
+        first, second = (arrival for arrival in read(self.TEXT) if isinstance(arrival, PodArrival))
 
         assert first.pod.priority == 7
         assert first.selector == {"pool": ("x",), "model": ("v", "w")}
-        assert {one.pod.labels[GANG_LABEL] for one in (first, second)} == {"g"}
+        assert {arrival.pod.labels[GANG_LABEL] for arrival in (first, second)} == {"g"}
 
     def test_they_are_written_again(self):
         events = read(self.TEXT)

@@ -3,8 +3,8 @@ from hypothesis import given
 from alignup.align.fit import PODS
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.simulate.admission import admit
 from alignup.simulate.arrivals import PodArrival
+from alignup.simulate.container_placements import admit
 from alignup.simulate.usage import UsageMeter, UsageStats
 from tests.align.hosts import GIB, GPU, NIC, host, hosts, pod
 from tests.simulate.workloads import some, workloads
@@ -25,15 +25,15 @@ def test_an_idle_host_has_no_usage():
 
 
 def test_the_mean_is_weighted_by_time():
-    one = host()
-    meter = UsageMeter(one, 10.0)
-    admit(one, pod("a", cpu="2"))
-    meter.record(12.0, one.ledger)
-    admit(one, pod("b", cpu="4"))
-    meter.record(13.0, one.ledger)
-    one.release("b")
-    meter.record(14.0, one.ledger)
-    meter.record(20.0, one.ledger)
+    kubelet = host()
+    meter = UsageMeter(kubelet, 10.0)
+    admit(kubelet, pod("a", cpu="2"))
+    meter.record(12.0, kubelet.ledger)
+    admit(kubelet, pod("b", cpu="4"))
+    meter.record(13.0, kubelet.ledger)
+    kubelet.release("b")
+    meter.record(14.0, kubelet.ledger)
+    meter.record(20.0, kubelet.ledger)
 
     usage = meter.stats()
 
@@ -45,11 +45,11 @@ def test_the_mean_is_weighted_by_time():
 
 
 def test_a_device_on_two_nodes_counts_on_both_and_once_in_total():
-    one = host(Policy.BEST_EFFORT)
-    one.update_devices(NIC, [Device(NIC, "x", nodes=3)])
-    admit(one, pod("a", nic="1"))
+    kubelet = host(Policy.BEST_EFFORT)
+    kubelet.update_devices(NIC, [Device(NIC, "x", nodes=3)])
+    admit(kubelet, pod("a", nic="1"))
 
-    usage = UsageMeter(one, 0.0).stats()
+    usage = UsageMeter(kubelet, 0.0).stats()
 
     assert [usage[node][NIC].end for node in (0, 1, None)] == [1, 1, 1]
 
@@ -62,26 +62,26 @@ def test_unmanaged_resources_are_not_measured():
 
 @some
 @given(hosts(), workloads())
-def test_nodes_add_up_and_usage_never_exceeds_the_total(one, events):
-    meter = UsageMeter(one, 0.0)
+def test_nodes_add_up_and_usage_never_exceeds_the_total(kubelet, events):
+    meter = UsageMeter(kubelet, 0.0)
     for event in events:
         if isinstance(event, PodArrival):
-            admit(one, event.pod)
+            admit(kubelet, event.pod)
         else:
-            one.release(event.uid)
-        meter.record(event.time, one.ledger)
+            kubelet.release(event.uid)
+        meter.record(event.time, kubelet.ledger)
 
-    usage, now = meter.stats(), UsageMeter(one, 0.0).stats()
+    usage, now = meter.stats(), UsageMeter(kubelet, 0.0).stats()
 
     assert usage.keys() == now.keys()
-    for node, own in usage.items():
-        assert {name: use.end for name, use in own.items()} == {name: use.end for name, use in now[node].items()}
-        for resource, use in own.items():
+    for node, stats in usage.items():
+        assert {name: use.end for name, use in stats.items()} == {name: use.end for name, use in now[node].items()}
+        for resource, use in stats.items():
             assert 0 <= use.end <= use.peak, (node, resource)
             assert use.peak <= use.total
             assert -1e-9 <= use.mean <= use.peak + 1e-9
     for resource in ("cpu", "memory"):
         if resource in usage[None]:
-            per_node = [own[resource] for node, own in usage.items() if node is not None and resource in own]
+            per_node = [stats[resource] for node, stats in usage.items() if node is not None and resource in stats]
             assert sum(use.end for use in per_node) == usage[None][resource].end
             assert sum(use.total for use in per_node) == usage[None][resource].total

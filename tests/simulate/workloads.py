@@ -14,7 +14,7 @@ some = settings(max_examples=examples(33), suppress_health_check=[HealthCheck.to
 
 
 def arriving_in_order(*pods: Pod, every: float = 1.0) -> tuple[WorkloadEvent, ...]:
-    return tuple(PodArrival(number * every, one) for number, one in enumerate(pods))
+    return tuple(PodArrival(number * every, pod) for number, pod in enumerate(pods))
 
 
 def small(uid: str, **requests: str) -> Pod:
@@ -28,7 +28,7 @@ def workloads(draw: st.DrawFn, *, max_pods: int = 5) -> tuple[WorkloadEvent, ...
     for number in range(draw(st.integers(0, max_pods))):
         start = draw(st.integers(0, 20)) / 2
         stays = draw(st.none() | st.integers(1, 20))
-        one = draw(arriving_pods(f"u{number}"))
-        events.append(PodArrival(start, one))
-        events += [PodDeparture(start + stays / 4, one.uid)] if stays else []
+        pod = draw(arriving_pods(f"u{number}"))
+        events.append(PodArrival(start, pod))
+        events += [PodDeparture(start + stays / 4, pod.uid)] if stays else []
     return ordered(events)

@@ -9,9 +9,7 @@ import yaml
 
 from alignup.cli import exit_codes
 from alignup.kubernetes.configuration.load import USED_FIELDS
-from alignup.simulate import trace
-from alignup.simulate.cluster import cluster_file
-from alignup.simulate.sweeps import spec
+from alignup.simulate import cluster_file, sweep_file, trace
 from tests.console_runner import ROOT
 from tools import reference
 from tools.command_tree import walk
@@ -80,9 +78,9 @@ def test_the_reference_has_every_field_of_configuration_files(generated):
     assert KUBELET_FIELDS.keys() == USED_FIELDS.keys() - {"apiVersion", "kind"}
     assert FILE_FIELDS["Cluster"].keys() == set(cluster_file._FIELDS)
     assert list(FILE_FIELDS.values())[1].keys() == set(cluster_file._GROUP_FIELDS)
-    assert FILE_FIELDS["Sweep"].keys() == set(spec._FIELDS)
-    assert FILE_FIELDS["Sweep: an entry of configurations"].keys() == set(spec._CONFIGURATION_FIELDS)
-    assert FILE_FIELDS["Sweep: workload"].keys() == set(spec._WORKLOAD_FIELDS)
+    assert FILE_FIELDS["Sweep"].keys() == set(sweep_file._FIELDS)
+    assert FILE_FIELDS["Sweep: an entry of configurations"].keys() == set(sweep_file._CONFIGURATION_FIELDS)
+    assert FILE_FIELDS["Sweep: workload"].keys() == set(sweep_file._WORKLOAD_FIELDS)
     assert FILE_FIELDS["Trace: an event"].keys() == {name for own in trace._EVENT_FIELDS.values() for name in own}
     for fields in (KUBELET_FIELDS, *FILE_FIELDS.values()):
         assert [name for name in fields if f"| `{name}` |" not in text] == []

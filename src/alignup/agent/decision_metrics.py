@@ -7,6 +7,7 @@ the ledger before the decision.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from alignup.align.admit import NO_AFFINITY
 from alignup.align.bits import CpuSet
@@ -15,7 +16,6 @@ from alignup.align.decision import Decision, Outcome
 from alignup.align.errors import ProviderError
 from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryProvider, pinned_containers
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
 

@@ -6,6 +6,7 @@ A failure here never affects an admission: a history that cannot be written is o
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from structlog.typing import FilteringBoundLogger
@@ -14,7 +15,6 @@ from alignup.agent.metrics import Metrics
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
-from alignup.align.quick_dataclass import dataclass
 from alignup.documents.decisions import DecisionDocument, recent_documents
 from alignup.store.history import History
 from alignup.web.event_bus import EventBus

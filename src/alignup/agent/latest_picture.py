@@ -26,6 +26,6 @@ class LatestPicture:
 
 
 def _draw(host: Host) -> bytes:
-    from alignup.picture import draw_svg  # noqa: PLC0415 - few agents are asked for a picture
+    from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415 - few agents are asked for a picture
 
     return draw_svg(host.machine, host.ledger).encode("utf-8", "replace")

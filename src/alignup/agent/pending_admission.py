@@ -6,7 +6,7 @@ resources are released.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from alignup.agent.devices import device_state
 from alignup.agent.devices.device_state import RequestedDevices
@@ -15,7 +15,6 @@ from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers, Pr
 from alignup.align.errors import ProviderError
 from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
 
 WAITS_ITS_TURN = "WaitsItsTurn"  #: the reason of a pod that fits, but may not overtake another waiting pod again

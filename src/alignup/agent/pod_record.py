@@ -1,7 +1,7 @@
 """The records of the agent about pods that are admitted or waiting."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -9,7 +9,6 @@ from alignup.align.bits import quote
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
 from alignup.align.layered_map import LayeredMap, with_item, without_item
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
 from alignup.documents.checkpoints import PodGrants
 

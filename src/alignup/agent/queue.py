@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -20,7 +21,6 @@ from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, CheckpointFullError
 from alignup.align.host import Host
-from alignup.align.quick_dataclass import dataclass
 from alignup.documents.api import BusyError, LedgerFullError, NotReadyError
 
 MAX_JOBS = 1_024  #: in the queue

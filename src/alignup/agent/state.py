@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, islice
 
@@ -12,7 +12,6 @@ from alignup.agent.wait_queue import WaitQueue
 from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
 from alignup.documents.api import AdmissionStatus, PodView
 

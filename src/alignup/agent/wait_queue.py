@@ -6,7 +6,7 @@ After that, a pod behind it is admitted before it only if it takes nothing that 
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Self
 
@@ -14,7 +14,6 @@ from alignup.agent.pod_record import PodRecord
 from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.overtaking import competes
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
 from alignup.documents.api import BusyError
 

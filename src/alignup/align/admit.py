@@ -9,13 +9,13 @@ return new ledgers, which take effect only if the pod is admitted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from operator import attrgetter
 from typing import Any
 
 from alignup.align import fit
 from alignup.align.bits import NodeSet
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.decision import (
     CollectedResources,
     Decision,
@@ -31,9 +31,8 @@ from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
 from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, provider_inputs
 from alignup.align.ledger import AdmittedPod, Ledger
-from alignup.align.policy import apply_policy
+from alignup.align.merging.merge import apply_policy
 from alignup.align.provider import Provider
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 
@@ -78,7 +77,7 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
 def check_fit(
     pod: Pod, ledger: Ledger, *, allocatable: fit.NodeAllocatable, usage: demand.FitRequest
 ) -> Rejection | None:
-    """Whether the host as a whole has room for *pod* beside those of *ledger*; *allocatable* includes devices."""
+    """Return the rejection of *pod* if the host as a whole has too little; *allocatable* includes devices."""
     failure = fit.check_fit(
         pod,
         request=None if pod.statuses else usage,
@@ -96,7 +95,7 @@ def check_fit(
 
 
 def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
-    """The policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
+    """Return the policy and scope for *pod*: those of the host, or of its annotations if they are allowed."""
     policy, scope = rules.topology.policy, rules.topology.scope
     if not rules.pod_policy_annotations:
         return policy, scope
@@ -104,8 +103,10 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
     for annotation, supported in ((POLICY_ANNOTATION, Policy), (SCOPE_ANNOTATION, Scope)):
         value = pod.annotations.get(annotation)
         if value is not None and value not in set(supported):
-            what = f'Unsupported value: "{value}": supported values: ' + ", ".join(f'"{one}"' for one in supported)
-            problems.append(Problem(f"metadata.annotations[{annotation}]", what))
+            message = f'Unsupported value: "{value}": supported values: ' + ", ".join(
+                f'"{choice}"' for choice in supported
+            )
+            problems.append(Problem(f"metadata.annotations[{annotation}]", message))
     if problems:
         raise PodError(problems)
     return (Policy(pod.annotations.get(POLICY_ANNOTATION, policy)), Scope(pod.annotations.get(SCOPE_ANNOTATION, scope)))
@@ -127,7 +128,7 @@ class _Admission:
         #: whether the pod-level resources are allocated, not those of the containers
         self.as_whole = rules.pod_level and pod.has_pod_level_resources
 
-    @lock_free_cached_property
+    @cached_property
     def usage(self) -> demand.FitRequest:
         return demand.fit_used(self.pod)  # not needed for a pod that cannot be aligned
 
@@ -153,9 +154,9 @@ class _Admission:
         for provider in self.providers:
             ledger = self.ledgers[provider.name]
             hints = provider.hints(ledger, self.pod, container)
-            own = provider_inputs(provider.name, hints)
-            inputs += own
-            considered.append((provider, ledger, hints, own))
+            provider_merge_inputs = provider_inputs(provider.name, hints)
+            inputs += provider_merge_inputs
+            considered.append((provider, ledger, hints, provider_merge_inputs))
         hint, accepted, (_, _, width, rule, runners_up) = apply_policy(
             self.policy, inputs, nodes=self.rules.nodes, distances=self.rules.distances
         )
@@ -183,8 +184,8 @@ class _Admission:
             return
         capacity: dict[str, int] = {}
         for provider in self.providers:
-            if own := provider.capacity(self.ledgers[provider.name], self.pod.uid):
-                capacity.update(own)
+            if devices := provider.capacity(self.ledgers[provider.name], self.pod.uid):
+                capacity.update(devices)
         allocatable = self.rules.allocatable.with_devices(capacity)
         rejection = check_fit(self.pod, self.ledger, allocatable=allocatable, usage=self.usage)
         if rejection:
@@ -218,7 +219,7 @@ class _Admission:
         )
 
     def _not_aligned(self, step: MergeStep) -> Rejection:
-        """No set of nodes suits all resources: list every node with too little of one."""
+        """Return the rejection for want of common nodes, with every node that has too little of a resource."""
         message = _POD_NOT_ALIGNED[self.scope] if self.as_whole else _NOT_ALIGNED
         shortfalls: list[Shortfall] = []
         for provider, resource, request, free, hints, _ in step.resources:
@@ -246,7 +247,7 @@ _ProviderHints = tuple[Provider[Any], Any, HintsByResource, list[MergeInput]]
 def _collect_resources(
     pod: Pod, container: Container | None, considered: Iterable[_ProviderHints]
 ) -> tuple[ResourceHints, ...]:
-    """The hints of every resource, with the requested and free amounts at the time of the merge."""
+    """Return the hints of every resource, with the requested and free amounts at the time of the merge."""
     resources: list[ResourceHints] = []
     for provider, ledger, hints, inputs in considered:
         name = provider.name
@@ -278,7 +279,11 @@ def build_placements(
                 ledger.cpus.holds(uid, name),
                 ledger.memory.blocks(uid, name) or (),
                 ledger.devices.holds(uid, name),
-                {one.name: own for one in outside if (own := one.describe(ledger.others[one.name], uid, name))}
+                {
+                    provider.name: texts
+                    for provider in outside
+                    if (texts := provider.describe(ledger.others[provider.name], uid, name))
+                }
                 if outside
                 else {},
             )
@@ -290,7 +295,7 @@ def build_placements(
 def _keep(
     admitted: AdmittedPod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rules: AdmissionRules
 ) -> Decision:
-    """A pod in the ledger keeps its allocation and is never rejected; the kubelet may reject it after a restart."""
+    """Admit a pod of the ledger again with the same allocation; the kubelet may reject it after a restart."""
     pod = admitted.pod
     try:
         policy, scope = effective_policy(pod, rules)

@@ -34,7 +34,7 @@ def of(members: Iterable[int]) -> Bits:
 
 
 def members(bits: Bits) -> Iterator[int]:
-    """The members, ascending."""
+    """Yield the members, ascending."""
     first = 0
     while bits > _MASK:
         for member in members(bits & _MASK):
@@ -48,13 +48,13 @@ def members(bits: Bits) -> Iterator[int]:
 
 
 def split(bits: Bits, *, most: int | None = None) -> list[Bits]:
-    """Each member as a set of its own, ascending; only the lowest *most* of them."""
-    found: list[Bits] = []
-    while bits and len(found) != most:
+    """Return each member as a set of its own, ascending; only the lowest *most* of them."""
+    singles: list[Bits] = []
+    while bits and len(singles) != most:
         lowest = bits & -bits
-        found.append(lowest)
+        singles.append(lowest)
         bits ^= lowest
-    return found
+    return singles
 
 
 def union(sets: Iterable[Bits]) -> Bits:
@@ -65,11 +65,11 @@ def union(sets: Iterable[Bits]) -> Bits:
 
 
 def subsets(bits: Bits) -> list[Bits]:
-    """All subsets, including the empty one, counted up member by member."""
-    found = [0]
+    """Return all subsets, including the empty one, counted up member by member."""
+    sets = [0]
     for member in members(bits):
-        found += [subset | 1 << member for subset in found]
-    return found
+        sets += [subset | 1 << member for subset in sets]
+    return sets
 
 
 def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
@@ -92,7 +92,7 @@ def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
 
 
 def show(bits: Bits) -> str:
-    """The set as a Linux list: ascending, runs of two or more as ``a-b``, the empty set as the empty text."""
+    """Return the set as a Linux list: ascending, runs of two or more as ``a-b``, the empty set as the empty text."""
     return _show_often(bits) if bits.bit_length() <= _CHUNK else show_spans(to_spans(bits))
 
 
@@ -104,7 +104,7 @@ def _show_often(bits: Bits) -> str:
 def to_spans(bits: Bits) -> Spans:
     if bits.bit_length() > _CHUNK:
         return tuple((run.start(), run.end() - 1) for run in _RUN.finditer(f"{bits:b}"[::-1]))
-    found = []
+    spans = []
     start = 0
     while bits:
         gap = (bits & -bits).bit_length() - 1
@@ -112,9 +112,9 @@ def to_spans(bits: Bits) -> Spans:
         length = (~bits & bits + 1).bit_length() - 1
         bits >>= length
         start += gap
-        found.append((start, start + length - 1))
+        spans.append((start, start + length - 1))
         start += length
-    return tuple(found)
+    return tuple(spans)
 
 
 def parse_spans(text: str) -> Spans:
@@ -143,7 +143,7 @@ def show_spans(spans: Spans) -> str:
 
 
 def quote(text: str) -> str:
-    """*text* in double quotes with escaped control characters, like Go's ``%q``."""
+    """Return *text* in double quotes with escaped control characters, like Go's ``%q``."""
     return '"' + "".join(map(_escape, text)) + '"'
 
 

@@ -5,7 +5,7 @@ converts it to a document and back. A decision changes nothing; ``Host.apply`` a
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple, Self, overload
@@ -19,7 +19,6 @@ from alignup.align.ledger import Ledger
 from alignup.align.memory.ledger import Block
 from alignup.align.memory.provider import MemoryProvider
 from alignup.align.merging.merge import MergeRule
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
 from alignup.align.workload.names import CPU
@@ -68,15 +67,15 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
         first = masks[:MAX_SHOWN_HINTS]
         shown = _listed(first, tuple([hints.prefers(mask) for mask in first]))
         return ShownHints(shown, resource.truncated or len(masks) > MAX_SHOWN_HINTS)
-    found: list[Hint] = []
+    fitting: list[Hint] = []
     for tested, mask in enumerate(iter_subsets(nodes, at_least=hints.min_width)):
         if tested == _MAX_TESTED_SETS:
-            return ShownHints(tuple(found), more=True)
+            return ShownHints(tuple(fitting), more=True)
         if hints.fits(mask):
-            if len(found) == MAX_SHOWN_HINTS:
-                return ShownHints(tuple(found), more=True)
-            found.append(Hint(mask, hints.prefers(mask)))
-    return ShownHints(tuple(found), more=resource.truncated)
+            if len(fitting) == MAX_SHOWN_HINTS:
+                return ShownHints(tuple(fitting), more=True)
+            fitting.append(Hint(mask, hints.prefers(mask)))
+    return ShownHints(tuple(fitting), more=resource.truncated)
 
 
 @lru_cache(maxsize=1024)  # decisions contain the same few hints again and again
@@ -85,7 +84,7 @@ def _listed(masks: tuple[NodeSet, ...], preferred: tuple[bool, ...]) -> tuple[Hi
 
 
 class CollectedResources(Sequence[ResourceHints]):
-    """What a merge considered, collected when it is first read: not every admission keeps a record."""
+    """The resources that a merge considered, collected when they are first read."""
 
     __slots__ = ("_collect", "_resources")
 
@@ -143,7 +142,7 @@ class Placement:
 
     @classmethod
     def of_text(cls, container: str, hint: Hint, texts: Mapping[str, Mapping[str, str]]) -> "Placement":
-        """The placement that ``as_text`` describes; ``ParseError`` if a text is malformed."""
+        """Return the placement that ``as_text`` describes; ``ParseError`` if a text is malformed."""
         others = dict(texts)
         cpus = others.pop(CpuProvider.name, {}).get(CPU)
         blocks = []
@@ -161,7 +160,7 @@ class Placement:
         )
 
     def as_text(self) -> dict[str, dict[str, str]]:
-        """Provider → resource → text: CPUs and devices as lists, memory as ``nodes=bytes``."""
+        """Return provider → resource → text: CPUs and devices as lists, memory as ``nodes=bytes``."""
         texts: dict[str, dict[str, str]] = {}
         if self.devices:
             texts[DeviceProvider.name] = {resource: ",".join(ids) for resource, ids in self.devices.items()}
@@ -169,7 +168,7 @@ class Placement:
             texts[CpuProvider.name] = {CPU: bits.show(self.cpus)}
         if self.memory:
             texts[MemoryProvider.name] = {block.type: f"{bits.show(block.nodes)}={block.size}" for block in self.memory}
-        return texts | {provider: dict(own) for provider, own in self.others.items()}
+        return texts | {provider: dict(resources) for provider, resources in self.others.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +186,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """Why a pod was rejected: the kubelet's reason and message, and our details."""
+    """The reason for a rejection: the kubelet's reason and message, and our details."""
 
     reason: str  #: the kubelet's, for the pod's status
     message: str  #: the kubelet's, word for word
@@ -219,7 +218,7 @@ class Decision:
         return self.outcome is Outcome.ADMITTED
 
     def without_ledgers(self) -> Self:
-        """The decision to keep for later: ledgers, which it no longer refers to, would stay in memory."""
+        """Return the decision without its ledgers, which would stay in memory as long as it does."""
         steps = [
             MergeStep(container, tuple(resources), width, rule, hint, runners_up, accepted)
             for container, resources, width, rule, hint, runners_up, accepted in self.steps

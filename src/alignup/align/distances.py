@@ -1,12 +1,11 @@
 """Distances between NUMA nodes, by node id."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.errors import MachineError
-from alignup.align.quick_dataclass import dataclass
 
 MAX_DISTANCE = 1 << 31  #: exclusive; keeps sums exact in a double
 
@@ -31,7 +30,7 @@ class Distances:
 
     @classmethod
     def of_rows(cls, rows: Mapping[int, Sequence[int]]) -> "Distances":
-        """Distances from one row per node, in either of two forms.
+        """Return distances from one row per node, in either of two forms.
 
         A row longer than the largest node id has a column for every id. A row with one entry per node has a column for
         every existing node, ascending (the kernel's form, of which the kubelet reads a wrong column).
@@ -55,11 +54,11 @@ class Distances:
         return self.matrix[self.ids.index(a)][self.ids.index(b)]
 
     def both_ways(self, node: int) -> Mapping[int, int]:
-        """What *node* and each other node add to a sum over all ordered pairs; for *node* itself, its own distance."""
+        """Return what *node* adds to a sum over all ordered pairs with each other node; its own distance once."""
         return self._both[node]
 
     def total(self, nodes: NodeSet) -> int:
-        """The sum over all ordered pairs of *nodes*, including each node with itself."""
+        """Return the sum over all ordered pairs of *nodes*, including each node with itself."""
         chosen = list(bits.members(nodes))
         return sum(self._both[a][b] for i, a in enumerate(chosen) for b in chosen[: i + 1])
 

@@ -4,8 +4,7 @@ Outside ``align``, the rejection of a pod is a decision, not an exception.
 """
 
 from collections.abc import Sequence
-
-from alignup.align.quick_dataclass import dataclass
+from dataclasses import dataclass
 
 #: Ends the message of an error that Kubernetes would not report: the input exceeds a limit of this package.
 OWN_LIMIT = "(a limit of alignup)"
@@ -106,7 +105,7 @@ class ManifestError(AlignError, ValueError):
         return self.problems[0].where
 
     def lines(self, most: int = 20) -> tuple[str, ...]:
-        """The first *most* problems as text."""
+        """Return the first *most* problems as text."""
         shown = tuple(map(str, self.problems[:most]))
         left = len(self.problems) - len(shown)
         return (*shown, f"and {left:,} more") if left else shown
@@ -129,16 +128,16 @@ class ConfigurationError(SettingsError):
         self.stage, self.source, self.advice = stage, source, advice
         # At other stages, each message is the kubelet's own and complete without the field.
         bare = stage not in {"load", "eviction_hard"}
-        text = "; ".join(one.what if bare else str(one) for one in problems)
+        text = "; ".join(problem.what if bare else str(problem) for problem in problems)
         super().__init__("\\n".join(text.splitlines()))
 
 
 class StateError(AlignError, ValueError):
-    """A stored assignment does not match this machine or these settings; the message is the kubelet's."""
+    """A stored assignment that does not match this machine or these settings; the message is the kubelet's."""
 
 
 class RestoreError(StateError):
-    """Resources that pods held are no longer available on this host; ``problems`` lists all of them.
+    """Resources that pods held and that this host no longer has; ``problems`` lists all of them.
 
     Without the pods in ``uids``, the others can be restored, unless a problem belongs to no pod.
     """
@@ -157,11 +156,11 @@ class CheckpointError(StateError):
 
 
 class CheckpointFullError(CheckpointError):
-    """The checkpoint would have more bytes than it may have; nothing was written."""
+    """A checkpoint with more bytes than it may have; nothing was written."""
 
     def __init__(self, where: str, *, size: int, limit: int) -> None:
-        what = f"the ledger is full: the checkpoint would have {size} bytes, and the limit is {limit}"
-        super().__init__(what, where=where, advice="release pods, or admit pods with fewer labels and annotations")
+        message = f"the ledger is full: the checkpoint would have {size} bytes, and the limit is {limit}"
+        super().__init__(message, where=where, advice="release pods, or admit pods with fewer labels and annotations")
 
 
 class TraceError(FileFieldError, ValueError):
@@ -169,23 +168,23 @@ class TraceError(FileFieldError, ValueError):
 
 
 class FileError(AlignError):
-    """A state file cannot be read or written; the message has the file, the reason, and what to do."""
+    """A state file that cannot be read or written; the message has the file, the reason, and what to do."""
 
 
 class EnforceError(AlignError):
-    """A decision cannot be enforced or inspected on this machine."""
+    """A decision that cannot be enforced or inspected on this machine."""
 
 
 class ListenError(AlignError):
-    """Cannot listen on a socket or address; the message has the reason and what to do."""
+    """A socket or address that the program cannot listen on; the message has the reason and what to do."""
 
 
 class PluginError(AlignError):
-    """A device plugin is unreachable, gone, or failed; the message is the kubelet's."""
+    """A device plugin that is unreachable, gone, or failed; the message is the kubelet's."""
 
 
 class ProviderError(AlignError):
-    """A provider cannot serve a request, so the pod is rejected.
+    """A request that a provider cannot serve, so that the pod is rejected.
 
     ``reason`` and ``message`` are the kubelet's, for the pod's status; ``str(error)`` is the provider's own text. As in
     the kubelet, an error without a reason is wrapped.
@@ -198,7 +197,7 @@ class ProviderError(AlignError):
 
 
 class WorkLimitError(AlignError):
-    """An exact result would take more work than allowed; ``sources`` are the resources that cause it."""
+    """An exact result that would take more work than allowed; ``sources`` are the resources that cause it."""
 
     def __init__(self, message: str, *, sources: Sequence[str]) -> None:
         super().__init__(message)

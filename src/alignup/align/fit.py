@@ -87,7 +87,7 @@ class InsufficientResource(NamedTuple):
 
 
 class FitFailure(NamedTuple):
-    """Why a host cannot run a pod: the kubelet's reason and message, and every insufficient resource."""
+    """The reason why a host cannot run a pod: the kubelet's reason and message, and every insufficient resource."""
 
     reason: str
     message: str
@@ -102,7 +102,7 @@ def check_fit(
     others: Iterable[Pod] = (),
     request: FitRequest | None = None,
 ) -> FitFailure | None:
-    """Why *pod* does not fit beside the *others*, which use *used*; ``None`` if it fits.
+    """Return why *pod* does not fit beside the *others*, which use *used*; ``None`` if it fits.
 
     *others* are iterated only if a critical pod does not fit. *request* is the pod's request if it is known already.
     """
@@ -115,14 +115,16 @@ def check_fit(
     if _has_room(request, used=used, allocatable=allocatable):
         return None
     insufficient = insufficient_resources(request, used=used, allocatable=allocatable)
-    if is_critical(pod) and (missing := still_missing(insufficient, (one for one in others if may_preempt(pod, one)))):
+    if is_critical(pod) and (
+        missing := still_missing(insufficient, (other for other in others if may_preempt(pod, other)))
+    ):
         listed = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
         return FitFailure("UnexpectedAdmissionError", f"{_NOTHING_TO_EVICT}[{listed}]", insufficient)
     return FitFailure(insufficient[0].reason, insufficient[0].message, insufficient)
 
 
 def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitRequest | None = None) -> FitRequest:
-    """The request of *pod* on this host; of extended resources unknown to the host, only overhead counts."""
+    """Return the request of *pod* on this host; of extended resources unknown to the host, only overhead counts."""
     request = request or demand.fit_request(pod)
     if request.scalars.keys() <= allocatable.scalars.keys():
         return request
@@ -138,7 +140,7 @@ def effective_request(pod: Pod, allocatable: NodeAllocatable, *, request: FitReq
 def insufficient_resources(
     request: FitRequest, *, used: UsedResources, allocatable: NodeAllocatable
 ) -> tuple[InsufficientResource, ...]:
-    """Everything that does not fit, in the kubelet's order; scalars, which it visits at random, are sorted.
+    """Return everything that does not fit, in the kubelet's order; scalars, which it visits at random, are sorted.
 
     A request for none of a resource fits even if the resource is overused.
     """
@@ -158,7 +160,7 @@ def insufficient_resources(
 
 
 def _has_room(request: FitRequest, *, used: UsedResources, allocatable: NodeAllocatable) -> bool:
-    """Whether nothing is insufficient; most pods fit, and to list what does not takes much longer."""
+    """Return whether nothing is insufficient."""
     used_cpu, used_memory, used_storage, used_pods, used_scalars = used
     cpu, memory, storage, pods, capacity = allocatable
     if (
@@ -175,7 +177,7 @@ def _has_room(request: FitRequest, *, used: UsedResources, allocatable: NodeAllo
 
 
 def is_critical(pod: Pod) -> bool:
-    """Whether the kubelet preempts other pods for this one: a static or mirror pod, or one of system priority."""
+    """Return whether the kubelet preempts pods for this one: static, mirror, or of system priority."""
     static = pod.annotations.get(SOURCE_ANNOTATION, "api") != "api"
     critical = pod.priority is not None and pod.priority >= _SYSTEM_CRITICAL_PRIORITY
     return static or critical or MIRROR_ANNOTATION in pod.annotations
@@ -188,11 +190,11 @@ def may_preempt(pod: Pod, other: Pod) -> bool:
 
 
 def still_missing(insufficient: Iterable[InsufficientResource], evicted: Iterable[Pod]) -> dict[str, int]:
-    """What would still be missing, by resource, after evicting these pods.
+    """Return what would still be missing, by resource, after evicting these pods.
 
     The kubelet estimates what that frees, which can be less than the pods use.
     """
-    missing = {one.resource: one.missing for one in insufficient}
+    missing = {short.resource: short.missing for short in insufficient}
     for pod in evicted:
         if pod.has_pod_level_resources:
             requested = demand.pod_level_amounts(pod.resources.requests)

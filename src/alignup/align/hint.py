@@ -11,7 +11,7 @@ combination that contains it is preferred.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from itertools import combinations, compress
 from operator import itemgetter
@@ -19,7 +19,6 @@ from typing import NamedTuple, Protocol, Self, cast
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
-from alignup.align.quick_dataclass import dataclass
 
 
 class Hint(NamedTuple):
@@ -63,15 +62,15 @@ class HintFamily(Protocol):
         ...
 
     def fits(self, nodes: NodeSet) -> bool:
-        """Whether exactly these nodes can serve the request."""
+        """Return whether exactly these nodes can serve the request."""
         ...
 
     def prefers(self, nodes: NodeSet) -> bool:
-        """Whether a hint for *nodes*, which fit, is preferred."""
+        """Return whether a hint for *nodes*, which fit, is preferred."""
         ...
 
     def completing_nodes(self, nodes: NodeSet) -> NodeSet:
-        """Each node that, added to *nodes*, makes a subset of ``nodes`` that fits."""
+        """Return each node that, added to *nodes*, makes a subset of ``nodes`` that fits."""
         return bits.of(node for node in bits.members(self.nodes) if self.fits(nodes | 1 << node))
 
     @property
@@ -84,16 +83,16 @@ class HintFamily(Protocol):
         return None
 
     def amounts_on(self, node: int) -> tuple[int, ...]:
-        """The amount of each kind on *node*; only for families with ``slack``."""
+        """Return the amount of each kind on *node*; only for families with ``slack``."""
         del node
         return ()
 
     def fitting_sets(self) -> tuple[NodeSet, ...]:
-        """Every set that fits, by size and then by node ids; up to 2ⁿ - 1 of them."""
+        """Return every set that fits, by size and then by node ids; up to 2ⁿ - 1 of them."""
         return tuple(filter(self.fits, subsets(self.nodes | bits.union(self.fixed_sets))))
 
     def may_complete(self, nodes: NodeSet, *, more: int, among: NodeSet) -> bool:
-        """Whether *more* nodes of *among* can make *nodes* fit; false positives are possible, false negatives not."""
+        """Return whether *more* nodes of *among* may make *nodes* fit; false positives are possible, negatives not."""
         del more  # only a family with amounts per node can use it
         return self.fits(nodes | among & self.nodes)
 
@@ -138,7 +137,7 @@ class HintList:
         return cls(masks, preferred=frozenset(filter(family.prefers, likely)))
 
     def __iter__(self) -> Iterator[Hint]:
-        """The hint without nodes first, then the others in the given order."""
+        """Yield the hint without nodes first, then the others in the given order."""
         if self.anywhere is not None:
             yield self.anywhere
         for mask in self.masks:
@@ -154,7 +153,7 @@ IMPOSSIBLE = HintList((), preferred=frozenset(), anywhere=Hint(None, preferred=F
 
 
 class _SearchTables(NamedTuple):
-    """What a search in an :class:`AmountFamily` needs."""
+    """The tables for a search in an :class:`AmountFamily`."""
 
     richest: list[int]  #: nodes by amount, the richest first
     steps: list[int]  #: distinct amounts, ascending
@@ -307,8 +306,8 @@ def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
     if not hints:
         return [MergeInput(provider, DONT_CARE)]
     inputs = []
-    for resource, own in hints.items():
-        inputs.append(MergeInput(resource, _normalize(own)))
+    for resource, resource_hints in hints.items():
+        inputs.append(MergeInput(resource, _normalize(resource_hints)))
     return inputs
 
 
@@ -323,7 +322,7 @@ def _normalize(hints: AnyHints) -> Hints:
 
 
 def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:
-    """The nodes of all preferred hints with one node, and whether "anywhere" is preferred too."""
+    """Return the nodes of all preferred hints with one node, and whether "anywhere" is preferred too."""
     if isinstance(hints, HintList):
         return hints.preferred_singles, hints.anywhere is not None and hints.anywhere.preferred
     if not hints.preferred_widths & 2:
@@ -347,12 +346,12 @@ _MAX_CACHED_NODES = 10  #: up to this many nodes, all subsets are cached
 
 
 def subsets(nodes: NodeSet) -> tuple[NodeSet, ...]:
-    """All non-empty subsets, by size and then by member ids."""
+    """Return all non-empty subsets, by size and then by member ids."""
     return _cached_subsets(nodes) if nodes.bit_count() <= _MAX_CACHED_NODES else tuple(iter_subsets(nodes))
 
 
 def iter_subsets(nodes: NodeSet, *, at_least: int = 1) -> Iterator[NodeSet]:
-    """The subsets with *at_least* that many members, in the order of ``subsets``."""
+    """Yield the subsets with *at_least* that many members, in the order of ``subsets``."""
     singles = [1 << node for node in bits.members(nodes)]
     for width in range(at_least, len(singles) + 1):
         for chosen in combinations(singles, width):
@@ -366,6 +365,6 @@ def _cached_subsets(nodes: NodeSet) -> tuple[NodeSet, ...]:
 
 @lru_cache(maxsize=64)
 def _in_subset_order(nodes: NodeSet) -> Callable[[Sequence[int]], Iterable[int]]:
-    """A function that puts one value per subset, counted up node by node, into the order of ``subsets``."""
+    """Return a function that puts one value per subset, counted up node by node, into the order of ``subsets``."""
     index = {mask: index for index, mask in enumerate(bits.subsets(nodes))}
     return itemgetter(*(index[mask] for mask in subsets(nodes)))

@@ -11,7 +11,7 @@ ledger, by a missing uid, a duplicate container name or a negative amount, raise
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alignup.align.admit import AdmissionRules, decide
@@ -28,7 +28,6 @@ from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySe
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Pod, validation
 from alignup.align.workload.names import CPU, MEMORY, is_extended
@@ -98,7 +97,7 @@ class Host:
         self.memory = MemoryProvider(memory_settings, view.nodes, reserved)
         self.others = tuple(others)
         self.providers: tuple[Provider[Any], ...] = (self.devices, self.cpus, self.memory, *self.others)
-        names = [one.name for one in self.providers]
+        names = [provider.name for provider in self.providers]
         if len(set(names)) < len(names):
             raise AlignError(f"provider names must be unique: {', '.join(names)}")
         self.rules = AdmissionRules(
@@ -109,20 +108,22 @@ class Host:
             allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
             pod_policy_annotations=settings.pod_policy_annotations,
         )
-        self.ledger = ledger or self.initial_ledger()
-        if unknown_names := self.ledger.others.keys() - {one.name for one in self.others}:
-            listed = ", ".join(sorted(unknown_names))
+        self.ledger = self._with_other_providers(ledger or self.initial_ledger())
+
+    def _with_other_providers(self, ledger: Ledger) -> Ledger:
+        known = {provider.name: provider for provider in self.others}
+        if unknown := ledger.others.keys() - known.keys():
+            listed = ", ".join(sorted(unknown))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
-        new = {one.name: one.initial_ledger() for one in self.others if one.name not in self.ledger.others}
-        if new:
-            self.ledger = replace(self.ledger, others={**self.ledger.others, **new})
+        new = {name: provider.initial_ledger() for name, provider in known.items() if name not in ledger.others}
+        return replace(ledger, others={**ledger.others, **new}) if new else ledger
 
     def initial_ledger(self) -> Ledger:
         return Ledger(
             cpus=self.cpus.initial_ledger(),
             memory=self.memory.initial_ledger(),
             devices=self.devices.initial_ledger(),
-            others={one.name: one.initial_ledger() for one in self.others},
+            others={provider.name: provider.initial_ledger() for provider in self.others},
         )
 
     def decide(self, pod: Pod, answers: PreferenceAnswers | None = None) -> Decision:
@@ -132,7 +133,7 @@ class Host:
         return decide(pod, self.ledger, providers=providers, rules=self.rules)
 
     def missing_devices(self, pod: Pod) -> tuple[str, ...]:
-        """The extended resources that *pod* requests and no device plugin provides.
+        """Return the extended resources that *pod* requests and no device plugin provides.
 
         A scheduler finds no node for such a pod. A kubelet that gets it anyway ignores these requests, and so does
         :meth:`decide`.
@@ -171,12 +172,15 @@ class Host:
         if uid not in self.ledger.pods:
             raise StateError(f"there is no pod {uid}")
         pod = self.ledger.pods[uid].pod
-        starting = next((one for one in pod.all_containers if one.name == container), None)
+        starting = next((candidate for candidate in pod.all_containers if candidate.name == container), None)
         if starting is None:
             raise StateError(f"pod {uid} has no container {container}")
         ledgers = self.ledger.by_provider()
         self.ledger = self.ledger.with_providers(
-            {one.name: one.start_container(ledgers[one.name], pod, starting) for one in self.providers}
+            {
+                provider.name: provider.start_container(ledgers[provider.name], pod, starting)
+                for provider in self.providers
+            }
         )
 
     def release(self, uid: str) -> None:
@@ -199,7 +203,7 @@ class Host:
 
 
 def node_allocatable(machine: Machine, settings: Settings) -> NodeAllocatable:
-    """The capacity of a host less its reservation; devices are counted elsewhere."""
+    """Return the capacity of a host less its reservation; devices are counted elsewhere."""
     view = machine.kubelet_view()
     huge: dict[str, int] = {}
     for node in view.nodes:
@@ -239,7 +243,7 @@ def _errors_of(manager: str) -> Iterator[None]:
 
 
 def check_pod(pod: Pod) -> None:
-    """``PodError`` if *pod* would corrupt a ledger."""
+    """Raise ``PodError`` if *pod* would corrupt a ledger."""
     if not pod.uid or not pod.is_consistent:
         missing = () if pod.uid else (Problem("metadata.uid", "Required value"),)
         raise PodError((*missing, *validation.validation_problems(pod)))

@@ -1,4 +1,4 @@
-"""Immutable maps that are changed one entry at a time: each change makes another map, and its cost does not grow.
+"""Immutable maps: a change of one entry makes another map, at a cost that does not grow with the map.
 
 Small maps are plain dicts, which are copied. The copy of a large one would take longer than the rest of an admission,
 so a :class:`LayeredMap` is made: a dict that many versions share, and a small layer of what is different. When the
@@ -81,19 +81,19 @@ class LayeredMap(Mapping[Key, Value]):
         return len(self._layer) + len(self._removed)
 
     def __getitem__(self, key: Key) -> Value:
-        found = self.get(key, _MISSING)
-        if found is _MISSING:
+        value = self.get(key, _MISSING)
+        if value is _MISSING:
             raise KeyError(key)
-        return found
+        return value
 
     @overload
     def get(self, key: Key, /) -> Value | None: ...
     @overload
     def get(self, key: Key, default: Default, /) -> Value | Default: ...
     def get(self, key: Key, default: Any = None, /) -> Any:
-        found = self._layer.get(key, _MISSING)
-        if found is not _MISSING:
-            return found
+        value = self._layer.get(key, _MISSING)
+        if value is not _MISSING:
+            return value
         return default if key in self._removed else self._base.get(key, default)
 
     def __contains__(self, key: object) -> bool:
@@ -106,7 +106,7 @@ class LayeredMap(Mapping[Key, Value]):
         return iter(self.to_dict())
 
     def __reversed__(self) -> Iterator[Key]:
-        """The newest keys first; does not look at the others."""
+        """Yield the newest keys first."""
         base, removed = self._base, self._removed
         added = (key for key in reversed(self._layer) if key not in base or key in removed)
         return chain(added, (key for key in reversed(base) if key not in removed))
@@ -133,7 +133,7 @@ def _folded(layered: LayeredMap[Key, Value]) -> dict[Key, Value] | LayeredMap[Ke
 
 
 class _Values(ValuesView[Value]):
-    """Like the view of every mapping, but iterates over a dict, which is much faster."""
+    """The values of a map, as one dict."""
 
     _mapping: LayeredMap[Any, Value]
 

@@ -4,7 +4,7 @@ A ledger is immutable: admitting or releasing a pod makes a new one. To undo a d
 """
 
 from collections.abc import Hashable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from alignup.align.cpus.ledger import CpuLedger
@@ -13,7 +13,6 @@ from alignup.align.fit import UsedResources
 from alignup.align.hint import Hint
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.memory.ledger import MemoryLedger
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod
 from alignup.align.workload.demand import FitRequest
 
@@ -34,21 +33,21 @@ class Ledger:
     used: UsedResources = field(default_factory=UsedResources)
 
     def pod_name(self, uid: str) -> str:
-        """The namespace and name of a pod, or its uid if it has no name."""
+        """Return the namespace and name of a pod, or its uid if it has no name."""
         admitted = self.pods.get(uid)
         if admitted is None or not admitted.pod.namespace:
             return uid
         return f"{admitted.pod.namespace}/{admitted.pod.name}"
 
     def alignment_key(self) -> tuple[Hashable, ...]:
-        """Equal for two ledgers of one machine that place every new pod alike, apart from the ids of the devices.
+        """Return a key that is equal for ledgers of one machine that place new pods alike, apart from device ids.
 
         The fit check depends on ``used`` too. Ledgers of providers from outside are not included.
         """
         return self.cpus.alignment_key(), self.memory.alignment_key(), self.devices.alignment_key()
 
     def by_provider(self) -> dict[str, Any]:
-        """All provider ledgers by provider name, for code that treats all providers alike."""
+        """Return all provider ledgers by provider name, for code that treats all providers alike."""
         return {
             DeviceLedger.PROVIDER: self.devices,
             CpuLedger.PROVIDER: self.cpus,
@@ -60,7 +59,7 @@ class Ledger:
         return self._with(ledgers, self.pods, self.used)
 
     def with_pod(self, admitted: AdmittedPod, ledgers: Mapping[str, Any] | None = None) -> "Ledger":
-        """This ledger with one more pod and, if given, the provider ledgers after its allocation."""
+        """Return this ledger with one more pod and, if given, the provider ledgers after its allocation."""
         pods = with_item(self.pods, admitted.pod.uid, admitted)
         return self._with(self.by_provider() if ledgers is None else ledgers, pods, self.used.plus(admitted.usage))
 

@@ -7,17 +7,27 @@ providers use. A source of machines ends with ``Machine(...).checked()``, which 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Self, TypeVar
 
-from alignup.align import bits, machine_limits
+from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
-from alignup.align.quick_dataclass import dataclass
 
-_Thing = TypeVar("_Thing", int, str, tuple[str, str])
+#: The largest machine that is read, whatever its source: above every machine that exists. The limits bound the memory
+#: that a short description can take, since a set takes as many bits as its largest member, and distances take the
+#: square of the number of NUMA nodes.
+MAX_CPUS = 1 << 16  #: eight times what Linux supports
+MAX_CPU_ID = 1 << 16  #: exclusive
+MAX_NODES = 1 << 10  #: what Linux supports
+MAX_NODE_ID = 1 << 12  #: exclusive
+MAX_DEVICES = 100_000
+MAX_PCI_DEVICES = 1 << 14
+MAX_NUMBER = 1 << 63  #: exclusive: bytes of memory, counts, and the numbers of cores, sockets and caches
+
+_Value = TypeVar("_Value", int, str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,7 @@ class HugePages:
 
 
 def hugepages_resource(size: int) -> str:
-    """The resource name of huge pages of *size* bytes, with the largest unit that divides it: ``hugepages-2Mi``."""
+    """Return the resource name of huge pages of *size* bytes, with the largest possible unit: ``hugepages-2Mi``."""
     units = iter(("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"))
     unit = next(units)
     while size and size % 1024 == 0 and (larger := next(units, "")):
@@ -92,7 +102,7 @@ class CadvisorNode:
 
 @dataclass(frozen=True, slots=True)
 class CadvisorReport:
-    """What cAdvisor reports to the kubelet, if it differs from the hardware.
+    """The report of cAdvisor to the kubelet, if it differs from the hardware.
 
     The ``cache`` of ``cpus`` is the reported uncore cache id (``None``: none is reported). ``num_cpus`` and
     ``num_sockets`` are totals counted elsewhere, which the kubelet trusts. ``nodes`` are in cAdvisor's order, sorted by
@@ -120,29 +130,29 @@ class KubeletView:
     nodes: tuple[NumaNode, ...]  #: ascending, including those without CPUs
     distances: Distances | None = None
 
-    @lock_free_cached_property
+    @cached_property
     def all_nodes(self) -> NodeSet:
         """The set of all NUMA nodes, which a merge without result falls back to."""
         return bits.of(node.id for node in self.nodes if node.id >= 0)
 
-    @lock_free_cached_property
+    @cached_property
     def all_cpus(self) -> CpuSet:
         return bits.of(cpu.id for cpu in self.cpus)
 
-    @lock_free_cached_property
+    @cached_property
     def node_cpus(self) -> dict[int, CpuSet]:
         """NUMA node → its CPUs, ascending, without nodes without CPUs."""
         return _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
 
-    @lock_free_cached_property
+    @cached_property
     def socket_cpus(self) -> dict[int, CpuSet]:
         return _grouped((cpu.socket, cpu.id) for cpu in self.cpus)
 
-    @lock_free_cached_property
+    @cached_property
     def core_cpus(self) -> dict[int, CpuSet]:
         return _grouped((cpu.core, cpu.id) for cpu in self.cpus)
 
-    @lock_free_cached_property
+    @cached_property
     def cache_cpus(self) -> dict[int, CpuSet]:
         return _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)
 
@@ -196,7 +206,7 @@ class Machine:
     def kubelet_view(self) -> KubeletView:
         return self._view
 
-    @lock_free_cached_property
+    @cached_property
     def _view(self) -> KubeletView:
         seen = self.report.cpus if self.report else tuple(cpu for cpu in self.cpus if cpu.node is not None)
         nodes, distances = self.nodes, self.distances
@@ -226,14 +236,14 @@ class Machine:
         return tuple(_machine_problems(self))
 
     def checked(self) -> Self:
-        """This machine; ``MachineError`` with every problem if it contradicts itself."""
+        """Return this machine; ``MachineError`` with every problem if it contradicts itself."""
         if problems := self.problems():
             raise MachineError(problems)
         return self
 
 
 def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, ...], tuple[str, ...]]:
-    """The first device at each address, and a sentence about each address with several."""
+    """Return the first device at each address, and a sentence about each address with several."""
     first: dict[str, PciDevice] = {}
     times: Counter[str] = Counter()
     for device in devices:
@@ -248,7 +258,7 @@ def split_repeated_pci(devices: Iterable[PciDevice]) -> tuple[tuple[PciDevice, .
 
 
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
-    """Key → set of CPUs, keys ascending."""
+    """Return key → set of CPUs, keys ascending."""
     groups: dict[int, CpuSet] = {}
     for key, cpu in pairs:
         groups[key] = groups.get(key, 0) | 1 << cpu
@@ -256,24 +266,24 @@ def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
 
 
 def _known(cpus: Iterable[Cpu]) -> Iterator[int]:
-    return (cpu.id for cpu in cpus if 0 <= cpu.id < machine_limits.MAX_CPU_ID)
+    return (cpu.id for cpu in cpus if 0 <= cpu.id < MAX_CPU_ID)
 
 
-def _id_problems(what: str, ids: Iterable[int], *, below: int) -> Iterator[str]:
+def _id_problems(kind: str, ids: Iterable[int], *, below: int) -> Iterator[str]:
     for number, times in sorted(Counter(ids).items()):
         if not 0 <= number < below:
-            yield f"{what} {number} is not a number from 0 to {below - 1}"
+            yield f"{kind} {number} is not a number from 0 to {below - 1}"
         if times > 1:
-            yield f"{what} {number} is listed {times} times"
+            yield f"{kind} {number} is listed {times} times"
 
 
-def _repeated(things: Iterable[_Thing]) -> Iterator[tuple[_Thing, int]]:
-    """Each of *things* that occurs more than once, and how often; ascending."""
-    return ((thing, times) for thing, times in sorted(Counter(things).items()) if times > 1)
+def _repeated(values: Iterable[_Value]) -> Iterator[tuple[_Value, int]]:
+    """Yield each of *values* that occurs more than once, and how often; ascending."""
+    return ((value, times) for value, times in sorted(Counter(values).items()) if times > 1)
 
 
 def _machine_problems(machine: Machine) -> Iterator[str]:
-    """Unknown nodes of devices are no problem: plugins report them, and firmware names nodes that are offline."""
+    """Yield every contradiction; an unknown node of a device is none, since firmware names offline nodes."""
     if too_many := tuple(_count_problems(machine)):
         yield from too_many
         return
@@ -289,32 +299,32 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
     for address, times in _repeated(device.address for device in machine.pci):
         yield f"PCI device {address} is listed {times} times"
     yield from _memory_problems(machine)
-    if machine.offline >> machine_limits.MAX_CPU_ID:
-        yield f"CPU {machine.offline.bit_length() - 1} is not a number from 0 to {machine_limits.MAX_CPU_ID - 1}"
+    if machine.offline >> MAX_CPU_ID:
+        yield f"CPU {machine.offline.bit_length() - 1} is not a number from 0 to {MAX_CPU_ID - 1}"
     if machine.report is not None:
         yield from _report_problems(machine.report, bits.of(_known(machine.cpus)) | machine.offline, nodes)
 
 
 def _count_problems(machine: Machine) -> Iterator[str]:
-    """What the machine has too many of; with very many, the other checks take long."""
+    """Yield what the machine has too many of."""
     report = machine.report
-    for what, things, most in (
-        ("CPUs", machine.cpus, machine_limits.MAX_CPUS),
-        ("CPUs as reported", report.cpus if report else (), machine_limits.MAX_CPUS),
-        ("NUMA nodes", machine.nodes, machine_limits.MAX_NODES),
-        ("NUMA nodes as reported", (report.nodes if report else None) or (), machine_limits.MAX_NODES),
-        ("devices", machine.devices, machine_limits.MAX_DEVICES),
-        ("PCI devices", machine.pci, machine_limits.MAX_PCI_DEVICES),
+    for kind, items, most in (
+        ("CPUs", machine.cpus, MAX_CPUS),
+        ("CPUs as reported", report.cpus if report else (), MAX_CPUS),
+        ("NUMA nodes", machine.nodes, MAX_NODES),
+        ("NUMA nodes as reported", (report.nodes if report else None) or (), MAX_NODES),
+        ("devices", machine.devices, MAX_DEVICES),
+        ("PCI devices", machine.pci, MAX_PCI_DEVICES),
     ):
-        if len(things) > most:
-            yield f"the machine has {len(things)} {what}: expected at most {most}"
+        if len(items) > most:
+            yield f"the machine has {len(items)} {kind}: expected at most {most}"
 
 
 def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
     if not cpus:
         yield "the machine has no CPUs"
-    yield from _id_problems("CPU", (cpu.id for cpu in cpus), below=machine_limits.MAX_CPU_ID)
-    known = [cpu for cpu in cpus if 0 <= cpu.id < machine_limits.MAX_CPU_ID]
+    yield from _id_problems("CPU", (cpu.id for cpu in cpus), below=MAX_CPU_ID)
+    known = [cpu for cpu in cpus if 0 <= cpu.id < MAX_CPU_ID]
     unknown = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
     for node, claimed in unknown.items():
         yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
@@ -335,32 +345,32 @@ def _number_problems(cpus: Iterable[Cpu]) -> Iterator[str]:
             yield f"CPU {cpu.id} is on socket {cpu.socket}, but sockets are numbered from 0, or -1 when unknown"
         if cpu.cache is not None and cpu.cache < 0:
             yield f"CPU {cpu.id} is on cache {cpu.cache}, but caches are numbered from 0"
-        if max(cpu.core, cpu.socket, cpu.cache or 0) >= machine_limits.MAX_NUMBER:
-            yield f"CPU {cpu.id} has a core, socket or cache number above {machine_limits.MAX_NUMBER - 1}"
+        if max(cpu.core, cpu.socket, cpu.cache or 0) >= MAX_NUMBER:
+            yield f"CPU {cpu.id} has a core, socket or cache number above {MAX_NUMBER - 1}"
 
 
 def _memory_problems(machine: Machine) -> Iterator[str]:
-    if machine.memory is not None and not 0 <= machine.memory < machine_limits.MAX_NUMBER:
+    if machine.memory is not None and not 0 <= machine.memory < MAX_NUMBER:
         yield f"the machine has {machine.memory} bytes of memory"
     for size, times in Counter(pages.size for pages in machine.hugepages).items():
         if size <= 0 or times > 1:
             yield f"the machine lists huge pages of {size} bytes {times} times"
     for pages in machine.hugepages:
-        if max(pages.count, pages.bytes) >= machine_limits.MAX_NUMBER:
+        if max(pages.count, pages.bytes) >= MAX_NUMBER:
             yield f"the machine has {pages.count} huge pages of {pages.size} bytes"
 
 
 def _node_problems(nodes: Sequence[NumaNode]) -> Iterator[str]:
-    yield from _id_problems("NUMA node", (node.id for node in nodes), below=machine_limits.MAX_NODE_ID)
+    yield from _id_problems("NUMA node", (node.id for node in nodes), below=MAX_NODE_ID)
     for node in nodes:
-        if node.memory is not None and not 0 <= node.memory < machine_limits.MAX_NUMBER:
+        if node.memory is not None and not 0 <= node.memory < MAX_NUMBER:
             yield f"NUMA node {node.id} has {node.memory} bytes of memory"
         for size, times in _repeated(pages.size for pages in node.hugepages):
             yield f"NUMA node {node.id} lists huge pages of {size} bytes {times} times"
         for pages in node.hugepages:
             if pages.size <= 0:
                 yield f"NUMA node {node.id} has huge pages of {pages.size} bytes"
-            if pages.count < 0 or max(pages.count, pages.bytes) >= machine_limits.MAX_NUMBER:
+            if pages.count < 0 or max(pages.count, pages.bytes) >= MAX_NUMBER:
                 yield f"NUMA node {node.id} has {pages.count} huge pages of {pages.size} bytes"
         huge = sum(pages.bytes for pages in node.hugepages)
         if node.memory is not None and huge > max(node.memory, 0):
@@ -377,8 +387,8 @@ def _device_problems(devices: Sequence[Device]) -> Iterator[str]:
     for device in devices:
         if device.nodes is not None and device.nodes < 0:
             yield f"device {device.id} of {device.resource} is on {device.nodes}, which is not a set of NUMA nodes"
-        elif device.nodes is not None and device.nodes >> machine_limits.MAX_NODE_ID:
-            highest, most = device.nodes.bit_length() - 1, machine_limits.MAX_NODE_ID - 1
+        elif device.nodes is not None and device.nodes >> MAX_NODE_ID:
+            highest, most = device.nodes.bit_length() - 1, MAX_NODE_ID - 1
             yield f"device {device.id} of {device.resource} is on NUMA node {highest}, above {most}"
 
 
@@ -389,12 +399,12 @@ def _report_problems(report: CadvisorReport, cpus: CpuSet, nodes: set[int]) -> I
     for node, times in _repeated(node.id for node in report.nodes or ()):
         yield f"as reported, NUMA node {node} is listed {times} times"
     for node in sorted(reported):
-        if node >= machine_limits.MAX_NODE_ID:
-            yield f"as reported, NUMA node {node} is not a number from 0 to {machine_limits.MAX_NODE_ID - 1}"
+        if node >= MAX_NODE_ID:
+            yield f"as reported, NUMA node {node} is not a number from 0 to {MAX_NODE_ID - 1}"
     for unknown in bits.members(bits.of(_known(report.cpus)) & ~cpus):
         yield f"CPU {unknown} is reported, but the machine has no such CPU"
     for cpu in report.cpus:
         if cpu.node is None:
             yield f"CPU {cpu.id} is reported without a NUMA node"
-    if not 0 <= report.num_cpus < machine_limits.MAX_NUMBER or not 0 <= report.num_sockets < machine_limits.MAX_NUMBER:
+    if not 0 <= report.num_cpus < MAX_NUMBER or not 0 <= report.num_sockets < MAX_NUMBER:
         yield f"the reported totals are {report.num_cpus} CPUs and {report.num_sockets} sockets"

@@ -1,4 +1,4 @@
-"""Whether a pod may be admitted before pods that wait longer: only if it takes nothing that they could use.
+"""The overtaking of waiting pods: a pod may be admitted before them if it takes nothing that they could use.
 
 A pod takes something from a waiting pod if that one could be admitted later without the other pod, but not with it,
 whatever is released in between. :func:`competes` never misses that, and may see it where there is none. Two facts make
@@ -31,7 +31,7 @@ _ALIGNED = {Policy.RESTRICTED, Policy.SINGLE_NUMA_NODE}  #: the policies that re
 
 
 def competes(host: Host, decision: Decision, waiting: Sequence[Pod], *, undecided: Collection[str] = ()) -> bool:
-    """Whether the admission in *decision* may take something that one of the *waiting* pods could use.
+    """Return whether the admission in *decision* may take something that one of the *waiting* pods could use.
 
     *undecided* are resources whose devices a device plugin has yet to choose.
     """
@@ -49,7 +49,7 @@ def _takes_something(  # noqa: PLR0913, PLR0917 - only for competes
 ) -> bool:
     return (
         any(not _needs(host.devices, before.devices, pod).keys().isdisjoint(undecided) for pod in waiting)
-        or any(before.others[one.name] is not after.others[one.name] for one in host.others)
+        or any(before.others[provider.name] is not after.others[provider.name] for provider in host.others)
         or _fails_fit_check(host, before, after, waiting)
         or _lacks_free(host, before, after, waiting)
         or _splits_memory(host, uid, after, waiting)
@@ -64,16 +64,16 @@ def _fails_fit_check(host: Host, before: Ledger, after: Ledger, waiting: Sequenc
     capacity = allocatable.with_devices(host.devices.capacity(after.devices, "")).scalars
     compared = [(len(waiting), allocatable.pods, before.used.pods, after.used.pods)]
     for name in ("milli_cpu", "memory", "ephemeral_storage"):
-        total, earlier, now = (getattr(one, name) for one in (allocatable, before.used, after.used))
-        compared.append((sum(getattr(one, name) for one in requests), total, earlier, now))
+        total, earlier, now = (getattr(resources, name) for resources in (allocatable, before.used, after.used))
+        compared.append((sum(getattr(request, name) for request in requests), total, earlier, now))
     for name, total in capacity.items():
         earlier, now = (used.scalars.get(name, 0) for used in (before.used, after.used))
-        compared.append((sum(one.scalars.get(name, 0) for one in requests), total, earlier, now))
+        compared.append((sum(request.scalars.get(name, 0) for request in requests), total, earlier, now))
     return any(request > max(0, total - now) and now > earlier for request, total, earlier, now in compared)
 
 
 def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod]) -> bool:
-    """Whether less than the waiting pods request is left on the whole host, or on a NUMA node they are aligned to."""
+    """Return whether less than the waiting pods request is left on the host, or on a NUMA node for them."""
     nodes = {
         pod.uid: _usable_nodes(host, before, pod) if effective_policy(pod, host.rules)[0] in _ALIGNED else 0
         for pod in waiting
@@ -101,7 +101,7 @@ def _lacks_free(host: Host, before: Ledger, after: Ledger, waiting: Sequence[Pod
 
 
 def _splits_memory(host: Host, uid: str, after: Ledger, waiting: Sequence[Pod]) -> bool:
-    """Whether memory of the admitted pod may be in the way of memory on several nodes, or of a group of nodes."""
+    """Return whether memory of the admitted pod may prevent memory on several nodes, or on a group of nodes."""
     taken = {block.nodes for blocks in after.memory.held.get(uid, {}).values() for block in blocks}
     needing = {pod.uid: (pod, _needs(host.memory, after.memory, pod)) for pod in waiting}
     needing = {key: (pod, needs) for key, (pod, needs) in needing.items() if needs}
@@ -129,22 +129,22 @@ def _changed_ledgers(host: Host, before: Ledger, after: Ledger) -> Iterator[tupl
 
 
 def _needs(provider: Provider[Any], ledger: Any, pod: Pod) -> Mapping[str, Need]:  # noqa: ANN401 - of any provider
-    """What a pod needs at most: all containers together, or the pod as a whole."""
-    found = dict(provider.needs(ledger, pod, None))
+    """Return what a pod needs at most: all containers together, or the pod as a whole."""
+    needs = dict(provider.needs(ledger, pod, None))
     requests: Counter[str] = Counter()
     for container in pod.all_containers:
         for resource, need in provider.needs(ledger, pod, container).items():
             requests[resource] += need.request
-            found.setdefault(resource, need)
+            needs.setdefault(resource, need)
     return {
         resource: need._replace(request=max(requests[resource], need.request))
-        for resource, need in found.items()
+        for resource, need in needs.items()
         if requests[resource] or need.request
     }
 
 
 def _usable_nodes(host: Host, ledger: Ledger, pod: Pod) -> NodeSet:
-    """The NUMA nodes that *pod* could get something on; with one node for all, those with the devices it requests."""
+    """Return the NUMA nodes *pod* could use; with one node for all, those with the devices it requests."""
     policy, scope = effective_policy(pod, host.rules)
     nodes = host.view.all_nodes
     if policy is not Policy.SINGLE_NUMA_NODE or (scope is not Scope.POD and len(pod.all_containers) > 1):

@@ -38,7 +38,7 @@ class Provider(Protocol[ProviderLedger]):
     def initial_ledger(self) -> ProviderLedger: ...
 
     def hints(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> HintsByResource:
-        """Where the requested resources can go; ``None`` if the container requests none."""
+        """Return where the requested resources can go; ``None`` if the container requests none."""
         ...
 
     def allocate(
@@ -59,26 +59,26 @@ class Provider(Protocol[ProviderLedger]):
     def release(self, ledger: ProviderLedger, uid: str) -> ProviderLedger: ...
 
     def needs(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
-        """Requested and free amounts by resource, for the decision."""
+        """Return requested and free amounts by resource, for the decision."""
         del ledger, pod, container
         return {}
 
     def capacity(self, ledger: ProviderLedger, uid: str) -> Mapping[str, int]:
-        """The host's capacity by resource for the fit check of a pod; empty for cpu, memory and huge pages."""
+        """Return the host's capacity by resource for the fit check of a pod; empty for cpu, memory and huge pages."""
         del ledger, uid
         return {}
 
     def describe(self, ledger: ProviderLedger, uid: str, container: str) -> Mapping[str, str]:
-        """The allocation of a container as text by resource, for the decision."""
+        """Return the allocation of a container as text by resource, for the decision."""
         del ledger, uid, container
         return {}
 
     def to_json(self, ledger: ProviderLedger) -> object:
-        """The ledger as plain JSON values, for a checkpoint."""
+        """Return the ledger as plain JSON values, for a checkpoint."""
         del ledger
         raise StateError(f"the provider {self.name} cannot store its ledger: it has no to_json and from_json")
 
     def from_json(self, document: object) -> ProviderLedger:
-        """The ledger that ``to_json`` stored; ``StateError`` if it is no longer valid on this host."""
+        """Return the ledger that ``to_json`` stored; ``StateError`` if it is no longer valid on this host."""
         del document
         raise StateError(f"the provider {self.name} cannot store its ledger: it has no to_json and from_json")

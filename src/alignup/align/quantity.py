@@ -7,13 +7,12 @@ digits, and for sums of amounts more than ``MAX_DIGITS`` digits apart.
 """
 
 import re
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import ClassVar
 
 from alignup.align.errors import OWN_LIMIT, QuantityError
-from alignup.align.quick_dataclass import dataclass
 
 MAX_DIGITS = 10_000  #: of a number, and between two numbers that are added
 
@@ -36,7 +35,7 @@ class QuantityFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Quantity:
-    """``unscaled`` times ten to the ``power``; comparisons depend on the amount alone: ``1000m`` equals ``1``."""
+    """An amount, ``unscaled`` times ten to the ``power``; ``1000m`` equals ``1``."""
 
     ZERO: ClassVar["Quantity"]
 
@@ -94,17 +93,17 @@ class Quantity:
         return (self.unscaled > 0) - (self.unscaled < 0)
 
     def value(self) -> int:
-        """The amount in whole units, with Kubernetes' rounding and 64-bit overflow."""
+        """Return the amount in whole units, with Kubernetes' rounding and 64-bit overflow."""
         return self.unscaled if not self.power and not self.dec else self._in_units_of(0)
 
     def milli(self) -> int:
-        """The amount in thousandths, with Kubernetes' rounding and 64-bit overflow."""
+        """Return the amount in thousandths, with Kubernetes' rounding and 64-bit overflow."""
         if not self.power and not self.dec and (thousandths := self.unscaled * 1000) in _INT64:
             return thousandths
         return self._in_units_of(_MILLI)
 
     def as_int64(self) -> int | None:
-        """The amount in whole units; ``None`` in the decimal form, with a negative power, or beyond 64 bits."""
+        """Return the amount in whole units; ``None`` in the decimal form, with a negative power, or beyond 64 bits."""
         if self.dec or self.power < 0:
             return None
         if not self.unscaled:
@@ -113,14 +112,14 @@ class Quantity:
         return value if value in _INT64 else None
 
     def round_up_to_milli(self) -> "Quantity":
-        """The amount rounded away from zero to thousandths; in the 64-bit form, itself if it is coarse enough."""
+        """Return the amount rounded away from zero to thousandths; in the 64-bit form, itself if coarse enough."""
         if self.power >= _MILLI and (not self.dec or self.power > MAX_DIGITS):
             return self
         number = _rescale(self.unscaled, self.power, _MILLI)
         return Quantity(number, _MILLI, format=self.format, dec=self.dec)
 
     def canonical(self) -> str:
-        """The amount in canonical form, ignoring the original text."""
+        """Return the amount in canonical form, ignoring the original text."""
         if not self.unscaled:
             return "0"
         if self.format is QuantityFormat.BINARY_SI:
@@ -166,7 +165,7 @@ class Quantity:
         return self.unscaled * pow(10, self.power, prime) % prime if self.power else self.unscaled % prime
 
     def _compare(self, other: "Quantity") -> int:
-        """-1, 0 or 1 if the amount is below, equal to or above *other*."""
+        """Return -1, 0 or 1 if the amount is below, equal to or above *other*."""
         a, b = self.unscaled, other.unscaled
         gap = self.power - other.power
         if gap > 0:
@@ -176,7 +175,7 @@ class Quantity:
         return (a > b) - (a < b)
 
     def _plus(self, other: "Quantity", b: int) -> "Quantity":
-        """The amount with *b* in the power of *other* added."""
+        """Return the amount with *b* in the power of *other* added."""
         a = self.unscaled
         form = self.format if a else other.format
         dec = self.dec or other.dec
@@ -196,7 +195,7 @@ class Quantity:
         return Quantity(a + b, power, format=form, dec=dec or not fits)
 
     def _in_units_of(self, power: int) -> int:
-        """The amount in units of ten to the *power*, in 64 bits."""
+        """Return the amount in units of ten to the *power*, in 64 bits."""
         finer = self.power - power
         if not self.unscaled:
             return 0
@@ -225,7 +224,7 @@ _EXPONENT = re.compile(r"[eE]([+-]?+)0*+([0-9]*+)")
 
 
 def _exponent(suffix: str) -> _Meaning:
-    """The meaning of a suffix such as ``e3`` or ``E-06``; Kubernetes truncates the exponent to 32 bits."""
+    """Return the meaning of a suffix such as ``e3`` or ``E-06``; Kubernetes truncates the exponent to 32 bits."""
     match = _EXPONENT.fullmatch(suffix)
     if match is None or not suffix[-1].isdigit():
         raise QuantityError(_SUFFIX)
@@ -236,7 +235,7 @@ def _exponent(suffix: str) -> _Meaning:
 
 
 def _rescale(number: int, power: int, new_power: int) -> int:
-    """*number* times ten to the *power*, in units of ten to the *new_power*, rounded away from zero."""
+    """Return *number* times ten to the *power*, in units of ten to the *new_power*, rounded away from zero."""
     places = new_power - power
     if places <= 0:
         finer: int = number * 10**-places
@@ -248,7 +247,7 @@ def _rescale(number: int, power: int, new_power: int) -> int:
 
 
 def _divide_dec(number: int, places: int) -> int:
-    """*number* divided by ten to the *places* like Kubernetes' decimal form, which rounds inconsistently."""
+    """Return *number* divided by ten to the *places* like Kubernetes' decimal form, which rounds inconsistently."""
     divisor: int = 10**places
     if number < _MAX and places < 19:
         low = _low64(number)
@@ -259,7 +258,7 @@ def _divide_dec(number: int, places: int) -> int:
 
 
 def _multiply_int(number: int, places: int) -> int:
-    """*number* times ten to the *places* like Kubernetes' 64-bit form: an overflow wraps or becomes zero."""
+    """Return *number* times ten to the *places* like Kubernetes' 64-bit form: an overflow wraps or becomes zero."""
     if places <= 0:  # a difference that overflowed 32 bits
         return number
     product = number * 10**places if places < 19 else _MAX + 1
@@ -269,7 +268,7 @@ def _multiply_int(number: int, places: int) -> int:
 
 
 def _raise_past(number: int, places: int, *, bound: int) -> int:
-    """*number* times ten to the *places*, or any number of its sign beyond *bound* if the product is."""
+    """Return *number* times ten to the *places*, or any number of its sign beyond *bound* if the product is."""
     if 3 * places > bound.bit_length():  # then the product, over 8 ** places, is beyond
         return ((number > 0) - (number < 0)) * (abs(bound) + 1)
     product: int = number * 10**places
@@ -277,7 +276,7 @@ def _raise_past(number: int, places: int, *, bound: int) -> int:
 
 
 def _without_factor(number: int, factor: int) -> tuple[int, int]:
-    """*number* without all factors *factor*, and their count; not for zero."""
+    """Return *number* without all factors *factor*, and their count; not for zero."""
     if number % factor:
         return number, 0
     number, pairs = _without_factor(number, factor * factor)

@@ -4,14 +4,13 @@ Errors are the kubelet's own texts, so that they can be searched for.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Self
 
 from alignup.align.bits import parse_integer, quote
 from alignup.align.errors import ParseError, SettingsError
-from alignup.align.quick_dataclass import dataclass
 
 
 class Policy(StrEnum):
@@ -22,7 +21,7 @@ class Policy(StrEnum):
 
 
 class Scope(StrEnum):
-    """Whether containers are aligned one by one, or the pod as a whole."""
+    """The unit of alignment: each container, or the pod as a whole."""
 
     CONTAINER = "container"
     POD = "pod"
@@ -72,7 +71,7 @@ class FeatureGates:
                 raise SettingsError(f"cannot set feature gate {name} to {tried}, feature is locked to {default}")
 
     def on(self, name: str) -> bool:
-        """Whether gate *name* is on; ``KeyError`` if it is neither set nor in ``FEATURE_GATES``."""
+        """Return whether gate *name* is on; ``KeyError`` if it is neither set nor in ``FEATURE_GATES``."""
         if name in self.changed:
             return self.changed[name]
         return FEATURE_GATES[name].default
@@ -140,9 +139,9 @@ def check_stage(option: str, stage: FeatureStage | None, gates: FeatureGates, *,
     if stage is None:
         raise SettingsError(f"unknown {manager} Manager Policy option: {quote(option)}")
     if stage is not FeatureStage.GA and not gates.on(f"{manager}ManagerPolicy{stage.capitalize()}Options"):
-        what = f"{manager} Manager Policy {stage.capitalize()}-level Options"
-        what = what if manager == "CPU" else what.lower()
-        raise SettingsError(f"{what} not enabled, but option {quote(option)} provided")
+        options = f"{manager} Manager Policy {stage.capitalize()}-level Options"
+        options = options if manager == "CPU" else options.lower()
+        raise SettingsError(f"{options} not enabled, but option {quote(option)} provided")
 
 
 def parse_bool(option: str, value: str) -> bool:

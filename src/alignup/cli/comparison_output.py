@@ -18,7 +18,7 @@ _CAPTION = "CPUs and devices: stranded at peak demand"
 
 
 class FoldedVariants(NamedTuple):
-    """Combinations with equal figures."""
+    """The combinations with equal figures."""
 
     variants: tuple[RankedVariant, ...]
     grids: tuple[dict[str, tuple[str, ...]], ...]  #: dimension → values, which can be combined freely
@@ -29,16 +29,16 @@ class FoldedVariants(NamedTuple):
 
 
 def fold_ties(ranked: Sequence[RankedVariant]) -> list[FoldedVariants]:
-    """*ranked* in its order; variants of one rank with equal figures are folded, in as few grids as is easy."""
+    """Return *ranked* in its order, with variants of one rank and equal figures folded into a few grids."""
     folded: list[FoldedVariants] = []
-    for _, found in groupby(ranked, _figures):
-        variants = left = tuple(found)
+    for _, equal in groupby(ranked, _figures):
+        variants = left = tuple(equal)
         names = list(left[0].variant.choices)
         grids = []
         while left:
             grid = _largest_grid(left, names)
-            grids.append({name: tuple(dict.fromkeys(one.variant.choices[name] for one in grid)) for name in names})
-            left = tuple(one for one in left if one not in grid)
+            grids.append({name: tuple(dict.fromkeys(item.variant.choices[name] for item in grid)) for name in names})
+            left = tuple(item for item in left if item not in grid)
         folded.append(FoldedVariants(variants, tuple(grids)))
     return folded
 
@@ -57,9 +57,9 @@ def comparison_lines(comparison: Comparison) -> Iterator[Line]:
         yield from _reasons(folded[:_MAX_ROWS])
     if invalid:
         yield from section("The kubelet does not start with")
-        for error in dict.fromkeys(one.error for one in invalid):
+        for error in dict.fromkeys(variant.error for variant in invalid):
             yield from paragraph(error, prefix="  ", style="warn")
-            labels = [clean(one.label) for one in invalid if one.error == error]
+            labels = [clean(variant.label) for variant in invalid if variant.error == error]
             for label in labels[:_MAX_EXAMPLES]:
                 yield from paragraph(_breakable(label), prefix="      ")
             yield from more_lines(len(labels), shown=_MAX_EXAMPLES)
@@ -71,75 +71,75 @@ def more_lines(number: int, *, shown: int = _MAX_ROWS) -> Iterator[Line]:
 
 
 def _table(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
-    """A column for each setting if they fit, else lines below the figures."""
+    """Yield a column for each setting if they fit, else lines below the figures."""
     heads = ["", *folded[0].grids[0], *_FIGURES]
-    rows = [line for one in folded for line in _rows(one)]
+    rows = [row for variants in folded for row in _rows(variants)]
     widths = [max(map(display_width, column)) for column in zip(heads, *rows, strict=True)]
     if sum(widths) + 2 * len(widths) <= terminal.width():
         yield from table(rows, heads)
         return
-    shown = list(table([[str(one.first.rank), *_numbers(one.first)] for one in folded], ["", *_FIGURES]))
+    shown = list(table([[str(variants.first.rank), *_numbers(variants.first)] for variants in folded], ["", *_FIGURES]))
     yield shown[0]
-    for one, line in zip(folded, shown[1:], strict=True):
+    for variants, line in zip(folded, shown[1:], strict=True):
         yield line
-        for grid in one.grids:
+        for grid in variants.grids:
             text = "; ".join(f"{name}: {', '.join(values)}" for name, values in grid.items())
             yield from paragraph(_breakable(text), prefix="     - ", style="dim")
 
 
-def _rows(one: FoldedVariants) -> Iterator[list[str]]:
-    """The figures once, and every value on its own line."""
+def _rows(folded: FoldedVariants) -> Iterator[list[str]]:
+    """Yield the figures once, and every value on its own line."""
     first = True
-    for grid in one.grids:
+    for grid in folded.grids:
         for number in range(max(map(len, grid.values()))):
-            values = [own[number] if number < len(own) else "" for own in grid.values()]
+            cells = [values[number] if number < len(values) else "" for values in grid.values()]
             yield [
-                str(one.first.rank) if first else "",
-                *values,
-                *(_numbers(one.first) if first else [""] * len(_FIGURES)),
+                str(folded.first.rank) if first else "",
+                *cells,
+                *(_numbers(folded.first) if first else [""] * len(_FIGURES)),
             ]
             first = False
 
 
 def _breakable(text: str) -> str:
-    """Sets of options can be wider than a terminal."""
+    """Return *text* with spaces in sets of options, which can be wider than a terminal."""
     return text.replace("+", " + ")
 
 
 def _reasons(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
     ranks: dict[str, list[str]] = {}
-    for one in (variant for group in folded for variant in group.variants):
-        reasons = ", ".join(f"{number} {reason}" for reason, number in one.score.reasons.items())
-        if reasons and str(one.rank) not in ranks.setdefault(reasons, []):
-            ranks[reasons].append(str(one.rank))
+    for ranked in (variant for group in folded for variant in group.variants):
+        reasons = ", ".join(f"{number} {reason}" for reason, number in ranked.score.reasons.items())
+        if reasons and str(ranked.rank) not in ranks.setdefault(reasons, []):
+            ranks[reasons].append(str(ranked.rank))
     if ranks:
         yield from section("Why pods are rejected")
         yield from table([[", ".join(numbers), reasons] for reasons, numbers in ranks.items()])
 
 
-def _numbers(one: RankedVariant) -> list[str]:
-    score, stranded = one.score, one.score.stranded
+def _numbers(ranked: RankedVariant) -> list[str]:
+    score, stranded = ranked.score, ranked.score.stranded
     return [
         str(number)
         for number in (score.admitted, score.rejected, score.pods.on_one, stranded.cpus, stranded.all_devices)
     ]
 
 
-def _figures(one: RankedVariant) -> tuple[object, ...]:
-    return one.rank, *_numbers(one)
+def _figures(ranked: RankedVariant) -> tuple[object, ...]:
+    return ranked.rank, *_numbers(ranked)
 
 
 def _largest_grid(variants: Sequence[RankedVariant], names: Sequence[str]) -> list[RankedVariant]:
-    """Variants, the first among them, that are all combinations of some values: all of them, or as many as easy."""
-    found = [variants[0]]
-    for one in variants[1:]:
-        together = [*found, one]
+    """Return variants, the first among them, that are all combinations of some values; not always the most."""
+    largest = [variants[0]]
+    for variant in variants[1:]:
+        together = [*largest, variant]
         values = [dict.fromkeys(other.variant.choices[name] for other in together) for name in names]
         grid = [
             other
             for other in variants
-            if all(other.variant.choices[name] in own for name, own in zip(names, values, strict=True))
+            if all(other.variant.choices[name] in allowed for name, allowed in zip(names, values, strict=True))
         ]
         if len(grid) == prod(map(len, values)):
-            found = grid
-    return found
+            largest = grid
+    return largest

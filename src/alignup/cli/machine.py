@@ -45,7 +45,8 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
     """
     from alignup.align.machine import Machine  # noqa: PLC0415 - slow to import
     from alignup.machines import machine_file  # noqa: PLC0415
-    from alignup.picture import draw_svg, draw_text  # noqa: PLC0415
+    from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415
+    from alignup.picture.machine_text import draw_text  # noqa: PLC0415
 
     place = machine_place(machine)
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE, place):

@@ -1,15 +1,14 @@
 """Options of commands, declared as fields of dataclasses, and those that several commands share."""
-# ruff: noqa: ANN401 - options are declared by calls that return fields of any type
+# ruff: noqa: ANN401, RUF009 - options are declared by calls that return fields of any type
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
-from alignup.align.quick_dataclass import dataclass
 from alignup.cli.app import InputError
 from alignup.cli.completers import complete_files, complete_machines
 

@@ -49,12 +49,12 @@ class SimulateOptions:
     )
     jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=click.IntRange(1, 1024))
     ignore_missing_devices: bool = flag_option(IGNORE_MISSING_HELP)
-    html: Path | None = path_option("FILE", "Write a report with plots to FILE, which needs no other file")
+    html: Path | None = path_option("FILE", "Write a self-contained HTML report with plots to FILE")
     svg: Path | None = path_option("FILE", "Write a picture of the node at peak demand to FILE")
     cluster: Path | None = path_option(
         "FILE", "Simulate a cluster: groups of nodes, as described in docs/fleet.md, or the nodes of openb (CSV)"
     )
-    nodes: int | None = option("N", "Simulate a cluster of N such nodes", type=click.IntRange(1, 100_000))
+    nodes: int | None = option("N", "Simulate a cluster of N nodes like this one", type=click.IntRange(1, 100_000))
     strategy: str = option(
         "NAME,…",
         "Strategies of the cluster's scheduler to compare: alignup, alignup-least-allocated, alignup-most-allocated, "
@@ -63,17 +63,17 @@ class SimulateOptions:
     )
     retries: int = option(
         "N",
-        "How often a pod is created again after kubelets rejected it",
+        "Maximum number of times that a pod is created again after kubelets rejected it",
         type=click.IntRange(0, 1000),
         default=6,
     )
     rate: float = option(
         "FACTOR",
-        "Create the pods of a cluster so many times as fast",
+        "Speed up the creation of the cluster's pods by this factor",
         type=click.FloatRange(0, min_open=True),
         default=1.0,
     )
-    stay: bool = flag_option("Ignore when pods of a cluster end: all stay")
+    stay: bool = flag_option("Keep all pods of a cluster running: ignore when they end")
 
 
 @define_command(
@@ -100,7 +100,7 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
 
     --html writes a report with plots of the node, the comparison, or the cluster over time.
     """
-    if sum(bool(one) for one in (options.files, options.trace, options.generate)) != 1:
+    if sum(map(bool, (options.files, options.trace, options.generate))) != 1:
         raise InputError(
             "give exactly one workload: -f, --trace or --generate",
             advice="For example: alignup simulate --generate mixed",

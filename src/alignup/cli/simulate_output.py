@@ -1,4 +1,4 @@
-"""The simulations of ``alignup simulate``, and their output."""
+"""The node simulations of ``alignup simulate``, and their output."""
 
 import io
 import sys
@@ -19,24 +19,11 @@ from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture import draw_svg
 from alignup.picture.cells import Cell, Line
+from alignup.picture.machine_svg import draw_svg
 from alignup.picture.text_format import clean, format_size, pluralize
-from alignup.simulate import (
-    arrivals as events,
-)
-from alignup.simulate import (
-    compare,
-    generate,
-    trace,
-)
-from alignup.simulate import (
-    node_simulation as simulate,
-)
-from alignup.simulate import (
-    result_report as report,
-)
-from alignup.simulate.arrivals import PodArrival, WorkloadEvent, format_duration
+from alignup.simulate import compare, generate, node_report, node_simulation, trace
+from alignup.simulate.arrivals import PodArrival, WorkloadEvent, arrivals, format_duration
 from alignup.simulate.compare import Comparison
 from alignup.simulate.executors import ProcessPool, SerialExecutor
 from alignup.simulate.node_simulation import SimulationResult
@@ -52,31 +39,31 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     inputs.check_writable("--html", options.html)
     node = inputs.read_host(host)
     terminal.print_notes(node.notes)
-    found = read_events(options, node.host.machine)
-    pods = [event.pod for event in found if isinstance(event, PodArrival)]
+    events = read_events(options, node.host.machine)
+    pods = [event.pod for event in events if isinstance(event, PodArrival)]
     terminal.print_notes(sentences.ignored_requests(node.host, pods))
     if options.save:
         with inputs.input_errors("in --save", advice=inputs.WRITABLE), options.save.open("w", encoding="utf-8") as file:
-            trace.write(found, file)
+            trace.write(events, file)
         click.echo(f"Wrote {pluralize(len(pods), 'pod')} to {options.save}.", err=True)
-    comparison = None if options.compare is None else _compare(node.host, found, options)
+    comparison = None if options.compare is None else _compare(node.host, events, options)
     if comparison is not None and options.html is None:
         _print_comparison(comparison, output)
         return
     with inputs.input_errors("in the workload"), terminal.progress("Simulating", "events") as progress:
         lenient = options.ignore_missing_devices
-        result = simulate.run(node.host, found, progress=progress, ignore_missing_devices=lenient)
+        result = node_simulation.run(node.host, events, progress=progress, ignore_missing_devices=lenient)
     if options.svg:
         with inputs.input_errors("in --svg", advice=inputs.WRITABLE):
             options.svg.write_text(draw_svg(result.machine, result.peak.ledger), encoding="utf-8")
     if options.html:
-        write_html(options.html, _draw_html(result, found, comparison))
+        write_html(options.html, _draw_html(result, events, comparison))
     if comparison is not None:
         _print_comparison(comparison, output)
     elif output == "json":
-        terminal.print_json(report.to_document(result))
+        terminal.print_json(node_report.to_document(result))
     elif output == "csv":
-        report.write_rows(report.COLUMNS, report.rows(result), sys.stdout)
+        node_report.write_rows(node_report.COLUMNS, node_report.rows(result), sys.stdout)
     else:
         terminal.print_lines(_result_lines(result, timed=not options.files))
 
@@ -85,17 +72,17 @@ def _print_comparison(comparison: Comparison, output: str) -> None:
     if output == "json":
         terminal.print_json(compare.to_document(comparison))
     elif output == "csv":
-        report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
+        node_report.write_rows(compare.columns(comparison), compare.rows(comparison), sys.stdout)
     else:
         terminal.print_lines(comparison_lines(comparison))
 
 
-def _draw_html(result: SimulationResult, found: Events, comparison: Comparison | None) -> str:
-    from alignup.simulate import html_report  # noqa: PLC0415 - only for --html
+def _draw_html(result: SimulationResult, events: Events, comparison: Comparison | None) -> str:
+    from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
 
     pods = pluralize(len(result.outcomes), "pod")
     title = f"Simulation of {pods}" + ("" if comparison is None else ", and a comparison of settings")
-    return html_report.render(result, found, title=title, comparison=comparison)
+    return html_reports.render_node(result, events, title=title, comparison=comparison)
 
 
 def write_html(path: Path, text: str) -> None:
@@ -130,7 +117,7 @@ def _read_files(files: tuple[str, ...], *, with_selectors: bool) -> Events:
     if not pods:
         raise InputError("no pods to simulate", where=f"in {', '.join(files)}", advice="Give files with workloads.")
     if not with_selectors:
-        return events.arrivals([pod for pod, _ in pods])
+        return arrivals([pod for pod, _ in pods])
     return tuple(PodArrival(index, pod, _node_selector(workload)) for index, (pod, workload) in enumerate(pods))
 
 
@@ -139,7 +126,7 @@ def _node_selector(workload: Workload) -> dict[str, tuple[str, ...]]:
     return {label: (value,) for label, value in selector.items()}
 
 
-def _compare(host: Host, found: Events, options: SimulateOptions) -> Comparison:
+def _compare(host: Host, events: Events, options: SimulateOptions) -> Comparison:
     dimensions, jobs, lenient = options.compare or "", options.jobs, options.ignore_missing_devices
     if host.ledger.pods:
         raise InputError("--compare starts with an empty node", where="with --state", advice="Omit --state.")
@@ -149,12 +136,12 @@ def _compare(host: Host, found: Events, options: SimulateOptions) -> Comparison:
     executor = SerialExecutor() if jobs == 1 else ProcessPool(jobs)
     with executor, terminal.progress("Comparing", "combinations") as progress:
         return compare.compare(
-            host.machine, grid, found, executor=executor, progress=progress, ignore_missing_devices=lenient
+            host.machine, grid, events, executor=executor, progress=progress, ignore_missing_devices=lenient
         )
 
 
 def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
-    """*timed*: whether the workload defines when its pods arrive."""
+    """Yield the lines of a result; *timed*: the workload defines when its pods arrive."""
     total = pluralize(len(result.outcomes), "pod")
     yield (Cell(f"{total}: {result.admitted} admitted, {result.rejected} rejected", "title"),)
     topology = result.settings.topology
@@ -174,10 +161,12 @@ def _result_lines(result: SimulationResult, *, timed: bool) -> Iterator[Line]:
 
 def _usage_lines(result: SimulationResult) -> Iterator[Line]:
     rows = []
-    for node, uses in result.nodes.items():
-        for number, (resource, use) in enumerate(uses.items()):
+    for node, stats in result.nodes.items():
+        for number, (resource, use) in enumerate(stats.items()):
             amounts = [use.total, use.mean, use.peak, use.end]
-            amounts += [moment.largest_by_node.get(node, {}).get(resource, 0) for moment in (result.peak, result.end)]
+            amounts += [
+                snapshot.largest_by_node.get(node, {}).get(resource, 0) for snapshot in (result.peak, result.end)
+            ]
             figures = [_format_amount(resource, amount) for amount in amounts]
             rows.append(["" if number else f"node {node}", resource, *figures])
     if not rows:
@@ -199,13 +188,13 @@ def _format_amount(resource: str, amount: float) -> str:
 
 
 def _pod_lines(result: SimulationResult) -> Iterator[Line]:
-    """All pods, or of many only the rejected ones."""
+    """Yield all pods, or of many only the rejected ones."""
     few = len(result.outcomes) <= _MAX_ROWS
     number = len(result.outcomes) if few else result.rejected
     if not number:
         return
     yield from section("Pods" if few else "Rejected pods")
-    listed = (row for row in report.rows(result) if few or row["outcome"] != "admitted")
+    listed = (row for row in node_report.rows(result) if few or row["outcome"] != "admitted")
     rows = []
     for row in islice(listed, _MAX_ROWS):
         detail = f"{row['reason']}: {row['shortfall'] or row['message']}"

@@ -12,9 +12,9 @@ from alignup.cli.options import choice_option, option, output_option, path_optio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    results: Path | None = path_option("FILE", "CSV file of the results", "the name of SPEC with .csv, here")
-    html: Path | None = path_option("FILE", "Write a report with plots to FILE, which needs no other file")
-    engine: str = choice_option(("processes", "serial", "dask"), "Where simulations run", "processes")
+    results: Path | None = path_option("FILE", "CSV file for the results", "SPEC's name with .csv, in this directory")
+    html: Path | None = path_option("FILE", "Write a self-contained HTML report with plots to FILE")
+    engine: str = choice_option(("processes", "serial", "dask"), "Where to run simulations", "processes")
     jobs: int | None = option("N", "Number of processes", "one per CPU", type=click.IntRange(1, 1024))
     dask: str | None = option("tcp://HOST:PORT", "Address of a Dask scheduler", "a local one")
 
@@ -30,8 +30,8 @@ def command(*, spec: Path, options: SweepOptions, output: str) -> None:
     """Simulate a cluster for every combination of machines, configurations, strategies and seeds.
 
     SPEC lists what to combine, as described in docs/fleet.md. Each result is written to the CSV file as soon as it is
-    known. An interrupted sweep continues where it was when the command runs again, and a complete file is the same
-    whatever the engine and the number of processes.
+    known. To continue an interrupted sweep, run the command again. The complete file does not depend on the engine and
+    the number of processes.
 
     --html compares the combinations in plots: rejections, utilization, waiting times and stranded resources.
     """

@@ -21,20 +21,21 @@ from alignup.cli.sweep import SweepOptions
 from alignup.machines import machine_file
 from alignup.picture.cells import Cell, Line
 from alignup.picture.text_format import clean, pluralize
-from alignup.simulate import result_report as report
-from alignup.simulate import trace
-from alignup.simulate.arrivals import format_duration
-from alignup.simulate.cluster import openb
-from alignup.simulate.cluster.cluster_file import GroupDescription
-from alignup.simulate.cluster.groups import HostGroup
-from alignup.simulate.cluster.submissions import PodSubmission, from_events
-from alignup.simulate.sweeps import spec as sweep_spec
-from alignup.simulate.sweeps.averages import CombinationMeans, combination_means, invalid_combinations
-from alignup.simulate.sweeps.engines import EngineName, make_engine
-from alignup.simulate.sweeps.results_file import ResultsFile
-from alignup.simulate.sweeps.run import run_sweep
-from alignup.simulate.sweeps.spec import NamedConfiguration, SweepSpec
-from alignup.simulate.sweeps.tasks import COLUMNS, Row, SweepTask
+from alignup.simulate import node_report, openb, sweep_file, trace
+from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
+from alignup.simulate.cluster_file import GroupDescription
+from alignup.simulate.cluster_hosts import HostGroup
+from alignup.simulate.executors import EngineName, Row, make_engine
+from alignup.simulate.sweep_file import NamedConfiguration, SweepSpec
+from alignup.simulate.sweeps import (
+    COLUMNS,
+    CombinationMeans,
+    ResultsFile,
+    SweepTask,
+    combination_means,
+    invalid_combinations,
+    run_sweep,
+)
 
 _GIVE_SPEC = "See docs/fleet.md for the format; examples/fleet/sweep.yaml is an example."
 _FIGURES = ("started", "failed", "pending", "rejections", "waiting_p99", "stranded_cpus")
@@ -47,8 +48,8 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         raise MissingLibraryError(ImportError(name="distributed"), "fleet")
     inputs.check_writable("--html", options.html)
     with inputs.input_errors(f"in {spec}", advice=_GIVE_SPEC):
-        found = sweep_spec.read(spec)
-    tasks = build_tasks(found)
+        sweep = sweep_file.read(spec)
+    tasks = build_tasks(sweep)
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors("in --results", advice="Delete the file, or choose another one with --results."):
         results = ResultsFile(path)
@@ -64,28 +65,29 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         click.echo(f"{done}; run the command again to continue.", err=True)
         raise
     if options.html:
-        from alignup.simulate.sweeps import html_report  # noqa: PLC0415 - only for --html
+        from alignup.simulate import html_reports  # noqa: PLC0415 - only for --html
 
-        write_html(options.html, html_report.render(rows, title=f"Sweep of {pluralize(len(rows), 'simulation')}"))
+        title = f"Sweep of {pluralize(len(rows), 'simulation')}"
+        write_html(options.html, html_reports.render_sweep(rows, title=title))
     if output == "json":
         terminal.print_json(rows)
     elif output == "csv":
-        report.write_rows(COLUMNS, rows, sys.stdout)
+        node_report.write_rows(COLUMNS, rows, sys.stdout)
     else:
         terminal.print_lines(_lines(rows, path))
 
 
-def build_tasks(found: SweepSpec) -> tuple[SweepTask, ...]:
-    """All combinations, in the order of the file."""
-    submissions = _trace(found)
+def build_tasks(sweep: SweepSpec) -> tuple[SweepTask, ...]:
+    """Return all combinations, in the order of the file."""
+    submissions = _trace(sweep)
     digest = _digest(submissions)
     tasks = []
-    for machine in found.machines:
-        for configuration in found.configurations:
+    for machine in sweep.machines:
+        for configuration in sweep.configurations:
             groups, error, text = _resolve(machine, configuration)
-            for strategy in found.strategies:
-                for seed in found.seeds:
-                    known = (text, strategy, seed, found.workload, found.retries, digest, __version__)
+            for strategy in sweep.strategies:
+                for seed in sweep.seeds:
+                    inputs_ = (text, strategy, seed, sweep.workload, sweep.retries, digest, __version__)
                     tasks.append(
                         SweepTask(
                             machine=machine.name,
@@ -93,18 +95,18 @@ def build_tasks(found: SweepSpec) -> tuple[SweepTask, ...]:
                             strategy=strategy,
                             seed=seed,
                             groups=groups,
-                            workload=found.workload,
+                            workload=sweep.workload,
                             submissions=submissions,
-                            retries=found.retries,
+                            retries=sweep.retries,
                             error=error,
-                            fingerprint=hashlib.sha256(repr(known).encode()).hexdigest()[:16],
+                            fingerprint=hashlib.sha256(repr(inputs_).encode()).hexdigest()[:16],
                         )
                     )
     return tuple(tasks)
 
 
 def _is_about_settings(error: BaseException | None) -> bool:
-    """Whether a kubelet would not start, rather than that a file is missing or malformed."""
+    """Return whether a kubelet would not start, rather than that a file is missing or malformed."""
     while error is not None and not isinstance(error, SettingsError):
         error = error.__cause__
     return error is not None
@@ -112,21 +114,22 @@ def _is_about_settings(error: BaseException | None) -> bool:
 
 def _digest(submissions: Sequence[PodSubmission]) -> str:
     hashed = hashlib.sha256()
-    for one in submissions:
-        hashed.update(repr((one.time, one.duration, one.pod.uid, one.pod.request_key)).encode())
+    for submission in submissions:
+        pod = submission.pod
+        hashed.update(repr((submission.time, submission.duration, pod.uid, pod.request_key)).encode())
     return hashed.hexdigest()
 
 
-def _trace(found: SweepSpec) -> tuple[PodSubmission, ...]:
-    if not found.workload.trace:
+def _trace(sweep: SweepSpec) -> tuple[PodSubmission, ...]:
+    if not sweep.workload.trace:
         return ()
-    path = Path(found.workload.trace)
+    path = Path(sweep.workload.trace)
     with inputs.input_errors(f"in {path}", advice=_GIVE_SPEC):
         return openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
 
 
 def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tuple[tuple[HostGroup, ...], str, str]:
-    """The hosts of a combination, why their kubelets would not start, and a text of everything they depend on."""
+    """Return the hosts of a combination, why their kubelets would not start, and a text of all they depend on."""
     config = Path(configuration.config) if configuration.config else None
     host = HostOptions(
         machine=None, devices=(), config=config, config_dir=None, changes=configuration.changes, state=None, pods=()
@@ -145,25 +148,25 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
 
 
 def _lines(rows: Sequence[Row], path: Path) -> Iterator[Line]:
-    """The mean of every figure over the seeds."""
+    """Yield the lines of the means of every figure over the seeds."""
     yield (Cell(f"{pluralize(len(rows), 'combination')}, in {path}", "title"),)
     means = combination_means(rows)
     if means:
         yield ()
-        seeds = max(one.seeds for one in means)
+        seeds = max(combination.seeds for combination in means)
         if seeds > 1:
             yield from paragraph(f"mean of {seeds} seeds", style="dim")
         heads = ["machine", "configuration", "strategy", "started", "failed", "never started", "rejections"]
         heads += ["waiting p99", "stranded CPUs", "requested"]
-        yield from table([[*map(clean, one.names), *_cells(one)] for one in means], heads)
+        yield from table([[*map(clean, combination.names), *_cells(combination)] for combination in means], heads)
     if errors := invalid_combinations(rows):
         yield from section("The kubelet does not start with")
-        yield from table([[clean(one.machine), clean(one.configuration), clean(one.error)] for one in errors])
+        yield from table([list(map(clean, combination)) for combination in errors])
 
 
 def _cells(means: CombinationMeans) -> list[str]:
-    found = []
+    cells = []
     for name in _FIGURES:
         mean = means.figures[name]
-        found.append(format_duration(mean) if name.startswith("waiting") else f"{mean:,.0f}")
-    return [*found, ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in means.requested.items())]
+        cells.append(format_duration(mean) if name.startswith("waiting") else f"{mean:,.0f}")
+    return [*cells, ", ".join(f"{name.rpartition('/')[2]} {share:.0%}" for name, share in means.requested.items())]

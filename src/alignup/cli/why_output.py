@@ -12,8 +12,8 @@ from alignup.cli import inputs, terminal
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture import decision as picture
 from alignup.picture.cells import Cell, Line
+from alignup.picture.decision_text import draw_decision
 
 if TYPE_CHECKING:
     from alignup.align.explain.changes import Proposal
@@ -76,7 +76,7 @@ def _lines(host: Host, one: Explanation) -> Iterator[Line]:
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
     yield from paragraph(sentences.describe_rules(decision), style="dim")
-    yield from picture.draw(host, one.workload.pod, decision, width=terminal.width())
+    yield from draw_decision(host, one.workload.pod, decision, width=terminal.width())
     if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
         yield from _proposal_lines(one, host.ledger)

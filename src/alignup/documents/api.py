@@ -5,7 +5,7 @@ derive from one struct. Fields hold what JSON holds: Linux lists for sets, RFC 3
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Meta
 
 from alignup.align.decision import Decision
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod, QoS
 from alignup.documents.checkpoints import PodGrants
 from alignup.documents.codec import Document, Timestamp

@@ -25,7 +25,7 @@ from alignup.align.decision import (
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ParseError
 from alignup.align.hint import IMPOSSIBLE, Hint, HintList
-from alignup.align.machine_limits import MAX_NODE_ID
+from alignup.align.machine import MAX_NODE_ID
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS

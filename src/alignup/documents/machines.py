@@ -23,6 +23,12 @@ from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import FieldError, ParseError, SourceError
 from alignup.align.machine import (
+    MAX_CPU_ID,
+    MAX_CPUS,
+    MAX_DEVICES,
+    MAX_NODE_ID,
+    MAX_NODES,
+    MAX_PCI_DEVICES,
     CadvisorNode,
     CadvisorReport,
     Cpu,
@@ -33,7 +39,6 @@ from alignup.align.machine import (
     PciDevice,
     split_repeated_pci,
 )
-from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_DEVICES, MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES
 from alignup.align.quantity import Quantity
 from alignup.documents.codec import Int64, build, convert, show_or_none, to_builtins
 

@@ -14,7 +14,7 @@ from alignup.align.workload import Pod
 from alignup.gate.node_filter import NodeFilter, selection_key
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.placement.cluster import RankedHost
-from alignup.placement.shape import SHAPE_UID, shape_key
+from alignup.placement.pod_shape import SHAPE_UID, shape_key
 from alignup.placement.wait_queue import WaitQueue
 
 MAX_CLASSES = 128  #: classes that are kept although none of their pods waits

@@ -18,7 +18,7 @@ from typing import Protocol
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import ParseError, SourceError
-from alignup.align.machine_limits import MAX_CPU_ID, MAX_NODE_ID
+from alignup.align.machine import MAX_CPU_ID, MAX_NODE_ID
 
 MAX_FILE_BYTES = 1 << 18  #: of a file; a list of 8192 CPUs takes 40 kB
 MAX_PROC_BYTES = 64 << 20  #: of a file in ``/proc``; ``cpuinfo`` takes about 16 MB

@@ -14,8 +14,19 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import Cpu, HugePages, Machine, NumaNode, PciDevice, split_repeated_pci
-from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES
+from alignup.align.machine import (
+    MAX_CPU_ID,
+    MAX_CPUS,
+    MAX_NODE_ID,
+    MAX_NODES,
+    MAX_PCI_DEVICES,
+    Cpu,
+    HugePages,
+    Machine,
+    NumaNode,
+    PciDevice,
+    split_repeated_pci,
+)
 from alignup.machines import cadvisor
 from alignup.machines.topology import number_groups
 

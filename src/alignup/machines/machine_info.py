@@ -3,8 +3,7 @@
 import msgspec
 
 from alignup.align.errors import FieldError, ParseError, SourceError
-from alignup.align.machine import CadvisorNode, HugePages, Machine
-from alignup.align.machine_limits import MAX_CPUS, MAX_NODE_ID, MAX_NODES
+from alignup.align.machine import MAX_CPUS, MAX_NODE_ID, MAX_NODES, CadvisorNode, HugePages, Machine
 from alignup.documents.codec import Int64, convert
 from alignup.machines import cadvisor
 from alignup.machines.cadvisor import CadvisorCore, CadvisorNodeTopology, CadvisorTopology

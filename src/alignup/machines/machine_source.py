@@ -17,11 +17,10 @@ from pathlib import Path
 
 from alignup.align import bits
 from alignup.align.errors import ParseError, SourceError
-from alignup.align.machine import Device, Machine
-from alignup.align.machine_limits import MAX_DEVICES, MAX_NODE_ID
+from alignup.align.machine import MAX_DEVICES, MAX_NODE_ID, Device, Machine
 from alignup.align.workload import names
 
-# How much is read of a text. Limits of the machine itself are in ``align.machine_limits``. All limits are above what
+# How much is read of a text. Limits of the machine itself are in ``align.machine``. All limits are above what
 # the largest machines need, and keep the memory that any input takes below a gigabyte.
 MAX_TEXT_BYTES = 16 << 20
 

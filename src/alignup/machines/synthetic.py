@@ -20,8 +20,17 @@ from math import prod
 
 from alignup.align.distances import Distances
 from alignup.align.errors import ParseError
-from alignup.align.machine import CadvisorReport, Cpu, HugePages, Machine, NumaNode
-from alignup.align.machine_limits import MAX_CPU_ID, MAX_CPUS, MAX_NODE_ID, MAX_NODES
+from alignup.align.machine import (
+    MAX_CPU_ID,
+    MAX_CPUS,
+    MAX_NODE_ID,
+    MAX_NODES,
+    CadvisorReport,
+    Cpu,
+    HugePages,
+    Machine,
+    NumaNode,
+)
 
 MAX_LEVELS = 128
 MAX_TEXT = 1 << 20  #: characters; a list of all indexes takes a tenth
@@ -180,7 +189,7 @@ def _kind(name: str, token: str) -> str:
 
 
 def _attributes(text: str, *, kind: str | None, token: str) -> dict[str, str]:
-    """Return the value of each attribute, all valid for *kind*; unused sizes are validated as well."""
+    """Return attribute → value, all valid for *kind*; unused sizes are validated as well."""
     sizes = {"numa": ("memory", "memorysidecachesize")}.get(kind or "", ("size",) if (kind or "")[:1] == "l" else ())
     values: dict[str, str] = {}
     for part in text.split():
@@ -209,10 +218,10 @@ def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
     untyped = [level.token for level in inner if level.kind is None]
     if untyped and len(untyped) < len(inner):
         raise ParseError(f"{untyped[0]!r}: expected a type here, since other levels have one")
-    hung = any(level.attached for level in levels if level.kind != "numa")
+    has_attached = any(level.attached for level in levels if level.kind != "numa")
     if untyped:
         # hwloc gives these types to the levels of a text without types.
-        wanted = [kind for kind in _WANTED if kind != "numa" or not hung][: len(inner)]
+        wanted = [kind for kind in _WANTED if kind != "numa" or not has_attached][: len(inner)]
         kinds = ["group"] * (len(inner) - len(wanted)) + sorted(wanted, key=_OUTER_FIRST.index)
         inner = list(map(_usual, inner, kinds))
     typed = (*inner, replace(last, kind="pu"))
@@ -222,10 +231,12 @@ def _typed(levels: Sequence[_Level]) -> tuple[_Level, ...]:
             raise ParseError(f"{level.token!r}: expected at most one level of {level.kind}")
         if level.kind == "package" and "core" in seen:
             raise ParseError(f"{level.token!r}: expected packages above cores")
-        if level.kind == "numa" and (hung or len(level.attached) > 1):
+        if level.kind == "numa" and (has_attached or len(level.attached) > 1):
             raise ParseError(f"{level.token!r}: expected NUMA nodes either as a level or attached, not both")
         seen.add(level.kind)
-    return (machine, *typed) if hung or "numa" in seen else (machine, _usual(_Level("", None, 1), "numa"), *typed)
+    return (
+        (machine, *typed) if has_attached or "numa" in seen else (machine, _usual(_Level("", None, 1), "numa"), *typed)
+    )
 
 
 def _usual(level: _Level, kind: str) -> _Level:
@@ -236,24 +247,24 @@ def _usual(level: _Level, kind: str) -> _Level:
 
 def _nodes(tree: _Tree, *, memory: int, hugepages: tuple[HugePages, ...]) -> tuple[list[NumaNode], list[int]]:
     """Return all nodes, and for each CPU the id of its node."""
-    hung = [(depth, nodes) for depth, level in enumerate(tree.levels) for nodes in level.attached]
-    total = sum(tree.width(depth) for depth, _ in hung)
+    attached_nodes = [(depth, attached) for depth, level in enumerate(tree.levels) for attached in level.attached]
+    total = sum(tree.width(depth) for depth, _ in attached_nodes)
     if total > MAX_NODES:
         raise ParseError(f"the machine has {total} NUMA nodes: expected at most {MAX_NODES}")
-    indexes = [attached.indexes for _, attached in hung if attached.indexes]
+    indexes = [attached.indexes for _, attached in attached_nodes if attached.indexes]
     if len(indexes) > 1:
         raise ParseError(f"'indexes={indexes[1]}': expected once, for all attached NUMA nodes together")
     # hwloc numbers attached nodes by the end of their objects, inner objects before outer ones.
     places = sorted(
         (tree.cpus // tree.width(depth) * (number + 1), -depth, order)
-        for order, (depth, _) in enumerate(hung)
+        for order, (depth, _) in enumerate(attached_nodes)
         for number in range(tree.width(depth))
     )
-    innermost = min(range(len(hung)), key=lambda order: (-hung[order][0], order))
+    innermost = min(range(len(attached_nodes)), key=lambda order: (-attached_nodes[order][0], order))
     nodes, homes = [], []
     for number, (_, _, order) in zip(_numbers(tree, total, *indexes, below=MAX_NODE_ID), places, strict=True):
-        size = hung[order][1].memory
-        size = memory if size is None else size
+        node_memory = attached_nodes[order][1].memory
+        size = memory if node_memory is None else node_memory
         nodes.append(NumaNode(number, memory=size, hugepages=hugepages if size else ()))
         if order == innermost:
             homes.append(number)

@@ -12,8 +12,7 @@ from importlib import import_module
 from types import ModuleType
 
 from alignup.align.errors import SourceError
-from alignup.align.machine import CadvisorReport, Device, Machine, PciDevice
-from alignup.align.machine_limits import MAX_NODE_ID, MAX_PCI_DEVICES
+from alignup.align.machine import MAX_NODE_ID, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
 from alignup.machines import cadvisor, topology
 from alignup.machines.file_reader import FileReader
 

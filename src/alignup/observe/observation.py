@@ -41,7 +41,7 @@ from alignup.kubernetes.kubelet_files.state_files import (
     MemoryState,
 )
 from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 
 PodName = tuple[str, str]  #: namespace and name
 

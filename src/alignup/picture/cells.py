@@ -21,12 +21,12 @@ _ASCII = str.maketrans("┌┐└┘─│·…█▓▒░→", "++++-|.~#%=.>"
 
 
 def plain(line: Line) -> str:
-    """The text of a line, without trailing blanks."""
+    """Return the text of a line, without trailing blanks."""
     return "".join(cell.text for cell in line).rstrip()
 
 
 def to_ascii(line: Line) -> Line:
-    """*line* in ASCII, with the same width."""
+    """Return *line* in ASCII, with the same width."""
     translated = [(text.translate(_ASCII), style) for text, style in line]
     return tuple(
         Cell("".join(char if char.isascii() else "?" * display_width(char) for char in text), style)
@@ -41,7 +41,7 @@ def split_words(line: Line) -> list[Line]:
 def labeled(
     label: str | Cell, chunks: Iterable[Line], *, width: int, between: str = " ", column: int = 12
 ) -> list[Line]:
-    """*chunks*, which are not broken, after a *label*; the label column grows with the label."""
+    """Return *chunks*, which are not broken, after a *label*; the label column grows with the label."""
     name, style = label if isinstance(label, Cell) else (label, "label")
     name = shorten(name, MAX_LABEL)
     column = max(column, display_width(name) + 2)
@@ -51,7 +51,7 @@ def labeled(
 
 
 def wrap(chunks: Iterable[Line], width: int, *, between: str = " ") -> list[Line]:
-    """*chunks* in lines of at most *width* columns; a chunk that is too long loses its middle."""
+    """Return *chunks* in lines of at most *width* columns; a chunk that is too long loses its middle."""
     lines: list[list[Cell]] = []
     used = 0
     for chunk in chunks:
@@ -70,7 +70,7 @@ def wrap(chunks: Iterable[Line], width: int, *, between: str = " ") -> list[Line
 
 
 def draw_strip(parts: Iterable[tuple[str, str, int]], *, total: int, width: int, fill: Cell) -> Line:
-    """A strip divided by the amounts of *parts* (character, style, amount); rounding errors do not add up."""
+    """Return a strip divided by the amounts of *parts* (character, style, amount); rounding errors do not add up."""
     cells, sum_, used = [], 0, 0
     for char, style, amount in parts:
         sum_ += amount
@@ -81,7 +81,7 @@ def draw_strip(parts: Iterable[tuple[str, str, int]], *, total: int, width: int,
 
 
 def draw_box(title: str, lines: Iterable[Line], *, width: int) -> list[Line]:
-    """*lines* in a box that is *width* columns wide."""
+    """Return *lines* in a box that is *width* columns wide."""
     name = shorten(title, width - 6)
     top = (Cell("┌─ ", "frame"), Cell(name, "title"), Cell(f" {'─' * (width - 5 - display_width(name))}┐", "frame"))
     body = []

@@ -1,10 +1,10 @@
-"""What pods hold, for a picture: the state of every CPU and device, and a short key for every pod that holds some.
+"""The occupancy of a machine: the state of every CPU and device, and a short key for every pod that holds some.
 
 Without a ledger nothing is held and nothing is free: the picture shows hardware.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
@@ -14,7 +14,6 @@ from alignup.align.devices.ledger import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload.names import HUGEPAGES, MEMORY
 from alignup.picture.text_format import clean, format_ids, format_size, shorten
 
@@ -23,7 +22,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class UseState(StrEnum):
-    """What a CPU or device is used for, in the order of lists."""
+    """The use of a CPU or device, in the order of lists."""
 
     RESERVED = "reserved"  #: for system daemons
     UNSEEN = "unseen"  #: unknown to the host
@@ -107,21 +106,21 @@ class Occupancy:
         return self.by_device.get((device.resource, device.id), FREE) if self.known else PLAIN
 
     def listed(self, devices: Sequence[Device]) -> Sequence[Device]:
-        """*devices*, or of many only the held and unhealthy ones."""
+        """Return *devices*, or of many only the held and unhealthy ones."""
         notable = [device for device in devices if self.of_device(device).holder or not device.healthy]
         return devices if len(devices) <= _MAX_DEVICES else notable[:_MAX_DEVICES]
 
     def split(self, cpus: Iterable[int]) -> dict[UseInfo, CpuSet]:
-        found: dict[UseInfo, CpuSet] = {}
+        cpus_by_use: dict[UseInfo, CpuSet] = {}
         for cpu in cpus:
             use = self.of_cpu(cpu)
-            found[use] = found.get(use, 0) | 1 << cpu
+            cpus_by_use[use] = cpus_by_use.get(use, 0) | 1 << cpu
         order = list(UseState)
-        uses = sorted(found, key=lambda use: (order.index(use.state), use.holder.index if use.holder else 0))
-        return {use: found[use] for use in uses}
+        uses = sorted(cpus_by_use, key=lambda use: (order.index(use.state), use.holder.index if use.holder else 0))
+        return {use: cpus_by_use[use] for use in uses}
 
     def bars(self, node: NumaNode) -> tuple[MemoryBar, ...]:
-        """The memory of *node* by type, without empty huge page sizes."""
+        """Return the memory of *node* by type, without empty huge page sizes."""
         huge = sum(pages.bytes for pages in node.hugepages)
         bars = []
         if node.memory is not None:
@@ -161,9 +160,11 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
     holders = tuple(_holders(ledger))
     sharing = []  # the pods with a container in the shared pool
     for uid, admitted in ledger.pods.items():
-        own = cpus.held.get(uid, {})
-        lasting = [one for one in admitted.pod.init if one.restartable] + list(admitted.pod.containers)
-        if uid not in cpus.pod_held and any(one.name not in own for one in lasting):
+        container_cpus = cpus.held.get(uid, {})
+        lasting = [container for container in admitted.pod.init if container.restartable] + list(
+            admitted.pod.containers
+        )
+        if uid not in cpus.pod_held and any(container.name not in container_cpus for container in lasting):
             sharing.append(ledger.pod_name(uid))
     by_cpu = dict.fromkeys(bits.members(cpus.lost), UseInfo(UseState.LOST))
     by_cpu |= dict.fromkeys(bits.members(cpus.available), UseInfo(UseState.SHARED) if sharing else FREE)
@@ -177,13 +178,13 @@ def read_occupancy(ledger: Ledger | None) -> Occupancy:
 
 
 def format_block(block: Block) -> str:
-    """``2 GiB memory on node 0``."""
+    """Return a text such as ``2 GiB memory on node 0``."""
     name = "memory" if block.type == MEMORY else f"huge pages of {block.type.removeprefix(HUGEPAGES)}"
     return f"{format_size(block.size)} {name} on {format_ids('node', bits.members(block.nodes))}"
 
 
 def known_devices(machine: Machine, ledger: Ledger | None) -> tuple[Device, ...]:
-    """The devices as plugins last announced them, and those that are held but no longer announced."""
+    """Return the devices as plugins last announced them, and those that are held but no longer announced."""
     known = {(device.resource, device.id): device for device in machine.devices}
     if ledger is None:
         return tuple(known.values())
@@ -201,19 +202,19 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
     cpus, devices, memory = ledger.cpus, ledger.devices, ledger.memory
     index = 0
     for uid in dict.fromkeys([*ledger.pods, *cpus.held, *cpus.pod_held, *devices.held, *memory.held, *memory.pod_held]):
-        own = cpus.owned(uid)
+        owned = cpus.owned(uid)
         resources = sorted({resource for held in devices.held.get(uid, {}).values() for resource in held})
         ids = tuple((name, tuple(sorted(devices.owned(uid, name), key=natural_sort_key))) for name in resources)
         blocks = memory.pod_held.get(uid) or tuple(
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )
-        if own or ids or blocks:
-            yield Holder(_key(index), index, ledger.pod_name(uid), cpus=own, devices=ids, memory=blocks, uid=uid)
+        if owned or ids or blocks:
+            yield Holder(_key(index), index, ledger.pod_name(uid), cpus=owned, devices=ids, memory=blocks, uid=uid)
             index += 1
 
 
 def _key(index: int) -> str:
-    """A, B, …, Z, AA, AB, …"""
+    """Return A, B, …, Z, AA, AB, …"""
     letters = ""
     index += 1
     while index:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import ceil, floor, fsum, log10
 from typing import NamedTuple
 
-from alignup.picture.svg_layout import Canvas, Drawable, flow, label, row, stack
+from alignup.picture.svg_elements import Canvas, Drawable, flow, label, row, stack
 from alignup.picture.text_format import clean, shorten, width_in_em
 
 _WIDTH, _HEIGHT = 640.0, 220.0  #: of the area between the axes
@@ -33,7 +33,7 @@ class ComparedValue(NamedTuple):
 
 
 def format_plain(value: float) -> str:
-    """A number with as few digits as needed."""
+    """Return a number with as few digits as needed."""
     return f"{value:,.0f}" if value == round(value) else f"{value:,.2g}"
 
 
@@ -42,7 +42,7 @@ def format_percent(value: float) -> str:
 
 
 def ticks(most: float, *, count: int = 4) -> list[float]:
-    """Round numbers from 0 to at least *most*."""
+    """Return round numbers from 0 to at least *most*."""
     if most <= 0:
         return [0.0, 1.0]
     raw = most / count
@@ -59,17 +59,17 @@ def line_plot(
     y: Format = format_plain,
     x: Format = format_plain,
 ) -> Drawable:
-    """Values as steps: each lasts until the next position."""
-    highest = max((value for one in series for value in one.values), default=0.0)
+    """Draw values as steps: each lasts until the next position."""
+    highest = max((value for line in series for value in line.values), default=0.0)
 
     def draw(canvas: Canvas, frame: "_Frame") -> None:
-        for one in series:
+        for line in series:
             points: list[tuple[float, float]] = []
-            for number, value in enumerate(one.values):
+            for number, value in enumerate(line.values):
                 if points:
                     points.append((frame.x(positions[number]), points[-1][1]))
                 points.append((frame.x(positions[number]), frame.y(value)))
-            canvas.polyline(points, style=f"line series{one.style % _STYLES}")
+            canvas.polyline(points, style=f"line series{line.style % _STYLES}")
 
     plot = _plot(positions, ticks(highest), draw, x=x, y=y)
     return _titled(title, plot, series)
@@ -78,24 +78,24 @@ def line_plot(
 def stacked_plot(
     title: str, positions: Sequence[float], series: Sequence[Series], *, x: Format = format_plain
 ) -> Drawable:
-    """Counts of consecutive intervals that begin at *positions*, the last one as long as the one before."""
-    sums = [fsum(one.values[number] for one in series) for number in range(len(positions))]
+    """Draw counts of consecutive intervals that begin at *positions*, the last one as long as the one before."""
+    sums = [fsum(layer.values[number] for layer in series) for number in range(len(positions))]
     width = positions[-1] - positions[-2] if len(positions) > 1 else 1.0
     ends = [*positions[1:], positions[-1] + width] if positions else []
 
     def draw(canvas: Canvas, frame: "_Frame") -> None:
         for number, start in enumerate(positions):
             base = 0.0
-            for one in series:
-                value = one.values[number]
+            for layer in series:
+                value = layer.values[number]
                 if value:
                     left, right = frame.x(start), frame.x(ends[number])
                     top, bottom = frame.y(base + value), frame.y(base)
                     canvas.rect(
                         (left, top),
                         (max(right - left - 0.5, 0.5), bottom - top),
-                        style=f"series{one.style % _STYLES}",
-                        title=f"{x(start)}: {format_plain(value)} {one.name}",
+                        style=f"series{layer.style % _STYLES}",
+                        title=f"{x(start)}: {format_plain(value)} {layer.name}",
                     )
                 base += value
 
@@ -104,14 +104,14 @@ def stacked_plot(
 
 
 def bar_plot(title: str, values: Sequence[ComparedValue], *, style: int = 0) -> Drawable:
-    """One bar for each value, from 0."""
-    most = max((one.value for one in values), default=0.0) or 1.0
-    names = [shorten(clean(one.name), 60) for one in values]
+    """Draw one bar for each value, from 0."""
+    most = max((compared.value for compared in values), default=0.0) or 1.0
+    names = [shorten(clean(compared.name), 60) for compared in values]
     column = max((width_in_em(name) * _FONT for name in names), default=0.0)
     rows = []
-    for one, name in zip(values, names, strict=True):
-        bar = _bar(one.value / most * _WIDTH * 0.6, style=f"series{style % _STYLES}")
-        rows.append(row([label(name, _FONT)._replace(width=column), bar, label(one.text, _FONT, style="dim")], 8))
+    for compared, name in zip(values, names, strict=True):
+        bar = _bar(compared.value / most * _WIDTH * 0.6, style=f"series{style % _STYLES}")
+        rows.append(row([label(name, _FONT)._replace(width=column), bar, label(compared.text, _FONT, style="dim")], 8))
     return stack([label(title, 13, style="strong"), *rows], 4)
 
 
@@ -123,7 +123,7 @@ def _bar(length: float, *, style: str) -> Drawable:
 
 
 class _Frame(NamedTuple):
-    """Where values are on the canvas."""
+    """The positions of values on the canvas."""
 
     left: float
     top: float
@@ -167,7 +167,7 @@ def _plot(
 
 
 def _titled(title: str, plot: Drawable, series: Iterable[Series]) -> Drawable:
-    keys = [row([_key(one.style), label(shorten(clean(one.name), 50), _FONT)], 5) for one in series]
+    keys = [row([_key(line.style), label(shorten(clean(line.name), 50), _FONT)], 5) for line in series]
     return stack([label(title, 13, style="strong"), flow(keys, _LEFT + _WIDTH, gap=18), plot], 4)
 
 

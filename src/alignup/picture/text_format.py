@@ -19,7 +19,7 @@ _LATIN = 0x250
 
 
 def clean(text: str) -> str:
-    """*text* with every unprintable or combining character escaped, as in a Python string."""
+    """Return *text* with every unprintable or combining character escaped, as in a Python string."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -31,18 +31,18 @@ def clean(text: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """The number of terminal columns of *text*, once it is clean."""
+    """Return the number of terminal columns of *text*, once it is clean."""
     return len(text) if text.isascii() else sum(1 + (unicodedata.east_asian_width(char) in "WF") for char in text)
 
 
 def width_in_em(text: str) -> float:
-    """The largest width of *text* in a monospaced font, in em."""
+    """Return the largest width of *text* in a monospaced font, in em."""
     wide = 0 if text.isascii() else sum(ord(char) >= _LATIN and char not in "·…" for char in text)
     return wide * _WIDE_EM + (len(text) - wide) * _NARROW_EM
 
 
 def shorten(text: str, most: int) -> str:
-    """*text* in at most *most* columns; the middle is cut, since names differ at their ends."""
+    """Return *text* in at most *most* columns; the middle is cut, since names differ at their ends."""
     if display_width(text) <= most:
         return text
     head, tail = text[: most - most // 2 - 1], text[len(text) - most // 2 :]
@@ -52,7 +52,7 @@ def shorten(text: str, most: int) -> str:
 
 
 def format_size(amount: int) -> str:
-    """Bytes in a suitable unit, ``64 GiB``; exact values have no decimals."""
+    """Return bytes in a suitable unit, ``64 GiB``; exact values have no decimals."""
     unit = min(max(amount.bit_length() - 1, 0) // 10, len(_UNITS) - 1)
     whole, rest = divmod(amount, 1 << 10 * unit)
     return f"{whole} {_UNITS[unit]}" if not rest else f"{amount / (1 << 10 * unit):.1f} {_UNITS[unit]}"
@@ -68,7 +68,7 @@ def format_ids(noun: str, ids: Iterable[int]) -> str:
 
 
 def format_list(ids: Iterable[int]) -> str:
-    """Numbers in the kernel's list format; negative ones, which some machines have, come first."""
+    """Return numbers in the kernel's list format; negative ones, which some machines have, come first."""
     known = sorted(set(ids))
     below = [str(id_) for id_ in known if id_ < 0]
     spans: list[tuple[int, int]] = []
@@ -81,7 +81,7 @@ def format_list(ids: Iterable[int]) -> str:
 
 
 def list_parts(cpus: CpuSet) -> tuple[str, ...]:
-    """A set as the parts of its list; evenly spaced members become ``0-62 by 2``."""
+    """Return a set as the parts of its list; evenly spaced members become ``0-62 by 2``."""
     return _parts(bits.to_spans(cpus))
 
 

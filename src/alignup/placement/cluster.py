@@ -19,15 +19,15 @@ from typing import NamedTuple
 
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.placement.comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.host_model import HostModel, HostModels
 from alignup.placement.host_record import Binding, HostRecord, RejectedBinding, Replaced
+from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.host_verdicts import HostVerdicts
-from alignup.placement.pod_store import PodStore
-from alignup.placement.preemption import DisruptionBudget, VictimSearch, find_victims
-from alignup.placement.report import Cause, HostReport, PodStage
+from alignup.placement.pod_shape import LedgerCompactor
+from alignup.placement.prediction_comparison import placement_difference, pods_ended_before, rejected_after_ends
 from alignup.placement.score import PlacementScore
 from alignup.placement.verdict import NO_REPORT, Feasibility, Verdict
+from alignup.placement.victims import DisruptionBudget, VictimSearch, find_victims
 
 MAX_SHAPES = 64  #: pod shapes with kept verdicts
 MAX_REPORTS = 3  #: reports about a host that may explain a rejection
@@ -78,7 +78,7 @@ class Cluster:
         compact: bool = True,
     ) -> None:
         self._models = HostModels()
-        self._pods = PodStore() if compact else None
+        self._pods = LedgerCompactor() if compact else None
         self._records: dict[str, HostRecord] = {}
         self._verdicts = HostVerdicts(
             self._records, max_unconfirmed=max_unconfirmed, max_shapes=max_shapes, max_states=max_states
@@ -157,7 +157,7 @@ class Cluster:
             self._verdicts.touch(host)
 
     def observe(self, pod: Pod, host: str, stage: PodStage) -> None:
-        """The API server recorded that *pod* is bound to *host*, and is in this stage; call it in the watch's order."""
+        """Record that *pod* is bound to *host* and in this stage; call it in the order of the watch."""
         self._observe(pod, host, stage)
 
     def _observe(self, pod: Pod, host: str, stage: PodStage, *, listed: int = 0) -> None:
@@ -181,7 +181,7 @@ class Cluster:
         self._verdicts.touch(host)
 
     def relist(self, pods: Iterable[tuple[Pod, str, PodStage]]) -> None:
-        """The API server listed all bound pods; call it after a start, and when events may have been missed.
+        """Take over a list of all bound pods; call it after a start, and when events may have been missed.
 
         Pods of reports that are not listed have ended. A list does not tell whether before or after the bindings that
         it shows for the first time, so for these the ended pods count as terminating. Nor does it tell the order of
@@ -194,7 +194,7 @@ class Cluster:
         ended = [
             (record, uid)
             for record in self._records.values()
-            for uid in (*record.ledger.pods, *(one.uid for one in record.bindings if one.observed))
+            for uid in (*record.ledger.pods, *(binding.uid for binding in record.bindings if binding.observed))
             if uid not in listed
         ]
         for stage in (PodStage.TERMINATING, PodStage.ENDED):
@@ -206,7 +206,7 @@ class Cluster:
                     self._observe(pod, host, current, listed=self._lists)
 
     def observe_rejection(self, uid: str, host: str, reason: str) -> None:
-        """The kubelet rejected a pod with this reason; see ``take_rejections``."""
+        """Record that the kubelet rejected a pod with this reason; see ``take_rejections``."""
         record = self._records.get(host)
         binding = record.forget(uid) if record else None
         self._enter_stage(record, uid, PodStage.ENDED)
@@ -217,36 +217,36 @@ class Cluster:
             self._verdicts.touch(host)
 
     def observe_preemption(self, pod: Pod, host: str) -> None:
-        """The kubelet ended *pod* to make room for a critical one; it decides otherwise than predicted meanwhile."""
+        """Record that the kubelet preempted *pod* for a critical one; meanwhile it decides otherwise than predicted."""
         record = self._records.get(host)
         if record is not None:
             record.disturb(Cause.PREEMPTION)
         self.observe(pod, host, PodStage.ENDED)
 
     def take_rejections(self) -> list[RejectedPrediction]:
-        """The rejections of pods that were predicted to be admitted, with their causes, since the last call.
+        """Return the rejections of pods that were predicted to be admitted, with their causes, since the last call.
 
         A cause can be in a report that arrives after the rejection, so a rejection without a known cause is returned
         only after ``MAX_REPORTS`` further reports.
         """
-        found, self._rejections = self._rejections, []
-        return found
+        rejections, self._rejections = self._rejections, []
+        return rejections
 
     def assume(self, pod: Pod, host: str) -> Verdict:
         """Count on *pod* on *host* from now on, if the host admits it; the verdict says where it will be."""
         record = self._records.get(host)
         if record is None:
             return NO_REPORT
-        found = self._verdicts.of_one(pod, record)
-        if found.admits and not record.holds(pod.uid):
+        verdict = self._verdicts.of_one(pod, record)
+        if verdict.admits and not record.holds(pod.uid):
             self._leave_other_host(pod.uid, host)
-            record.assume(self._compact(pod), found)
+            record.assume(self._compact(pod), verdict)
             self._hosts[pod.uid] = host
             self._verdicts.touch(host)
-        return found
+        return verdict
 
     def forget(self, uid: str) -> None:
-        """A binding did not happen; does nothing for an unknown pod or one whose binding was observed."""
+        """Forget a binding that did not happen; do nothing for an unknown pod or one whose binding was observed."""
         host = self._hosts.get(uid)
         record = self._records.get(host) if host else None
         binding = record.binding(uid) if record else None
@@ -258,41 +258,41 @@ class Cluster:
     # Questions
 
     def verdict(self, pod: Pod, host: str) -> Verdict:
-        """The verdict of one host about *pod*."""
+        """Return the verdict of one host about *pod*."""
         record = self._records.get(host)
         return NO_REPORT if record is None else self._verdicts.of_one(pod, record)
 
     def feasible(self, pod: Pod) -> Feasibility:
-        """The verdict of every host about *pod*."""
-        found = self._verdicts.of_all(pod)
-        own = self._hosts.get(pod.uid)
-        if own:
-            found[own] = self._verdicts.of_one(pod, self._records[own])
-        return Feasibility(found)
+        """Return the verdict of every host about *pod*."""
+        verdicts = self._verdicts.of_all(pod)
+        current_host = self._hosts.get(pod.uid)
+        if current_host:
+            verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
+        return Feasibility(verdicts)
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
-        """The verdicts of those of *hosts* that have a report; faster than ``feasible`` for some of many."""
-        found = self._verdicts.of_some(pod, hosts)
-        own = self._hosts.get(pod.uid)
-        if own in found:
-            found[own] = self._verdicts.of_one(pod, self._records[own])
-        return found
+        """Return the verdicts of those of *hosts* that have a report."""
+        verdicts = self._verdicts.of_some(pod, hosts)
+        current_host = self._hosts.get(pod.uid)
+        if current_host in verdicts:
+            verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
+        return verdicts
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
-        """At most *limit* of the best hosts *among* these, those in *last* after the others.
+        """Return at most *limit* of the best hosts *among* these, those in *last* after the others.
 
         The work does not grow with the number of hosts. A pod that is assumed or bound is not treated specially.
         """
         return self._verdicts.best(pod, limit, among=among, last=last)
 
     def rank(self, pod: Pod, hosts: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
-        """The hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""
-        found = self.feasible(pod)
-        names = found if hosts is None else [host for host in hosts if host in found]
+        """Return the hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""
+        verdicts = self.feasible(pod)
+        names = verdicts if hosts is None else [host for host in hosts if host in verdicts]
         scored = [
-            (-one.score.total, host, one.score)
+            (-verdict.score.total, host, verdict.score)
             for host in names
-            if (one := found[host]).admits and one.score is not None
+            if (verdict := verdicts[host]).admits and verdict.score is not None
         ]
         ordered = sorted(scored) if limit is None else heapq.nsmallest(limit, scored)
         return [RankedHost(host, score) for _, host, score in ordered]
@@ -305,7 +305,7 @@ class Cluster:
         budgets: Sequence[DisruptionBudget] = (),
         allow_violations: bool = False,
     ) -> VictimSearch:
-        """The smallest sets of pods with lower priority whose end lets *host* admit *pod*."""
+        """Return the smallest sets of pods with lower priority whose end lets *host* admit *pod*."""
         record = self._records.get(host)
         if record is None:
             return VictimSearch((), complete=False)
@@ -331,12 +331,12 @@ class Cluster:
             self._stages.popitem(last=False)
 
     def _unobserved(self, known: Mapping[str, object], report: HostReport) -> list[str]:
-        """The pods of *report* that nothing else has told of, apart from *known* ones."""
+        """Return the pods of *report* whose binding was not observed, apart from *known* ones."""
         new = report.ledger.pods.keys() - known.keys() - self._stages.keys()
         return [uid for uid in new if self._hosts.get(uid) != report.host]
 
     def _leave_other_host(self, uid: str, host: str) -> None:
-        """A pod can be on one host only."""
+        """Forget the pod on another host: it can be on one only."""
         before = self._hosts.get(uid)
         if before is not None and before != host:
             self._records[before].forget(uid)
@@ -356,23 +356,23 @@ class Cluster:
     def _explain_rejections(self, record: HostRecord, *, reports: int = 0) -> None:
         """Find the causes of rejections; *reports* that arrived may have told them."""
         waiting = []
-        for one in record.rejected:
-            one.reports += reports
-            causes = [cause for cause in Cause if cause in one.binding.causes]
-            if not causes and self._ended_before(one.binding, record):
+        for rejected in record.rejected:
+            rejected.reports += reports
+            causes = [cause for cause in Cause if cause in rejected.binding.causes]
+            if not causes and self._ended_before(rejected.binding, record):
                 causes = [Cause.POD_END]
-            if not causes and one.reports < MAX_REPORTS:
-                waiting.append(one)
+            if not causes and rejected.reports < MAX_REPORTS:
+                waiting.append(rejected)
                 continue
             if not causes and record.report.approximate:
                 causes = [Cause.APPROXIMATE]
             if not causes:
-                causes = [Cause.HOST_RESOURCES if one.reason.startswith("OutOf") else Cause.UNEXPLAINED]
-            self._rejections.append(RejectedPrediction(one.binding.uid, record.name, causes[0]))
+                causes = [Cause.HOST_RESOURCES if rejected.reason.startswith("OutOf") else Cause.UNEXPLAINED]
+            self._rejections.append(RejectedPrediction(rejected.binding.uid, record.name, causes[0]))
         record.rejected = waiting
 
     def _ended_before(self, binding: Binding, record: HostRecord) -> bool:
-        """Whether a rejection is explained by pods that ended after the prediction."""
+        """Return whether a rejection is explained by pods that ended after the prediction."""
         if binding.ledger is None:
             return False
         known = record.ledger.pods
@@ -387,7 +387,7 @@ class Cluster:
             difference = placement_difference(binding.verdict, binding.uid, record.model, record.ledger)
             causes = [cause for cause in Cause if cause in binding.causes]
             if difference and not causes:
-                earlier = [one.pod for one in replaced.confirmed[:place]]
+                earlier = [confirmed.pod for confirmed in replaced.confirmed[:place]]
                 if pods_ended_before(binding.uid, record.model, before, record.ledger, earlier=earlier):
                     causes.append(Cause.POD_END)
             yield Confirmed(binding.uid, difference, tuple(causes))

@@ -1,4 +1,4 @@
-"""Hosts with the same machine and settings share everything but their ledgers.
+"""Models of hosts: hosts with the same machine and settings share everything but their ledgers.
 
 A :class:`HostModel` decides on any ledger of such a host. :class:`HostModels` has one for each kind of host.
 """
@@ -25,11 +25,11 @@ class HostModel:
         self._aligning.rules = replace(self.host.rules, allocatable=None)
 
     def at(self, ledger: Ledger) -> Host:
-        """A host of this kind with *ledger*."""
+        """Return a host of this kind with *ledger*."""
         return _with_ledger(self.host, ledger)
 
     def aligning(self, ledger: Ledger) -> Host:
-        """The same without the fit check of the whole host."""
+        """Return a host of this kind with *ledger*, without the fit check of the whole host."""
         return _with_ledger(self._aligning, ledger)
 
     def align(self, ledger: Ledger, pod: Pod) -> Decision:
@@ -38,7 +38,7 @@ class HostModel:
         return self.aligning(ledger).decide_without_plugins(pod) if decision.preference_requests else decision
 
     def requests_nothing(self, pod: Pod, devices: Collection[str]) -> bool:
-        """Whether *pod* requests no exclusive CPUs, no managed memory and none of these devices.
+        """Return whether *pod* requests no exclusive CPUs, no managed memory and none of these devices.
 
         It then goes anywhere on any host of this kind.
         """
@@ -55,7 +55,7 @@ class HostModel:
         return True
 
     def without(self, ledger: Ledger, uids: Iterable[str]) -> Ledger:
-        """*ledger* after the end of these pods."""
+        """Return *ledger* after the end of these pods."""
         host = self.at(ledger)
         for uid in uids:
             host.release(uid)
@@ -68,7 +68,7 @@ class HostModels:
         self._last: tuple[Machine, Settings, HostModel] | None = None
 
     def find(self, machine: Machine, settings: Settings) -> HostModel:
-        """The model for this machine and these settings; the devices of the machine are in the ledger."""
+        """Return the model for this machine and these settings; the devices of the machine are in the ledger."""
         if self._last is not None and self._last[0] is machine and self._last[1] is settings:
             return self._last[2]
         model = self._find(machine, settings)
@@ -86,7 +86,7 @@ class HostModels:
 
 
 def unsettled_devices(decision: Decision) -> frozenset[str]:
-    """The resources of which the kubelet or a plugin may choose other devices than *decision*, on other NUMA nodes.
+    """Return the resources of which the kubelet or a plugin may choose devices on other NUMA nodes than *decision*.
 
     The kubelet takes any of several equally near devices. It does not matter which if all are on the same nodes, or if
     all are taken.
@@ -94,7 +94,7 @@ def unsettled_devices(decision: Decision) -> frozenset[str]:
     before, after = decision.before, decision.after
     if before is None or after is None or before is after:
         return frozenset()
-    found = set()
+    unsettled = set()
     for placement in decision.placements:
         for resource, ids in placement.devices.items():
             inventory = after.devices.inventories[resource]
@@ -103,8 +103,8 @@ def unsettled_devices(decision: Decision) -> frozenset[str]:
             for stage in by_affinity(inventory, free, placement.hint.nodes):
                 places = {inventory.devices[index].nodes for index in bits.members(stage)}
                 if stage & taken and stage & ~taken and len(places) > 1:
-                    found.add(resource)
-    return frozenset(found)
+                    unsettled.add(resource)
+    return frozenset(unsettled)
 
 
 def _with_ledger(host: Host, ledger: Ledger) -> Host:
@@ -114,7 +114,7 @@ def _with_ledger(host: Host, ledger: Ledger) -> Host:
 
 
 def _same(machine: Machine, known: Machine) -> bool:
-    """Whether a host with *machine* decides like one with *known*, apart from its devices."""
+    """Return whether a host with *machine* decides like one with *known*, apart from its devices."""
     return (machine.cpus, machine.nodes, machine.distances, machine.memory, machine.report) == (
         known.cpus,
         known.nodes,

@@ -15,7 +15,7 @@ from alignup.align.errors import PodError, WorkLimitError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
 from alignup.placement.host_model import HostModel, unsettled_devices
-from alignup.placement.report import Cause, HostReport, PodStage
+from alignup.placement.host_report import Cause, HostReport, PodStage
 from alignup.placement.verdict import TOO_MANY_TERMINATING, TOO_MUCH_WORK, Verdict
 
 MAX_TERMINATING = 3  #: terminating pods on a host; with more, its state counts as unknown
@@ -70,7 +70,7 @@ class PossibleStates(NamedTuple):
 
 
 class Replaced(NamedTuple):
-    """What a new report changed."""
+    """The changes by a new report."""
 
     confirmed: tuple[Binding, ...]  #: bindings that the report contains
     skipped: tuple[Binding, ...]  #: earlier bindings that it does not contain: the kubelet has rejected or ended them
@@ -109,12 +109,12 @@ class HostRecord:
     def replace_report(self, model: HostModel, report: HostReport, stages: Mapping[str, PodStage]) -> Replaced:
         """Continue from a newer report: forget the events that it contains."""
         ledger = report.ledger
-        confirmed = tuple([one for one in self.bindings if one.uid in ledger.pods])
+        confirmed = tuple([binding for binding in self.bindings if binding.uid in ledger.pods])
         skipped = self._find_skipped(confirmed)
-        self._skipped |= {one.uid: one for one in skipped if not one.foreign}
+        self._skipped |= {binding.uid: binding for binding in skipped if not binding.foreign}
         self.model, self.report = model, report
-        self._log = [one for one in self._log if one not in confirmed and one not in skipped]
-        logged = {(one.uid, one.stage) for one in self._log if isinstance(one, StageChange)}
+        self._log = [entry for entry in self._log if entry not in confirmed and entry not in skipped]
+        logged = {(entry.uid, entry.stage) for entry in self._log if isinstance(entry, StageChange)}
         of_pods = {uid: stages[uid] for uid in ledger.pods if uid in stages}
         missing = [StageChange(uid, stage) for uid, stage in of_pods.items() if (uid, stage) not in logged]
         self._terminating = {change.uid for change in missing if change.stage is PodStage.TERMINATING}
@@ -124,13 +124,13 @@ class HostRecord:
         return Replaced(confirmed, skipped)
 
     def _find_skipped(self, confirmed: Sequence[Binding]) -> tuple[Binding, ...]:
-        """The bindings that were certainly recorded before a confirmed one, and that are not confirmed themselves."""
-        observed = [one for one in self.bindings if one.observed]
+        """Return the unconfirmed bindings that were certainly recorded before a confirmed one."""
+        observed = [binding for binding in self.bindings if binding.observed]
         return tuple(
-            one
-            for place, one in enumerate(observed)
-            if one not in confirmed
-            and any(later in confirmed and not _unordered(one, later) for later in observed[place + 1 :])
+            binding
+            for place, binding in enumerate(observed)
+            if binding not in confirmed
+            and any(later in confirmed and not _unordered(binding, later) for later in observed[place + 1 :])
         )
 
     def assume(self, pod: Pod, verdict: Verdict) -> None:
@@ -139,7 +139,7 @@ class HostRecord:
         self._changed()
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
-        """The API server has recorded the binding, after everything observed so far.
+        """Record a binding that the API server recorded after everything observed so far.
 
         *listed*: a number of the list that shows it, after everything observed before this list.
         """
@@ -166,23 +166,23 @@ class HostRecord:
             self._changed(prune=True)
 
     def resume(self, uid: str) -> None:
-        """A pod that counted as terminating is running."""
+        """Record that a pod that counted as terminating is running."""
         self._terminating.discard(uid)
-        self._log = [one for one in self._log if isinstance(one, Binding) or one.uid != uid]
+        self._log = [entry for entry in self._log if isinstance(entry, Binding) or entry.uid != uid]
         self._changed()
 
     def forget(self, uid: str) -> Binding | None:
         """Forget a binding that did not happen, or that the kubelet rejected; a report may have told so before."""
-        found = self.binding(uid)
-        if found is None:
+        binding = self.binding(uid)
+        if binding is None:
             return self._skipped.pop(uid, None)
-        self._log = [one for one in self._log if one.uid != uid]
+        self._log = [entry for entry in self._log if entry.uid != uid]
         self._changed()
-        return found
+        return binding
 
     def disturb(self, cause: Cause) -> None:
-        """Something happened that can change the kubelet's decision on every unconfirmed pod."""
-        for binding in (*self.bindings, *self._skipped.values(), *(one.binding for one in self.rejected)):
+        """Record a cause that can change the kubelet's decision on every unconfirmed pod."""
+        for binding in (*self.bindings, *self._skipped.values(), *(rejected.binding for rejected in self.rejected)):
             binding.causes.add(cause)
 
     def states(self) -> PossibleStates:
@@ -194,7 +194,7 @@ class HostRecord:
         return self._states
 
     def _first_unobserved(self) -> int:
-        places = (place for place, one in enumerate(self._log) if isinstance(one, Binding) and not one.observed)
+        places = (place for place, entry in enumerate(self._log) if isinstance(entry, Binding) and not entry.observed)
         return next(places, len(self._log))
 
     def _changed(self, *, prune: bool = False) -> None:
@@ -204,13 +204,13 @@ class HostRecord:
 
     def _prune(self) -> None:
         """Forget events of pods that are nowhere, and pods that came and ended without another binding between."""
-        for ended in [one for one in self._log if isinstance(one, StageChange) and one.stage is PodStage.ENDED]:
+        for ended in [entry for entry in self._log if isinstance(entry, StageChange) and entry.stage is PodStage.ENDED]:
             binding = self.binding(ended.uid)
             if binding and ended.uid not in self.ledger.pods:
                 between = self._log[self._log.index(binding) + 1 : self._log.index(ended)]
-                if not any(isinstance(one, Binding) for one in between):
-                    self._log = [one for one in self._log if one.uid != ended.uid]
-        self._log = [one for one in self._log if isinstance(one, Binding) or self.holds(one.uid)]
+                if not any(isinstance(entry, Binding) for entry in between):
+                    self._log = [entry for entry in self._log if entry.uid != ended.uid]
+        self._log = [entry for entry in self._log if isinstance(entry, Binding) or self.holds(entry.uid)]
 
     def _replay(self) -> PossibleStates:
         if not self._log and not self._terminating:
@@ -240,17 +240,17 @@ class HostRecord:
                 return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
         if len(terminating) > MAX_TERMINATING:
             return PossibleStates((), len(unconfirmed), unsettled, problem=TOO_MANY_TERMINATING)
-        lists = [one.listed for one in self.bindings if one.listed and one.uid in unconfirmed]
+        lists = [binding.listed for binding in self.bindings if binding.listed and binding.uid in unconfirmed]
         unordered = len(set(lists)) < len(lists)
         states = self._with_ends(ledgers, terminating)
         return PossibleStates(states, len(unconfirmed), unsettled, bool(doubtful) or unordered)
 
     def _with_ends(self, ledgers: Iterable[Ledger], terminating: Iterable[str]) -> tuple[Ledger, ...]:
-        """These ledgers, with and without each terminating pod."""
-        found = list(ledgers)
+        """Return these ledgers, with and without each terminating pod."""
+        possible = list(ledgers)
         for uid in sorted(terminating):
-            found += [self._end(ledger, uid) for ledger in found if uid in ledger.pods]
-        return _distinct(found)
+            possible += [self._end(ledger, uid) for ledger in possible if uid in ledger.pods]
+        return _distinct(possible)
 
     def _bind(self, ledger: Ledger, pod: Pod) -> "_Step":
         key = (pod.uid, id(ledger))
@@ -279,19 +279,19 @@ class _Step(NamedTuple):
     unsettled: frozenset[str]
 
 
-def _unordered(one: Binding, other: Binding) -> bool:
-    """Whether the order of two bindings is unknown: the same list has shown both."""
-    return bool(one.listed) and one.listed == other.listed
+def _unordered(first: Binding, second: Binding) -> bool:
+    """Return whether the order of two bindings is unknown: the same list has shown both."""
+    return bool(first.listed) and first.listed == second.listed
 
 
 def _takes_resources(ledger: Ledger, uid: str) -> bool:
-    """Whether a pod has CPUs, memory or devices of its own."""
-    return any(uid in own.held for own in (ledger.cpus, ledger.memory, ledger.devices))
+    """Return whether a pod has CPUs, memory or devices of its own."""
+    return any(uid in provider_ledger.held for provider_ledger in (ledger.cpus, ledger.memory, ledger.devices))
 
 
 def _distinct(ledgers: Iterable[Ledger]) -> tuple[Ledger, ...]:
-    found: list[Ledger] = []
+    distinct: list[Ledger] = []
     for ledger in ledgers:
-        if not any(ledger is other or ledger == other for other in found):
-            found.append(ledger)
-    return tuple(found)
+        if not any(ledger is other or ledger == other for other in distinct):
+            distinct.append(ledger)
+    return tuple(distinct)

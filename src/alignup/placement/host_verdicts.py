@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from alignup.align.workload import Pod
 from alignup.placement.host_record import HostRecord
-from alignup.placement.shape import PodShape
+from alignup.placement.pod_shape import PodShape
 from alignup.placement.verdict import (
     UNSETTLED_DEVICES,
     WAITS_FOR_CONFIRMATION,
@@ -24,7 +24,7 @@ from alignup.placement.verdict_cache import HostState, VerdictCache
 
 @dataclass(frozen=True, slots=True)
 class _Condition:
-    """What verdicts about a host depend on."""
+    """The facts that verdicts about a host depend on."""
 
     states: tuple[HostState, ...]  #: in any of which it may be; empty: unknown
     waits: bool  #: whether pods with resources of their own have to wait for a confirmation
@@ -58,7 +58,7 @@ class _ShapeTable:
                 del self._ranks[rank]
 
     def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
-        """The best hosts; those in *last* come after the others. Equal ones come in the order of their changes."""
+        """Return the best hosts, those in *last* after the others; equal ones in the order of their changes."""
         chosen: list[str] = []
         for late in (False, True):
             for rank in sorted(self._ranks):
@@ -74,7 +74,7 @@ _Rank = tuple[bool, float]  #: whether it is approximate, and minus the score
 
 
 def _rank(verdict: Verdict) -> _Rank | None:
-    """A sort key of an admission, the best first."""
+    """Return a sort key of an admission, the best first."""
     return (verdict.approximate, -verdict.score.total) if verdict.admits and verdict.score is not None else None
 
 
@@ -96,23 +96,23 @@ class HostVerdicts:
         return len(self._cache)
 
     def touch(self, host: str) -> None:
-        """A host has changed, or is gone."""
+        """Record that a host has changed, or is gone."""
         self._version += 1
         self._changed[host] = self._version
         self._changed.move_to_end(host)
         self._conditions.pop(host, None)
 
     def of_all(self, pod: Pod) -> dict[str, Verdict]:
-        """The verdicts of all hosts; those of unchanged hosts are kept."""
+        """Return the verdicts of all hosts; those of unchanged hosts are kept."""
         return dict(self._table(pod).found)
 
     def of_some(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
-        """The verdicts of those of *hosts* that have a report."""
-        found = self._table(pod).found
-        return {host: found[host] for host in hosts if host in found}
+        """Return the verdicts of those of *hosts* that have a report."""
+        verdicts = self._table(pod).found
+        return {host: verdicts[host] for host in hosts if host in verdicts}
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
-        """At most *limit* of the best hosts *among* these; those in *last* come after the others."""
+        """Return at most *limit* of the best hosts *among* these; those in *last* come after the others."""
         return self._table(pod).best(limit, among=among, last=last)
 
     def _table(self, pod: Pod) -> _ShapeTable:
@@ -122,8 +122,8 @@ class HostVerdicts:
             table = self._tables[shape] = _ShapeTable()
         before = self.renewed
         if table.version < 0:
-            for name, own in self._records.items():
-                table.put(name, self._verdict(own, shape))
+            for name, known_record in self._records.items():
+                table.put(name, self._verdict(known_record, shape))
             self.renewed += len(table.found)
         else:
             for name, version in reversed(self._changed.items()):
@@ -146,7 +146,7 @@ class HostVerdicts:
         return shape
 
     def of_one(self, pod: Pod, record: HostRecord) -> Verdict:
-        """The verdict of one host; a pod that is on it already keeps its placement."""
+        """Return the verdict of one host; a pod that is on it already keeps its placement."""
         binding = record.binding(pod.uid)
         if binding or pod.uid in record.ledger.pods:
             for ledger in record.states().ledgers[:1]:
@@ -163,17 +163,19 @@ class HostVerdicts:
         if shape.critical:  # depends on the pods of the host, which states do not tell
             private = VerdictCache(max_shapes=1)
             approximate = record.report.approximate
-            states = [private.state(record.model, one, approximate=approximate) for one in record.states().ledgers]
-            found = combine([state.verdict(shape) for state in states])
+            states = [
+                private.state(record.model, ledger, approximate=approximate) for ledger in record.states().ledgers
+            ]
+            verdict = combine([state.verdict(shape) for state in states])
         elif len(condition.states) == 1:
-            found = condition.states[0].verdict(shape)
+            verdict = condition.states[0].verdict(shape)
         else:
-            found = combine([state.verdict(shape) for state in condition.states])
-        if found.admits and (condition.doubtful or (condition.waits and found.takes_resources)):
+            verdict = combine([state.verdict(shape) for state in condition.states])
+        if verdict.admits and (condition.doubtful or (condition.waits and verdict.takes_resources)):
             return unknown(WAITS_FOR_CONFIRMATION)
         if condition.unsettled and not condition.unsettled.isdisjoint(shape.usage.scalars):
             return unknown(UNSETTLED_DEVICES)
-        return found if found.inventories is None else found.for_host(record.ledger.devices.inventories)
+        return verdict if verdict.inventories is None else verdict.for_host(record.ledger.devices.inventories)
 
     def _condition(self, record: HostRecord) -> _Condition:
         known = self._conditions.get(record.name)
@@ -181,7 +183,9 @@ class HostVerdicts:
             possible = record.states()
             approximate = record.report.approximate
             known = self._conditions[record.name] = _Condition(
-                tuple([self._cache.state(record.model, one, approximate=approximate) for one in possible.ledgers]),
+                tuple(
+                    [self._cache.state(record.model, ledger, approximate=approximate) for ledger in possible.ledgers]
+                ),
                 self._max_unconfirmed is not None and possible.unconfirmed >= self._max_unconfirmed,
                 self._max_unconfirmed is not None and possible.doubtful,
                 possible.unsettled,

@@ -1,9 +1,9 @@
-"""How good a placement is: for the pod, and for the pods that come after it.
+"""The score of a placement: how good it is for the pod, and for the pods that come after it.
 
 For the pod: whether its hints were preferred, on how many NUMA nodes it is, and how far these are from each other. For
 later pods it counts what the pod takes from them, not how much a host has left:
 
-* devices that it strands: free ones that lose their share of CPUs and memory. See ``room``;
+* devices that it strands: free ones that lose their share of CPUs and memory. See ``free_capacity``;
 * devices beside it that it leaves unused, and then CPUs that stay free beside it. Few of both is best: what is used
   already is filled up, hosts with devices are left to the pods that need them, and large gaps stay whole.
 
@@ -21,7 +21,14 @@ from alignup.align.fit import NodeAllocatable
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload.demand import FitRequest
-from alignup.placement.room import DEVICE, Room, Stranded, count_beside, measure_room, stranded_by_totals
+from alignup.placement.free_capacity import (
+    DEVICE,
+    FreeCapacity,
+    Stranded,
+    count_beside,
+    measure_free_capacity,
+    stranded_by_totals,
+)
 
 LOCAL = 10  #: the distance of a NUMA node from itself
 POINT = 1000  #: points are counted in thousandths
@@ -46,7 +53,7 @@ class PlacementScore:
     preferred: bool  #: whether all hints were preferred
     nodes: int  #: NUMA nodes of the placement; 0 if it has no resources of its own
     distance: float  #: mean distance between those nodes; 10 is local
-    room: Room  #: afterwards
+    free_capacity: FreeCapacity  #: afterwards
     stranded: int  #: thousandths of devices that the pod strands; negative: it uses stranded ones
     devices_beside: int  #: devices on its NUMA nodes that it leaves unused: free ones, and all that it does not request
     cpus_beside: int  #: free CPUs on its NUMA nodes; of the host, if it has no CPUs of its own
@@ -64,39 +71,39 @@ class PlacementScore:
             cpus_beside=5 * POINT * _CPUS // (_CPUS + self.cpus_beside),
         )
         if self.approximate:
-            points = ScorePoints(*(one // 2 for one in points))
+            points = ScorePoints(*(value // 2 for value in points))
         object.__setattr__(self, "points", points)
         object.__setattr__(self, "total", sum(points) / POINT)
 
 
-def score_placement(host: Host, decision: Decision, *, before: Room) -> PlacementScore:
-    """The score of an admission; *host* is as it is after it, *before* is what it offered before."""
+def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> PlacementScore:
+    """Return the score of an admission; *host* is as it is after it, *before* is what it offered before."""
     placements, ledger = decision.placements, host.ledger
-    preferred = all(one.hint.preferred for one in placements)
+    preferred = all(placement.hint.preferred for placement in placements)
     nodes = _nodes(placements, ledger)
-    requested = {name for one in placements for name in one.devices}
+    requested = {name for placement in placements for name in placement.devices}
     if not nodes and not requested:
-        return score_shared(host, room=before, preferred=preferred)
-    after = measure_room(host)
+        return score_shared(host, free_capacity=before, preferred=preferred)
+    after = measure_free_capacity(host)
     free = ledger.cpus.free
     return PlacementScore(
         preferred=preferred,
         nodes=nodes.bit_count(),
         distance=_mean_distance(nodes, host.view.distances),
-        room=after,
+        free_capacity=after,
         stranded=sum(after.stranded_devices.values()) - sum(before.stranded_devices.values()),
         devices_beside=count_beside(ledger.devices, nodes or host.view.all_nodes, requested),
         cpus_beside=sum([free.get(node, 0) for node in bits.members(nodes)]),
     )
 
 
-def score_shared(host: Host, *, room: Room, preferred: bool) -> PlacementScore:
-    """The score of a pod without resources of its own, which takes nothing but a part of the totals."""
+def score_shared(host: Host, *, free_capacity: FreeCapacity, preferred: bool) -> PlacementScore:
+    """Return the score of a pod without resources of its own, which takes nothing but a part of the totals."""
     return PlacementScore(
         preferred=preferred,
         nodes=0,
         distance=LOCAL,
-        room=room,
+        free_capacity=free_capacity,
         stranded=0,
         devices_beside=count_beside(host.ledger.devices, host.view.all_nodes, ()),
         cpus_beside=0,
@@ -104,13 +111,15 @@ def score_shared(host: Host, *, room: Room, preferred: bool) -> PlacementScore:
 
 
 def consider_totals(
-    score: PlacementScore, ledger: Ledger, *, before: Room, allocatable: NodeAllocatable, request: FitRequest
+    score: PlacementScore, ledger: Ledger, *, before: FreeCapacity, allocatable: NodeAllocatable, request: FitRequest
 ) -> PlacementScore:
-    """*score* with what the pod takes from the totals of the host, where *ledger* and *before* are without the pod."""
+    """Return *score* with what the pod takes from the host's totals; *ledger* and *before* are without the pod."""
     used, devices = ledger.used, ledger.devices
     stranded = score.stranded
     if devices.inventories:
-        stranded = _sum_larger(score.room.stranded_devices, stranded_by_totals(devices, used, allocatable, request))
+        stranded = _sum_larger(
+            score.free_capacity.stranded_devices, stranded_by_totals(devices, used, allocatable, request)
+        )
         stranded -= _sum_larger(before.stranded_devices, stranded_by_totals(devices, used, allocatable))
     cpus_beside = score.cpus_beside
     if not score.nodes:
@@ -121,12 +130,12 @@ def consider_totals(
 
 
 def _sum_larger(some: Stranded, others: Stranded) -> int:
-    """The sum of the larger amounts of each resource; both have the same resources."""
+    """Return the sum of the larger amounts of each resource; both have the same resources."""
     return sum([max(size, others[name]) for name, size in some.items()])
 
 
 def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:
-    """The NUMA nodes of everything that the containers have."""
+    """Return the NUMA nodes of everything that the containers have."""
     cpus, nodes = 0, 0
     for placement in placements:
         cpus |= placement.cpus or 0
@@ -135,11 +144,12 @@ def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:
         for resource, ids in placement.devices.items():
             inventory = ledger.devices.inventories[resource]
             for id_ in ids:
-                own = inventory.devices[inventory.indexes[id_]].nodes
-                if own and own & own - 1 == 0:  # a device on several nodes is near all of them
-                    nodes |= own & ledger.devices.nodes
+                device_nodes = inventory.devices[inventory.indexes[id_]].nodes
+                # A device on several nodes is near all of them.
+                if device_nodes and device_nodes & device_nodes - 1 == 0:
+                    nodes |= device_nodes & ledger.devices.nodes
     if cpus:
-        nodes |= bits.of(node for node, own in ledger.cpus.node_cpus.items() if own & cpus)
+        nodes |= bits.of(node for node, node_cpus in ledger.cpus.node_cpus.items() if node_cpus & cpus)
     return nodes
 
 

@@ -1,4 +1,4 @@
-"""What is known beforehand about the decision of one host on one pod: the host admits it, rejects it, or it is unknown.
+"""The verdict of one host on one pod before it decides: it admits the pod, rejects it, or is unknown.
 
 A rejection has a *reason*, a short text that many hosts have in common, so that events and tables can group them. It
 never begins with a number: the scheduler writes the number of hosts before it. ``detail`` is about one host.
@@ -52,23 +52,27 @@ class Verdict:
         """What each container will get; empty unless the host admits the pod."""
         if self.own_inventories is None or self.inventories is None:
             return self.shared_placements
-        return tuple(_translate(one, self.inventories, self.own_inventories) for one in self.shared_placements)
+        return tuple(
+            _translate(placement, self.inventories, self.own_inventories) for placement in self.shared_placements
+        )
 
     @property
     def possible_placements(self) -> tuple[tuple[Placement, ...], ...]:
         """All that the containers may get: more than one if it depends on when terminating pods end."""
-        return (self.placements, *(one.placements for one in self.alternatives))
+        return (self.placements, *(alternative.placements for alternative in self.alternatives))
 
     @property
     def takes_resources(self) -> bool:
         """Whether the pod gets CPUs, memory or devices of its own."""
-        return any(one.cpus is not None or one.memory or one.devices for one in self.shared_placements)
+        return any(
+            placement.cpus is not None or placement.memory or placement.devices for placement in self.shared_placements
+        )
 
     def with_score(self, score: PlacementScore) -> "Verdict":
         return self if score is self.score else replace(self, score=score)
 
     def for_host(self, inventories: Inventories) -> "Verdict":
-        """This verdict with the device ids of another host in the same state."""
+        """Return this verdict with the device ids of another host in the same state."""
         if self.inventories is None or self.inventories is inventories:
             return self
         return Verdict(
@@ -79,7 +83,7 @@ class Verdict:
             self.score,
             self.approximate,
             self.shared_placements,
-            tuple(one.for_host(inventories) for one in self.alternatives),
+            tuple(alternative.for_host(inventories) for alternative in self.alternatives),
             self.inventories,
             inventories,
         )
@@ -94,8 +98,8 @@ def rejected(rejection: Rejection) -> Verdict:
 
 
 def reason_text(rejection: Rejection) -> str:
-    """The reason of *rejection* in words that hosts have in common, without numbers at the beginning."""
-    resources = sorted({one.resource for one in rejection.shortfalls})
+    """Return the reason of *rejection* in words that hosts have in common, without numbers at the beginning."""
+    resources = sorted({shortfall.resource for shortfall in rejection.shortfalls})
     listed = ", ".join(resources)
     if rejection.provider == "host":
         return f"not enough {listed} on the whole host" if resources else rejection.reason
@@ -119,14 +123,14 @@ def _shortfall_text(short: Shortfall) -> str:
 
 
 def combine(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of a host that can be in several states: it admits the pod only if it does in all of them."""
-    found = list(verdicts)
-    kinds = {one.kind for one in found}
+    """Return the verdict of a host that can be in several states: it admits the pod only if it does in all of them."""
+    distinct = list(verdicts)
+    kinds = {verdict.kind for verdict in distinct}
     if len(kinds) == 1:
-        first = found[0]
-        others = tuple(one for one in found[1:] if one.shared_placements != first.shared_placements)
+        first = distinct[0]
+        others = tuple(verdict for verdict in distinct[1:] if verdict.shared_placements != first.shared_placements)
         return replace(first, alternatives=others) if first.admits and others else first
-    refused = next(one for one in found if not one.admits)
+    refused = next(verdict for verdict in distinct if not verdict.admits)
     if VerdictKind.ADMITS not in kinds:
         return refused
     return unknown(WAITS_FOR_TERMINATION, refused.detail)
@@ -142,11 +146,11 @@ TOO_MUCH_WORK = "the decision would take too much work"
 class Feasibility(Mapping[str, Verdict]):
     """The verdicts of all hosts at one time."""
 
-    def __init__(self, found: Mapping[str, Verdict]) -> None:
-        self._found = found
+    def __init__(self, verdicts: Mapping[str, Verdict]) -> None:
+        self._found = verdicts
 
     def __getitem__(self, host: str) -> Verdict:
-        """The verdict of *host*: unknown for a host without a report."""
+        """Return the verdict of *host*: unknown for a host without a report."""
         return self._found.get(host) or NO_REPORT
 
     def __contains__(self, host: object) -> bool:
@@ -159,26 +163,26 @@ class Feasibility(Mapping[str, Verdict]):
         return len(self._found)
 
     def admitting(self) -> list[str]:
-        return [host for host, one in self._found.items() if one.kind is VerdictKind.ADMITS]
+        return [host for host, verdict in self._found.items() if verdict.kind is VerdictKind.ADMITS]
 
     def by_reason(self) -> dict[str, list[str]]:
-        """The hosts that do not admit the pod, by reason."""
-        found: dict[str, list[str]] = {}
-        for host, one in self._found.items():
-            if one.kind is not VerdictKind.ADMITS:
-                found.setdefault(one.reason, []).append(host)
-        return found
+        """Return the hosts that do not admit the pod, by reason."""
+        hosts: dict[str, list[str]] = {}
+        for host, verdict in self._found.items():
+            if verdict.kind is not VerdictKind.ADMITS:
+                hosts.setdefault(verdict.reason, []).append(host)
+        return hosts
 
 
 NO_REPORT = unknown("no report about this host")
 
 
-def _translate(placement: Placement, known: Inventories, own: Inventories) -> Placement:
-    """*placement* with the device ids of another host that has the same devices apart from their ids."""
+def _translate(placement: Placement, known: Inventories, wanted: Inventories) -> Placement:
+    """Return *placement* with the device ids of another host that has the same devices apart from their ids."""
     if not placement.devices:
         return placement
     devices = {
-        resource: tuple([own[resource].devices[known[resource].indexes[id_]].id for id_ in ids])
+        resource: tuple([wanted[resource].devices[known[resource].indexes[id_]].id for id_ in ids])
         for resource, ids in placement.devices.items()
     }
     return replace(placement, devices=devices)

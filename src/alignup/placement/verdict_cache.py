@@ -16,10 +16,10 @@ from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import check_pod
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
+from alignup.placement.free_capacity import FreeCapacity, measure_free_capacity
 from alignup.placement.host_model import HostModel
-from alignup.placement.room import Room, measure_room
+from alignup.placement.pod_shape import PodShape, build_shape, shape_key
 from alignup.placement.score import consider_totals, score_placement, score_shared
-from alignup.placement.shape import PodShape, build_shape, shape_key
 from alignup.placement.verdict import TOO_MUCH_WORK, Verdict, VerdictKind, rejected, unknown
 
 
@@ -38,20 +38,20 @@ class AlignmentState:
         self._anywhere = anywhere  #: verdicts about pods that any host of a model places alike
         self.states: WeakValueDictionary[Hashable, HostState] = WeakValueDictionary()  #: by what the pods use
         self.verdicts: dict[PodShape, tuple[Verdict, NodeAllocatable | None]] = {}
-        self._room: Room | None = None
+        self._free_capacity: FreeCapacity | None = None
 
     @property
-    def room(self) -> Room:
-        if self._room is None:
-            self._room = measure_room(self.model.aligning(self.ledger))
-        return self._room
+    def free_capacity(self) -> FreeCapacity:
+        if self._free_capacity is None:
+            self._free_capacity = measure_free_capacity(self.model.aligning(self.ledger))
+        return self._free_capacity
 
     def align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
-        """The verdict before the fit check of the whole host, and what is allocatable in it."""
-        found = self.verdicts.get(shape)
-        if found is None:
-            found = self.verdicts[shape] = self._align(shape)
-        return found
+        """Return the verdict before the fit check of the whole host, and what is allocatable in it."""
+        result = self.verdicts.get(shape)
+        if result is None:
+            result = self.verdicts[shape] = self._align(shape)
+        return result
 
     def _align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
         allocatable = self.model.host.rules.allocatable
@@ -63,7 +63,7 @@ class AlignmentState:
             verdict = known
             if known.score is not None:
                 host = self.model.aligning(self.ledger)
-                score = score_shared(host, room=self.room, preferred=known.score.preferred)
+                score = score_shared(host, free_capacity=self.free_capacity, preferred=known.score.preferred)
                 verdict = replace(known, score=score, approximate=self.approximate)
             after = self.ledger
         else:
@@ -73,7 +73,7 @@ class AlignmentState:
         return verdict, allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
 
     def _decide(self, shape: PodShape) -> tuple[Verdict, Ledger]:
-        """The verdict before the fit check, and the ledger after the pod."""
+        """Return the verdict before the fit check, and the ledger after the pod."""
         try:
             decision = self.model.align(self.ledger, shape.pod)
         except WorkLimitError as error:
@@ -85,10 +85,12 @@ class AlignmentState:
         after = decision.after or self.ledger
         verdict = Verdict(
             VerdictKind.ADMITS,
-            score=score_placement(self.model.aligning(after), decision, before=self.room),
+            score=score_placement(self.model.aligning(after), decision, before=self.free_capacity),
             approximate=self.approximate,
             shared_placements=decision.placements,
-            inventories=after.devices.inventories if any(one.devices for one in decision.placements) else None,
+            inventories=after.devices.inventories
+            if any(placement.devices for placement in decision.placements)
+            else None,
         )
         return verdict, after
 
@@ -103,28 +105,28 @@ class HostState:
         self.verdicts: dict[PodShape, Verdict] = {}
 
     def verdict(self, shape: PodShape) -> Verdict:
-        found = self.verdicts.get(shape)
-        if found is None:
-            found, allocatable = self.alignment.align(shape)
+        verdict = self.verdicts.get(shape)
+        if verdict is None:
+            verdict, allocatable = self.alignment.align(shape)
             if allocatable is not None:
                 failure = check_fit(shape.pod, self.ledger, allocatable=allocatable, usage=shape.usage)
                 if failure:
-                    found = rejected(failure)
-                elif found.score is not None:
+                    verdict = rejected(failure)
+                elif verdict.score is not None:
                     score = consider_totals(
-                        found.score,
+                        verdict.score,
                         self.ledger,
-                        before=self.alignment.room,
+                        before=self.alignment.free_capacity,
                         allocatable=allocatable,
                         request=shape.usage,
                     )
-                    found = found.with_score(score)
-            self.verdicts[shape] = found
-        return found
+                    verdict = verdict.with_score(score)
+            self.verdicts[shape] = verdict
+        return verdict
 
 
 class VerdictCache:
-    """*max_states* states that no host is in any more are kept, the last ones: hosts often return to them."""
+    """Host states and pod shapes in use, and the last *max_states* states that no host is in any more."""
 
     def __init__(self, *, max_shapes: int, max_states: int = 0) -> None:
         self._max_shapes, self._max_states = max_shapes, max_states
@@ -153,7 +155,7 @@ class VerdictCache:
         return state
 
     def shape(self, pod: Pod) -> PodShape:
-        """The shape of *pod*; ``PodError`` if no host could decide on it."""
+        """Return the shape of *pod*; ``PodError`` if no host could decide on it."""
         key = shape_key(pod)
         self.dropped.clear()
         shape = self._shapes.get(key)
@@ -175,10 +177,10 @@ class VerdictCache:
         return shape
 
     def __len__(self) -> int:
-        """The number of distinct alignment states of all hosts."""
+        """Return the number of distinct alignment states of all hosts."""
         return len(self._states)
 
 
 def used_key(used: UsedResources) -> Hashable:
-    """*used* as a key."""
+    """Return *used* as a key."""
     return (*used[:4], frozenset(used.scalars.items())) if used.scalars else used[:4]

@@ -15,7 +15,7 @@ from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, sta
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.api.pods import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.placement.cluster import Cluster
-from alignup.placement.report import HostReport, PodStage
+from alignup.placement.host_report import HostReport, PodStage
 
 NO_HOST_STATE = "no HostState"
 

@@ -7,7 +7,7 @@ from alignup.align.workload import Pod
 from alignup.documents.codec import to_builtins
 from alignup.documents.decisions import placement_document
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.placement.room import DEVICE
+from alignup.placement.free_capacity import DEVICE
 from alignup.placement.score import POINT, PlacementScore
 from alignup.placement.verdict import Verdict, VerdictKind
 from alignup.schedule.alignment_need import needs_alignment
@@ -74,8 +74,8 @@ def _score(score: PlacementScore) -> dict[str, Any]:
         "devicesBeside": score.devices_beside,
         "cpusBeside": score.cpus_beside,
         "room": {
-            "largest": dict(score.room.largest),
-            "strandedCpus": score.room.stranded_cpus,
-            "strandedDevices": {name: size / DEVICE for name, size in score.room.stranded_devices.items()},
+            "largest": dict(score.free_capacity.largest),
+            "strandedCpus": score.free_capacity.stranded_cpus,
+            "strandedDevices": {name: size / DEVICE for name, size in score.free_capacity.stranded_devices.items()},
         },
     }

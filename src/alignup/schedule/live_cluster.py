@@ -34,7 +34,7 @@ from alignup.kubernetes.api.pods import (
     was_rejected,
 )
 from alignup.placement.cluster import Cluster, RankedHost
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 from alignup.placement.verdict import Verdict, unknown
 from alignup.schedule.pod_reader import PodReader
 from alignup.schedule.pod_trimming import PodTrimmer

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from alignup.align import bits
 from alignup.align.host import Host, Settings
-from alignup.placement.room import measure_room
+from alignup.placement.free_capacity import measure_free_capacity
 from alignup.schedule.cluster_snapshot import ClusterView
 from alignup.schedule.node_selection import show_taint
 
@@ -40,7 +40,7 @@ def summarize(view: ClusterView, node: str) -> NodeSummary:
         settings=report.settings if report else None,
         pods=len(host.ledger.pods) if host else 0,
         free=free_by_numa_node(host) if host else {},
-        largest=measure_room(host).largest if host else {},
+        largest=measure_free_capacity(host).largest if host else {},
         unknown=view.unknown.get(node, problem),
         doubts=view.doubts.get(node, ()),
         stale=view.stale.get(node, ""),

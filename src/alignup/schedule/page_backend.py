@@ -17,8 +17,8 @@ from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
 from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.picture.small_multiples import measure_bars
-from alignup.placement.room import measure_room
+from alignup.picture.numa_bars import measure_bars
+from alignup.placement.free_capacity import measure_free_capacity
 from alignup.schedule.cluster_snapshot import ClusterView
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import show_taint
@@ -152,7 +152,7 @@ class LivePages:
             scope=str(topology.scope),
             pods=len(host.ledger.pods),
             numa=measure_bars(host),
-            largest=measure_room(host).largest,
+            largest=measure_free_capacity(host).largest,
         )
 
     def _changed(self, nodes: Collection[str]) -> None:

@@ -13,7 +13,7 @@ from alignup.kubernetes.api.objects import ApiPod, Labels
 from alignup.kubernetes.api.pods import api_pod_stage, bound_pod, kubelet_uid, plain_pod
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.placement.host_record import HostRecord
-from alignup.placement.report import PodStage, pod_stage
+from alignup.placement.host_report import PodStage, pod_stage
 
 MAX_READ = 4096  #: pods that are kept as they were read
 

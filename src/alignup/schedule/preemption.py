@@ -11,8 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.host_record import HostRecord
-from alignup.placement.preemption import DisruptionBudget
-from alignup.placement.shape import build_shape
+from alignup.placement.pod_shape import build_shape
+from alignup.placement.victims import DisruptionBudget
 from alignup.schedule.alignment_need import needs_alignment
 from alignup.schedule.disruption_budgets import LabelSelector, PodDisruptionBudget
 from alignup.schedule.extender_messages import MetaPod, MetaVictims

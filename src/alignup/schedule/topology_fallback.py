@@ -14,7 +14,7 @@ from alignup.align.workload import Pod
 from alignup.kubernetes.api.objects import ApiPod, NodeResourceTopology
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.kubernetes.api.pods import api_pod_stage
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 from alignup.placement.verdict import Verdict
 from alignup.schedule.alignment_need import needs_alignment
 from alignup.schedule.topology_zones import Requests, TopologyZones, charge, read_zones, zones_verdict

@@ -14,14 +14,14 @@ from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU, is_extended
 from alignup.align.workload.validation import apply_defaults
 from alignup.kubernetes.api.objects import NodeResourceTopology, TopologyZone
-from alignup.placement.room import MAX_COUNTED, Room
+from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
 from alignup.placement.score import LOCAL, PlacementScore
 from alignup.placement.verdict import Verdict, VerdictKind, unknown
 
 POLICY, SCOPE = "topologyManagerPolicy", "topologyManagerScope"
 ALIGNING = ("single-numa-node", "restricted")  #: policies that reject pods
 _ZONE_TYPE = "Node"
-_NO_ROOM = Room({}, 0, {})
+_NO_CAPACITY = FreeCapacity({}, 0, {})
 
 Requests = Mapping[str, int]  #: whole CPUs, bytes, devices
 
@@ -128,7 +128,7 @@ def _admitted(zones: TopologyZones, free: list[dict[str, int]], pod: Pod) -> Ver
         preferred=True,
         nodes=1,
         distance=LOCAL,
-        room=_NO_ROOM,
+        free_capacity=_NO_CAPACITY,
         stranded=0,
         devices_beside=max(0, beside),
         cpus_beside=sum(max(0, zone.get(CPU, 0)) for zone in free),

@@ -1,6 +1,8 @@
-"""Simulates workloads on a machine, and compares settings.
+"""The simulator: workloads on one node or on a cluster, comparisons of settings, and sweeps.
 
-``events`` defines workloads: pods that arrive and depart. ``trace`` reads and writes them, ``generate`` makes them up.
-``simulate`` runs one on a host, ``report`` writes the result, and ``compare`` runs one under many settings. All
-decisions are made by ``align.host``.
+A workload is pods that arrive and depart (``arrivals``), read from a trace (``trace``, ``openb``) or generated
+(``generate``). ``node_simulation`` runs it on one host, ``compare`` on one host under many settings, and
+``cluster_simulation`` on the hosts of a cluster, for which a scheduler of ``schedulers`` chooses. ``sweeps`` runs many
+cluster simulations, with the engines of ``executors``. All kubelets are ``align.host.Host``, and the
+strategy ``alignup`` is ``placement.Cluster``, as in ``alignup schedule``.
 """

@@ -1,7 +1,9 @@
-"""Pods that arrive and depart over time: the input of a simulation.
+"""Workloads: pods that arrive and depart over time.
 
-At the same time departures come before arrivals, so that released resources can be allocated again; arrivals keep
-their order.
+For one node a workload is a sequence of events. At the same time departures come before arrivals, so that released
+resources can be allocated again; arrivals keep their order. For a cluster it is pods that are submitted and run for a
+duration. Pods with the same value of ``GANG_LABEL`` in one namespace form a gang, as with the coscheduling plugin of
+Kubernetes: they start together or not at all. The size of a gang is the number of its pods in the workload.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,7 +27,7 @@ class PodArrival:
 
 @dataclass(frozen=True, slots=True)
 class PodDeparture:
-    """Has no effect if the pod was rejected or never arrived."""
+    """The departure of a pod; it has no effect if the pod was rejected or never arrived."""
 
     time: float  #: seconds since the start
     uid: str
@@ -35,11 +37,11 @@ WorkloadEvent = PodArrival | PodDeparture
 
 
 def ordered(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
-    """*events* in the order they happen; :class:`TraceError` if they are inconsistent."""
-    found = sort_by_time(events)
-    if invalid := find_invalid_event(found):
+    """Return *events* in the order they happen; :class:`TraceError` if they are inconsistent."""
+    in_order = sort_by_time(events)
+    if invalid := find_invalid_event(in_order):
         raise TraceError(invalid[1])
-    return found
+    return in_order
 
 
 def sort_by_time(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
@@ -50,7 +52,7 @@ def sort_by_time(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, ...]:
 
 
 def find_invalid_event(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, str] | None:
-    """The first of the sorted *events* that cannot happen, and why: an invalid time, or a pod that is already present.
+    """Return the first of the sorted *events* that is impossible, and why: an invalid time, or a pod that is present.
 
     A pod is present from its arrival to its departure, even if it is rejected: that depends on the settings.
     """
@@ -75,7 +77,7 @@ def find_invalid_event(events: Iterable[WorkloadEvent]) -> tuple[WorkloadEvent, 
 
 
 def arrivals(pods: Iterable[Pod], *, every: float = 1.0) -> tuple[WorkloadEvent, ...]:
-    """One pod after the other, *every* given number of seconds, without departures."""
+    """Return the arrivals of *pods*, one after the other, *every* so many seconds."""
     return ordered(PodArrival(number * every, pod) for number, pod in enumerate(pods))
 
 
@@ -84,8 +86,48 @@ def format_seconds(time: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """In the largest unit of which there are at least two."""
+    """Return a duration in the largest unit of which there are at least two."""
     for unit, name in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.1f} {name}"
     return format_seconds(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSubmission:
+    """A pod of a cluster simulation."""
+
+    time: float  #: of creation, in seconds since the start
+    pod: Pod  #: as defaulted by the API server, with a uid
+    duration: float | None = None  #: seconds from its admission to its end; ``None``: it stays
+    selector: HostSelector = field(default_factory=dict)  #: label → values that a host may have; empty: any host
+
+    @property
+    def gang(self) -> str:
+        """The namespace and name of its gang; empty: none."""
+        name = self.pod.labels.get(GANG_LABEL, "")
+        return f"{self.pod.namespace}/{name}" if name else ""
+
+    @property
+    def priority(self) -> int:
+        return self.pod.priority or 0
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        return all(labels.get(name) in values for name, values in self.selector.items())
+
+
+def from_events(events: Iterable[WorkloadEvent]) -> tuple[PodSubmission, ...]:
+    """Return the arriving pods; each runs as long as it is present in *events*. ``TraceError`` as in ``ordered``."""
+    present: dict[str, PodArrival] = {}
+    durations: dict[int, float] = {}
+    arriving: list[PodArrival] = []
+    for event in ordered(events):
+        if isinstance(event, PodArrival):
+            present[event.pod.uid] = event
+            arriving.append(event)
+        elif event.uid in present:
+            arrival = present.pop(event.uid)
+            durations[id(arrival)] = event.time - arrival.time
+    return tuple(
+        [PodSubmission(arrival.time, arrival.pod, durations.get(id(arrival)), arrival.selector) for arrival in arriving]
+    )

@@ -1,4 +1,4 @@
-"""Compares settings: one workload under every combination of values for some settings of a host, side by side.
+"""The comparison of settings: one workload under every combination of values for some settings of a host.
 
 A dimension is one setting, named as in the kubelet. ``policy`` stands for every value, ``policy=none|restricted`` for
 these two. ``cpu-options`` stands for every set of the static policy's options whose feature gate is enabled, and for
@@ -7,8 +7,7 @@ another one (the scope with policy none) is not varied and shown as ``-``. Setti
 are included, with the kubelet's error.
 
 Any ``concurrent.futures.Executor`` works; without one the variants run one after the other. They are ranked by admitted
-pods, then by pods on one NUMA node, then by the fewest devices and CPUs stranded at peak demand
-(``fragmentation.measure_stranded``).
+pods, then by pods on one NUMA node, then by the fewest devices and CPUs stranded at peak demand.
 """
 
 import difflib
@@ -17,6 +16,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain, combinations
+from operator import attrgetter
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ from alignup.align.memory.reserved_memory import propose_reserved_memory
 from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.simulate.arrivals import WorkloadEvent, ordered
 from alignup.simulate.executors import JobBatch, SerialExecutor, pack, raise_if_cancelled, unpack
+from alignup.simulate.node_report import score_document
 from alignup.simulate.node_simulation import Progress, ProgressReporter, Score, SimulationResult, run
-from alignup.simulate.result_report import score_document
 
 VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
 NO_OPTIONS = "none"  #: the empty set of options
@@ -96,13 +96,13 @@ class Comparison(NamedTuple):
 
 
 def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -> tuple[Variant, ...]:
-    """*base* with every combination of values of *dimensions*; :class:`SettingsError` for unknown names and values."""
+    """Return *base* with every combination of *dimensions*; :class:`SettingsError` for unknown names and values."""
     chosen = dict(map(_parse_dimension, dimensions))
     view = machine.kubelet_view()
     variants = [Variant({}, base)]
     # In the order of the table: whether a setting has an effect depends on earlier ones.
     for name in (name for name in DIMENSIONS if name in chosen):
-        variants = [later for one in variants for later in _vary(one, name, chosen[name], view)]
+        variants = [varied for variant in variants for varied in _vary(variant, name, chosen[name], view)]
     for index, variant in enumerate(variants):
         if not variant.error:
             try:
@@ -113,7 +113,7 @@ def build_grid(base: Settings, dimensions: Iterable[str], *, machine: Machine) -
 
 
 def _parse_dimension(text: str) -> tuple[str, list[str]]:
-    """The name of a dimension and the values to try; no values: all."""
+    """Return the name of a dimension and the values to try; no values: all."""
     name, _, listed = text.partition("=")
     if name not in DIMENSIONS:
         raise SettingsError(f"unknown dimension {name}; expected one of {', '.join(DIMENSIONS)}")
@@ -129,7 +129,7 @@ def _parse_dimension(text: str) -> tuple[str, list[str]]:
 
 
 def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView) -> Iterator[Variant]:
-    """*variant* with each value of another dimension; one that is not available sets the error."""
+    """Yield *variant* with each value of another dimension; a value that is not available sets the error."""
     possible = tuple(_values(variant.settings, name))
     if chosen and possible != (NOT_APPLICABLE,):
         possible = tuple(_option_sets(chosen) if name.endswith("-options") else chosen)
@@ -144,7 +144,7 @@ def _vary(variant: Variant, name: str, chosen: Sequence[str], view: KubeletView)
 
 
 def _option_sets(options: Sequence[str]) -> Iterator[str]:
-    """Every set of *options*, the smallest first, as ``a+b``."""
+    """Yield every set of *options*, the smallest first, as ``a+b``."""
     for chosen in chain.from_iterable(combinations(options, size) for size in range(len(options) + 1)):
         yield "+".join(chosen) or NO_OPTIONS
 
@@ -165,7 +165,7 @@ def _values(settings: Settings, name: str) -> Iterable[str]:
 
 
 def _cpu_option_sets(settings: Settings) -> Iterator[str]:
-    """The sets of enabled options, and each other option; policy none has no options."""
+    """Yield the sets of enabled options, and each other option; policy none has no options."""
     if settings.cpus.policy == CpuPolicy.NONE:
         yield NO_OPTIONS
         return
@@ -180,7 +180,7 @@ def _cpu_option_sets(settings: Settings) -> Iterator[str]:
 
 
 def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Settings:
-    """*settings* with a value of one dimension; :class:`SettingsError` if it is invalid."""
+    """Return *settings* with a value of one dimension; :class:`SettingsError` if it is invalid."""
     topology, cpus, gates = settings.topology, settings.cpus, settings.gates
     match name:
         case _ if value == NOT_APPLICABLE:
@@ -218,8 +218,8 @@ def compare(  # noqa: PLR0913 - four have defaults
 ) -> Comparison:
     """Simulate *events* on *machine* under each of *variants*; *progress* gets the number of finished ones.
 
-    *ignore_missing_devices* is as in ``simulate.run``. An interruption cancels the waiting jobs; the executor ends the
-    running ones.
+    *ignore_missing_devices* is as in ``node_simulation.run``. An interruption cancels the waiting jobs; the executor
+    ends the running ones.
     """
     variants = tuple(variants)
     valid = [variant for variant in variants if not variant.error]
@@ -242,34 +242,35 @@ def compare(  # noqa: PLR0913 - four have defaults
             scored.append((variant, score))
     keys = sorted(score.sort_key for _, score in scored)
     ranked = [RankedVariant(keys.index(score.sort_key) + 1, variant, score) for variant, score in scored]
-    return Comparison(tuple(sorted(ranked, key=lambda one: one.rank)), tuple(invalid))
+    return Comparison(tuple(sorted(ranked, key=attrgetter("rank"))), tuple(invalid))
 
 
 def to_document(comparison: Comparison) -> dict[str, Any]:
     return {
         "version": VERSION,
         "ranked": [
-            {"rank": one.rank, "choices": dict(one.variant.choices), **score_document(one.score)}
-            for one in comparison.ranked
+            {"rank": ranked.rank, "choices": dict(ranked.variant.choices), **score_document(ranked.score)}
+            for ranked in comparison.ranked
         ],
         "illegal": [
-            {"choices": dict(one.choices), "manager": one.manager, "error": one.error} for one in comparison.invalid
+            {"choices": dict(variant.choices), "manager": variant.manager, "error": variant.error}
+            for variant in comparison.invalid
         ],
     }
 
 
 def columns(comparison: Comparison) -> tuple[str, ...]:
-    variants = (*(one.variant for one in comparison.ranked), *comparison.invalid)
+    variants = (*(ranked.variant for ranked in comparison.ranked), *comparison.invalid)
     dimensions = dict.fromkeys(name for variant in variants for name in variant.choices)
     return (_RANK, *dimensions, *_FIGURES, _ERROR)
 
 
 def rows(comparison: Comparison) -> Iterator[Mapping[str, str]]:
-    """One row per variant, the best first and invalid ones last; ``report.write_rows`` writes them as CSV."""
+    """Yield one row per variant, the best first and invalid ones last, for ``node_report.write_rows``."""
     empty = dict.fromkeys(columns(comparison), "")
-    for one in comparison.ranked:
-        figures = {name: str(figure(one.score)) for name, figure in _FIGURES.items()}
-        yield {**empty, **one.variant.choices, _RANK: str(one.rank), **figures}
+    for rank, variant, score in comparison.ranked:
+        figures = {name: str(figure(score)) for name, figure in _FIGURES.items()}
+        yield {**empty, **variant.choices, _RANK: str(rank), **figures}
     for variant in comparison.invalid:
         yield {**empty, **variant.choices, _ERROR: variant.error}
 

@@ -1,21 +1,35 @@
-"""Runs jobs in this process or in a pool of processes, and serializes their arguments."""
+"""The ways to run jobs: in this process, in a pool of processes, or on the workers of a Dask cluster.
+
+Executors run the jobs of a comparison. Engines run the tasks of a sweep and return results as they are finished, in any
+order; a worker that is lost loses nothing, since its tasks run again elsewhere.
+"""
 
 import copyreg
+import logging
 import pickle
 import signal
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from enum import StrEnum
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.synchronize import Event
 from os import sched_getaffinity
 from queue import SimpleQueue
 from threading import current_thread, main_thread
-from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from types import MappingProxyType, TracebackType
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from alignup.align.errors import SettingsError
 
 Value = TypeVar("Value")
+Row = Mapping[str, str]  #: the results of a task, by column
+Job = Callable[[bytes], Row]  #: runs a packed task
+
+MAX_LOSSES = 3  #: pools in a row that break before any of their tasks is finished
+CONNECT_TIMEOUT = 30.0  #: seconds to reach a Dask scheduler
 
 
 class SerialExecutor(Executor):
@@ -52,14 +66,14 @@ class ProcessPool(ProcessPoolExecutor):
         with _interrupts_deferred():  # an interrupted submit would leave the pool inconsistent
             return super().submit(job, *args, **kwargs)
 
-    def __exit__(self, kind: type[BaseException] | None, *what: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             self._stop.set()
         self.shutdown(wait=True, cancel_futures=True)
 
 
 class JobBatch(Generic[Value]):
-    """Jobs of an executor; *on_progress* gets the number of finished jobs.
+    """The jobs of an executor; *on_progress* gets the number of finished jobs.
 
     Waiting can be interrupted at any time. The waiting functions of the standard library cannot: a wait that is
     interrupted while it takes a job's lock never releases it, and the pool, which needs the lock too, never ends.
@@ -83,7 +97,7 @@ class JobBatch(Generic[Value]):
             self._wait_for_one()
 
     def results(self) -> list[Value]:
-        """The result of each job in submission order; raises the error of a failed job."""
+        """Return the result of each job in submission order; raise the error of a failed job."""
         while self._done < len(self._futures):
             self._wait_for_one()
         with _interrupts_deferred():
@@ -102,7 +116,7 @@ class JobBatch(Generic[Value]):
 
 
 class JobCancelledError(Exception):
-    """The result of this job is not needed any more."""
+    """An error in a job whose result is not needed any more."""
 
 
 def raise_if_cancelled(*_: object) -> None:
@@ -149,3 +163,126 @@ def pack(value: object) -> bytes:
 
 def unpack(parcel: bytes) -> Any:  # noqa: ANN401 - the packed value
     return pickle.loads(zlib.decompress(parcel))  # noqa: S301 - our own data
+
+
+class EngineName(StrEnum):
+    SERIAL = "serial"
+    PROCESSES = "processes"
+    DASK = "dask"
+
+
+class Engine(Protocol):
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
+        """Yield the result of *job* for each of *parcels*, as they are finished."""
+
+
+class SerialEngine:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
+        yield from map(job, parcels)
+
+
+class ProcessEngine:
+    """An engine with *count* processes (default: one per CPU); a pool whose process is killed is replaced."""
+
+    def __init__(self, count: int | None = None) -> None:
+        self._count = count
+        self._pool: ProcessPool | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.__exit__(kind, error, trace)
+
+    def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
+        left = dict(enumerate(parcels))
+        losses = 0
+        while left:
+            before = len(left)
+            try:
+                for number, row in self._attempt(job, left):
+                    del left[number]
+                    yield row
+            except BrokenProcessPool:
+                losses = losses + 1 if len(left) == before else 0
+                if losses >= MAX_LOSSES:
+                    raise
+                self._pool = None
+
+    def _attempt(self, job: Job, left: dict[int, bytes]) -> Iterator[tuple[int, Row]]:
+        self._pool = pool = self._pool or ProcessPool(self._count)
+        ended: SimpleQueue[Future[Row]] = SimpleQueue()
+        numbers: dict[Future[Row], int] = {}
+        for number, parcel in left.items():
+            future = pool.submit(job, parcel)
+            numbers[future] = number
+            future.add_done_callback(ended.put)
+        for _ in range(len(numbers)):
+            done = ended.get()
+            yield numbers[done], done.result()
+
+
+class DaskEngine:
+    """An engine that uses the Dask cluster at *address*, or a local one with *count* processes."""
+
+    def __init__(
+        self, address: str | None = None, count: int | None = None, *, timeout: float = CONNECT_TIMEOUT
+    ) -> None:
+        self._address, self._count, self._timeout = address, count, timeout
+        self.client: Any = None  #: a ``distributed.Client``, from the start on
+
+    def __enter__(self) -> Self:
+        try:
+            from distributed import Client  # noqa: PLC0415 - an extra, and slow to import
+        except ImportError as error:
+            raise SettingsError("Dask is not installed: it is in the extra fleet") from error
+        try:
+            if self._address is not None:
+                self.client = Client(self._address, timeout=self._timeout, set_as_default=False)  # type: ignore[no-untyped-call]
+            else:
+                self.client = Client(  # type: ignore[no-untyped-call]
+                    n_workers=self._count,
+                    threads_per_worker=1,
+                    processes=True,
+                    dashboard_address=None,
+                    silence_logs=logging.CRITICAL,
+                    set_as_default=False,
+                )
+        except (OSError, ValueError) as error:
+            raise SettingsError(f"no Dask scheduler answers at {self._address}: {error}") from error
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.client is not None:
+            cluster = self.client.cluster
+            self.client.close()
+            if cluster is not None and self._address is None:
+                cluster.close()
+
+    def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
+        from distributed import as_completed  # noqa: PLC0415
+
+        futures = self.client.map(job, parcels, pure=False, retries=MAX_LOSSES)
+        for _, row in as_completed(futures, loop=self.client.loop, with_results=True):  # type: ignore[no-untyped-call]
+            yield row
+
+
+def make_engine(name: EngineName, *, jobs: int | None, address: str | None) -> Engine:
+    if name is EngineName.SERIAL:
+        return SerialEngine()
+    return ProcessEngine(jobs) if name is EngineName.PROCESSES else DaskEngine(address, jobs)

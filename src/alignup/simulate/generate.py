@@ -1,9 +1,13 @@
-"""Generates workloads: pods of a profile that arrive and depart and keep a machine busy.
+"""Generated workloads: pods of a profile that arrive and depart and keep a machine, or the hosts of a cluster, busy.
 
 A profile lists kinds of pods. Its figures are made up but typical: a few large pods that need alignment, many small
 ones, some that do not care. ``docs/simulate.md`` prints these tables and describes how pods are drawn from them. The
 same seed gives the same workload on every version of Python: only ``Random.random`` is used, and times are rounded to
 milliseconds.
+
+Every group of a cluster gets its share of the pods, made for its machine, so that all groups are equally busy. A fifth
+of the trainers start a gang of 2, 4 or 8 equal pods, taken from the following trainers. User-facing kinds have a
+priority.
 """
 
 from collections import Counter
@@ -11,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import log
+from operator import attrgetter
 from random import Random
 from typing import TypeVar
 
@@ -20,12 +25,26 @@ from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Amounts, Container, Pod, Resources, demand
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.align.workload.validation import accept
-from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent, ordered
+from alignup.simulate.arrivals import (
+    GANG_LABEL,
+    PodArrival,
+    PodDeparture,
+    PodSubmission,
+    WorkloadEvent,
+    from_events,
+    ordered,
+)
+from alignup.simulate.cluster_hosts import HostGroup
 
 _T = TypeVar("_T")
 
 GIB = 1 << 30
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
+PRIORITIES = {"upf": 1000, "du": 1000, "model": 1000}  #: by kind; 0 for all others
+GANG_KIND = "trainer"
+GANG_SHARE = 0.2
+GANG_SIZES = (2, 4, 8)
+
 _SYSTEM_SHARE = 0.1  #: of CPUs and memory, not divided among the accelerators
 _ACCELERATOR_WORDS = ("gpu", "accelerator", "tpu", "npu", "gaudi")
 _NETWORK_WORDS = ("nic", "sriov", "net", "rdma", "hca", "dpu", "vf")
@@ -40,7 +59,7 @@ class Profile(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodKind:
-    """One kind of pods.
+    """A kind of pods.
 
     ``cpus`` and ``accelerators`` are drawn uniformly from the listed values; a value listed twice is twice as likely.
     With accelerators a pod requests their share of the machine's CPUs and memory instead of ``cpus``. A pod that is
@@ -99,7 +118,10 @@ class MachineCapacity:
 
     @classmethod
     def of(cls, machine: Machine, *, accelerator: str | None = None, network: str | None = None) -> "MachineCapacity":
-        """*accelerator* and *network* name device resources; by default their names contain ``gpu``, ``nic`` …"""
+        """Return what *machine* has.
+
+        *accelerator* and *network* name device resources; by default their names contain ``gpu``, ``nic`` and the like.
+        """
         view = machine.kubelet_view()
         devices = Counter(device.resource for device in machine.devices if device.healthy)
         huge: Counter[str] = Counter()
@@ -131,7 +153,7 @@ def generate(  # noqa: PLR0913 - all but the first two have defaults
     accelerator: str | None = None,
     network: str | None = None,
 ) -> tuple[WorkloadEvent, ...]:
-    """A workload of *pods* that request *load* of *machine* on average; ``SettingsError`` if *load* is out of range.
+    """Return *pods* that request *load* of *machine* on average; ``SettingsError`` if *load* is out of range.
 
     *accelerator* and *network* name the device resources to request.
     """
@@ -139,11 +161,11 @@ def generate(  # noqa: PLR0913 - all but the first two have defaults
         raise SettingsError(f"invalid load {load} for {pods} pods: must be greater than 0; 1 is the whole machine")
     capacity = MachineCapacity.of(machine, accelerator=accelerator, network=network)
     random = Random(seed)  # noqa: S311 - not cryptography
-    made = list(_pods(random, profile, capacity, pods))
-    gap = _busy_seconds(made, capacity) / load / max(pods, 1)
+    lifetimes = list(_pods(random, profile, capacity, pods))
+    gap = _busy_seconds(lifetimes, capacity) / load / max(pods, 1)
     events: list[WorkloadEvent] = []
     time = 0.0
-    for pod, lifetime in made:
+    for pod, lifetime in lifetimes:
         time += _exponential(random, gap)
         start = round(time, 3)
         events += [PodArrival(start, pod), PodDeparture(round(start + max(lifetime, 0.001), 3), pod.uid)]
@@ -209,7 +231,7 @@ def _requests(random: Random, kind: PodKind, capacity: MachineCapacity) -> dict[
 
 
 def _bytes(size: int) -> Quantity:
-    """*size* in whole MiB, at least one."""
+    """Return *size* in whole MiB, at least one."""
     return Quantity(max(size >> 20, 1) << 20, format=QuantityFormat.BINARY_SI)
 
 
@@ -217,10 +239,10 @@ def _exponential(random: Random, mean: float) -> float:
     return -log(1 - random.random()) * mean
 
 
-def _busy_seconds(made: Sequence[tuple[Pod, float]], capacity: MachineCapacity) -> float:
-    """How long the pods together would occupy all of the scarcest resource."""
+def _busy_seconds(lifetimes: Sequence[tuple[Pod, float]], capacity: MachineCapacity) -> float:
+    """Return how long the pods together would occupy all of the scarcest resource."""
     requested: dict[str, float] = {}
-    for pod, lifetime in made:
+    for pod, lifetime in lifetimes:
         request = demand.fit_request(pod)
         for name, amount in {CPU: request.milli_cpu, MEMORY: request.memory, **request.scalars}.items():
             requested[name] = requested.get(name, 0.0) + amount * lifetime
@@ -230,10 +252,50 @@ def _busy_seconds(made: Sequence[tuple[Pod, float]], capacity: MachineCapacity) 
 
 
 def _most_common(resources: Mapping[str, int], words: Sequence[str]) -> str | None:
-    """The resource with the most devices whose name, without the domain, contains one of *words*."""
-    found = [name for name in resources if any(word in name.rpartition("/")[2].lower() for word in words)]
-    return max(found, key=lambda name: resources[name], default=None)
+    """Return the resource with the most devices whose name, without the domain, contains one of *words*."""
+    matching = [name for name in resources if any(word in name.rpartition("/")[2].lower() for word in words)]
+    return max(matching, key=lambda name: resources[name], default=None)
 
 
 def _choose(random: Random, items: Sequence[_T]) -> _T:
     return items[int(random.random() * len(items))]
+
+
+def generate_for_cluster(
+    profile: Profile, groups: Sequence[HostGroup], *, seed: int, pods: int, load: float
+) -> tuple[PodSubmission, ...]:
+    """Return *pods* that request *load* of all hosts on average; ``SettingsError`` if *load* is invalid."""
+    submissions: list[PodSubmission] = []
+    left, hosts_left = pods, sum(group.count for group in groups)
+    for number, group in enumerate(groups):
+        share = left * group.count // hosts_left if hosts_left else 0
+        left, hosts_left = left - share, hosts_left - group.count
+        prefix = f"{group.name}-".lower() if len(groups) > 1 else ""
+        events = generate(profile, group.machine, seed=seed + number, pods=share, load=load * max(group.count, 1))
+        random = Random(seed + number)  # noqa: S311 - not cryptography
+        submissions += _with_gangs(_named(from_events(events), prefix), random)
+    return tuple(sorted(submissions, key=attrgetter("time")))
+
+
+def _named(submissions: Sequence[PodSubmission], prefix: str) -> Iterator[PodSubmission]:
+    for submission in submissions:
+        pod = submission.pod
+        name, priority = f"{prefix}{pod.name}", PRIORITIES.get(pod.labels.get("app", ""))
+        yield replace(submission, pod=replace(pod, name=name, uid=name, priority=priority))
+
+
+def _with_gangs(submissions: Iterator[PodSubmission], random: Random) -> Iterator[PodSubmission]:
+    leader: PodSubmission | None = None
+    missing = number = 0
+    for submission in submissions:
+        pod = submission.pod
+        is_trainer = pod.labels.get("app") == GANG_KIND
+        if is_trainer and not missing and random.random() < GANG_SHARE:
+            leader, missing, number = submission, _choose(random, GANG_SIZES), number + 1
+        if not is_trainer or not missing or leader is None:
+            yield submission
+            continue
+        missing -= 1
+        prefix = leader.pod.name.removesuffix(leader.pod.name.rpartition("-")[2])
+        labels = {**leader.pod.labels, GANG_LABEL: f"{prefix}gang-{number}"}
+        yield replace(leader, pod=replace(leader.pod, name=pod.name, uid=pod.uid, labels=labels))

@@ -1,10 +1,10 @@
-"""Runs a workload on a host and records what happens to every pod and to the machine.
+"""The simulation of a node: a workload on one host, with the outcome of every pod and the use of the machine.
 
 The host decides as always; nothing is estimated. Init containers keep their resources until the pod departs, which is
 also what the kubelet assumes at admission.
 
-At the end the host may be idle again, so fragmentation is also measured at peak demand: when the pods that have arrived
-and not departed, admitted or not, request the most CPUs. That time does not depend on the settings.
+At the end the host may be idle again, so stranded resources are also measured at peak demand: when the pods that have
+arrived and not departed, admitted or not, request the most CPUs. That time does not depend on the settings.
 """
 
 from collections import Counter
@@ -22,10 +22,16 @@ from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
-from alignup.placement.room import largest_requests
-from alignup.simulate.admission import ContainerPlacement, admit, common_nodes, container_placements, on_one_node
+from alignup.placement.free_capacity import largest_requests
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
-from alignup.simulate.fragmentation import StrandedResources, distinct_shapes, measure_stranded
+from alignup.simulate.container_placements import (
+    ContainerPlacement,
+    admit,
+    common_nodes,
+    container_placements,
+    on_one_node,
+)
+from alignup.simulate.stranded import StrandedResources, distinct_shapes, measure_stranded
 from alignup.simulate.usage import UsageMeter, UsageStats
 
 INVALID = "Invalid"  #: the reason of pods that the API server rejects
@@ -36,7 +42,7 @@ Progress = Callable[[int, int], object]  #: called with the number of finished i
 
 
 class ProgressReporter:
-    """Calls *progress* at most once per ``MIN_INTERVAL``, and at the end."""
+    """A limit on reports: *progress* is called at most once per ``MIN_INTERVAL``, and at the end."""
 
     def __init__(self, progress: Progress | None, total: int, *, now: Callable[[], float] = monotonic) -> None:
         self._progress, self._total, self._now = progress, total, now
@@ -93,7 +99,7 @@ class HostSnapshot:
     @property
     def largest(self) -> dict[str, int]:
         nodes = self.largest_by_node.values()
-        return {name: max(own.get(name, 0) for own in nodes) for own in nodes for name in own}
+        return {name: max(node.get(name, 0) for node in nodes) for node in nodes for name in node}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +147,7 @@ def run(
     Pods that request devices which no device plugin provides are not schedulable, and never reach the host. A kubelet
     ignores such requests; with *ignore_missing_devices* the host does so, too.
 
-    :class:`TraceError` if the events are inconsistent (``events.ordered``), ``WorkLimitError`` as in ``Host``.
+    :class:`TraceError` if the events are inconsistent, ``WorkLimitError`` as in ``Host``.
     """
     events = ordered(events)
     start = events[0].time if events else 0.0
@@ -160,7 +166,9 @@ def run(
         if number == peak_index:
             peak = (event.time, host.ledger)
     never = {INVALID, NOT_SCHEDULABLE}
-    shapes = distinct_shapes(one.pod for one in outcomes if not one.rejection or one.rejection.reason not in never)
+    shapes = distinct_shapes(
+        outcome.pod for outcome in outcomes if not outcome.rejection or outcome.rejection.reason not in never
+    )
     end = _snapshot(host, events[-1].time if events else start, host.ledger, shapes)
     at_peak = replace(end, time=peak[0]) if peak[1] is host.ledger else _snapshot(host, *peak, shapes)
     return _result(host, outcomes, meter, peak=at_peak, end=end)
@@ -182,14 +190,15 @@ def _arrive(host: Host, event: PodArrival, *, lenient: bool) -> PodOutcome:
 
 
 def _peak_index(events: Iterable[WorkloadEvent]) -> int:
-    """The index of the first event after which the requested CPUs are at their maximum."""
+    """Return the index of the first event after which the requested CPUs are at their maximum."""
     present: dict[str, int] = {}
     requested = highest = index = 0
     for number, event in enumerate(events):
         if isinstance(event, PodArrival):
-            requests = [one.resources.requests for one in event.pod.containers]
-            present[event.pod.uid] = own = sum([one[CPU].milli() for one in requests if CPU in one])
-            requested += own
+            requests = [container.resources.requests for container in event.pod.containers]
+            milli_cpu = sum([amounts[CPU].milli() for amounts in requests if CPU in amounts])
+            present[event.pod.uid] = milli_cpu
+            requested += milli_cpu
         else:
             requested -= present.pop(event.uid, 0)
         if requested > highest:
@@ -198,7 +207,7 @@ def _peak_index(events: Iterable[WorkloadEvent]) -> int:
 
 
 def _snapshot(host: Host, time: float, ledger: Ledger, shapes: Iterable[Pod]) -> HostSnapshot:
-    """The host with an earlier *ledger*; its own ledger is restored."""
+    """Measure the host with an earlier *ledger*; its current ledger is restored."""
     now, host.ledger = host.ledger, ledger
     try:
         return HostSnapshot(time, ledger, largest_requests(host), measure_stranded(host, shapes))
@@ -221,7 +230,7 @@ def _result(
         stranded=peak.stranded,
         largest=peak.largest,
         pods=AlignmentCounts.of(outcome.on_one for outcome in admitted),
-        containers=AlignmentCounts.of(one.on_one for outcome in admitted for one in outcome.placements),
+        containers=AlignmentCounts.of(placement.on_one for outcome in admitted for placement in outcome.placements),
         usage=usage[None],
         nodes={node: usage.get(node, {}) for node in end.largest_by_node},
         peak=peak,

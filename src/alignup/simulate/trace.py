@@ -47,7 +47,7 @@ _NAMESPACE = "default"
 
 
 def read_file(path: Path) -> tuple[WorkloadEvent, ...]:
-    """The events of a trace file in the order they happen; :class:`TraceError` names the place of an error."""
+    """Return the events of a trace file in the order they happen; :class:`TraceError` names the place of an error."""
     try:
         with path.open("rb") as stream:
             return read(stream.read(MAX_BYTES + 1), file=str(path))
@@ -56,7 +56,7 @@ def read_file(path: Path) -> tuple[WorkloadEvent, ...]:
 
 
 def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
-    """Like :func:`read_file`, for a text of at most ``MAX_BYTES`` that error messages call *file*."""
+    """Return the events of a text of at most ``MAX_BYTES``, which error messages call *file*."""
     if len(text) > MAX_BYTES:
         raise TraceError(f"larger than {MAX_BYTES >> 20} MiB", file=file)
     reader = _TraceReader(file)
@@ -65,19 +65,20 @@ def read(text: str | bytes, *, file: str = "") -> tuple[WorkloadEvent, ...]:
             add = reader.add_event if reader.has_header else reader.add_header
             add(ObjectReader.of(document, replace(place, file=file)))
     except DocumentError as error:
-        what = f"{error.what}; a trace is YAML, or JSON with one document per line"
-        raise TraceError(what, file=file, line=error.line) from error
+        message = f"{error.what}; a trace is YAML, or JSON with one document per line"
+        raise TraceError(message, file=file, line=error.line) from error
     return reader.sorted_events()
 
 
 def write(events: Iterable[WorkloadEvent], stream: TextIO) -> None:
     """Write *events* as JSON Lines, which :func:`read` reads as the same events; equal pods share a template."""
-    stream.writelines(json.dumps(one, ensure_ascii=False) + "\n" for one in _to_documents(sort_by_time(events)))
+    documents_ = _to_documents(sort_by_time(events))
+    stream.writelines(json.dumps(document, ensure_ascii=False) + "\n" for document in documents_)
 
 
 @dataclass(frozen=True)
-class _FirstProblem(Diagnostics):
-    """Raises the first problem as a :class:`TraceError`."""
+class FirstProblem(Diagnostics):
+    """Diagnostics of a document that raise the first problem as a :class:`TraceError`."""
 
     file: str = ""
     line: int = 0  #: where the document begins
@@ -89,8 +90,8 @@ class _FirstProblem(Diagnostics):
         raise TraceError(problem.what, file=self.file, line=line or self.line, field=problem.field)
 
 
-def _documents(text: str | bytes) -> Iterator[tuple[_FirstProblem, Any]]:
-    """The documents of a text, each with its place; JSON Lines are read line by line, which has no limit."""
+def _documents(text: str | bytes) -> Iterator[tuple[FirstProblem, Any]]:
+    """Yield the documents of a text, each with its place; JSON Lines are read line by line, which has no limit."""
     lines: Sequence[str | bytes] = text.split("\n") if isinstance(text, str) else text.split(b"\n")
     try:
         is_json_lines = isinstance(json.loads(next((line for line in lines if line.strip()), "")), dict)
@@ -98,14 +99,14 @@ def _documents(text: str | bytes) -> Iterator[tuple[_FirstProblem, Any]]:
         is_json_lines = False
     for number, part in enumerate(lines, start=1) if is_json_lines else [(0, text)]:
         try:
-            found = documents.read(part)
+            objects = documents.read(part)
         except DocumentError as error:
             raise DocumentError(error.what, line=number or error.line) from None
-        for document in found:
+        for document in objects:
             line = number or document.line
             if document.repeated:
                 raise DocumentError(f"duplicate key {document.repeated[0].key}", line=line)
-            yield _FirstProblem(line=line, number=document.number, text="" if number else text), document.value
+            yield FirstProblem(line=line, number=document.number, text="" if number else text), document.value
 
 
 @dataclass
@@ -129,12 +130,12 @@ class _TraceReader:
         for name, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
             if header.fields.get(name) != expected:
                 header.error(name, f"must be {expected}, not {_show(header.fields.get(name))}")
-        _reject_unknown(header, ("apiVersion", "kind", "templates", "events"))
+        reject_unknown(header, ("apiVersion", "kind", "templates", "events"))
         self.has_header = True
         templates = header.child("templates")
         for name in templates.fields:
             template = templates.child(name)
-            _reject_unknown(template, ("pod", "requests"))
+            reject_unknown(template, ("pod", "requests"))
             if len(template.fields) != 1:
                 template.error("", "a template must have either requests or a pod")
             if "requests" in template.fields:
@@ -149,7 +150,7 @@ class _TraceReader:
         kinds = [kind for kind in _EVENT_FIELDS if kind in event.fields]
         if len(kinds) != 1:
             event.error("", "an event must have one of arrive (a name), pod (an object) and leave (a uid)")
-        _reject_unknown(event, _EVENT_FIELDS[kinds[0]])
+        reject_unknown(event, _EVENT_FIELDS[kinds[0]])
         time = _seconds(event, "at")
         if "leave" in event.fields:
             self._append(event, PodDeparture(time, event.required("leave")))
@@ -184,7 +185,7 @@ class _TraceReader:
         return replace(pod, priority=event.integer("priority")) if event.has("priority") else pod
 
     def _shape(self, event: ObjectReader) -> Pod:
-        """The pod without its name, computed once for equal templates and requests."""
+        """Return the pod without its name, computed once for equal templates and requests."""
         template = event.text("template")
         key = (template, json.dumps(event.fields.get("requests"), default=str))
         if key not in self.shapes:
@@ -195,15 +196,15 @@ class _TraceReader:
             amounts = _requests(event)
             if amounts and pod.containers:
                 first, *rest = pod.containers
-                own = first.resources
-                own = replace(own, requests={**own.requests, **amounts}, limits={**own.limits, **amounts})
-                pod = replace(pod, containers=(replace(first, resources=own), *rest))
+                requests, limits = first.resources.requests, first.resources.limits
+                resources = replace(first.resources, requests={**requests, **amounts}, limits={**limits, **amounts})
+                pod = replace(pod, containers=(replace(first, resources=resources), *rest))
             self.shapes[key] = _accept(event, pod)
         return self.shapes[key]
 
 
 def _selector(event: ObjectReader) -> HostSelector:
-    """The labels that a node must have, each with the values that suit."""
+    """Return the labels that a node must have, each with the values that suit."""
     wanted = event.child("nodeSelector")
     return {
         name: (wanted.strings(name) if isinstance(value, list | tuple) else (wanted.text(name),))
@@ -223,7 +224,7 @@ def _pod_of_requests(amounts: Amounts) -> Pod:
 
 
 def _accept(source: ObjectReader, pod: Pod | None = None, *, name: str = "") -> Pod:
-    """*pod*, or the pod in *source*, called *name* if it has no name."""
+    """Return *pod*, or the pod in *source*, called *name* if it has no name, as the API server accepts it."""
     try:
         pod = pod or read_pod(source.fields)
         return accept(pod if pod.name else replace(pod, name=name))
@@ -249,7 +250,7 @@ def _seconds(event: ObjectReader, name: str) -> float:
     return time
 
 
-def _reject_unknown(owner: ObjectReader, known: Collection[str]) -> None:
+def reject_unknown(owner: ObjectReader, known: Collection[str]) -> None:
     for name in owner.fields:
         if name not in known:
             owner.error(name, f"unknown field; expected one of {', '.join(known)}")
@@ -261,7 +262,7 @@ def _show(value: object) -> str:
 
 
 def _to_documents(events: tuple[WorkloadEvent, ...]) -> Iterator[dict[str, Any]]:
-    """The header, then one document per event; a departure becomes a lifetime where that is exact."""
+    """Yield the header, then one document per event; a departure becomes a lifetime where that is exact."""
     shapes: dict[str, str] = {}
     templates: dict[str, Any] = {}
     lines: list[dict[str, Any]] = []
@@ -287,14 +288,16 @@ def _to_documents(events: tuple[WorkloadEvent, ...]) -> Iterator[dict[str, Any]]
         line |= {"namespace": pod.namespace} if pod.namespace != _NAMESPACE else {}
         line |= {"uid": pod.uid} if pod.uid != _default_uid(pod.name, pod.namespace) else {}
         line |= {"gang": gang} if gang else {}
-        line |= {"nodeSelector": {name: list(own) for name, own in event.selector.items()}} if event.selector else {}
+        line |= (
+            {"nodeSelector": {name: list(values) for name, values in event.selector.items()}} if event.selector else {}
+        )
         lines.append(present.setdefault(pod.uid, {**line, "template": shapes[text]}))
     yield {"apiVersion": API_VERSION, "kind": KIND, "templates": templates}
     yield from lines
 
 
 def _template_document(pod: Pod) -> dict[str, Any]:
-    """A template for pods like *pod*: only requests if they determine it."""
+    """Return a template for pods like *pod*: only requests if they determine it."""
     only = pod.containers[0] if len(pod.containers) == 1 else None
     amounts = only.resources.requests if only else {}
     anonymous = replace(pod, name="", namespace="", uid="", recorded_qos=None)

@@ -1,21 +1,32 @@
-"""Measures how much of each resource a workload allocates over time.
+"""What pods use over time: on the NUMA nodes of a host, and on all hosts of a cluster.
 
-Only exclusive resources count: CPUs, bytes of managed memory, devices. A memory block on several nodes is charged to
-them from the lowest up, as in the ledger. A device on several nodes counts on each of them, and once in the total.
+On a host only exclusive resources count: CPUs, bytes of managed memory, devices. A memory block on several nodes is
+charged to them from the lowest up, as in the ledger. A device on several nodes counts on each of them, and once in the
+total. A pod changes few of the gauges, so only what differs between two ledgers is read.
 
-A pod changes few of the gauges, so only what differs between two ledgers is read.
+On a cluster the requests of running pods count, and how many NUMA nodes they have, and how long they waited.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
 from typing import NamedTuple
 
 from alignup.align import bits
+from alignup.align.decision import Decision
 from alignup.align.devices.ledger import DeviceSet
 from alignup.align.fit import PODS
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.memory.ledger import NodeMemory
-from alignup.align.workload.names import CPU
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, MEMORY
+from alignup.simulate.cluster_hosts import SimulatedHost
+from alignup.simulate.cluster_result import Alignment, ResourceUse, TimelinePoint, WaitingTimes
+from alignup.simulate.container_placements import common_nodes, container_placements
+
+MAX_POINTS = 200  #: of a timeline
+LOCAL = 10.0  #: the distance of a NUMA node from itself
 
 
 class UsageStats(NamedTuple):
@@ -48,7 +59,7 @@ class _Gauge:
 
 
 class UsageMeter:
-    """Measures the usage of *host* from *time* on, per NUMA node and in total."""
+    """The usage of *host* from *time* on, per NUMA node and in total."""
 
     def __init__(self, host: Host, time: float) -> None:
         self._ledger = ledger = host.ledger
@@ -56,22 +67,23 @@ class UsageMeter:
         cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
         allocatable = cpus.available | bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
         self._cpus = {
-            node: _Gauge(total := (own & allocatable).bit_count(), total - cpus.free[node], time)
-            for node, own in cpus.node_cpus.items()
+            node: _Gauge(total := (node_cpus & allocatable).bit_count(), total - cpus.free[node], time)
+            for node, node_cpus in cpus.node_cpus.items()
             if allocatable
         }
         self._memory = {
             (node, type_): _Gauge(table.allocatable, table.reserved, time)
-            for node, own in memory.nodes.items()
-            for type_, table in own.tables.items()
+            for node, node_memory in memory.nodes.items()
+            for type_, table in node_memory.tables.items()
         }
         #: resource → the gauges of its devices, each with the devices that it counts; the last one is the total
         self._devices: dict[str, list[tuple[int | None, DeviceSet, _Gauge]]] = {}
         for resource, inventory in devices.inventories.items():
             used, healthy = ~devices.free[resource], inventory.healthy
-            counted = [*((node, own & healthy) for node, own in inventory.on.items()), (None, healthy)]
+            counted = [*((node, placed & healthy) for node, placed in inventory.on.items()), (None, healthy)]
             self._devices[resource] = [
-                (node, own, _Gauge(own.bit_count(), (own & used).bit_count(), time)) for node, own in counted
+                (node, devices_, _Gauge(devices_.bit_count(), (devices_ & used).bit_count(), time))
+                for node, devices_ in counted
             ]
         self._pods = _Gauge(host.settings.max_pods, len(ledger.pods), time)
         by_resource: dict[str, list[_Gauge]] = {CPU: [*self._cpus.values()]} if self._cpus else {}
@@ -79,8 +91,8 @@ class UsageMeter:
             by_resource.setdefault(type_, []).append(gauge)
         #: CPUs and memory, whose total is the sum over the nodes
         self._totals = {
-            resource: _Gauge(sum(one.total for one in own), sum(one.value for one in own), time)
-            for resource, own in by_resource.items()
+            resource: _Gauge(sum(gauge.total for gauge in gauges), sum(gauge.value for gauge in gauges), time)
+            for resource, gauges in by_resource.items()
         }
 
     def record(self, time: float, ledger: Ledger) -> None:
@@ -101,11 +113,11 @@ class UsageMeter:
         return self._now - self._start
 
     def stats(self) -> dict[int | None, dict[str, UsageStats]]:
-        """By NUMA node and resource; ``None`` is the total."""
-        found: dict[int | None, dict[str, UsageStats]] = {None: {}}
+        """Return the usage by NUMA node and resource; ``None`` is the total."""
+        stats: dict[int | None, dict[str, UsageStats]] = {None: {}}
 
         def add(node: int | None, resource: str, gauge: _Gauge) -> None:
-            found.setdefault(node, {})[resource] = gauge.stats(self._start, self._now)
+            stats.setdefault(node, {})[resource] = gauge.stats(self._start, self._now)
 
         for cpu_node, gauge in self._cpus.items():
             add(cpu_node, CPU, gauge)
@@ -117,7 +129,7 @@ class UsageMeter:
         add(None, PODS, self._pods)
         for resource, gauge in self._totals.items():
             add(None, resource, gauge)
-        return found
+        return stats
 
     def _record_cpus(self, time: float, before: Mapping[int, int], free: Mapping[int, int]) -> None:
         more = 0
@@ -149,6 +161,108 @@ class UsageMeter:
         for resource, earlier in before.items():
             if (changed := earlier ^ free[resource]) != 0:
                 used = ~free[resource]
-                for _, own, gauge in self._devices[resource]:
-                    if own & changed:
-                        gauge.change((own & used).bit_count(), time)
+                for _, counted, gauge in self._devices[resource]:
+                    if counted & changed:
+                        gauge.change((counted & used).bit_count(), time)
+
+
+class RequestMeter:
+    """What running pods request: its mean between two times, its peak, and points of a timeline between them."""
+
+    def __init__(self, hosts: Iterable[SimulatedHost], start: float, end: float) -> None:
+        allocatable: Counter[str] = Counter()
+        for host in hosts:
+            capacity = host.allocatable
+            allocatable.update({CPU: capacity.milli_cpu, MEMORY: capacity.memory, **capacity.scalars})
+        self._gauges = {name: _Gauge(size, 0, start) for name, size in allocatable.items() if size}
+        self._start, self._end = start, end
+        self._now = start
+        self._step = (end - start) / MAX_POINTS
+        self._next = start
+        self.points: list[TimelinePoint] = []
+        self.running = self.waiting = self.rejections = 0
+
+    def advance(self, time: float) -> None:
+        """Move on to *time*; nothing changes until then."""
+        while self._next < time and self._next <= self._end and len(self.points) <= MAX_POINTS:
+            self.points.append(
+                TimelinePoint(
+                    time=round(self._next, 3),
+                    running=self.running,
+                    waiting=self.waiting,
+                    rejections=self.rejections,
+                    requested={name: _scaled(name, gauge.value) for name, gauge in self._gauges.items()},
+                )
+            )
+            self._next = self._start + len(self.points) * self._step if self._step else self._end + 1
+        self._now = min(time, self._end)
+
+    def add(self, request: FitRequest, *, by: int = 1) -> None:
+        """Count a pod that has started, or ended (*by* -1)."""
+        self.running += by
+        for name, amount in ((CPU, request.milli_cpu), (MEMORY, request.memory), *request.scalars.items()):
+            gauge = self._gauges.get(name)
+            if gauge is not None:
+                gauge.change(gauge.value + by * amount, self._now)
+
+    def use(self) -> dict[str, ResourceUse]:
+        stats = {name: gauge.stats(self._start, self._end) for name, gauge in self._gauges.items()}
+        return {
+            name: ResourceUse(
+                allocatable=_scaled(name, use.total),
+                mean=round(_scaled(name, use.mean), 3),
+                peak=_scaled(name, use.peak),
+            )
+            for name, use in stats.items()
+        }
+
+
+def _scaled(name: str, value: float) -> float:
+    return value / 1000 if name == CPU else value
+
+
+class AlignmentMeter:
+    """The number of NUMA nodes of each pod, and the distances between them."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self._total = 0.0
+
+    def add(self, host: SimulatedHost, decision: Decision) -> None:
+        """Count an admitted pod."""
+        placements = container_placements(host.kubelet, decision.placements)
+        sites = [site for placement in placements for site in placement.sites]
+        nodes = common_nodes(sites)
+        shared = all(nodes & site == nodes for site in sites)
+        count = 0 if not sites else 1 if shared else nodes.bit_count()
+        self._counts[count] += 1
+        distances = host.kubelet.view.distances
+        if count > 1 and distances is not None and not nodes & ~bits.of(distances.ids):
+            self._total += distances.total(nodes) / count**2
+        elif count:
+            self._total += LOCAL
+
+    def summary(self) -> Alignment:
+        aligned = sum(number for count, number in self._counts.items() if count)
+        return Alignment(
+            pods_by_numa_nodes={str(count): self._counts[count] for count in sorted(self._counts)},
+            mean_distance=round(self._total / aligned, 3) if aligned else LOCAL,
+        )
+
+
+def summarize_waiting(times: Sequence[float]) -> WaitingTimes:
+    if not times:
+        return WaitingTimes()
+    ascending = sorted(times)
+    return WaitingTimes(
+        mean=round(sum(ascending) / len(ascending), 3),
+        p50=percentile(ascending, 50),
+        p90=percentile(ascending, 90),
+        p99=percentile(ascending, 99),
+        max=round(ascending[-1], 3),
+    )
+
+
+def percentile(ascending: Sequence[float], percent: int) -> float:
+    """Return the least value that at least *percent* of the values do not exceed."""
+    return round(ascending[max(0, ceil(len(ascending) * percent / 100) - 1)], 3)

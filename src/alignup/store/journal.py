@@ -14,10 +14,10 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from alignup.align.errors import ParseError
-from alignup.align.quick_dataclass import dataclass
 from alignup.documents import codec
 from alignup.documents.journal import ChangeDocument, JournalHeader
 from alignup.documents.ledgers.documents import ResidueDocument

@@ -52,12 +52,12 @@ class KubeletModel:
         pass
 
     def hints(self, event: Json) -> list | None:
-        pod, own = self.pods[event["pod"]], self.held.get(event["pod"], {}).get(event["container"])
+        pod, owned = self.pods[event["pod"]], self.held.get(event["pod"], {}).get(event["container"])
         count = self.count(pod, event["container"])
         if not count:
             return None
-        if own is not None:
-            return self.hint_list(own, frozenset(), count) if len(own) == count else []
+        if owned is not None:
+            return self.hint_list(owned, frozenset(), count) if len(owned) == count else []
         return self.hint_list(self.shared, self.reusable.get(pod["uid"], frozenset()), count)
 
     def pod_hints(self, event: Json) -> list | None:
@@ -68,25 +68,25 @@ class KubeletModel:
         if pod.get("pod_resources") and self.problem(pod):
             return []
         held = self.held.get(pod["uid"], {})
-        if any(len(own) != self.count(pod, name) for name, own in held.items()):
+        if any(len(cpus) != self.count(pod, name) for name, cpus in held.items()):
             return []
-        own = frozenset[int]().union(*held.values())
-        if len(own) == count:
-            return self.hint_list(own, frozenset(), count)
-        return self.hint_list(self.shared, self.reusable.get(pod["uid"], frozenset()) | own, count)
+        owned = frozenset[int]().union(*held.values())
+        if len(owned) == count:
+            return self.hint_list(owned, frozenset(), count)
+        return self.hint_list(self.shared, self.reusable.get(pod["uid"], frozenset()) | owned, count)
 
     def allocate(self, event: Json) -> None:
         pod, name = self.pods[event["pod"]], event["container"]
         uid, count = pod["uid"], self.count(pod, name)
         if not count:
             return
-        own = self.held.get(uid, {}).get(name)
+        cpus = self.held.get(uid, {}).get(name)
         reusable = self.reusable.get(uid, frozenset())
-        if own is None:
-            own = self.choose(self.shared | reusable, count, event)
-            self.shared -= own
-            self.held.setdefault(uid, {})[name] = own
-        self.reusable = {uid: reusable | own if is_ordinary_init(pod, name) else reusable - own}
+        if cpus is None:
+            cpus = self.choose(self.shared | reusable, count, event)
+            self.shared -= cpus
+            self.held.setdefault(uid, {})[name] = cpus
+        self.reusable = {uid: reusable | cpus if is_ordinary_init(pod, name) else reusable - cpus}
 
     def allocate_pod(self, event: Json) -> None:
         pod = self.pods[event["pod"]]
@@ -100,21 +100,21 @@ class KubeletModel:
         self.pod_held[pod["uid"]] = left
         parts: dict[str, Cpus | None] = {}
         for name in names(pod):
-            own = self.take(left, number) if (number := self.count(pod, name)) else None
+            part = self.take(left, number) if (number := self.count(pod, name)) else None
             if is_ordinary_init(pod, name):
-                own = left if own is None else own
-            elif own is not None:
-                left -= own
-            parts[name] = own
-        self.held[pod["uid"]] = {name: left if own is None else own for name, own in parts.items()}
+                part = left if part is None else part
+            elif part is not None:
+                left -= part
+            parts[name] = part
+        self.held[pod["uid"]] = {name: left if part is None else part for name, part in parts.items()}
 
     def remove(self, event: Json) -> None:
         uid, held = event["pod"], self.held.get(event["pod"], {})
         if event["container"] not in held:
             return
-        own = held.pop(event["container"])
+        cpus = held.pop(event["container"])
         if uid not in self.pod_held:
-            self.shared |= own - frozenset[int]().union(*held.values())
+            self.shared |= cpus - frozenset[int]().union(*held.values())
         elif not held:
             self.shared |= self.pod_held.pop(uid)
         if not held:
@@ -123,15 +123,17 @@ class KubeletModel:
     def count(self, pod: Json, container: str | None = None) -> int:
         """The exclusive CPUs of a container or a pod; here all amounts are whole numbers, or missing."""
         if container is not None:
-            return next(int(one["requests"].get("cpu", 0)) for one in all_of(pod) if one["name"] == container)
+            return next(
+                int(document["requests"].get("cpu", 0)) for document in all_of(pod) if document["name"] == container
+            )
         if pod.get("pod_resources"):
             return int(pod["pod_resources"]["requests"]["cpu"])
         sidecars = most = 0
-        for one in pod["init"]:
-            own = int(one["requests"]["cpu"])
-            most = max(most, sidecars + own)
-            sidecars += own if one["restartable"] else 0
-        return max(most, sidecars + sum(int(one["requests"]["cpu"]) for one in pod["containers"]))
+        for document in pod["init"]:
+            request = int(document["requests"]["cpu"])
+            most = max(most, sidecars + request)
+            sidecars += request if document["restartable"] else 0
+        return max(most, sidecars + sum(int(document["requests"]["cpu"]) for document in pod["containers"]))
 
     def problem(self, pod: Json) -> str:
         exclusive, shares = 0, False
@@ -157,15 +159,15 @@ class KubeletModel:
         return frozenset(bits.members(self.selection.take(bits.of(pool), count)))
 
     def hint_list(self, available: Cpus, reusable: Cpus, count: int) -> list:
-        found, smallest = [], len(self.nodes)
+        hints, smallest = [], len(self.nodes)
         for width in range(1, len(self.nodes) + 1):
             for mask in combinations(sorted(self.nodes), width):
                 inside = frozenset[int]().union(*(self.nodes[node] for node in mask))
                 if len(inside) >= count:
                     smallest = min(smallest, width)
                 if reusable <= inside and len(reusable) + len(available & inside) >= count:
-                    found.append(list(mask))
-        return [[mask, len(mask) == smallest] for mask in found]
+                    hints.append(list(mask))
+        return [[mask, len(mask) == smallest] for mask in hints]
 
 
 def show(cpus: Cpus) -> str:
@@ -181,11 +183,11 @@ def all_of(pod: Json) -> list[Json]:
 
 
 def names(pod: Json) -> list[str]:
-    return [one["name"] for one in all_of(pod)]
+    return [container["name"] for container in all_of(pod)]
 
 
 def is_ordinary_init(pod: Json, container: str) -> bool:
-    return any(one["name"] == container and not one["restartable"] for one in pod["init"])
+    return any(init["name"] == container and not init["restartable"] for init in pod["init"])
 
 
 def guaranteed(cpus: int) -> Json:
@@ -217,6 +219,8 @@ def pod_jsons(draw: st.DrawFn, uid: str) -> Json:
     cpus = st.integers(0 if whole else 1, 3)
     init = draw(st.lists(st.tuples(cpus, st.booleans()), max_size=3))
     containers = draw(st.lists(cpus, min_size=1, max_size=2))
-    together = sum(own for own, sidecar in init if sidecar) + sum(containers)
-    needed = max(together, *(own + sum(one for one, sidecar in init if sidecar) for own, _ in init), 1)
+    together = sum(count for count, sidecar in init if sidecar) + sum(containers)
+    needed = max(
+        together, *(count + sum(sidecar_count for sidecar_count, sidecar in init if sidecar) for count, _ in init), 1
+    )
     return pod_json(uid, init=init, containers=containers, whole=needed + draw(st.integers(0, 2)) if whole else 0)

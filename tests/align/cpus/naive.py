@@ -124,16 +124,18 @@ class Distributed:
         per_node = ((self.view.num_cpus - 1) // self.group) // self.view.num_nodes + 1
         sizes = [(node & free).bit_count() for node in order]
         fewest = (count // self.group - 1) // per_node + 1
-        found = plan(sizes, count, group=self.group, fewest=fewest, sockets=sockets, overwritten=True)
+        chosen_plan = plan(sizes, count, group=self.group, fewest=fewest, sockets=sockets, overwritten=True)
         return (
-            self.carried_out(found, [node & free for node in order], count) if found else self.packed.take(free, count)
+            self.carried_out(chosen_plan, [node & free for node in order], count)
+            if chosen_plan
+            else self.packed.take(free, count)
         )
 
     def touched(self, node: CpuSet) -> int:
         return sum(1 << place for place, cpus in enumerate(self.view.socket_cpus.values()) if cpus & node)
 
-    def carried_out(self, found, nodes, count: int) -> CpuSet:
-        chosen, share, dealers = found
+    def carried_out(self, plan, nodes, count: int) -> CpuSet:
+        chosen, share, dealers = plan
         taken = 0
         for place in chosen:
             taken |= self.packed.take(nodes[place], share)

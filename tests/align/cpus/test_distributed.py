@@ -34,7 +34,7 @@ def test_distributed(free, count, taken):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "count", "options", "found"),
+    ("sizes", "count", "options", "expected"),
     [
         pytest.param([8, 8, 8], 8, {}, ((0,), 8, ()), id="one node"),
         pytest.param([4, 8], 4, {}, ((1,), 4, ()), id="the one that leaves all even"),
@@ -62,8 +62,8 @@ def test_distributed(free, count, taken):
         ),
     ],
 )
-def test_plan(sizes, count, options, found):
-    assert plan_distribution(sizes, count, **options) == found
+def test_plan(sizes, count, options, expected):
+    assert plan_distribution(sizes, count, **options) == expected
 
 
 @given(st.data())
@@ -76,15 +76,15 @@ def test_the_search_equals_brute_force(data):
     fewest = data.draw(st.integers(1, 3))
     sockets = data.draw(st.none() | st.lists(st.sampled_from([1, 2, 3]), min_size=len(sizes), max_size=len(sizes)))
 
-    found = plan_distribution(sizes, count, group=group, fewest=fewest, sockets=sockets)
+    plan = plan_distribution(sizes, count, group=group, fewest=fewest, sockets=sockets)
     tried = naive.plan(sizes, count, group=group, fewest=fewest, sockets=sockets)
 
-    assert (found is None) == (tried is None)
-    if found and tried:
+    assert (plan is None) == (tried is None)
+    if plan and tried:
         nodes, share, dealers = tried
         left = {place: sizes[place] - share for place in dealers}
         rounds = [place for number in range(count) for place in dealers if left[place] // group > number]
-        assert found == (nodes, share, tuple(rounds[: (count - share * len(nodes)) // group]))
+        assert plan == (nodes, share, tuple(rounds[: (count - share * len(nodes)) // group]))
 
 
 @given(st.lists(st.integers(1, 64), min_size=MAX_EXACT_NODES + 1, max_size=24), st.data())
@@ -92,11 +92,11 @@ def test_on_many_nodes_the_richest_nodes_are_used(sizes, data):
     """Above the limit no search: still as few nodes as can, the richest ones, and every CPU accounted for."""
     count = data.draw(st.integers(1, sum(sizes)))
 
-    found = plan_distribution(sizes, count)
+    plan = plan_distribution(sizes, count)
 
-    if found is None:
+    if plan is None:
         return
-    nodes, share, dealt = found
+    nodes, share, dealt = plan
     poorest = min(sizes[place] for place in nodes)
     assert all(size <= poorest for place, size in enumerate(sizes) if place not in nodes)
     assert share * len(nodes) + len(dealt) == count

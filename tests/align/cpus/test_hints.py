@@ -92,4 +92,4 @@ def test_cpus_near_a_node(by_socket, cpus):
 
 
 def test_an_empty_family_is_none():
-    assert [one.hints for one in provider_inputs("cpu", {"cpu": NO_HINTS})] == [IMPOSSIBLE]
+    assert [merge_input.hints for merge_input in provider_inputs("cpu", {"cpu": NO_HINTS})] == [IMPOSSIBLE]

@@ -25,11 +25,11 @@ def test_reserved_cpus_are_shared_but_not_available():
 
 
 def test_give_moves_cpus_from_the_shared_pool_to_the_container():
-    given = IDLE.give("pod", "app", cpus=cpus("2-4"))
+    after = IDLE.give("pod", "app", cpus=cpus("2-4"))
 
-    assert given.holds("pod", "app") == cpus("2-4")
-    assert given.shared == cpus("0-1,5-7")
-    assert given.free == {0: 1, 5: 3}
+    assert after.holds("pod", "app") == cpus("2-4")
+    assert after.shared == cpus("0-1,5-7")
+    assert after.free == {0: 1, 5: 3}
     assert IDLE.shared == ALL, "the ledger from before is as it was"
 
 
@@ -112,7 +112,7 @@ def test_containers_that_are_gone_own_nothing():
     assert ledger.only(here).held == {"pod": {"app": cpus("2-3")}, "whole": {"b": cpus("5-6")}}
     assert ledger.only(here).shared == cpus("0-1,7"), "one piece comes back as one piece"
     assert ledger.only(()) == IDLE
-    assert ledger.only({(uid, name) for uid, own in ledger.held.items() for name in own}) is ledger
+    assert ledger.only({(uid, name) for uid, containers in ledger.held.items() for name in containers}) is ledger
 
 
 def test_only_one_pod_has_reusable_cpus():
@@ -130,7 +130,9 @@ def test_union():
 
 
 def counted(ledger: CpuLedger) -> dict[int, int]:
-    return {node: (own & ledger.shared & ~ledger.reserved).bit_count() for node, own in ledger.node_cpus.items()}
+    return {
+        node: (node_cpus & ledger.shared & ~ledger.reserved).bit_count() for node, node_cpus in ledger.node_cpus.items()
+    }
 
 
 def test_free_cpus_are_counted_after_every_change():

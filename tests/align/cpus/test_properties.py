@@ -60,7 +60,7 @@ def test_hints_are_satisfiable(cpus, first, second):
 
     for nodes in hints.fitting_sets() if isinstance(hints, AmountFamily) else ():
         _, taken = allocate(cpus, ledger, second, each, nodes)
-        on = bits.of(node for node, own in cpus.view.node_cpus.items() if own & taken)
+        on = bits.of(node for node, node_cpus in cpus.view.node_cpus.items() if node_cpus & taken)
         assert not on & ~nodes, f"{bits.show(taken)} is not only on {bits.show(nodes)}"
 
 
@@ -146,15 +146,15 @@ class Life(RuleBasedStateMachine):
     def nothing_is_lost_and_nothing_given_twice(self):
         owned = [self.ledger.owned(uid) for uid in {*self.ledger.held, *self.ledger.pod_held}]
         assert self.ledger.shared | union(owned) == self.idle
-        for one, other in combinations([self.ledger.shared, *owned], 2):
-            assert not one & other
+        for cpus, other in combinations([self.ledger.shared, *owned], 2):
+            assert not cpus & other
         assert not union(owned) & self.cpus.reserved
         assert self.ledger.lost == 0
 
     @invariant()
     def counts_are_kept(self):
-        for node, own in self.cpus.view.node_cpus.items():
-            assert self.ledger.free[node] == (own & self.ledger.available).bit_count()
+        for node, node_cpus in self.cpus.view.node_cpus.items():
+            assert self.ledger.free[node] == (node_cpus & self.ledger.available).bit_count()
 
     def nodes(self) -> list[int]:
         return sorted(self.cpus.view.node_cpus)

@@ -46,8 +46,8 @@ def pod(uid: str, *cpus: str, init=()) -> Pod:
 
 def as_one(uid: str, cpu: str, *containers, init=()) -> Pod:
     """A pod with pod-level CPUs."""
-    own = amounts({"cpu": cpu, "memory": "8Gi"})
-    return Pod(name=uid, uid=uid, init=init, containers=containers, resources=Resources(own, own))
+    requests = amounts({"cpu": cpu, "memory": "8Gi"})
+    return Pod(name=uid, uid=uid, init=init, containers=containers, resources=Resources(requests, requests))
 
 
 def place(cpus: CpuProvider, ledger, wanted: Pod, affinity=ANYWHERE):

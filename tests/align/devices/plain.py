@@ -72,9 +72,9 @@ def allocate(
         after = provider.allocate(ledger, pod, container, affinity=Hint(affinity, preferred=False))
     except PreferencesNeededError as needed:
         return Allocated(ledger, asks=needed.requests)
-    own = after.holds(pod.uid, container.name)
+    held = after.holds(pod.uid, container.name)
     wanted = demand.container_devices(container, ledger.handled)
-    return Allocated(after, {resource: own[resource] for resource in wanted if resource in own})
+    return Allocated(after, {resource: held[resource] for resource in wanted if resource in held})
 
 
 def shown(options: AnyHints) -> list[str]:
@@ -114,12 +114,12 @@ def counted(
         among |= (device.nodes or 0) & nodes
     among = among or nodes
     width = among.bit_count()
-    found = []
+    fitting = []
     for mask in subsets(among):
         if sum(1 for device in devices if (device.nodes or 0) & mask) >= need:
             width = min(width, mask.bit_count())
         insisted = [known[id_].nodes or 0 for id_ in again if known[id_].nodes is not None]
         count = len(insisted) + sum(1 for id_ in free if (known[id_].nodes or 0) & mask)
         if all(places & mask for places in insisted) and count >= need:
-            found.append(mask)
-    return [Hint(mask, mask.bit_count() == width) for mask in found]
+            fitting.append(mask)
+    return [Hint(mask, mask.bit_count() == width) for mask in fitting]

@@ -51,8 +51,8 @@ def test_where_sets_are_nested_no_search_is_needed(weights, need):
 
 
 @given(st.sets(masks, max_size=14))
-def test_nested_means_any_two(found):
-    assert cover.are_nested(found) == all(a & b in {0, a, b} for a, b in combinations(found, 2))
+def test_nested_means_any_two(sets):
+    assert cover.are_nested(sets) == all(a & b in {0, a, b} for a, b in combinations(sets, 2))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.75, 0.95, 1.0])

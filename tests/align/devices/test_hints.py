@@ -16,9 +16,11 @@ from tests.strategies_hints import node_sets, subsets_of
 def spelled(nodes, devices, *, need, reusable=()):
     """The hints for *need* of *devices* that are healthy; ``None``: nowhere."""
     inventory = DeviceInventory.of(devices, machine=nodes)
-    found = device_family(inventory, inventory.healthy, resource=GPU, need=need, reusable=inventory.find(reusable))
+    family = device_family(inventory, inventory.healthy, resource=GPU, need=need, reusable=inventory.find(reusable))
     return (
-        None if found is None else [(bits.show(mask or 0), preferred) for mask, preferred in HintList.of_family(found)]
+        None
+        if family is None
+        else [(bits.show(mask or 0), preferred) for mask, preferred in HintList.of_family(family)]
     )
 
 
@@ -68,10 +70,10 @@ def test_a_reusable_device_without_nodes_excludes_every_set():
 def test_one_node_a_device_needs_no_coverage():
     inventory = DeviceInventory.of(gpus([0], [1], [0]), machine=0b11)
 
-    found = device_family(inventory, inventory.healthy, resource=GPU, need=2, reusable=0b1)
+    family = device_family(inventory, inventory.healthy, resource=GPU, need=2, reusable=0b1)
 
-    assert isinstance(found, AmountFamily)
-    assert found.slack is not None
+    assert isinstance(family, AmountFamily)
+    assert family.slack is not None
 
 
 @given(machines(), st.integers(0, 6), st.data())
@@ -81,47 +83,47 @@ def test_hints_are_those_counted_set_by_set(machine, need, data):
     ids = st.sets(st.sampled_from([device.id for device in devices])) if devices else st.just(set())
     free, again = data.draw(ids), data.draw(ids)
 
-    found = device_family(inventory, inventory.find(free), resource=GPU, need=need, reusable=inventory.find(again))
+    family = device_family(inventory, inventory.find(free), resource=GPU, need=need, reusable=inventory.find(again))
 
     expected = counted(devices, nodes, free=free, again=again, need=need)
-    assert list(HintList.of_family(found) if found else ()) == expected
+    assert list(HintList.of_family(family) if family else ()) == expected
 
 
 @given(st.data())
 def test_a_coverage_family_equals_its_list(data):
     nodes = data.draw(node_sets(most=5))
-    found = data.draw(coverages(nodes))
+    family = data.draw(coverages(nodes))
 
-    listed = HintList.of_family(found)
+    listed = HintList.of_family(family)
 
-    assert listed.masks == tuple(mask for mask in listed.masks if found.fits(mask))
-    assert (listed.min_width or 0) == found.min_width
+    assert listed.masks == tuple(mask for mask in listed.masks if family.fits(mask))
+    assert (listed.min_width or 0) == family.min_width
     for mask in (0, *data.draw(st.lists(subsets_of(nodes), max_size=4))):
-        assert found.fits(mask) == (mask in listed.masks)
-        complete = bits.of(node for node in bits.members(nodes) if found.fits(mask | 1 << node))
-        assert found.completing_nodes(mask) == complete
+        assert family.fits(mask) == (mask in listed.masks)
+        complete = bits.of(node for node in bits.members(nodes) if family.fits(mask | 1 << node))
+        assert family.completing_nodes(mask) == complete
         for more in range(1, 4):
             reached = any(
                 mask | other in listed.masks
                 for other in HintList.of_family(everything(nodes)).masks
                 if other.bit_count() <= more
             )
-            assert found.may_complete(mask, more=more, among=nodes) >= reached
+            assert family.may_complete(mask, more=more, among=nodes) >= reached
 
 
 def test_a_coverage_family_ignores_other_nodes():
-    found = CoverageFamily({0b11: 1}, 1, nodes=0b11, preferred_width=1, source=GPU)
+    family = CoverageFamily({0b11: 1}, 1, nodes=0b11, preferred_width=1, source=GPU)
 
-    assert not found.fits(0b101)
-    assert found.completing_nodes(0b100) == 0
-    assert not found.may_complete(0b100, more=1, among=0b11)
+    assert not family.fits(0b101)
+    assert family.completing_nodes(0b100) == 0
+    assert not family.may_complete(0b100, more=1, among=0b11)
 
 
 @given(st.data())
 def test_merging_coverage_families_equals_merging_lists(data):
     nodes = data.draw(node_sets(most=4))
     inputs = [MergeInput(name, data.draw(coverages(nodes))) for name in ("gpu", "nic")]
-    inputs = [one for one in inputs if one.hints.min_width]
+    inputs = [merge_input for merge_input in inputs if merge_input.hints.min_width]
 
     merged = merge(inputs, nodes=nodes)
     searched = merge(inputs, nodes=nodes, dense=0)

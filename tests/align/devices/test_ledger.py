@@ -50,18 +50,18 @@ def test_an_inventory_knows_its_devices():
 
 
 def test_given_devices_are_not_free_until_released():
-    given = IDLE.give("pod", "app", devices={GPU: ["gpu-3", "gpu-0"]})
+    after = IDLE.give("pod", "app", devices={GPU: ["gpu-3", "gpu-0"]})
 
-    assert given.holds("pod", "app") == {GPU: ("gpu-0", "gpu-3")}
-    assert free(given) == ["gpu-1", "gpu-2"]
-    assert given.free_on(GPU) == {0: 0, 1: 1, 2: 1, 3: 0}
-    assert given.take_back("pod") == IDLE
+    assert after.holds("pod", "app") == {GPU: ("gpu-0", "gpu-3")}
+    assert free(after) == ["gpu-1", "gpu-2"]
+    assert after.free_on(GPU) == {0: 0, 1: 1, 2: 1, 3: 0}
+    assert after.take_back("pod") == IDLE
 
 
 def test_a_resource_without_ids_is_not_given():
-    given = IDLE.give("pod", "app", devices={GPU: ["gpu-0"], NIC: []})
+    after = IDLE.give("pod", "app", devices={GPU: ["gpu-0"], NIC: []})
 
-    assert given == IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
+    assert after == IDLE.give("pod", "app", devices={GPU: ["gpu-0"]})
     assert IDLE.give("pod", "app", devices={NIC: []}) is IDLE
 
 

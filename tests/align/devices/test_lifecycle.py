@@ -97,7 +97,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(data=st.data())
     def collect(self, data: st.DataObject) -> None:
         active = data.draw(st.sets(st.sampled_from(sorted(self.given)))) if self.given else set()
-        self.given = {uid: own for uid, own in self.given.items() if uid in active}
+        self.given = {uid: devices for uid, devices in self.given.items() if uid in active}
         for uid in self.ledger.held.keys() - active:
             self.ledger = self.ledger.take_back(uid)
 
@@ -109,7 +109,7 @@ class Lifecycle(RuleBasedStateMachine):
     @invariant()
     def no_device_is_shared_or_lost(self) -> None:
         for resource in (GPU, NIC):
-            held = [own[resource] for own in self.given.values()]
+            held = [devices[resource] for devices in self.given.values()]
             together = set().union(*held)
             assert sum(map(len, held)) == len(together), "two pods hold the same device"
             assert self.ledger.in_use.get(resource, set()) == together

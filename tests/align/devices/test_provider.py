@@ -18,9 +18,9 @@ ASKED = ledger_of(gpus([0], [0], [1], [1]), asked=[GPU])
 ONE = wanting(gpu=1)
 
 
-def given_to(ledger: DeviceLedger, container: Container, **how) -> tuple[str, ...]:
+def given_to(ledger: DeviceLedger, container: Container, **options) -> tuple[str, ...]:
     """The devices a container alone in its pod is given."""
-    outcome = allocate(ledger, pod_of(container), container=container, **{"affinity": None, **how})
+    outcome = allocate(ledger, pod_of(container), container=container, **{"affinity": None, **options})
     return outcome.devices.get(GPU, ())
 
 
@@ -30,9 +30,9 @@ def admitted(ledger: DeviceLedger, pod: Pod, affinity=None) -> DeviceLedger:
     return ledger
 
 
-def rejected(ledger: DeviceLedger, container: Container, **how) -> str:
+def rejected(ledger: DeviceLedger, container: Container, **options) -> str:
     with pytest.raises(ProviderError) as error:
-        given_to(ledger, container, **how)
+        given_to(ledger, container, **options)
     assert error.value.message == f"Allocate failed due to {error.value}, which is unexpected"
     return str(error.value)
 

@@ -20,21 +20,21 @@ from alignup.align.explain.changes import (
 from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
-from tests.align.hosts import GPU, admit, after, arrivals, host, hosts, pod
+from tests.align.hosts import GPU, admit, after, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
 
 GIB = 1 << 30
 
 
 def busy() -> Host:
-    one = host()
+    host = make_host()
     for uid in ("web", "db"):
-        assert one.admit(pod(uid, cpu="1")).admitted
-    return one
+        assert host.admit(make_pod(uid, cpu="1")).admitted
+    return host
 
 
 def decided() -> Decision:
-    return busy().decide(pod("late"))
+    return busy().decide(make_pod("late"))
 
 
 CHANGES = {
@@ -167,9 +167,9 @@ def test_the_result_lists_each_container():
 def test_a_reservation_of_the_cpu_manager_alone_shrinks():
     """The whole host may reserve no CPUs."""
     cpus = CpuSettings(policy="static", reservation=Quantity.parse("2"))
-    one = host(memory=False, cpus=cpus, reservation={})
+    host = make_host(memory=False, cpus=cpus, reservation={})
 
-    changed, _ = ReservationChange("cpu", 2000, 1000).apply(one, pod())
+    changed, _ = ReservationChange("cpu", 2000, 1000).apply(host, make_pod())
 
     assert str(changed.settings.cpus.reservation) == "1"
     assert changed.settings.reservation == {}
@@ -177,14 +177,14 @@ def test_a_reservation_of_the_cpu_manager_alone_shrinks():
 
 @settings(deadline=None, max_examples=examples(20))
 @given(st.data(), hosts())
-def test_every_proposal_has_a_sentence_and_a_document(data, one):
+def test_every_proposal_has_a_sentence_and_a_document(data, host):
     for number in range(3):
-        admit(one, data.draw(arrivals(f"uid-{number}")))
+        admit(host, data.draw(arrivals(f"uid-{number}")))
     late = data.draw(arrivals("late"))
 
-    found = find_remedies(one, late, should_stop=after(200))
+    remedies = find_remedies(host, late, should_stop=after(200))
 
-    for proposal in found.proposals:
-        assert proposal.describe(one.ledger)
+    for proposal in remedies.proposals:
+        assert proposal.describe(host.ledger)
         assert proposal.describe_result()
-        assert json.loads(json.dumps(proposal.to_document(one.ledger)))["sentence"]
+        assert json.loads(json.dumps(proposal.to_document(host.ledger)))["sentence"]

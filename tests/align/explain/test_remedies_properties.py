@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.explain.amounts import nearest_amounts, requested_amounts
-from alignup.align.explain.changes import Eviction, RequestChange
+from alignup.align.explain.changes import Eviction, RequestChange, WhatIf
 from alignup.align.explain.evictions import smallest_eviction
 from alignup.align.explain.remedies import Remedies, find_remedies
-from alignup.align.explain.what_if import WhatIf
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, HugePages, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
@@ -162,10 +161,10 @@ def test_every_proposal_admits_the_pod(host, data):
     assume(not settle(host, pod).admitted)
     before = host.ledger
 
-    found = find_remedies(host, pod, should_stop=after(400))
+    remedies = find_remedies(host, pod, should_stop=after(400))
 
     assert host.ledger is before
-    check_proposals(host, pod, found)
+    check_proposals(host, pod, remedies)
 
 
 @settings(max_examples=SOME)
@@ -176,9 +175,9 @@ def test_every_proposal_admits_the_pod_on_a_small_host(host, pod):
     check_proposals(host, pod, find_remedies(host, pod))
 
 
-def check_proposals(host: Host, pod: Pod, found: Remedies) -> None:
+def check_proposals(host: Host, pod: Pod, remedies: Remedies) -> None:
     known = set(validation_problems(pod))
-    for proposal in found.proposals:
+    for proposal in remedies.proposals:
         changed, other = proposal.apply(host, pod)
         for change in proposal.changes:
             event(type(change).__name__)
@@ -200,7 +199,9 @@ def test_amounts_are_the_nearest_that_are_admitted(host, pod):
 
     what_if = WhatIf(host, pod, answers={}, should_stop=lambda: False)
     changes = [
-        one.changes[0] for question in requested_amounts(host, pod) for one in nearest_amounts(what_if, question)
+        proposal.changes[0]
+        for question in requested_amounts(host, pod)
+        for proposal in nearest_amounts(what_if, question)
     ]
 
     assert not what_if.unsearched
@@ -235,14 +236,14 @@ def check_share(host: Host, pod: Pod, container: str | None, proposed: set[int])
 
 
 def parts(pod: Pod) -> Iterator[tuple[str | None, Resources]]:
-    yield from ((one.name, one.resources) for one in pod.all_containers)
+    yield from ((container.name, container.resources) for container in pod.all_containers)
     yield None, pod.resources
 
 
 def has_exclusive_cpus(host: Host, pod: Pod, container: str | None) -> bool:
     rules = host.cpus
-    one = next((one for one in pod.all_containers if one.name == container), None)
-    return rules.exclusive_cpus(pod, one) > 0 and (one is not None or host.rules.pod_level)
+    chosen = next((chosen for chosen in pod.all_containers if chosen.name == container), None)
+    return rules.exclusive_cpus(pod, chosen) > 0 and (chosen is not None or host.rules.pod_level)
 
 
 def range_of(host: Host, resource: str) -> range:
@@ -268,7 +269,10 @@ def admits(host: Host, pod: Pod, container: str | None, amounts: Amounts) -> boo
         changed = replace(pod, resources=other(pod.resources))
     else:
         init, main = (
-            tuple(replace(one, resources=other(one.resources)) if one.name == container else one for one in group)
+            tuple(
+                replace(candidate, resources=other(candidate.resources)) if candidate.name == container else candidate
+                for candidate in group
+            )
             for group in (pod.init, pod.containers)
         )
         changed = replace(pod, init=init, containers=main)
@@ -283,16 +287,19 @@ def test_no_smaller_eviction_suffices(host, pod):
 
     what_if = WhatIf(host, pod, answers={}, should_stop=lambda: False)
     evictions = [
-        one for proposal in smallest_eviction(what_if) for one in proposal.changes if isinstance(one, Eviction)
+        eviction
+        for proposal in smallest_eviction(what_if)
+        for eviction in proposal.changes
+        if isinstance(eviction, Eviction)
     ]
 
     size = next((len(uids) for uids in sufficient_sets(host, pod)), None)
     event(f"{size} pods")
-    assert [len(one.pods) for one in evictions] == ([] if size is None else [size])
-    for one in evictions:
-        for place, others in enumerate(one.alternatives):
+    assert [len(eviction.pods) for eviction in evictions] == ([] if size is None else [size])
+    for eviction in evictions:
+        for place, others in enumerate(eviction.alternatives):
             for other in others:
-                swapped = (*one.pods[:place], other, *one.pods[place + 1 :])
+                swapped = (*eviction.pods[:place], other, *eviction.pods[place + 1 :])
                 assert settle(without(host, swapped), pod).admitted
 
 
@@ -328,5 +335,5 @@ def test_a_short_search_lists_what_it_skipped(host, pod, tries):
     short = find_remedies(host, pod, should_stop=after(tries))
 
     everything = find_remedies(host, pod)
-    missed = [one.changes for one in everything.proposals if one not in short.proposals]
+    missed = [proposal.changes for proposal in everything.proposals if proposal not in short.proposals]
     assert not missed or short.unsearched

@@ -18,8 +18,8 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Container, Pod, Resources
 from alignup.documents.decisions import from_document, to_document
-from alignup.picture.decision import decision_parts
-from tests.align.hosts import GPU, RESERVATION, admit, arrivals, host, hosts, pod
+from alignup.picture.decision_text import decision_parts
+from tests.align.hosts import GPU, RESERVATION, admit, arrivals, hosts, make_host, make_pod
 from tests.strategies_pods import guaranteed
 
 
@@ -48,7 +48,7 @@ def test_sizes_are_exact(number):
 
 
 def test_an_admission():
-    decision = host().decide(pod("a", gpu="1"))
+    decision = make_host().decide(make_pod("a", gpu="1"))
 
     assert sentences.verdict(decision) == "Pod default/a is admitted"
     assert sentences.describe_rules(decision) == "policy single-numa-node · scope container · Guaranteed pod"
@@ -63,22 +63,22 @@ def test_an_admission():
 
 
 def test_an_admitted_pod_keeps_its_allocation():
-    one = host()
-    one.admit(pod("a"))
+    host = make_host()
+    host.admit(make_pod("a"))
 
-    assert sentences.verdict(one.decide(pod("a"))) == "Pod default/a is already admitted and keeps its allocation"
+    assert sentences.verdict(host.decide(make_pod("a"))) == "Pod default/a is already admitted and keeps its allocation"
 
 
 def test_a_container_without_exclusive_cpus():
-    decision = host(memory=False).decide(pod("a", cpu="500m"))
+    decision = make_host(memory=False).decide(make_pod("a", cpu="500m"))
 
     assert sentences.describe_allocation(decision.placements[0]) == "shared CPU pool"
     assert sentences.describe_choice(decision.steps[0]) == "anywhere: no requested resource is tied to a NUMA node"
 
 
 def test_containers_in_the_shared_pool_are_listed_together():
-    def placed(name, **what):
-        return Placement(name, Hint(None, preferred=True), cpus=bits.parse(what["cpu"]) if what else None)
+    def placed(name, **allocation):
+        return Placement(name, Hint(None, preferred=True), cpus=bits.parse(allocation["cpu"]) if allocation else None)
 
     assert sentences.describe_allocations([placed("a")]) == "a: shared CPU pool"
     assert sentences.describe_allocations([placed("a"), placed("b", cpu="3")]) == "b: CPU 3; a: shared CPU pool"
@@ -94,86 +94,86 @@ def test_a_result_without_shared_containers():
 
 
 def test_under_policy_none_nothing_is_aligned():
-    decision = host(Policy.NONE).decide(pod("a"))
+    decision = make_host(Policy.NONE).decide(make_pod("a"))
 
     assert sentences.describe_rules(decision) == "policy none: nothing is aligned · Guaranteed pod"
 
 
 def test_requests_for_devices_that_no_plugin_provides_are_named():
-    known, none = pod("a", gpu="1"), replace(pod("b"), containers=(guaranteed("app", {"x.y/fpga": "0"}),))
-    missing = replace(pod("b"), containers=(guaranteed("app", {"x.y/nic": "1", "x.y/fpga": "1", "cpu": "1"}),))
-    one = host()
+    known, none = make_pod("a", gpu="1"), replace(make_pod("b"), containers=(guaranteed("app", {"x.y/fpga": "0"}),))
+    missing = replace(make_pod("b"), containers=(guaranteed("app", {"x.y/nic": "1", "x.y/fpga": "1", "cpu": "1"}),))
+    host = make_host()
 
-    assert [one.missing_devices(each) for each in (known, none, missing)] == [(), (), ("x.y/fpga", "x.y/nic")]
-    assert sentences.not_schedulable(missing, one.missing_devices(missing)) == (
+    assert [host.missing_devices(each) for each in (known, none, missing)] == [(), (), ("x.y/fpga", "x.y/nic")]
+    assert sentences.not_schedulable(missing, host.missing_devices(missing)) == (
         f"Pod {missing.namespace}/b is not schedulable: no device plugin provides x.y/fpga, x.y/nic"
     )
 
 
 def test_requests_that_a_kubelet_ignores_are_named():
-    plain = pod("a")
+    plain = make_pod("a")
     pod_level = replace(plain, resources=plain.containers[0].resources)
-    one, enabled = host(), host(gates=FeatureGates({"PodLevelResourceManagers": True}))
+    host, enabled = make_host(), make_host(gates=FeatureGates({"PodLevelResourceManagers": True}))
     level = (
         "{} pod-level resources (spec.resources): "
         "their CPUs and memory are not aligned without feature gate PodLevelResourceManagers"
     )
 
-    assert sentences.ignored_requests(one, [plain]) == ()
-    assert sentences.ignored_requests(one, [pod_level]) == (level.format("a has"),)
-    assert sentences.ignored_requests(one, [pod_level, pod_level]) == (level.format("a and others have"),)
+    assert sentences.ignored_requests(host, [plain]) == ()
+    assert sentences.ignored_requests(host, [pod_level]) == (level.format("a has"),)
+    assert sentences.ignored_requests(host, [pod_level, pod_level]) == (level.format("a and others have"),)
     assert sentences.ignored_requests(enabled, [pod_level]) == ()
 
 
 def test_a_pod_waits_for_its_device_plugin():
-    one = host(preferred_allocation=frozenset({GPU}))
-    one.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
+    host = make_host(preferred_allocation=frozenset({GPU}))
+    host.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
 
-    assert sentences.verdict(one.decide(pod("a", gpu="2"))) == (
+    assert sentences.verdict(host.decide(make_pod("a", gpu="2"))) == (
         f"Pod default/a is waiting for the preferred allocation of {GPU} from its device plugin"
     )
 
 
 def busy(policy: Policy) -> Host:
     """Node 0 has one CPU and a GPU left, node 1 four CPUs and no GPU."""
-    one = host(policy)
-    for each in (pod("web", cpu="2", gpu="1"), pod("renderer", cpu="500m", gpu="1")):
-        assert one.admit(each).admitted
-    one.update_devices(
+    host = make_host(policy)
+    for each in (make_pod("web", cpu="2", gpu="1"), make_pod("renderer", cpu="500m", gpu="1")):
+        assert host.admit(each).admitted
+    host.update_devices(
         GPU, [Device(GPU, "gpu-0", nodes=1), Device(GPU, "gpu-1", nodes=2), Device(GPU, "gpu-2", nodes=1)]
     )
-    return one
+    return host
 
 
 REJECTIONS = {
     "no single node has everything": (
-        lambda: busy(Policy.SINGLE_NUMA_NODE).decide(pod(cpu="3", gpu="1")),
+        lambda: busy(Policy.SINGLE_NUMA_NODE).decide(make_pod(cpu="3", gpu="1")),
         [
             "NUMA node 0: 2 CPUs short (3 requested, 1 free)",
             "NUMA node 1: 1 example.com/gpu short (1 requested, 0 free)",
         ],
     ),
     "a request larger than any node": (
-        lambda: host().decide(pod(cpu="6")),
+        lambda: make_host().decide(make_pod(cpu="6")),
         ["6 CPUs: too large for any single NUMA node of this machine, even an empty one; it needs 2"],
     ),
     "two requests larger than any node": (
-        lambda: host().decide(pod(gpu="2", memory="17Gi")),
+        lambda: make_host().decide(make_pod(gpu="2", memory="17Gi")),
         [
             "17Gi memory: too large for any single NUMA node of this machine, even an empty one; it needs 2",
             "2 example.com/gpu: too large for any single NUMA node of this machine, even an empty one; it needs 2",
         ],
     ),
     "a provider with too little in total": (
-        lambda: host(Policy.BEST_EFFORT).decide(pod(gpu="3")),
+        lambda: make_host(Policy.BEST_EFFORT).decide(make_pod(gpu="3")),
         ["the node has too little for container app: 1 example.com/gpu short (3 requested, 2 free)"],
     ),
     "a host with too little in total": (
-        lambda: host(Policy.NONE, memory=False).decide(pod(cpu="1500m", memory="40Gi")),
+        lambda: make_host(Policy.NONE, memory=False).decide(make_pod(cpu="1500m", memory="40Gi")),
         ["the node has too little for the pod: 8256Mi memory short (40Gi requested, 32704Mi free)"],
     ),
     "a host that counts milli-CPUs": (
-        lambda: host(Policy.NONE, memory=False).decide(pod(cpu="7500m", memory="4Gi")),
+        lambda: make_host(Policy.NONE, memory=False).decide(make_pod(cpu="7500m", memory="4Gi")),
         ["the node has too little for the pod: 500m CPU short (7500m requested, 7 free)"],
     ),
 }
@@ -188,7 +188,7 @@ def test_a_rejection_states_what_did_not_fit_where_and_by_how_much(decide, expec
 
 
 def test_restricted_also_lists_preferences():
-    expected = sentences.describe_rejection(busy(Policy.RESTRICTED).decide(pod(cpu="3", gpu="1")))
+    expected = sentences.describe_rejection(busy(Policy.RESTRICTED).decide(make_pod(cpu="3", gpu="1")))
 
     assert expected == (
         "NUMA node 0: 2 CPUs short (3 requested, 1 free)",
@@ -200,11 +200,11 @@ def test_restricted_also_lists_preferences():
 
 
 def test_restricted_says_what_fits_only_on_more_nodes_than_on_an_empty_machine():
-    one = host(Policy.RESTRICTED)
-    one.admit(pod("b", cpu="2"))
-    one.admit(pod("c", cpu="2"))
+    host = make_host(Policy.RESTRICTED)
+    host.admit(make_pod("b", cpu="2"))
+    host.admit(make_pod("c", cpu="2"))
 
-    assert sentences.describe_rejection(one.decide(pod("a", cpu="3"))) == (
+    assert sentences.describe_rejection(host.decide(make_pod("a", cpu="3"))) == (
         "NUMA node 0: 2 CPUs short (3 requested, 1 free)",
         "NUMA node 1: 1 CPU short (3 requested, 2 free)",
         "cpu fits on {0-1}, but would need fewer nodes on an empty machine",
@@ -214,14 +214,14 @@ def test_restricted_says_what_fits_only_on_more_nodes_than_on_an_empty_machine()
 
 def two_shares(policy: Policy) -> Host:
     """Both nodes hold memory of a pod each, and have 7 GiB or less of 16 left."""
-    one = host(policy)
+    host = make_host(policy)
     for each in ("left", "right"):
-        assert one.admit(pod(each, cpu="2", memory="9Gi", gpu="1")).admitted
-    return one
+        assert host.admit(make_pod(each, cpu="2", memory="9Gi", gpu="1")).admitted
+    return host
 
 
 def test_memory_that_no_node_has_and_no_group_can_form():
-    decision = two_shares(Policy.BEST_EFFORT).decide(pod(cpu="1", memory="10Gi"))
+    decision = two_shares(Policy.BEST_EFFORT).decide(make_pod(cpu="1", memory="10Gi"))
 
     assert decision.rejection is not None
     assert decision.rejection.provider == "memory"
@@ -235,7 +235,7 @@ def test_memory_that_no_node_has_and_no_group_can_form():
 
 
 def test_missing_memory_is_reported_together_with_missing_cpus():
-    expected = sentences.describe_rejection(host().decide(pod(cpu="9", memory="40Gi")))
+    expected = sentences.describe_rejection(make_host().decide(make_pod(cpu="9", memory="40Gi")))
 
     assert expected == (
         "NUMA node 0: 6 CPUs short (9 requested, 3 free)",
@@ -245,12 +245,12 @@ def test_missing_memory_is_reported_together_with_missing_cpus():
 
 
 def test_types_of_memory_that_are_not_on_the_same_nodes():
-    one = host(shape="pack:2 numa:1 core:4 pu:1")
+    host = make_host(shape="pack:2 numa:1 core:4 pu:1")
     resources = (
         ResourceHints("memory", "memory", 4 << 30, {0: 8 << 30, 1: 1 << 30}, DONT_CARE),
         ResourceHints("memory", "hugepages-2Mi", 2 << 20, {0: 0, 1: 4 << 20}, DONT_CARE),
     )
-    decision = one.decide(pod())
+    decision = host.decide(make_pod())
     step = decision.steps[0]._replace(resources=resources)
     rejection = Rejection("UnexpectedAdmissionError", "Allocate failed", container="app", provider="memory")
     rejected = replace(decision, outcome=Outcome.REJECTED, rejection=rejection, steps=(step,))
@@ -262,15 +262,15 @@ def test_types_of_memory_that_are_not_on_the_same_nodes():
 
 def test_cores_that_are_not_whole():
     cpus = CpuSettings(policy="static", reservation=RESERVATION["cpu"], options={"full-pcpus-only": "true"})
-    one = host(Policy.BEST_EFFORT, shape="pack:2 numa:1 core:2 pu:2", cpus=cpus)
+    host = make_host(Policy.BEST_EFFORT, shape="pack:2 numa:1 core:2 pu:2", cpus=cpus)
 
-    assert sentences.describe_rejection(one.decide(pod(cpu="1"))) == (
+    assert sentences.describe_rejection(host.decide(make_pod(cpu="1"))) == (
         "the CPUs of container app do not make up whole free cores, which full-pcpus-only requires",
     )
 
 
 def test_a_machine_with_one_node_is_not_anywhere():
-    (step,) = host(shape="pack:1 numa:1 core:4 pu:1").decide(pod()).steps
+    (step,) = make_host(shape="pack:1 numa:1 core:4 pu:1").decide(make_pod()).steps
 
     assert sentences.describe_choice(step) == "the only NUMA node is preferred by every resource"
 
@@ -286,7 +286,7 @@ def test_a_machine_with_one_node_is_not_anywhere():
     ],
 )
 def test_a_second_best_choice_gives_its_reason(rule, expected):
-    step = host().decide(pod()).steps[0]._replace(rule=rule, hint=Hint(3, preferred=False), width=2)
+    step = make_host().decide(make_pod()).steps[0]._replace(rule=rule, hint=Hint(3, preferred=False), width=2)
 
     sentence = sentences.describe_choice(step)
 
@@ -295,20 +295,20 @@ def test_a_second_best_choice_gives_its_reason(rule, expected):
 
 
 def test_an_impossible_resource_hides_the_preferences_of_others():
-    expected = sentences.describe_rejection(host(Policy.RESTRICTED).decide(pod(cpu="1", gpu="3")))
+    expected = sentences.describe_rejection(make_host(Policy.RESTRICTED).decide(make_pod(cpu="1", gpu="3")))
 
     assert expected[-1] == "example.com/gpu fits on no set of NUMA nodes"
     assert not any("prefers" in sentence for sentence in expected)
 
 
 def test_hidden_hints_still_count_as_possible():
-    wide = host(
+    wide = make_host(
         shape="pack:2 numa:18 core:2 pu:2",
         topology=TopologySettings(policy=Policy.RESTRICTED, options=TopologyOptions(max_nodes=64)),
         memory=False,
     )
 
-    decision = wide.decide(pod(cpu="20", gpu="1"))
+    decision = wide.decide(make_pod(cpu="20", gpu="1"))
 
     assert sentences.describe_rejection(decision) == (
         f"{GPU} prefers {{0}}, {{1}}, {{2}}, {{3}}, {{4}}, {{5}}, {{6}}, {{7}}, …",
@@ -324,7 +324,7 @@ def test_memory_reused_by_later_containers_is_not_listed():
         containers=(guaranteed("app", {"cpu": "1", "memory": "1Gi"}),),
     )
 
-    first, second = host().decide(taking).placements
+    first, second = make_host().decide(taking).placements
 
     assert sentences.describe_allocation(first) == "CPU 1"
     assert sentences.describe_allocation(second) == "CPU 1 · 1Gi memory on NUMA node 0"
@@ -334,18 +334,18 @@ def test_burstable_pods_get_nothing_exclusive():
     limits, requests = ({"cpu": Quantity.parse(cpu)} for cpu in ("2", "1"))
     burstable = Pod(name="a", uid="a", containers=(Container("app", Resources(requests, limits)),))
 
-    assert sentences.describe_rules(host().decide(burstable)).endswith(
+    assert sentences.describe_rules(make_host().decide(burstable)).endswith(
         " · Burstable pod: no exclusive CPUs, no pinned memory"
     )
 
 
 @settings(deadline=None)
 @given(st.data(), hosts())
-def test_a_decoded_decision_gives_the_same_sentences(data, one):
+def test_a_decoded_decision_gives_the_same_sentences(data, host):
     decisions = []
     for number in range(3):
         arriving = data.draw(arrivals(f"uid-{number}"))
-        decisions.append(admit(one, arriving))
+        decisions.append(admit(host, arriving))
 
     for decision in decisions:
         read = from_document(to_document(decision))
@@ -360,21 +360,21 @@ def test_a_decoded_decision_gives_the_same_sentences(data, one):
 
 
 def test_parts_without_a_merge_still_list_the_requests():
-    one = host(Policy.NONE)
-    wanted = pod("a", gpu="1")
+    host = make_host(Policy.NONE)
+    wanted = make_pod("a", gpu="1")
 
-    (part,) = decision_parts(one, wanted, one.decide(wanted))
+    (part,) = decision_parts(host, wanted, host.decide(wanted))
 
     assert (part.container, part.step) == ("app", None)
-    assert {one.resource: one.request for one in part.resources} == {GPU: 1, "cpu": 2, "memory": 1 << 30}
+    assert {resource.resource: resource.request for resource in part.resources} == {GPU: 1, "cpu": 2, "memory": 1 << 30}
     assert [placed.container for placed in part.placements] == ["app"]
 
 
 def test_a_pod_as_a_whole_is_one_part():
-    one = host(scope=Scope.POD)
-    wanted = pod("a", gpu="1")
+    host = make_host(scope=Scope.POD)
+    wanted = make_pod("a", gpu="1")
 
-    (part,) = decision_parts(one, wanted, one.decide(wanted))
+    (part,) = decision_parts(host, wanted, host.decide(wanted))
 
     assert part.container is None
     assert [placed.container for placed in part.placements] == ["app"]

@@ -81,14 +81,14 @@ def spelled(answer: HintsByResource) -> tuple[Hint, ...]:
 def hints(ledger: MemoryLedger, need: Sizes, uid: str) -> dict[NodeSet, bool]:
     """The kubelet's hints, by going through all sets of nodes: whether each set that fits is preferred."""
     smallest = len(ledger.nodes)
-    found = []
+    fitting = []
     for mask in subsets(bits.of(ledger.nodes)):
         if any(ledger.allocatable_on(mask, type_) < size for type_, size in need.items()):
             continue
         smallest = min(smallest, mask.bit_count())
         if _open_to(ledger, mask) and _has(ledger, mask, need, uid):
-            found.append(mask)
-    return {mask: mask.bit_count() == smallest for mask in found}
+            fitting.append(mask)
+    return {mask: mask.bit_count() == smallest for mask in fitting}
 
 
 def _open_to(ledger: MemoryLedger, mask: NodeSet) -> bool:

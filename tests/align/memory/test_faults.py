@@ -75,8 +75,8 @@ def test_a_split_group_is_rejected_at_every_start():
 
 
 def whole() -> Pod:
-    own = amounts({"cpu": "1", MEMORY: "3Gi"})
-    return Pod(name="p", uid="p", containers=(app("c", "1Gi"),), resources=Resources(own, own))
+    requests = amounts({"cpu": "1", MEMORY: "3Gi"})
+    return Pod(name="p", uid="p", containers=(app("c", "1Gi"),), resources=Resources(requests, requests))
 
 
 def test_a_pod_placed_as_a_whole_is_placed_once():

@@ -49,12 +49,12 @@ needs: st.SearchStrategy[Sizes] = st.fixed_dictionaries(
 def test_a_family_is_the_list_the_kubelet_makes(ledger, need):
     expected = model.hints(ledger, need, UID)
 
-    found = memory_family(ledger, need, pod=UID)
+    family = memory_family(ledger, need, pod=UID)
 
-    assert spelled({MEMORY: found}) == tuple(starmap(Hint, expected.items()))
-    if found:
-        assert found.min_width == min(map(int.bit_count, expected))
-        assert all(map(found.fits, expected))
+    assert spelled({MEMORY: family}) == tuple(starmap(Hint, expected.items()))
+    if family:
+        assert family.min_width == min(map(int.bit_count, expected))
+        assert all(map(family.fits, expected))
 
 
 @given(states(), needs, st.data())
@@ -62,18 +62,18 @@ def test_the_best_set_with_given_nodes_is_the_first_in_rank(ledger, need, data):
     start = bits.of(data.draw(st.frozensets(st.sampled_from(list(ledger.nodes)))))
     listed = [mask for mask in model.hints(ledger, need, UID) if not start & ~mask]
 
-    found = memory_family(ledger, need, pod=UID)
+    family = memory_family(ledger, need, pod=UID)
 
-    best = found.best(start) if found else None
+    best = family.best(start) if family else None
     assert best == min(listed, key=lambda mask: (mask.bit_count(), mask), default=None)
 
 
 @given(states(), needs, st.data())
 def test_properties_of_growing_sets_are_consistent(ledger, need, data):
-    found = memory_family(ledger, need, pod=UID)
-    if found is None or not found.nodes:
+    family = memory_family(ledger, need, pod=UID)
+    if family is None or not family.nodes:
         return
-    inside = st.frozensets(st.sampled_from(list(bits.members(found.nodes)))).map(bits.of)
+    inside = st.frozensets(st.sampled_from(list(bits.members(family.nodes)))).map(bits.of)
     start = data.draw(inside)
     among = data.draw(inside) & ~start
     more = data.draw(st.integers(0, 4))
@@ -82,26 +82,28 @@ def test_properties_of_growing_sets_are_consistent(ledger, need, data):
         """Whether *mask* fits by what its nodes have free, not as a set fixed_sets."""
         return bool(mask) and all(ledger.free(mask, type_) >= size for type_, size in need.items())
 
-    assert found.completing_nodes(start) == bits.of(
-        node for node in bits.members(found.nodes) if grows_to_fit(start | 1 << node)
+    assert family.completing_nodes(start) == bits.of(
+        node for node in bits.members(family.nodes) if grows_to_fit(start | 1 << node)
     )
     reached = any(grows_to_fit(start | extra) for extra in (0, *subsets(among)) if extra.bit_count() <= more)
     if start:
-        assert found.may_complete(start, more=more, among=among) is reached
-    left_out = [sum(column) for column in zip(*map(found.amounts_on, bits.members(found.nodes & ~start)), strict=True)]
+        assert family.may_complete(start, more=more, among=among) is reached
+    left_out = [
+        sum(column) for column in zip(*map(family.amounts_on, bits.members(family.nodes & ~start)), strict=True)
+    ]
     if start and left_out:
-        assert all(map(int.__le__, left_out, found.slack)) is grows_to_fit(start)
+        assert all(map(int.__le__, left_out, family.slack)) is grows_to_fit(start)
 
 
 @given(states(), needs, st.data())
 @settings(max_examples=examples(50))
 def test_merging_families_is_merging_their_lists(ledger, need, data):
     nodes = bits.of(ledger.nodes)
-    found = memory_family(ledger, need, pod=UID)
-    if found is None:
+    family = memory_family(ledger, need, pod=UID)
+    if family is None:
         return
     cpus = AmountFamily({node: data.draw(st.integers(0, 4)) for node in ledger.nodes}, 4, preferred_width=1)
-    inputs = [*(MergeInput(type_, found) for type_ in need), MergeInput("cpu", cpus)]
+    inputs = [*(MergeInput(type_, family) for type_ in need), MergeInput("cpu", cpus)]
     inputs = inputs if cpus.min_width else inputs[:-1]
 
     merged = merge(inputs, nodes=nodes)
@@ -129,14 +131,14 @@ def test_sixty_four_nodes_are_not_listed():
     """2⁶⁴ sets: an answer at all shows that none but the useful ones were looked at."""
     ledger = idle(*range(1, 65), pages=dict.fromkeys(range(0, 64, 7), 1024))
 
-    found = memory_family(ledger, {MEMORY: 500 * GIB, PAGES: 5 * GIB}, pod=UID)
+    family = memory_family(ledger, {MEMORY: 500 * GIB, PAGES: 5 * GIB}, pod=UID)
 
-    assert found is not None
-    assert found.min_width == found.preferred_width == 9
-    best = found.best()
+    assert family is not None
+    assert family.min_width == family.preferred_width == 9
+    best = family.best()
     assert best is not None
-    assert found.fits(best)
-    wider = found.best(on(0, 1).nodes or 0)
+    assert family.fits(best)
+    wider = family.best(on(0, 1).nodes or 0)
     assert wider is not None
     assert wider.bit_count() == 11
 
@@ -145,9 +147,9 @@ def test_sixty_four_nodes_are_not_listed():
 def test_a_size_that_a_node_does_not_list_is_a_size_it_has_none_of(type_):
     ledger = idle(4, 4, pages={1: 512})
 
-    found = memory_family(ledger, {MEMORY: GIB, type_: GIB}, pod=UID)
+    family = memory_family(ledger, {MEMORY: GIB, type_: GIB}, pod=UID)
 
-    assert spelled({MEMORY: found}) == ((on(1, preferred=True), on(0, 1)) if type_ == PAGES else ())
+    assert spelled({MEMORY: family}) == ((on(1, preferred=True), on(0, 1)) if type_ == PAGES else ())
 
 
 def test_may_complete_is_true_if_the_work_limit_is_reached():

@@ -213,11 +213,11 @@ def test_init_containers_lend_their_memory_until_the_next_one_starts():
 
 
 def test_pods_that_are_gone_are_released():
-    one, two = pod("one", app("a", "1Gi"), app("b", "1Gi")), pod("two", app("a", "1Gi"))
-    ledger = placed(placed(idle(4, 4), one, on(0)), two, on(1))
+    first, second = pod("one", app("a", "1Gi"), app("b", "1Gi")), pod("two", app("a", "1Gi"))
+    ledger = placed(placed(idle(4, 4), first, on(0)), second, on(1))
 
     assert retain(ledger, {"one", "two"}) == ledger
-    assert retain(ledger, {"two"}).nodes == placed(idle(4, 4), two, on(1)).nodes
+    assert retain(ledger, {"two"}).nodes == placed(idle(4, 4), second, on(1)).nodes
     assert nodes_of(ledger, "gone", "a") == 0
 
 
@@ -230,8 +230,8 @@ def test_a_removed_pod_is_released_even_if_only_its_pod_level_blocks_are_known()
 def whole(made: Pod, memory_: str, pages: str | None = None) -> Pod:
     """*made* with pod-level resources."""
     texts = {"cpu": "8", MEMORY: memory_} | ({PAGES: pages} if pages else {})
-    own = Resources(amounts(texts), amounts(texts))
-    return Pod(name=made.name, uid=made.uid, init=made.init, containers=made.containers, resources=own)
+    resources = Resources(amounts(texts), amounts(texts))
+    return Pod(name=made.name, uid=made.uid, init=made.init, containers=made.containers, resources=resources)
 
 
 def sharing(name: str, *, sidecar: bool = False) -> Container:

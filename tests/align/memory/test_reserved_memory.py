@@ -188,4 +188,4 @@ def test_a_proposal_satisfies_the_kubelet(machine, data):
     kept = reserved_memory.reserved_by_node(entries, reservation, nodes=view.nodes)
     assert tuple(reserved_memory.reservation_problems(entries)) == ()
     assert reserved_memory.excess_reservations(view.nodes, kept) == ()
-    assert {type_: sum(own.get(type_, 0) for own in kept.values()) for type_ in sizes} == sizes
+    assert {type_: sum(node_sizes.get(type_, 0) for node_sizes in kept.values()) for type_ in sizes} == sizes

@@ -30,9 +30,9 @@ def pods(draw: st.DrawFn, uid: str) -> Pod:
         for number in range(draw(st.integers(0, 3)))
     )
     if draw(st.integers(0, 4)) == 0:
-        own = amounts({"cpu": "4", MEMORY: draw(sizes)} | ({PAGES: "2Mi"} if draw(st.booleans()) else {}))
+        requests = amounts({"cpu": "4", MEMORY: draw(sizes)} | ({PAGES: "2Mi"} if draw(st.booleans()) else {}))
         shared = (app("c0", "1Mi"), Container("c1"))
-        return Pod(name=uid, uid=uid, init=init[:1], containers=shared, resources=Resources(own, own))
+        return Pod(name=uid, uid=uid, init=init[:1], containers=shared, resources=Resources(requests, requests))
     containers = tuple(app(f"c{number}", draw(sizes), draw(pages)) for number in range(draw(st.integers(1, 2))))
     return Pod(name=uid, uid=uid, init=init, containers=containers)
 
@@ -112,7 +112,7 @@ class Host(RuleBasedStateMachine):
         assert (self.ledger.nodes, self.ledger.held) == (before.nodes, before.held)
 
     def charged(self) -> list[Block]:
-        own = [block for blocks in self.ledger.pod_held.values() for block in blocks]
+        charged_blocks = [block for blocks in self.ledger.pod_held.values() for block in blocks]
         rest = [
             block
             for uid, containers in self.ledger.held.items()
@@ -120,7 +120,7 @@ class Host(RuleBasedStateMachine):
             for blocks in containers.values()
             for block in blocks
         ]
-        return own + rest
+        return charged_blocks + rest
 
     @invariant()
     def nothing_is_lost(self) -> None:

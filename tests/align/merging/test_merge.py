@@ -1,4 +1,4 @@
-"""Merging: examples that people know, and the kubelet's answer for whatever comes."""
+"""Merges and policies: well-known examples, and the kubelet's result for any hints."""
 
 from itertools import combinations
 
@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
-from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput
+from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintList, MergeInput, preferred_single_nodes
 from alignup.align.merging import reachability
-from alignup.align.merging.merge import MergeRule, merge
+from alignup.align.merging.merge import MergeRule, apply_policy, merge
+from alignup.align.settings import Policy
 from tests import naive_merge
 from tests.effort import examples
 from tests.strategies_hints import distances_between, families, lists, merge_inputs, node_sets
@@ -22,7 +23,7 @@ NODE_1 = Hint(bits.of([1]), preferred=True)
 SPREAD = Hint(BOTH, preferred=False)
 
 
-def said(*hints: Hint) -> MergeInput:
+def hinted(*hints: Hint) -> MergeInput:
     return MergeInput("example.com/thing", HintList.of(hints))
 
 
@@ -37,14 +38,24 @@ def said(*hints: Hint) -> MergeInput:
             [MergeInput("x", IMPOSSIBLE)], [0, 1], False, MergeRule.WIDER, id="cannot be placed: all nodes, not gladly"
         ),
         pytest.param(
-            [said(NODE_0, NODE_1, SPREAD)] * 3, [0], True, MergeRule.PREFERRED, id="the announcement's example"
-        ),
-        pytest.param([said(NODE_0), said(NODE_1)], [0, 1], False, MergeRule.NOTHING, id="nothing in common: all nodes"),
-        pytest.param(
-            [said(NODE_0, SPREAD), said(NODE_1, SPREAD)], [0], False, MergeRule.AT_TARGET, id="as wide as the target"
+            [hinted(NODE_0, NODE_1, SPREAD)] * 3, [0], True, MergeRule.PREFERRED, id="the announcement's example"
         ),
         pytest.param(
-            [said(SPREAD), said(NODE_1)], [1], False, MergeRule.NARROWER, id="narrower when the target cannot be had"
+            [hinted(NODE_0), hinted(NODE_1)], [0, 1], False, MergeRule.NOTHING, id="nothing in common: all nodes"
+        ),
+        pytest.param(
+            [hinted(NODE_0, SPREAD), hinted(NODE_1, SPREAD)],
+            [0],
+            False,
+            MergeRule.AT_TARGET,
+            id="as wide as the target",
+        ),
+        pytest.param(
+            [hinted(SPREAD), hinted(NODE_1)],
+            [1],
+            False,
+            MergeRule.NARROWER,
+            id="narrower when the target cannot be had",
         ),
     ],
 )
@@ -55,18 +66,18 @@ def test_well_known_merges(sources, nodes, preferred, rule):
 
 
 def test_wider_than_the_target_is_the_last_resort():
-    cpus = said(Hint(bits.of([0]), preferred=False), Hint(bits.of([1, 2, 3]), preferred=False))
-    gpus = said(Hint(bits.of([1, 2]), preferred=False))
+    cpus = hinted(Hint(bits.of([0]), preferred=False), Hint(bits.of([1, 2, 3]), preferred=False))
+    gpus = hinted(Hint(bits.of([1, 2]), preferred=False))
 
     merged = merge(
-        [cpus, gpus, said(Hint(bits.of([3]), preferred=False), Hint(bits.of([1, 2]), preferred=False))], nodes=15
+        [cpus, gpus, hinted(Hint(bits.of([3]), preferred=False), Hint(bits.of([1, 2]), preferred=False))], nodes=15
     )
 
     assert (merged.nodes, merged.width, merged.rule) == (bits.of([1, 2]), 2, MergeRule.AT_TARGET)
     wide = merge(
         [
-            said(Hint(1, preferred=False), Hint(6, preferred=False)),
-            said(Hint(14, preferred=False), Hint(8, preferred=False)),
+            hinted(Hint(1, preferred=False), Hint(6, preferred=False)),
+            hinted(Hint(14, preferred=False), Hint(8, preferred=False)),
         ],
         nodes=15,
     )
@@ -88,14 +99,14 @@ def test_a_single_family_directs_the_search():
     """The lower nodes have nothing, so sets of them are skipped."""
     family = AmountFamily({node: int(node > 5) for node in range(12)}, 4, preferred_width=2)
 
-    found = merge([MergeInput("cpu", family)], nodes=(1 << 12) - 1)
+    merged = merge([MergeInput("cpu", family)], nodes=(1 << 12) - 1)
 
-    assert (found.nodes, found.preferred, found.rule) == (0b1111 << 6, False, MergeRule.AT_TARGET)
+    assert (merged.nodes, merged.preferred, merged.rule) == (0b1111 << 6, False, MergeRule.AT_TARGET)
 
 
 def test_closer_nodes_win_among_sets_of_one_width():
     far_first = Distances({0: {0: 10, 1: 30, 2: 30}, 1: {0: 30, 1: 10, 2: 12}, 2: {0: 30, 1: 12, 2: 10}})
-    pairs = said(*(Hint(bits.of(pair), preferred=True) for pair in combinations(range(3), 2)))
+    pairs = hinted(*(Hint(bits.of(pair), preferred=True) for pair in combinations(range(3), 2)))
 
     assert merge([pairs], nodes=7).nodes == bits.of([0, 1])
     merged = merge([pairs], nodes=7, distances=far_first)
@@ -107,49 +118,49 @@ def test_closer_nodes_win_among_sets_of_one_width():
 @given(st.data())
 def test_explicit_lists_merge_as_the_whole_product_does(data):
     nodes = data.draw(node_sets(most=4))
-    said = [MergeInput("x", data.draw(lists(nodes, unknown_nodes=True))) for _ in range(data.draw(st.integers(0, 4)))]
+    inputs = [MergeInput("x", data.draw(lists(nodes, unknown_nodes=True))) for _ in range(data.draw(st.integers(0, 4)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
-        assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
+        assert merge(inputs, nodes=nodes, distances=distances, dense=dense).hint == expected
 
 
 @given(st.data())
 def test_families_merge_as_the_whole_product_of_their_lists_does(data):
     nodes = data.draw(node_sets(most=4))
-    said = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
-        assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
+        assert merge(inputs, nodes=nodes, distances=distances, dense=dense).hint == expected
 
 
 @given(st.data())
 def test_families_and_lists_mix(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    expected = naive_merge.merge(said, nodes=nodes, distances=distances)
+    expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
 
     for dense in (8, 0):
-        assert merge(said, nodes=nodes, distances=distances, dense=dense).hint == expected
+        assert merge(inputs, nodes=nodes, distances=distances, dense=dense).hint == expected
 
 
 @settings(max_examples=examples(30))
 @given(st.data())
 def test_above_eight_nodes_the_search_equals_counting(data):
     nodes = data.draw(node_sets(least=9, most=10))
-    said = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     assert (
-        merge(said, nodes=nodes, distances=distances).hint
-        == merge(said, nodes=nodes, distances=distances, dense=10).hint
+        merge(inputs, nodes=nodes, distances=distances).hint
+        == merge(inputs, nodes=nodes, distances=distances, dense=10).hint
     )
 
 
@@ -157,33 +168,37 @@ def test_above_eight_nodes_the_search_equals_counting(data):
 def test_the_order_of_inputs_does_not_matter(data):
     """A merged set depends on what was said, not on who spoke first."""
     nodes = data.draw(node_sets(most=5))
-    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(2, 4)))]
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(2, 4)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
-    shuffled = data.draw(st.permutations(said))
+    shuffled = data.draw(st.permutations(inputs))
 
-    assert merge(said, nodes=nodes, distances=distances).hint == merge(shuffled, nodes=nodes, distances=distances).hint
+    assert (
+        merge(inputs, nodes=nodes, distances=distances).hint == merge(shuffled, nodes=nodes, distances=distances).hint
+    )
 
 
 @given(st.data())
 def test_runners_up_are_real_distinct_and_bounded(data):
     nodes = data.draw(node_sets(most=4))
-    said = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
 
-    merged = merge(said, nodes=nodes)
+    merged = merge(inputs, nodes=nodes)
 
     assert len(merged.runners_up) <= 3
     assert len({merged.nodes, *merged.runners_up}) == 1 + len(merged.runners_up)
     assert {mask.bit_count() for mask in merged.runners_up} <= {merged.nodes.bit_count()}
     if not merged.preferred:
-        assert set(merged.runners_up) <= set(reachability.count_reachable_sets([options for _, options in said], nodes))
+        assert set(merged.runners_up) <= set(
+            reachability.count_reachable_sets([options for _, options in inputs], nodes)
+        )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 9, 70])
 def test_any_number_of_inputs_is_counted_correctly(count):
     """Counts of combinations must not run over however many sources there are."""
-    every_pair = said(*(Hint(bits.of(pair), preferred=False) for pair in combinations(range(8), 2)))
-    everything = said(*(Hint(mask, preferred=False) for mask in range(1, 256)))
+    every_pair = hinted(*(Hint(bits.of(pair), preferred=False) for pair in combinations(range(8), 2)))
+    everything = hinted(*(Hint(mask, preferred=False) for mask in range(1, 256)))
 
     merged = merge([everything] * count + [every_pair], nodes=255)
 
@@ -205,7 +220,7 @@ def test_contrived_hints_on_many_nodes_end_in_a_clear_error():
     with pytest.raises(WorkLimitError, match=r"vendor\.com/r0, vendor\.com/r1") as caught:
         merge(lists, nodes=nodes, work_limit=10_000)
 
-    assert caught.value.sources == tuple(one.name for one in lists)
+    assert caught.value.sources == tuple(merge_input.name for merge_input in lists)
 
 
 def test_up_to_sixteen_nodes_no_hints_are_too_contrived():
@@ -228,3 +243,98 @@ def test_sixty_four_nodes_with_ids_up_to_two_hundred():
     merged = merge([cpus, gpus], nodes=bits.of(ids))
 
     assert (list(bits.members(merged.nodes)), merged.preferred) == ([100, 104, 108], True)
+
+
+ALIGNED = [
+    MergeInput("cpu", AmountFamily({0: 4, 1: 4}, 2, preferred_width=1)),
+    MergeInput("gpu", AmountFamily({1: 1}, 1, preferred_width=1)),
+]
+APART = [
+    MergeInput("cpu", AmountFamily({0: 4, 1: 0}, 2, preferred_width=1)),
+    MergeInput("gpu", AmountFamily({1: 1}, 1, preferred_width=1)),
+]
+WIDE = [MergeInput("gpu", AmountFamily({0: 1, 1: 1}, 2, preferred_width=2))]
+UNBOUND = [MergeInput("cpu", DONT_CARE)]
+HOPELESS = [MergeInput("cpu", IMPOSSIBLE)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "inputs", "nodes", "preferred", "admitted"),
+    [
+        pytest.param("none", APART, None, False, True, id="none merges nothing and admits"),
+        pytest.param("best-effort", ALIGNED, [1], True, True, id="best-effort takes what is aligned"),
+        pytest.param("best-effort", APART, [1], False, True, id="best-effort admits what is not"),
+        pytest.param("restricted", ALIGNED, [1], True, True, id="restricted takes what is aligned"),
+        pytest.param("restricted", APART, [1], False, False, id="restricted rejects what is not"),
+        pytest.param("restricted", WIDE, [0, 1], True, True, id="restricted takes two nodes where one can never do"),
+        pytest.param("single-numa-node", ALIGNED, [1], True, True, id="single-numa-node takes one node"),
+        pytest.param(
+            "single-numa-node", WIDE, None, False, False, id="single-numa-node rejects two, whatever the need"
+        ),
+        pytest.param(
+            "single-numa-node", UNBOUND, None, True, True, id="single-numa-node has no node without preferences"
+        ),
+        pytest.param("best-effort", UNBOUND, [0, 1], True, True, id="best-effort has all nodes without preferences"),
+        pytest.param(
+            "single-numa-node", HOPELESS, None, False, False, id="single-numa-node rejects what cannot be placed"
+        ),
+        pytest.param("restricted", HOPELESS, [0, 1], False, False, id="restricted rejects what cannot be placed"),
+    ],
+)
+def test_each_policy_accepts_its_own_results(policy, inputs, nodes, preferred, admitted):
+    verdict = apply_policy(Policy(policy), inputs, nodes=3)
+
+    assert verdict.hint == Hint(None if nodes is None else bits.of(nodes), preferred)
+    assert verdict.admitted is admitted
+
+
+def test_on_a_machine_of_one_node_an_accepted_hint_has_no_nodes():
+    verdict = apply_policy(
+        Policy.SINGLE_NUMA_NODE, [MergeInput("cpu", AmountFamily({0: 8}, 2, preferred_width=1))], nodes=1
+    )
+
+    assert verdict == (Hint(None, preferred=True), True, verdict.merged)
+
+
+@given(st.data())
+def test_a_family_prefers_the_single_nodes_that_its_list_prefers(data):
+    nodes = data.draw(node_sets(most=5))
+    family = data.draw(families(nodes))
+
+    assert preferred_single_nodes(family) == preferred_single_nodes(HintList.of_family(family))
+
+
+@given(st.data())
+def test_single_numa_node_agrees_with_the_whole_product(data):
+    nodes = data.draw(node_sets(most=4))
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
+
+    verdict = apply_policy(Policy.SINGLE_NUMA_NODE, inputs, nodes=nodes)
+
+    kept = [
+        [
+            hint
+            for hint in naive_merge.all_hints(merge_input)
+            if hint.preferred and (hint.nodes is None or hint.nodes.bit_count() == 1)
+        ]
+        for merge_input in inputs
+    ]
+    expected = naive_merge.merge([MergeInput("x", HintList.of(hints)) for hints in kept], nodes=nodes)
+    assert verdict.admitted is expected.preferred
+    assert verdict.hint == Hint(None if expected.nodes == nodes else expected.nodes, expected.preferred)
+
+
+@given(st.data())
+def test_restricted_admits_only_what_is_preferred_and_single_numa_node_less_still(data):
+    nodes = data.draw(node_sets(most=4))
+    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(0, 3)))]
+    distances = data.draw(st.none() | distances_between(nodes))
+
+    lenient = apply_policy(Policy.BEST_EFFORT, inputs, nodes=nodes, distances=distances)
+    strict = apply_policy(Policy.RESTRICTED, inputs, nodes=nodes, distances=distances)
+    strictest = apply_policy(Policy.SINGLE_NUMA_NODE, inputs, nodes=nodes, distances=distances)
+
+    assert lenient.admitted
+    assert lenient.hint == strict.hint
+    assert strict.admitted is strict.hint.preferred
+    assert strict.admitted or not strictest.admitted

@@ -16,13 +16,13 @@ PLENTY = 10**9
 
 def by_product(inputs, nodes):
     """Every intersection of one allowed set each, the long way."""
-    found = set()
+    reached = set()
     for chosen in product(*(reachability.allowed_sets(options, nodes) for options in inputs)):
         common = nodes
         for mask in chosen:
             common &= mask
-        found.add(common)
-    return found - {0}
+        reached.add(common)
+    return reached - {0}
 
 
 @given(st.data())
@@ -71,16 +71,16 @@ def test_dropped_nodes_are_distributed_exactly(data):
         assert reachability.is_reachable(mask, inputs, nodes=nodes, budget=WorkBudget(PLENTY)) is expected
 
 
-@pytest.mark.parametrize(("slack", "reachable"), [(10, True), (9, False)])
-def test_nodes_are_distributed_where_the_obvious_way_fails(slack, reachable):
+@pytest.mark.parametrize(("slack", "expected"), [(10, True), (9, False)])
+def test_nodes_are_distributed_where_the_obvious_way_fails(slack, expected):
     """5 and 5, 4 and 3 and 3 fill two slacks of 10; taking turns from the largest down does not."""
     amounts = {0: 100, 1: 5, 2: 5, 3: 4, 4: 3, 5: 3}
     family = AmountFamily(amounts, 120 - slack, preferred_width=1)
 
-    found = reachability.is_reachable(0b1, [family, family], nodes=0b111111, budget=WorkBudget(PLENTY))
+    reachable = reachability.is_reachable(0b1, [family, family], nodes=0b111111, budget=WorkBudget(PLENTY))
 
-    assert found is reachable
-    assert (0b1 in reachability.count_reachable_sets([family, family], 0b111111)) is reachable
+    assert reachable is expected
+    assert (0b1 in reachability.count_reachable_sets([family, family], 0b111111)) is expected
 
 
 def test_without_inputs_all_nodes_are_reachable():

@@ -29,12 +29,12 @@ def test_the_first_set_found_is_the_best_of_all(data):
     wanted = data.draw(st.sets(st.sampled_from(sets)))
     distances = data.draw(st.none() | distances_between(nodes))
 
-    found = find_best(query(width, nodes, accept=wanted.__contains__), distances)
+    best = find_best(query(width, nodes, accept=wanted.__contains__), distances)
 
     in_order = sorted(wanted, key=lambda mask: (distances.total(mask) if distances else 0, mask))
-    assert found[:1] == in_order[:1]
-    assert set(found) <= wanted
-    assert len(found) <= 4
+    assert best[:1] == in_order[:1]
+    assert set(best) <= wanted
+    assert len(best) <= 4
 
 
 def test_a_width_beyond_the_number_of_nodes_finds_nothing():

@@ -72,12 +72,12 @@ def test_aggregate_is_the_peak_of_the_pods_life(pod, name):
         return sum((c.resources.requests[name] for c in containers if name in c.resources.requests), Quantity.ZERO)
 
     stages = [
-        [one, *(earlier for earlier in pod.init[:turn] if earlier.restartable)] for turn, one in enumerate(pod.init)
+        [init, *(earlier for earlier in pod.init[:turn] if earlier.restartable)] for turn, init in enumerate(pod.init)
     ]
-    stages.append([*pod.containers, *(one for one in pod.init if one.restartable)])
-    named = any(name in one.resources.requests for one in pod.all_containers)
+    stages.append([*pod.containers, *(sidecar for sidecar in pod.init if sidecar.restartable)])
+    named = any(name in each.resources.requests for each in pod.all_containers)
 
-    total = demand.aggregate(pod, lambda one: one.resources.requests)
+    total = demand.aggregate(pod, lambda each: each.resources.requests)
 
     assert total.get(name) == (max(map(asked, stages)) if named else None)
 
@@ -149,7 +149,7 @@ def test_a_running_pod_uses_the_maximum_of_requested_allocated_and_actual(status
         init=(cpu("side", "1", sidecar=True),),
         containers=(cpu("a", "1"), cpu("b", "2")),
         overhead=amounts({"cpu": "500m"}),
-        statuses={name: ContainerStatus(*map(amounts, said)) for name, said in statuses.items()},
+        statuses={name: ContainerStatus(*map(amounts, status)) for name, status in statuses.items()},
         resize_infeasible=infeasible,
     )
 
@@ -174,17 +174,17 @@ def test_exclusive_cpus_are_whole_and_for_guaranteed_pods():
     pod = Pod(name="p", containers=(half, two), init=(guaranteed("side", {"cpu": "1", "memory": "1Gi"}, sidecar=True),))
     burstable = replace(pod, containers=(*pod.containers, container("idle")))
 
-    assert [demand.exclusive_cpus(pod, one) for one in pod.all_containers] == [1, 0, 2]
+    assert [demand.exclusive_cpus(pod, each) for each in pod.all_containers] == [1, 0, 2]
     assert demand.exclusive_cpus(pod, None) == 3
-    assert [demand.exclusive_cpus(burstable, one) for one in burstable.all_containers] == [0, 0, 0, 0]
+    assert [demand.exclusive_cpus(burstable, each) for each in burstable.all_containers] == [0, 0, 0, 0]
     assert demand.exclusive_cpus(burstable, None) == 0
 
 
 def test_pod_level_resources_are_allocated_as_a_whole():
-    own = amounts({"cpu": "8", "memory": "16Gi", "hugepages-2Mi": "0"})
+    requests = amounts({"cpu": "8", "memory": "16Gi", "hugepages-2Mi": "0"})
     exclusive = guaranteed("exclusive", {"cpu": "2", "memory": "4Gi"})
     sharing = container("sharing", {"cpu": "1", "memory": "1Gi"})
-    pod = Pod(name="p", containers=(exclusive, sharing), resources=Resources(own, own))
+    pod = Pod(name="p", containers=(exclusive, sharing), resources=Resources(requests, requests))
 
     assert demand.exclusive_cpus(pod, None) == 3
     assert demand.exclusive_cpus(pod, None, pod_level_managers=True) == 8
@@ -235,9 +235,9 @@ def test_no_container_requests_more_than_its_pod(crowd):
     for pod in map(accept, crowd):
         devices = demand.pod_devices(pod, DEVICES)
 
-        assert all(demand.exclusive_cpus(pod, one) <= demand.exclusive_cpus(pod, None) for one in pod.all_containers)
-        for one in pod.all_containers:
-            assert all(count <= devices[name] for name, count in demand.container_devices(one, DEVICES).items())
+        assert all(demand.exclusive_cpus(pod, each) <= demand.exclusive_cpus(pod, None) for each in pod.all_containers)
+        for each in pod.all_containers:
+            assert all(count <= devices[name] for name, count in demand.container_devices(each, DEVICES).items())
 
 
 @given(pods())

@@ -96,8 +96,8 @@ def test_order_of_containers_never_matters_to_the_class(pod):
 
 
 def test_pods_with_equal_requests_have_the_same_request_key():
-    one = Pod(name="one", uid="one", containers=(guaranteed("app", {"cpu": "2"}),))
-    renamed = replace(one, name="two", uid="two", namespace="other", labels={"app": "two"})
-    larger = replace(one, containers=(guaranteed("app", {"cpu": "3"}),))
+    first = Pod(name="one", uid="one", containers=(guaranteed("app", {"cpu": "2"}),))
+    renamed = replace(first, name="two", uid="two", namespace="other", labels={"app": "two"})
+    larger = replace(first, containers=(guaranteed("app", {"cpu": "3"}),))
 
-    assert renamed.request_key == one.request_key != larger.request_key
+    assert renamed.request_key == first.request_key != larger.request_key

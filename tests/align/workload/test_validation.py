@@ -60,8 +60,8 @@ def test_the_pod_of_the_announcement_is_guaranteed():
     ],
 )
 def test_defaults_of_containers(requests, limits, filled):
-    one = container("c", requests, limits)
-    pod = apply_defaults(Pod(name="p", init=(one,), containers=(one,)))
+    written = container("c", requests, limits)
+    pod = apply_defaults(Pod(name="p", init=(written,), containers=(written,)))
 
     assert pod.init[0].resources.requests == pod.containers[0].resources.requests == amounts(filled)
     assert pod.containers[0].resources.limits.keys() == limits.keys()
@@ -276,18 +276,18 @@ def test_the_api_server_keeps_amounts(pod):
 
     assert demand.requests(stored) == demand.requests(filled)
     assert stored.qos is filled.qos
-    for one in stored.all_containers:
-        asked = demand.memory(stored, one)
-        assert asked.items() <= {name: amount.value() for name, amount in one.resources.requests.items()}.items()
+    for each in stored.all_containers:
+        asked = demand.memory(stored, each)
+        assert asked.items() <= {name: amount.value() for name, amount in each.resources.requests.items()}.items()
 
 
 @given(pods())
 def test_defaults_only_add(pod):
     filled = apply_defaults(pod)
 
-    asked = [pod.resources, *(one.resources for one in pod.all_containers)]
-    given = [filled.resources, *(one.resources for one in filled.all_containers)]
-    for before, after in zip(asked, given, strict=True):
+    asked = [pod.resources, *(container.resources for container in pod.all_containers)]
+    defaulted = [filled.resources, *(container.resources for container in filled.all_containers)]
+    for before, after in zip(asked, defaulted, strict=True):
         assert before.requests.items() <= after.requests.items()
         assert before.limits.items() <= after.limits.items()
 
@@ -301,7 +301,9 @@ def test_one_negative_limit_rejects_any_pod(pod, name, data):
     with pytest.raises(PodError) as rejection:
         accept(pod)
 
-    assert f"spec.containers[{index}].resources.limits[{name}]" in {one.field for one in rejection.value.problems}
+    assert f"spec.containers[{index}].resources.limits[{name}]" in {
+        problem.field for problem in rejection.value.problems
+    }
 
 
 def test_an_unknown_restart_policy_is_listed_with_all_other_problems():
@@ -328,14 +330,16 @@ def test_an_empty_restart_policy_of_a_container_is_not_an_absent_one(policy, rej
     spec = {"containers": [{"name": "app", "restartPolicy": policy}]}
     written = read_pod({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web"}, "spec": spec})
 
-    assert ("spec.containers[0].restartPolicy" in {one.field for one in validation_problems(written)}) is rejected
+    assert (
+        "spec.containers[0].restartPolicy" in {problem.field for problem in validation_problems(written)}
+    ) is rejected
 
 
 def test_a_limit_from_containers_keeps_their_spelling():
-    own = Resources({"memory": Quantity.parse("1k")}, {"memory": Quantity.parse("1k")})
+    resources = Resources({"memory": Quantity.parse("1k")}, {"memory": Quantity.parse("1k")})
     pod = Pod(
         name="web",
-        containers=(Container("app", own),),
+        containers=(Container("app", resources),),
         resources=Resources(requests={"memory": Quantity.parse("1e3")}),
     )
 

@@ -6,7 +6,7 @@ from alignup.documents.codec import encode
 from alignup.kubernetes.api.client import _decode
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.api.pods import api_pod_stage, known_pod
-from alignup.placement.report import PodStage
+from alignup.placement.host_report import PodStage
 from alignup.schedule.pod_trimming import PodTrimmer
 
 

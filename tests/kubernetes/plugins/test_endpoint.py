@@ -3,8 +3,7 @@
 import pytest
 
 from alignup.align.errors import PluginError
-from alignup.align.machine import Device
-from alignup.align.machine_limits import MAX_NODE_ID
+from alignup.align.machine import MAX_NODE_ID, Device
 from alignup.kubernetes.plugins.endpoint import MAX_DEVICES, MAX_NODE_IDS, parse_devices
 from alignup.wire import device_plugin_pb2 as wire
 

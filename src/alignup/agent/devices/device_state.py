@@ -2,13 +2,12 @@
 
 from collections.abc import Collection, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from alignup.align.decision import Decision
 from alignup.align.fit import InsufficientResource
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod, demand, names
 
 

@@ -10,8 +10,8 @@ from alignup.align.host import Host
 from alignup.documents.api import AdmissionStatus, PodView, StoredDecision
 from alignup.documents.codec import timestamp
 from alignup.documents.decisions import from_document
+from alignup.picture.machine_svg import draw_parts
 from alignup.picture.occupancy import Holder, Occupancy, UseState, format_block
-from alignup.picture.svg import draw_parts
 from alignup.picture.text_format import clean, format_list, pluralize
 from alignup.web.pages.html import Content, Html, element, group, path, trusted
 from alignup.web.pages.page import section

@@ -31,7 +31,7 @@ Indexes = tuple[int, ...]  #: nodes by their index in a list of nodes
 
 
 class DistributionPlan(NamedTuple):
-    """Each of ``nodes`` gives its ``share``, and one more group each time it is in ``extra``."""
+    """A shared request: each of ``nodes`` gives its ``share``, and one more group each time it is in ``extra``."""
 
     nodes: Indexes
     share: int
@@ -55,19 +55,19 @@ class DistributedSelection:
             raise not_enough_error(free, count)
         order = tuple(dict.fromkeys(self._packed.nodes(free)))  # a node on two sockets occurs twice
         nodes = [node & free for node in order]
-        found = plan_distribution(
+        plan = plan_distribution(
             [node.bit_count() for node in nodes],
             count,
             group=self._group,
             fewest=_ceil(count // self._group, self._groups_per_node),
             sockets=[self._touched(node) for node in order] if self._sockets else None,
         )
-        if found is None:
+        if plan is None:
             return self._packed.take(free, count)
         taken = 0
-        for index in found.nodes:
-            taken |= self._packed.take(nodes[index], found.share)
-        for index in found.extra:
+        for index in plan.nodes:
+            taken |= self._packed.take(nodes[index], plan.share)
+        for index in plan.extra:
             taken |= self._packed.take(nodes[index] & ~taken, self._group)
         return taken
 
@@ -78,7 +78,7 @@ class DistributedSelection:
 def plan_distribution(
     sizes: Sequence[int], count: int, *, group: int = 1, fewest: int = 1, sockets: Sequence[Bits] | None = None
 ) -> DistributionPlan | None:
-    """The best way to take *count* CPUs, a multiple of *group*, from nodes with *sizes* free CPUs, in that order.
+    """Return the best way to take *count* CPUs, a multiple of *group*, from nodes with *sizes* free CPUs.
 
     At least *fewest* nodes are used, and no more than necessary. With *sockets* (the sockets of each node), a
     combination on one socket beats all others. ``None`` if no number of nodes can share the request.
@@ -107,7 +107,10 @@ class _Search:
         self._able = [index for index, size in enumerate(sizes) if sockets or size >= self._even_share]
         #: the richest combination of all nodes, and of each socket, where it has enough
         self.richest: list[Indexes] = []
-        alike = [[i for i, own in enumerate(sockets or ()) if own == one] for one in sorted(set(sockets or ()))]
+        alike = [
+            [index for index, touched in enumerate(sockets or ()) if touched == group]
+            for group in sorted(set(sockets or ()))
+        ]
         for pool in (self._able, *alike):
             indexes = tuple(sorted(sorted(pool, key=lambda index: -sizes[index])[:width]))
             if len(indexes) == width and self._has_enough(indexes):
@@ -124,7 +127,7 @@ class _Search:
         return DistributionPlan(best, share, tuple(best[index] for index in remainder.in_rounds(chosen)))
 
     def _first_best(self, known: Indexes) -> Indexes:
-        """The first best combination; *known* is a combination to start with."""
+        """Return the first of the best combinations; *known* is one to start with."""
         crosses, score = self._rank(known)
         bar = (crosses, score + 1)
         kinds = [(self._sizes[index], self._sockets and self._sockets[index]) for index in self._able]
@@ -143,7 +146,7 @@ class _Search:
         return sum([self._sizes[index] // self._group for index in indexes]) >= self._groups
 
     def _even_part(self, indexes: Indexes) -> tuple[int, int]:
-        """The even share of each of *indexes*, and how much of the squares it saves."""
+        """Return the even share of each of *indexes*, and how much of the squares it saves."""
         share = self._even_share
         sizes = [self._sizes[index] for index in indexes]
         if self._sockets:
@@ -155,7 +158,7 @@ class _Search:
         return _Remainder(left, self._groups - share // self._group * self._width, group=self._group)
 
     def _rank(self, indexes: Indexes, *, ideal: bool = False) -> tuple[bool, int]:
-        """The rank of a combination, or a lower bound for it (*ideal*); smaller is better."""
+        """Return the rank of a combination, or a lower bound for it (*ideal*); smaller is better."""
         share, saved = self._even_part(indexes)
         remainder = self._remainder(indexes, share)
         saved += remainder.ideal() if ideal else remainder.most(exact=self._exact)
@@ -163,7 +166,7 @@ class _Search:
         return touched & touched - 1 > 0, self._score(saved)
 
     def _score(self, saved: int) -> int:
-        """The standard deviation of free CPUs per node, in thousandths, from a mean rounded to thousandths."""
+        """Return the standard deviation of free CPUs per node, in thousandths, from a mean rounded to thousandths."""
         nodes = len(self._sizes)
         mean = (2000 * self._left + nodes) // (2 * nodes)
         squares = 1_000_000 * (self._squares - saved) - 2000 * mean * self._left + nodes * mean * mean
@@ -171,7 +174,7 @@ class _Search:
 
 
 class _Remainder:
-    """Taking the remaining *groups* in rounds from some nodes with *left* free CPUs, in that order."""
+    """The remaining *groups*, taken in rounds from some nodes with *left* free CPUs, in that order."""
 
     def __init__(self, left: Sequence[int], groups: int, *, group: int) -> None:
         self._left = left
@@ -179,7 +182,7 @@ class _Remainder:
         self._group = group
 
     def most(self, *, exact: bool) -> int:
-        """The most that rounds can save; if not *exact*, what the richest nodes save."""
+        """Return the most that rounds can save; if not *exact*, what the richest nodes save."""
         if not self._groups:
             return 0
         able = [size for size in self._left if size >= self._group]
@@ -193,7 +196,7 @@ class _Remainder:
         return most
 
     def first(self, good: Callable[[int], bool]) -> Indexes:
-        """The first nodes, in the kubelet's order, that save enough to be *good*: many before few."""
+        """Return the first nodes, in the kubelet's order, that save enough to be *good*: many before few."""
         able = [index for index, size in enumerate(self._left) if size >= self._group]
         sizes = [self._left[index] for index in able]
         for number in range(len(able) if self._groups else 0, 0, -1):
@@ -211,21 +214,21 @@ class _Remainder:
         return ()
 
     def richest(self) -> Indexes:
-        """As many of the richest nodes as there are groups, or all with a whole group."""
+        """Return as many of the richest nodes as there are groups, or all with a whole group."""
         able = [index for index, size in enumerate(self._left) if size >= self._group]
         return tuple(sorted(sorted(able, key=lambda index: -self._left[index])[: self._groups]))
 
     def in_rounds(self, indexes: Indexes) -> Indexes:
-        """The nodes that give a group, in order, if *indexes* take turns."""
-        given: list[int] = []
+        """Return the nodes that give a group, in order, if *indexes* take turns."""
+        giving: list[int] = []
         for number in range(self._groups):
-            given += [index for index in indexes if self._left[index] // self._group > number]
-            if len(given) >= self._groups:
+            giving += [index for index in indexes if self._left[index] // self._group > number]
+            if len(giving) >= self._groups:
                 break
-        return tuple(given[: self._groups])
+        return tuple(giving[: self._groups])
 
     def _saved(self, sizes: Sequence[int]) -> int:
-        """What rounds over all of *sizes* save; -1 without enough whole groups (the kubelet loops forever then)."""
+        """Return what rounds over *sizes* save; -1 without enough whole groups (the kubelet loops forever then)."""
         group, groups = self._group, self._groups
         sizes = list(sizes)
         saved = 0
@@ -234,17 +237,17 @@ class _Remainder:
                 return -1
             rounds = min(min(sizes) // group, groups // len(sizes))
             if rounds:
-                given = rounds * group
-                saved += given * (2 * sum(sizes) - given * len(sizes))
+                taken = rounds * group
+                saved += taken * (2 * sum(sizes) - taken * len(sizes))
                 groups -= rounds * len(sizes)
-                sizes = [size - given for size in sizes if size - given >= group]
+                sizes = [size - taken for size in sizes if size - taken >= group]
             else:
                 saved += group * (2 * sum(sizes[:groups]) - group * groups)
                 groups = 0
         return saved
 
     def ideal(self, sizes: Sequence[int] | None = None) -> int:
-        """What taking each group from the richest of *sizes* (or all) saves; -1 if they do not have enough."""
+        """Return what taking each group from the richest of *sizes* (or all) saves; -1 if they do not have enough."""
         group = self._group
         heap = [-size for size in (self._left if sizes is None else sizes)]
         heapify(heap)
@@ -259,7 +262,7 @@ class _Remainder:
 
 
 def _first_of_each(kinds: Sequence[object], width: int) -> Iterator[Indexes]:
-    """Of all combinations of *width* indexes, the first for each sequence of kinds, in lexicographic order."""
+    """Yield, of all combinations of *width* indexes, the first for each sequence of kinds, in lexicographic order."""
     if width == 0:
         yield ()
         return

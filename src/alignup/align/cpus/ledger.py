@@ -15,7 +15,7 @@ from alignup.align.layered_map import with_item, without_item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuLedger:
-    """Every CPU is shared, owned (by containers of one pod, perhaps several), or lost."""
+    """The CPUs of a machine: each is shared, owned (by containers of one pod, perhaps several), or lost."""
 
     PROVIDER: ClassVar = "cpu"
 
@@ -33,7 +33,7 @@ class CpuLedger:
     def __post_init__(self, known_free: Mapping[int, int] | None) -> None:
         if known_free is None:
             cpus = self.shared & ~self.reserved
-            known_free = {node: (cpus & own).bit_count() for node, own in self.node_cpus.items()}
+            known_free = {node: (cpus & node_cpus).bit_count() for node, node_cpus in self.node_cpus.items()}
         object.__setattr__(self, "free", known_free)
 
     @property
@@ -41,18 +41,18 @@ class CpuLedger:
         return self.shared & ~self.reserved
 
     def alignment_key(self) -> Hashable:
-        """Equal for two ledgers of one machine that place every new pod alike."""
+        """Return a key that is equal for two ledgers of one machine that place every new pod alike."""
         return self.shared
 
     def holds(self, uid: str, container: str) -> CpuSet | None:
-        """What a container owns; ``None`` if it uses the shared pool."""
+        """Return what a container owns; ``None`` if it uses the shared pool."""
         return self.held.get(uid, {}).get(container)
 
     def owned(self, uid: str) -> CpuSet:
         return self.pod_held.get(uid, 0) | bits.union(self.held.get(uid, {}).values())
 
     def reusable_by(self, uid: str) -> CpuSet:
-        """The CPUs of its init containers that a pod may reuse, even if it has released them since."""
+        """Return the CPUs of its init containers that a pod may reuse, even if it has released them since."""
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else 0
 
     def give(self, uid: str, container: str, *, cpus: CpuSet, reusable: CpuSet | None = None) -> Self:
@@ -109,7 +109,7 @@ class CpuLedger:
 
     def only(self, containers: Collection[tuple[str, str]]) -> Self:
         """Release the CPUs of all containers that are not among these (pod uid, name)."""
-        gone = [(uid, name) for uid, own in self.held.items() for name in own if (uid, name) not in containers]
+        gone = [(uid, name) for uid, held in self.held.items() for name in held if (uid, name) not in containers]
         ledger = self
         for uid, name in gone:
             ledger = ledger.take_back(uid, name)
@@ -120,11 +120,11 @@ class CpuLedger:
         return self if self.reusable == (uid, cpus) else replace(self, reusable=(uid, cpus))
 
     def _free_after(self, *, taken: CpuSet = 0, freed: CpuSet = 0) -> Mapping[int, int]:
-        """``free`` after available CPUs are *taken* or others are *freed*: a pod has CPUs of few NUMA nodes."""
+        """Return ``free`` after available CPUs are *taken* or others are *freed*."""
         free, changed = dict(self.free), taken | freed
-        for node, own in self.node_cpus.items():
-            if own & changed:
-                free[node] += (own & freed).bit_count() - (own & taken).bit_count()
+        for node, node_cpus in self.node_cpus.items():
+            if node_cpus & changed:
+                free[node] += (node_cpus & freed).bit_count() - (node_cpus & taken).bit_count()
         return free
 
     def _check_available(self, cpus: CpuSet) -> None:

@@ -1,7 +1,7 @@
 """The CPU manager's policy and policy options, parsed and rejected like in the kubelet."""
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Self
@@ -9,7 +9,6 @@ from typing import Self
 from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import SettingsError
 from alignup.align.quantity import Quantity
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, FeatureStage, Policy, check_stage, parse_bool
 
 
@@ -97,7 +96,7 @@ class CpuSettings:
             raise SettingsError(f"new none policy error: None policy: received unsupported options=map[{listed}]")
 
     def reserved_count(self) -> int:
-        """The number of reserved CPUs, rounded up; the static policy requires at least one."""
+        """Return the number of reserved CPUs, rounded up; the static policy requires at least one."""
         if self.reservation is None:
             raise SettingsError("[cpumanager] unable to determine reserved CPU resources for static policy")
         if self.reservation.is_zero:

@@ -37,8 +37,8 @@ class PackedSelection:
         self._cores_in_cache = _children(caches, cores)
         self._core_size = max(view.cpus_per_core, 1)
         self._whole_cores_of = {
-            inner: tuple(core for core in own if core.bit_count() == self._core_size)
-            for inner, own in self._cores_of.items()
+            inner: tuple(core for core in inside if core.bit_count() == self._core_size)
+            for inner, inside in self._cores_of.items()
         }
         self._cache_size = view.cpus_per_cache
         self._all = view.all_cpus
@@ -77,8 +77,8 @@ class PackedSelection:
     def _inner_order(self, free: CpuSet) -> list[CpuSet]:
         order: list[CpuSet] = []
         for outer in self._outer_order(free):
-            own = self._inner_of[outer]
-            order += own if own == (outer,) else _most_used_first(own, within=outer & free, free=free)
+            inside = self._inner_of[outer]
+            order += inside if inside == (outer,) else _most_used_first(inside, within=outer & free, free=free)
         return order
 
     @staticmethod
@@ -120,7 +120,7 @@ class PackedSelection:
         return taken
 
     def _caches(self, free: CpuSet, need: int) -> CpuSet:
-        """Whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
+        """Take whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
         order = [
             cache
             for node in self.nodes(free)
@@ -131,17 +131,17 @@ class PackedSelection:
         free &= ~taken
         if not need:
             return taken
-        return taken | next((found for cache in order if (found := self._inside(cache, free, need=need))), 0)
+        return taken | next((cpus for cache in order if (cpus := self._inside(cache, free, need=need))), 0)
 
     def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
-        """Exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
+        """Take exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
         cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
-        found = 0
+        chosen = 0
         for core in cores[: -(-need // self._core_size)]:
-            found |= core
-        if need % 2 and self._core_size > 1 and found.bit_count() > need:
-            found ^= 1 << found.bit_length() - 1
-        return found if found.bit_count() == need else 0
+            chosen |= core
+        if need % 2 and self._core_size > 1 and chosen.bit_count() > need:
+            chosen ^= 1 << chosen.bit_length() - 1
+        return chosen if chosen.bit_count() == need else 0
 
 
 def not_enough_error(free: CpuSet, count: int) -> ProviderError:
@@ -151,7 +151,7 @@ def not_enough_error(free: CpuSet, count: int) -> ProviderError:
 
 
 def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
-    """The *count* lowest members, or all if there are fewer."""
+    """Return the *count* lowest members, or all if there are fewer."""
     if count >= cpus.bit_count():
         return cpus
     rest = cpus
@@ -161,15 +161,15 @@ def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
 
 
 def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
-    """Those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
-    found = [group for group in groups if group & within]
-    if len(found) > 1:
-        found.sort(key=lambda group: (group & free).bit_count())
-    return found
+    """Return those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
+    touched = [group for group in groups if group & within]
+    if len(touched) > 1:
+        touched.sort(key=lambda group: (group & free).bit_count())
+    return touched
 
 
 def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
-    """The CPUs of those *groups* that are entirely free and fit into *need*."""
+    """Return the CPUs of those *groups* that are entirely free and fit into *need*."""
     taken = 0
     used = ~free
     for group in groups:
@@ -186,6 +186,6 @@ def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
 
 
 def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[CpuSet, tuple[CpuSet, ...]]:
-    """Parent → the children that overlap it, in the given order."""
+    """Return parent → the children that overlap it, in the given order."""
     children = tuple(children)
     return {parent: tuple(child for child in children if child & parent) for parent in parents}

@@ -7,13 +7,13 @@ the last one handled.
 from bisect import bisect_left
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
 from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.cpus.distributed import DistributedSelection
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
@@ -22,7 +22,6 @@ from alignup.align.errors import ProviderError, SettingsError, StateError
 from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource
 from alignup.align.machine import KubeletView
 from alignup.align.provider import Need, Provider
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU
@@ -44,7 +43,7 @@ def create_selection(view: KubeletView, options: CpuOptions) -> CpuSelection:
 
 
 def select_reserved_cpus(view: KubeletView, options: CpuOptions, *, count: int, explicit: CpuSet = 0) -> CpuSet:
-    """The *count* CPUs reserved for the system: the *explicit* ones, or those that are selected first."""
+    """Return the *count* CPUs reserved for the system: the *explicit* ones, or those that are selected first."""
     reserved = explicit
     if not reserved:
         # Like the kubelet, report an impossible count as a set of the wrong size.
@@ -78,30 +77,30 @@ class CpuNodes:
         self._latest: tuple[Mapping[int, int], dict[int, AmountFamily]] = ({}, {})
 
     def touched(self, cpus: CpuSet) -> NodeSet:
-        return bits.of(node for node, own in self._cpus.items() if own & cpus)
+        return bits.of(node for node, node_cpus in self._cpus.items() if node_cpus & cpus)
 
     def near(self, nodes: NodeSet) -> CpuSet:
-        """The CPUs of *nodes*; with sockets, of every socket they touch."""
+        """Return the CPUs of *nodes*; with sockets, of every socket they touch."""
         if nodes and nodes & nodes - 1 == 0:  # one node, the usual case
             cpus = self._cpus.get(nodes.bit_length() - 1, 0)
         else:
-            cpus = bits.union(own for node, own in self._cpus.items() if nodes >> node & 1)
+            cpus = bits.union(node_cpus for node, node_cpus in self._cpus.items() if nodes >> node & 1)
         return bits.union(socket for socket in self._sockets if socket & cpus) if self._sockets else cpus
 
     def count(self, cpus: CpuSet) -> dict[int, int]:
-        return {node: (cpus & own).bit_count() for node, own in self._cpus.items()}
+        return {node: (cpus & node_cpus).bit_count() for node, node_cpus in self._cpus.items()}
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
-        """Hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* (here by node) counts twice."""
+        """Return hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* counts twice."""
         if reusable:
             return self._hints(request, free, reusable)
         latest = self._latest
         if latest[0] is not free:
             self._latest = latest = (free, {})
-        found = latest[1].get(request)
-        if found is None:
-            found = latest[1][request] = self._hints(request, free, 0)
-        return found
+        family = latest[1].get(request)
+        if family is None:
+            family = latest[1][request] = self._hints(request, free, 0)
+        return family
 
     def _hints(self, request: int, free: Mapping[int, int], reusable: CpuSet) -> AmountFamily:
         width = min(bisect_left(self._largest, request) + 1, len(self._largest))
@@ -140,7 +139,7 @@ class CpuProvider(Provider[CpuLedger]):
         gates: FeatureGates,
         kubelet_faults: bool = False,
     ) -> Self:
-        """The provider a kubelet starts with under these settings and this topology manager policy."""
+        """Return the provider a kubelet starts with under these settings and this topology manager policy."""
         if CpuPolicy.parse(settings.policy) is CpuPolicy.NONE:
             settings.check_none()
             return cls(view=view, policy=CpuPolicy.NONE)
@@ -160,20 +159,20 @@ class CpuProvider(Provider[CpuLedger]):
             kubelet_faults=kubelet_faults,
         )
 
-    @lock_free_cached_property
+    @cached_property
     def allocatable(self) -> CpuSet:
         """The CPUs that containers can own; none under policy none."""
         return 0 if self.policy is CpuPolicy.NONE else self.view.all_cpus & ~self.reserved
 
-    @lock_free_cached_property
+    @cached_property
     def reserved_cores(self) -> CpuSet:
         return bits.union(core for core in self.view.core_cpus.values() if core & self.reserved)
 
-    @lock_free_cached_property
+    @cached_property
     def _selection(self) -> CpuSelection:
         return create_selection(self.view, self.options)
 
-    @lock_free_cached_property
+    @cached_property
     def _nodes(self) -> CpuNodes:
         return CpuNodes(self.view, by_socket=self.options.align_by_socket)
 
@@ -187,7 +186,7 @@ class CpuProvider(Provider[CpuLedger]):
         *,
         pod_held: Mapping[str, CpuSet] | None = None,
     ) -> CpuLedger:
-        """The ledger for a stored assignment; ``StateError`` if it does not belong to this machine and settings."""
+        """Return the ledger for a stored assignment; ``StateError`` if it does not match machine and settings."""
         held = {uid: dict(containers) for uid, containers in (held or {}).items()}
         pod_held = dict(pod_held or {}) if self.pod_level else {}
         if self.policy is CpuPolicy.STATIC:
@@ -208,8 +207,8 @@ class CpuProvider(Provider[CpuLedger]):
         return {CPU: Need(count, ledger.free)} if count else {}
 
     def hints(self, ledger: CpuLedger, pod: Pod, container: Container | None) -> HintsByResource:
-        found = self.pod_hints(ledger, pod) if container is None else self.container_hints(ledger, pod, container)
-        return None if found is None else {CPU: found}
+        hints = self.pod_hints(ledger, pod) if container is None else self.container_hints(ledger, pod, container)
+        return None if hints is None else {CPU: hints}
 
     def container_hints(self, ledger: CpuLedger, pod: Pod, container: Container) -> CpuHints | None:
         count = self.exclusive_cpus(pod, container)
@@ -230,12 +229,12 @@ class CpuProvider(Provider[CpuLedger]):
         if owned:
             return self._hints_for_owned(owned, count)
         for container in pod.all_containers:
-            own = ledger.holds(pod.uid, container.name)
-            if own is None:
+            container_cpus = ledger.holds(pod.uid, container.name)
+            if container_cpus is None:
                 continue
-            if own.bit_count() != self.exclusive_cpus(pod, container):
+            if container_cpus.bit_count() != self.exclusive_cpus(pod, container):
                 return NO_HINTS
-            owned |= own
+            owned |= container_cpus
         if owned.bit_count() == count:
             return self._hints_for_owned(owned, count)
         return self._nodes.hints(count, free=ledger.free, reusable=ledger.reusable_by(pod.uid) | owned)
@@ -282,7 +281,7 @@ class CpuProvider(Provider[CpuLedger]):
     def _check_stored(
         self, shared: CpuSet, held: Mapping[str, Mapping[str, CpuSet]], pod_held: Mapping[str, CpuSet]
     ) -> CpuSet:
-        """The shared CPUs to start with; ``StateError`` if the stored sets are inconsistent."""
+        """Return the shared CPUs to start with; ``StateError`` if the stored sets are inconsistent."""
         strict = self.options.strict_cpu_reservation
         everything = self.view.all_cpus & ~(self.reserved if strict else 0)
         if not shared and not held:
@@ -318,11 +317,11 @@ class CpuProvider(Provider[CpuLedger]):
         return shared
 
     def _pod_cpus(self, ledger: CpuLedger, pod: Pod) -> CpuSet:
-        """The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check."""
+        """Return the CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check."""
         return 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
 
     def _hints_for_owned(self, owned: CpuSet, count: int) -> CpuHints:
-        """Hints for CPUs that are owned already: their own nodes, if their number equals the request."""
+        """Return hints for CPUs that are owned already: their own nodes, if their number equals the request."""
         return self._nodes.hints(count, free=self._nodes.count(owned)) if owned.bit_count() == count else NO_HINTS
 
     def _check_smt(self, ledger: CpuLedger, count: int) -> None:
@@ -351,7 +350,7 @@ class CpuProvider(Provider[CpuLedger]):
         return first if near == count else first | self._selection.take(pool & ~first, count - near)
 
     def _empty_shared_pool(self, pod: Pod) -> str:
-        """The kubelet's message if the exclusive containers leave no CPUs for the shared ones; empty if they do."""
+        """Return the kubelet's message if no CPUs are left for shared containers; empty if some are."""
         budget = self.exclusive_cpus(pod)
         exclusive, has_shared = 0, False
         for container in pod.all_containers:

@@ -20,7 +20,7 @@ WORK_LIMIT = 2_000  #: steps of a search among overlapping sets; some tenths of 
 
 
 def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
-    """The smallest number of nodes, at least one, that touch sets worth *need*; ``None`` if all of them do not."""
+    """Return the smallest number of nodes, from 1, that touch sets worth *need*; ``None`` if all are not enough."""
     if need <= 0:
         return 1
     if need > sum(weights.values()):
@@ -49,15 +49,15 @@ def are_single_nodes(masks: Collection[NodeSet]) -> bool:
 
 
 def are_nested(masks: Collection[NodeSet]) -> bool:
-    """Whether any two sets are disjoint or one contains the other."""
+    """Return whether any two sets are disjoint or one contains the other."""
     nodes = bits.of(node for mask in masks for node in bits.members(mask))
     if len(masks) > max(0, 2 * nodes.bit_count() - 1):
         return False  # too many different sets to be nested
-    return all(one & other in {0, one, other} for one, other in combinations(masks, 2))
+    return all(mask & other in {0, mask, other} for mask, other in combinations(masks, 2))
 
 
 def _richest(gains: Iterable[int], need: int) -> int:
-    """The number of *gains*, largest first, that reach *need*; all of them together do."""
+    """Return the number of *gains*, largest first, that reach *need*; all of them together do."""
     ranked = sorted(gains, reverse=True)
     count = 1
     reached = ranked[0]
@@ -68,7 +68,7 @@ def _richest(gains: Iterable[int], need: int) -> int:
 
 
 def _units(weights: Weights) -> dict[int, Bits]:
-    """Node → what it touches, as one bit per unit of weight."""
+    """Return node → what it touches, as one bit per unit of weight."""
     touched: dict[int, Bits] = {}
     start = 0
     for mask, weight in weights.items():
@@ -80,7 +80,7 @@ def _units(weights: Weights) -> dict[int, Bits]:
 
 
 def _charges(weights: Weights) -> list[Bits]:
-    """The units of the sets with at most one node, two nodes, … up to all: each gives a bound.
+    """Return the units of the sets with at most one node, two nodes, … up to all: each gives a bound.
 
     Charged units count once for each node that touches them; all others count as touched by any choice.
     """
@@ -96,7 +96,7 @@ def _charges(weights: Weights) -> list[Bits]:
 
 
 def _undominated(touched: Mapping[int, Bits]) -> list[Bits]:
-    """What nodes touch, without nodes whose units another node touches too."""
+    """Return what nodes touch, without nodes whose units another node touches too."""
     kept: list[Bits] = []
     for units in sorted(touched.values(), key=int.bit_count, reverse=True):
         if all(units & ~other for other in kept):
@@ -112,7 +112,7 @@ class _Search:
         self.steps = 0
 
     def completes(self, choices: list[Bits], left: int, missing: int) -> bool:
-        """Whether *left* of *choices*, which contain only untouched units, touch the *missing* units."""
+        """Return whether *left* of *choices*, which contain only untouched units, touch the *missing* units."""
         self.steps += 1
         if self.steps > WORK_LIMIT:
             raise WorkLimitError(
@@ -137,7 +137,7 @@ class _Search:
         return False
 
     def _at_most(self, choices: list[Bits], left: int) -> int:
-        """An upper bound for what *left* of *choices* touch: all uncharged units, and the charged ones of each."""
+        """Return an upper bound for what *left* of *choices* touch: uncharged units, and charged ones of each."""
         everything = bits.union(choices)
         return min(
             (everything & ~charged).bit_count()

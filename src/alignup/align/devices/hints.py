@@ -6,7 +6,7 @@ them are touched and whether enough devices are free. A set is preferred if it h
 when all devices are healthy and free.
 """
 
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from heapq import nlargest
 
 from alignup.align import bits
@@ -15,7 +15,6 @@ from alignup.align.devices import cover
 from alignup.align.devices.cover import Weights
 from alignup.align.devices.ledger import DeviceInventory, DeviceSet
 from alignup.align.hint import AmountFamily, HintFamily, subsets
-from alignup.align.quick_dataclass import dataclass
 
 
 @dataclass(slots=True)
@@ -67,7 +66,7 @@ class CoverageFamily(HintFamily):
         return sum([weight for mask, weight in self.weights.items() if mask & nodes])
 
     def _gains(self, nodes: NodeSet) -> dict[int, int]:
-        """What each node adds to *nodes*; without nodes that add nothing."""
+        """Return what each node adds to *nodes*; without nodes that add nothing."""
         gains: dict[int, int] = {}
         for mask, weight in self.weights.items():
             if not mask & nodes:
@@ -79,7 +78,7 @@ class CoverageFamily(HintFamily):
 def device_family(
     inventory: DeviceInventory, available: DeviceSet, *, resource: str, need: int, reusable: DeviceSet = 0
 ) -> AmountFamily | CoverageFamily | None:
-    """The sets of nodes near which *need* of the *available* and *reusable* devices are; ``None``: there is none."""
+    """Return the sets of nodes near which *need* *available* or *reusable* devices are; ``None``: no set."""
     required = reusable & inventory.with_topology
     if inventory.on_single_nodes and not required:
         amounts = {node: (devices & available).bit_count() for node, devices in inventory.on.items()}
@@ -96,10 +95,10 @@ def device_family(
         for mask in groups:
             weights[mask] = weights.get(mask, 0) + heavy
     width = inventory.min_width(need, resource=resource)
-    found: AmountFamily | CoverageFamily
+    family: AmountFamily | CoverageFamily
     if cover.are_single_nodes(weights):
         amounts = {node: weights.get(1 << node, 0) for node in inventory.on}
-        found = AmountFamily(amounts, wanted, preferred_width=width)
+        family = AmountFamily(amounts, wanted, preferred_width=width)
     else:
-        found = CoverageFamily(weights, wanted, nodes=inventory.nodes, preferred_width=width, source=resource)
-    return found if found.min_width else None
+        family = CoverageFamily(weights, wanted, nodes=inventory.nodes, preferred_width=width, source=resource)
+    return family if family.min_width else None

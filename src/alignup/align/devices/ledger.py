@@ -6,18 +6,16 @@ indexes into the inventory of their resource. A resource stays known while a pod
 
 import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
-from dataclasses import field, replace
-from functools import lru_cache
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import ClassVar, Self
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.devices import cover
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
-from alignup.align.quick_dataclass import dataclass
 
 DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th device of its inventory
 DeviceIds = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
@@ -80,13 +78,13 @@ class DeviceInventory:
 
     @classmethod
     def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
-        """An inventory of *devices*; of two with the same id, the later one counts."""
+        """Return an inventory of *devices*; of two with the same id, the later one counts."""
         known = {device.id: device for device in devices}
         ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
         return cls(ordered, machine, preferred_allocation=preferred_allocation)
 
     def min_width(self, count: int, *, resource: str) -> int:
-        """The fewest nodes near *count* devices, if all are healthy and free; all nodes if there are too few devices.
+        """Return the fewest nodes near *count* devices, if all are healthy and free; all nodes for too few devices.
 
         Pods request the same few numbers again and again, so results are kept.
         """
@@ -98,11 +96,11 @@ class DeviceInventory:
 
     def find(self, ids: Iterable[str]) -> DeviceSet:
         indexes = self.indexes
-        found = 0
+        devices = 0
         for id_ in ids:
             if id_ in indexes:
-                found |= 1 << indexes[id_]
-        return found
+                devices |= 1 << indexes[id_]
+        return devices
 
     def names(self, devices: DeviceSet) -> tuple[str, ...]:
         if devices and devices & devices - 1 == 0:  # one device, the usual case
@@ -112,17 +110,17 @@ class DeviceInventory:
     def near(self, nodes: NodeSet) -> DeviceSet:
         if nodes and nodes & nodes - 1 == 0 and (node := nodes.bit_length() - 1) in self.on:  # the usual case
             return self.on[node]
-        found = 0
+        near = 0
         for mask, devices in self.groups.items():
             if mask & nodes:
-                found |= devices
-        return found
+                near |= devices
+        return near
 
     def count(self, devices: DeviceSet) -> dict[NodeSet, int]:
-        """Nodes of the machine → how many of *devices* are on exactly these."""
+        """Return nodes of the machine → how many of *devices* are on exactly these."""
         counts: dict[NodeSet, int] = {}
-        for mask, own in self.groups.items():
-            number = (own & devices).bit_count()
+        for mask, group in self.groups.items():
+            number = (group & devices).bit_count()
             known = mask & self.machine
             if number and known:
                 counts[known] = counts.get(known, 0) + number
@@ -147,27 +145,27 @@ class DeviceLedger:
     def of_devices(
         cls, devices: Iterable[Device], *, nodes: NodeSet, preferred_allocation: Collection[str] = ()
     ) -> "DeviceLedger":
-        """The ledger of an idle machine; *preferred_allocation* are the resources whose plugin supports it."""
+        """Return the ledger of an idle machine; *preferred_allocation* are the resources whose plugin supports it."""
         by_resource: dict[str, list[Device]] = {}
         for device in devices:
             by_resource.setdefault(device.resource, []).append(device)
         ledger = cls(nodes=nodes)
-        for resource, own in by_resource.items():
-            ledger = ledger.announce(resource, own, preferred_allocation=resource in preferred_allocation)
+        for resource, inventory_devices in by_resource.items():
+            ledger = ledger.announce(resource, inventory_devices, preferred_allocation=resource in preferred_allocation)
         return ledger
 
-    @lock_free_cached_property
+    @cached_property
     def handled(self) -> set[str]:
         """The managed resources: those with a plugin, or with a pod that still holds some."""
-        return {name for name, own in self.inventories.items() if own.registered}.union(self.in_use)
+        return {name for name, inventory in self.inventories.items() if inventory.registered}.union(self.in_use)
 
     def alignment_key(self) -> Hashable:
-        """Equal for two ledgers of one machine that place every new pod alike, apart from the ids of the devices."""
+        """Return a key that is equal for ledgers of one machine that place new pods alike, apart from device ids."""
         resources = sorted({*self.inventories, *self.in_use})
         return tuple(
             [
-                (name, own and own.layout, self.free.get(name), len(self.in_use.get(name, ())))
-                for name, own in ((name, self.inventories.get(name)) for name in resources)
+                (name, inventory and inventory.layout, self.free.get(name), len(self.in_use.get(name, ())))
+                for name, inventory in ((name, self.inventories.get(name)) for name in resources)
             ]
         )
 
@@ -175,19 +173,23 @@ class DeviceLedger:
         return self.held.get(uid, {}).get(container, {})
 
     def owned(self, uid: str, resource: str) -> frozenset[str]:
-        return frozenset().union(*(own.get(resource, ()) for own in self.held.get(uid, {}).values()))
+        return frozenset().union(
+            *(container_devices.get(resource, ()) for container_devices in self.held.get(uid, {}).values())
+        )
 
     def reusable_by(self, uid: str) -> Mapping[str, frozenset[str]]:
         return self.reusable[1] if self.reusable and self.reusable[0] == uid else {}
 
     def free_on(self, resource: str) -> Mapping[int, int]:
-        """NUMA node → the number of free devices of *resource* that touch it, for all nodes of hints."""
+        """Return NUMA node → the number of free devices of *resource* that touch it, for all nodes of hints."""
         free = self.free[resource]
         return {node: (devices & free).bit_count() for node, devices in self.inventories[resource].on.items()}
 
     def allocatable(self, uid: str = "") -> dict[str, int]:
-        """The number of healthy devices by resource, for the fit check of a pod."""
-        counts = {name: own.healthy.bit_count() for name, own in self.inventories.items() if own.registered}
+        """Return the number of healthy devices by resource, for the fit check of a pod."""
+        counts = {
+            name: inventory.healthy.bit_count() for name, inventory in self.inventories.items() if inventory.registered
+        }
         if uid in self.held:  # a device that failed while the pod ran must not reject it
             for resource, ids in self.in_use.items():
                 if len(ids) > counts.get(resource, 0):
@@ -216,7 +218,7 @@ class DeviceLedger:
         if not any(devices.values()):
             return self
         before = self.holds(uid, container)
-        own = dict(before)
+        container_devices = dict(before)
         in_use, free = dict(self.in_use), dict(self.free)
         for resource, ids in devices.items():
             if not ids:
@@ -230,8 +232,8 @@ class DeviceLedger:
             in_use[resource] = known.union(ids)
             if resource in free:
                 free[resource] &= ~self.inventories[resource].find(ids)
-            own[resource] = tuple(sorted(ids, key=natural_sort_key) if len(ids) > 1 else ids)
-        containers = {**self.held.get(uid, {}), container: own}
+            container_devices[resource] = tuple(sorted(ids, key=natural_sort_key) if len(ids) > 1 else ids)
+        containers = {**self.held.get(uid, {}), container: container_devices}
         return type(self)(  # replace() would take as long as everything else here
             nodes=self.nodes,
             inventories=self.inventories,
@@ -246,8 +248,8 @@ class DeviceLedger:
         if uid not in self.held:
             return self if not self.reusable_by(uid) else replace(self, reusable=None)
         in_use, free = dict(self.in_use), dict(self.free)
-        for own in self.held[uid].values():
-            for resource, ids in own.items():
+        for container_devices in self.held[uid].values():
+            for resource, ids in container_devices.items():
                 rest = in_use.get(resource, _NOTHING).difference(ids)
                 if rest:
                     in_use[resource] = rest
@@ -277,7 +279,7 @@ class DeviceLedger:
 
 @lru_cache(maxsize=4096)
 def natural_sort_key(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
-    """A sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
+    """Return a sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
     # Texts and numbers take turns. Numbers compare by the number of digits first, so any length works.
     pieces: list[tuple[int, str]] = []
     for turn, piece in enumerate(_NUMBER.split(id_)):

@@ -9,7 +9,7 @@ hints alone. Where the kubelet chooses at random, the lowest device ids in natur
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -20,7 +20,6 @@ from alignup.align.errors import ProviderError
 from alignup.align.hint import AnyHints, Hint
 from alignup.align.machine import Device
 from alignup.align.provider import Need, Provider
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Container, Pod, demand
 
 
@@ -54,7 +53,7 @@ NO_ANSWERS: PreferenceAnswers = MappingProxyType({})
 
 
 class PreferencesNeededError(Exception):
-    """Device plugins have to be asked before anything can be allocated; never leaves ``align``."""
+    """A request for preferences of device plugins before anything is allocated; never leaves ``align``."""
 
     def __init__(self, requests: tuple[PreferenceRequest, ...]) -> None:
         super().__init__("device plugins have to be asked first")
@@ -90,7 +89,7 @@ class DeviceProvider(Provider[DeviceLedger]):
         }
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
-        """Hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
+        """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
         requested = _requested(ledger, pod, container)
         if not requested:
             return {}
@@ -99,11 +98,11 @@ class DeviceProvider(Provider[DeviceLedger]):
             reusable: Mapping[str, Collection[str]] = {}
         else:
             held, reusable = ledger.holds(pod.uid, container.name), ledger.reusable_by(pod.uid)
-        found: dict[str, AnyHints] = {}
+        hints: dict[str, AnyHints] = {}
         for resource, count in requested.items():
-            own, again = held.get(resource, ()), reusable.get(resource, ())
-            found[resource] = _hints(ledger, resource, count, held=own, reusable=again)
-        return found
+            held_ids, reusable_ids = held.get(resource, ()), reusable.get(resource, ())
+            hints[resource] = _hints(ledger, resource, count, held=held_ids, reusable=reusable_ids)
+        return hints
 
     def allocate(self, ledger: DeviceLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> DeviceLedger:
         """Allocate near the nodes of *affinity* first; like the kubelet, nothing to a pod as a whole."""
@@ -123,10 +122,10 @@ class DeviceProvider(Provider[DeviceLedger]):
                 chosen[resource] = picked
         if needed:
             raise PreferencesNeededError(tuple(needed))
-        given = ledger.give(pod.uid, container.name, devices=chosen)
-        if not pod.init and given.reusable is None:
-            return given
-        return given.with_reusable(pod.uid, _reusable_after(given, pod, container, requested))
+        after = ledger.give(pod.uid, container.name, devices=chosen)
+        if not pod.init and after.reusable is None:
+            return after
+        return after.with_reusable(pod.uid, _reusable_after(after, pod, container, requested))
 
     def release(self, ledger: DeviceLedger, uid: str) -> DeviceLedger:
         return ledger.take_back(uid)
@@ -138,7 +137,7 @@ class DeviceProvider(Provider[DeviceLedger]):
 def devices_to_allocate(
     ledger: DeviceLedger, request: DeviceRequest, *, affinity: NodeSet | None, answers: PreferenceAnswers = NO_ANSWERS
 ) -> tuple[str, ...] | PreferenceRequest:
-    """The devices to allocate, or the request to send first; empty if the container holds its devices already."""
+    """Return the devices to allocate, or the request to send first; empty if the container holds them already."""
     if not _needs_devices(ledger, request):
         return ()
     picked = _pick(ledger, request, affinity=affinity, answers=answers)
@@ -154,7 +153,7 @@ def _requested(ledger: DeviceLedger, pod: Pod, container: Container | None) -> d
 def _hints(
     ledger: DeviceLedger, resource: str, count: int, *, held: Collection[str], reusable: Collection[str]
 ) -> AnyHints:
-    """Hints for *count* devices: for those *held* already, if any, else for the free and the *reusable* ones."""
+    """Return hints for *count* devices: for those *held* already, if any, else for the free and the *reusable* ones."""
     inventory = ledger.inventories.get(resource)
     if inventory is None or not inventory.placed or inventory.remembered:
         return None
@@ -173,7 +172,7 @@ def _hints(
 
 
 def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:
-    """Whether devices have to be chosen; raises the errors the kubelet raises before it chooses."""
+    """Return whether devices have to be chosen; raise the errors the kubelet raises before it chooses."""
     resource = request.resource
     held = ledger.holds(request.uid, request.container).get(resource)
     if held is not None and len(held) != request.count:
@@ -198,7 +197,7 @@ def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:
 def _pick(
     ledger: DeviceLedger, request: DeviceRequest, *, affinity: NodeSet | None, answers: PreferenceAnswers
 ) -> DeviceSet | PreferenceRequest:
-    """The devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
+    """Return the devices for *request*: reusable ones, then aligned ones, then those the plugin prefers, then any."""
     inventory = ledger.inventories[request.resource]
     taken, missing = 0, request.count
     if again := ledger.reusable_by(request.uid).get(request.resource):
@@ -237,7 +236,7 @@ def _preferred(
     taken: DeviceSet,
     answers: PreferenceAnswers,
 ) -> DeviceSet | PreferenceRequest:
-    """The known devices that the plugin prefers, or the request to send first."""
+    """Return the known devices that the plugin prefers, or the request to send first."""
     question = PreferenceRequest(
         uid=request.uid,
         container=request.container,
@@ -255,7 +254,7 @@ def _preferred(
 
 
 def by_affinity(inventory: DeviceInventory, devices: DeviceSet, affinity: NodeSet | None) -> DevicesByAffinity:
-    """Some *devices* by affinity; ``None``: no nodes were chosen."""
+    """Group *devices* by affinity; ``None``: no nodes were chosen."""
     if affinity is None or not inventory.placed:
         return DevicesByAffinity(0, 0, devices)
     aligned = devices & inventory.near(affinity)
@@ -282,16 +281,16 @@ def _fill(taken: DeviceSet, count: int, stages: tuple[DeviceSet, ...]) -> Device
 def _reusable_after(
     ledger: DeviceLedger, pod: Pod, container: Container, requested: Collection[str]
 ) -> Mapping[str, frozenset[str]]:
-    """The reusable devices of *pod*: an ordinary init container leaves its devices to the next, others keep theirs."""
+    """Return the reusable devices of *pod*: only an ordinary init container leaves its devices to the next."""
     ends = container.name in pod.ordinary_init
     reusable = dict(ledger.reusable_by(pod.uid))
     if not ends and not reusable:
         return reusable
-    own = ledger.holds(pod.uid, container.name)
+    held = ledger.holds(pod.uid, container.name)
     for resource in requested:
-        if resource not in own:
+        if resource not in held:
             continue
-        ids = own[resource]
+        ids = held[resource]
         before = reusable.pop(resource, frozenset())
         after = before.union(ids) if ends else before.difference(ids)
         if after:

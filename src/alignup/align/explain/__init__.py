@@ -1,1 +1,1 @@
-"""Explain a decision (``sentences``), and find what would admit a rejected pod (``remedies``)."""
+"""Explanations: a decision in ``sentences``, and ``remedies`` that would admit a rejected pod."""

@@ -4,20 +4,22 @@ Applying a change returns another host and another pod and leaves the originals 
 a kubelet would not start with the changed settings, and ``StateError`` where it would not start with the running pods.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Any, NamedTuple
 
-from alignup.align import bits
+from alignup.align import bits, fit
 from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.bits import CpuSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision
-from alignup.align.errors import StateError
+from alignup.align.devices.provider import PreferenceAnswers
+from alignup.align.errors import SettingsError, StateError, WorkLimitError
 from alignup.align.explain import sentences
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import Ledger
@@ -71,8 +73,10 @@ class RequestChange:
             return host, replace(pod, resources=self._changed(pod.resources))
         init, containers = (
             tuple(
-                replace(one, resources=self._changed(one.resources)) if one.name == self.container else one
-                for one in group
+                replace(container, resources=self._changed(container.resources))
+                if container.name == self.container
+                else container
+                for container in group
             )
             for group in (pod.init, pod.containers)
         )
@@ -217,9 +221,9 @@ class ReservationChange:
         if self.shares:
             was, now = map(sentences.format_quantity, (self.was, self.now))
             total = f"reserve {now} instead of {was} of {self.resource} in total, in reservedMemory"
-            what = f"move reservedMemory ({self.resource}):" if self.moved else total
+            action = f"move reservedMemory ({self.resource}):" if self.moved else total
             drain = "(drain the node first: memory_manager_state records the old reservation)"
-            return f"{what} {_and(map(str, self.shares))} {drain}"
+            return f"{action} {_and(map(str, self.shares))} {drain}"
         if self.listed:
             was, now = (bits.show(cpus) or "none" for cpus in self.listed)
             return f"set reservedSystemCPUs to {now} instead of {was}"
@@ -249,7 +253,7 @@ class ReservationChange:
         return replace(old, reservation=reservation, cpus=cpus, reserved_memory=entries)
 
     def _adjust(self, amount: Quantity) -> Quantity:
-        """*amount*, changed by as much as the reservation."""
+        """Return *amount*, changed by as much as the reservation."""
         if self.moved:
             return amount
         before = amount.milli() if self.resource == CPU else amount.value()
@@ -298,7 +302,7 @@ class Proposal(NamedTuple):
         return apply_changes(self.changes, host, pod)
 
     def describe(self, ledger: Ledger) -> str:
-        """The changes in one sentence; *ledger* gives the names of pods."""
+        """Return the changes in one sentence; *ledger* gives the names of pods."""
         return ", and ".join(change.describe(ledger) for change in self.changes)
 
     def describe_result(self) -> str:
@@ -312,14 +316,18 @@ class Proposal(NamedTuple):
             "sentence": self.describe(ledger),
             "changes": [change.to_document(ledger) for change in self.changes],
             "placements": [
-                {"container": one.container, "nodes": sentences.node_list(one.hint.nodes), "given": one.as_text()}
-                for one in self.decision.placements
+                {
+                    "container": placement.container,
+                    "nodes": sentences.node_list(placement.hint.nodes),
+                    "given": placement.as_text(),
+                }
+                for placement in self.decision.placements
             ],
         }
 
 
 def migrate_host(host: Host, settings: Settings) -> Host:
-    """A host with *settings* and the pods of *host*, which hold the same as before.
+    """Return a host with *settings* and the pods of *host*, which hold the same as before.
 
     A kubelet restarted with other settings finds its pods in place, and counts what is free again. It does not start if
     that is impossible, such as when a pod holds a CPU that is now reserved.
@@ -344,3 +352,72 @@ def _migrate_cpus(rules: CpuProvider, ledger: CpuLedger) -> CpuLedger:
     if (shared, rules.reserved) == (ledger.shared, ledger.reserved):
         return ledger
     return replace(rules.restore_ledger(shared, ledger.held, pod_held=ledger.pod_held), reusable=ledger.reusable)
+
+
+class SearchTimeoutError(Exception):
+    """A search that is out of time; never leaves ``align.explain``."""
+
+
+class WhatIf:
+    """A pod on a host, decided again under changed conditions: the basis of every search for remedies.
+
+    Device plugins cannot be called here. A missing preferred allocation is assumed to be the lowest device ids offered.
+    """
+
+    def __init__(self, host: Host, pod: Pod, *, answers: PreferenceAnswers, should_stop: Callable[[], bool]) -> None:
+        self.host, self.pod = host, pod
+        self._answers, self._should_stop = answers, should_stop
+        self.unsearched: list[str] = []  #: what was not tried and why, as sentences
+        self.decision = host.decide_without_plugins(pod, answers)  #: without any change
+        self.offered: dict[str, int] = {}  #: totals that the providers offer, by resource
+        ledgers = host.ledger.by_provider()
+        for provider in host.providers:
+            self.offered.update(provider.capacity(ledgers[provider.name], pod.uid))
+        self.shortfalls: tuple[fit.InsufficientResource, ...] = ()  #: what the whole host lacks
+        if host.rules.allocatable is not None:
+            # A pod that already holds devices may count on more of them.
+            allocatable = host.rules.allocatable.with_devices(self.offered)
+            request = fit.effective_request(pod, allocatable)
+            self.shortfalls = fit.insufficient_resources(request, used=host.ledger.used, allocatable=allocatable)
+
+    def propose(self, *changes: Change) -> Proposal | None:
+        """Return these changes as a proposal if they admit the pod, else ``None``."""
+        self.check_time()
+        try:
+            host, pod = apply_changes(changes, self.host, self.pod)
+            decision = host.decide_without_plugins(pod, self._answers)
+        except (SettingsError, StateError):
+            return None
+        except WorkLimitError:
+            self.note_unsearched("A change that exceeds the work limit was not tried.")
+            return None
+        return Proposal(changes, decision) if decision.admitted else None
+
+    def first(
+        self,
+        candidates: Iterable[Sequence[Change]],
+        *,
+        limit: int | None = None,
+        beyond: str = "",
+        is_valid: Callable[[Proposal], bool] = lambda _: True,
+    ) -> tuple[Proposal, ...]:
+        """Return the first valid proposal of *candidates*, if any; *beyond* is noted if there are more than *limit*."""
+        left = iter(candidates)
+        for changes in islice(left, limit):
+            proposal = self.propose(*changes)
+            if proposal and is_valid(proposal):
+                return (proposal,)
+        if next(left, None) is not None:
+            self.note_unsearched(beyond)
+        return ()
+
+    def check_time(self) -> None:
+        if self._should_stop():
+            raise SearchTimeoutError
+
+    def missing(self, resource: str) -> int:
+        return next((short.missing for short in self.shortfalls if short.resource == resource), 0)
+
+    def note_unsearched(self, sentence: str) -> None:
+        if sentence not in self.unsearched:
+            self.unsearched.append(sentence)

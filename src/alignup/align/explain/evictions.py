@@ -18,8 +18,7 @@ from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.explain.changes import Eviction, Proposal
-from alignup.align.explain.what_if import SearchTimeoutError, WhatIf
+from alignup.align.explain.changes import Eviction, Proposal, SearchTimeoutError, WhatIf
 from alignup.align.fit import PODS
 from alignup.align.machine import KubeletView
 from alignup.align.workload import QoS
@@ -45,7 +44,7 @@ Group = Sequence[EvictionCandidate]  #: equivalent pods
 
 
 def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
-    """A smallest set of at most three pods without which the pod is admitted, if there is one."""
+    """Yield a smallest set of at most three pods without which the pod is admitted, if there is one."""
     candidates = eviction_candidates(what_if)
     if not candidates:
         return
@@ -61,12 +60,12 @@ def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
         sets = _sets(what_if, groups, size)
         try:
             tried = sets if all_suffice else islice(sets, MAX_EQUIVALENT)
-            found = next((one for chosen in tried if (one := _propose_without(what_if, chosen))), None)
+            smallest = next((proposal for chosen in tried if (proposal := _propose_without(what_if, chosen))), None)
         except SearchTimeoutError:
             what_if.note_unsearched(f"Time ran out before all evictions of {size} pods were tried.")
             return
-        if found:
-            yield _with_alternatives(what_if, found, groups)
+        if smallest:
+            yield _with_alternatives(what_if, smallest, groups)
             return
         if not all_suffice and next(sets, None):
             sentence = "The pod is rejected even without all running pods, so not all evictions were tried."
@@ -97,7 +96,7 @@ def _sets(what_if: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple
 
 
 def _may_suffice(what_if: WhatIf, chosen: Sequence[EvictionCandidate], size: int) -> bool:
-    """Whether the *size* largest users of *chosen* use as much as the whole host lacks."""
+    """Return whether the *size* largest users of *chosen* use as much as the whole host lacks."""
     for short in what_if.shortfalls:
         most = sum(sorted((holder.uses[short.resource] for holder in chosen), reverse=True)[:size])
         # For devices only a decision is conclusive.
@@ -110,12 +109,12 @@ def _propose_without(what_if: WhatIf, chosen: Sequence[EvictionCandidate]) -> Pr
     what_if.check_time()
     if not _may_suffice(what_if, chosen, len(chosen)):
         return None
-    return what_if.propose(Eviction(tuple(one.uid for one in chosen)))
+    return what_if.propose(Eviction(tuple(candidate.uid for candidate in chosen)))
 
 
-def _with_alternatives(what_if: WhatIf, found: Proposal, groups: Sequence[Group]) -> Proposal:
-    """*found*, with the pods that could be evicted instead; each was tried."""
-    (change,) = found.changes
+def _with_alternatives(what_if: WhatIf, proposal: Proposal, groups: Sequence[Group]) -> Proposal:
+    """Return *proposal* with the pods that could be evicted instead; each was tried."""
+    (change,) = proposal.changes
     evicted = change.pods if isinstance(change, Eviction) else ()
     equivalents = {holder.uid: [other.uid for other in group] for group in groups for holder in group}
     alternatives = tuple(
@@ -126,7 +125,7 @@ def _with_alternatives(what_if: WhatIf, found: Proposal, groups: Sequence[Group]
         )
         for gone in evicted
     )
-    return Proposal((Eviction(evicted, alternatives),), found.decision)
+    return Proposal((Eviction(evicted, alternatives),), proposal.decision)
 
 
 def _suffices(what_if: WhatIf, change: Eviction) -> bool:
@@ -137,23 +136,27 @@ def _suffices(what_if: WhatIf, change: Eviction) -> bool:
 
 
 def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
-    """The candidates, least important first by priority and QoS class, then newest first."""
+    """Return the candidates, least important first by priority and QoS class, then newest first."""
     host = what_if.host
     ledgers = host.ledger.by_provider()
     needed = {
-        one.name: {
+        provider.name: {
             resource
             for container in (*what_if.pod.all_containers, None)
-            for resource in one.needs(ledgers[one.name], what_if.pod, container)
+            for resource in provider.needs(ledgers[provider.name], what_if.pod, container)
         }
-        for one in host.providers
+        for provider in host.providers
     }
-    found = []
+    candidates = []
     for arrival, (uid, admitted) in enumerate(host.ledger.pods.items()):
         cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed[host.cpus.name] else ((), 0)
         memory = host.ledger.memory
         held = [memory.pod_held[uid]] if uid in memory.pod_held else memory.held.get(uid, {}).values()
-        blocks = tuple(sorted(block for own in held for block in own)) if needed[host.memory.name] else ()
+        blocks = (
+            tuple(sorted(block for container_blocks in held for block in container_blocks))
+            if needed[host.memory.name]
+            else ()
+        )
         devices = tuple(sorted(_devices(host.ledger.devices, uid, needed[host.devices.name])))
         nodes |= bits.union(block.nodes for block in blocks) | bits.union(device[1] for device in devices)
         # Providers from outside need not list requests, so everything they allocated may matter.
@@ -170,24 +173,24 @@ def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
         uses = {short.resource: amounts.get(short.resource, 0) for short in what_if.shortfalls}
         if any(holdings) or any(uses.values()):
             rank = (admitted.pod.priority or 0, _RANKS.index(admitted.pod.qos), -arrival)
-            found.append((rank, EvictionCandidate(uid, (*holdings, *uses.items()), nodes, uses)))
-    return [candidate for _, candidate in sorted(found, key=lambda ranked: ranked[0])]
+            candidates.append((rank, EvictionCandidate(uid, (*holdings, *uses.items()), nodes, uses)))
+    return [candidate for _, candidate in sorted(candidates, key=lambda ranked: ranked[0])]
 
 
 def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
-    """Each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
-    own = ledger.owned(uid)
-    cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & own}
+    """Return each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
+    owned = ledger.owned(uid)
+    cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & owned}
     for cpu in view.cpus:
         if cpu.core in cores:
-            state = [cpus >> cpu.id & 1 for cpus in (own, ledger.shared, ledger.reserved)]
+            state = [cpus >> cpu.id & 1 for cpus in (owned, ledger.shared, ledger.reserved)]
             cores[cpu.core].append((cpu.node or 0, cpu.socket, cpu.cache or 0, *state))
-    nodes = bits.of(node for node, cpus in view.node_cpus.items() if cpus & own)
+    nodes = bits.of(node for node, cpus in view.node_cpus.items() if cpus & owned)
     return tuple(sorted(tuple(sorted(places)) for places in cores.values())), nodes
 
 
 def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
-    """The resource, nodes and health of each device; one that is gone has no nodes."""
+    """Yield the resource, nodes and health of each device; one that is gone has no nodes."""
     for resource in resources:
         inventory = ledger.inventories.get(resource)
         known = {device.id: device for device in inventory.devices} if inventory else {}

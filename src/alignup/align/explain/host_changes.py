@@ -1,4 +1,4 @@
-"""Find other settings or reservations of the host that admit a pod.
+"""Other settings or reservations of the host that admit a pod.
 
 Candidates are a more permissive policy, the other scope, and options of the topology and CPU managers: each alone, and
 in pairs only if none suffices alone. Of the policies the strictest that admits is proposed. The CPU and memory
@@ -19,8 +19,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy
 from alignup.align.explain import changes
 from alignup.align.explain.amounts import node_sums, other_amounts, subset_sums
-from alignup.align.explain.changes import NodeReservationChange, Proposal, ReservationChange, SettingChange
-from alignup.align.explain.what_if import WhatIf
+from alignup.align.explain.changes import NodeReservationChange, Proposal, ReservationChange, SettingChange, WhatIf
 from alignup.align.host import Host
 from alignup.align.machine import KubeletView
 from alignup.align.memory import reserved_memory
@@ -35,19 +34,21 @@ _MAX_REQUEST_SUMS, _MAX_NODE_SUMS = 100, 1000
 
 
 def setting_changes(what_if: WhatIf) -> Iterator[Proposal]:
-    """Proposals of one setting each; if there are none, one proposal of two."""
+    """Yield proposals of one setting each; if there are none, one proposal of two."""
     candidates = _candidates(what_if)
     found_single = False
     for alternatives in candidates:
-        found = what_if.first((setting,) for setting in alternatives)
-        found_single = found_single or bool(found)
-        yield from found
+        proposals = what_if.first((setting,) for setting in alternatives)
+        found_single = found_single or bool(proposals)
+        yield from proposals
     if not found_single:
-        yield from what_if.first(both for one, other in combinations(candidates, 2) for both in product(one, other))
+        yield from what_if.first(
+            pair for first, second in combinations(candidates, 2) for pair in product(first, second)
+        )
 
 
 def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
-    """The alternatives for each field, smallest change first."""
+    """Return the alternatives for each field, smallest change first."""
     settings = what_if.host.settings
     policy, scope = effective_policy(what_if.pod, what_if.host.rules)
     if settings.pod_policy_annotations:
@@ -73,10 +74,10 @@ def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
 
 
 def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
-    """The smallest change for CPUs and for each type of memory that admits the pod, where there is one."""
+    """Yield the smallest change for CPUs and for each type of memory that admits the pod, where there is one."""
     yield from _first(what_if, CPU, _fewer_cpus(what_if))
     pod = what_if.pod
-    all_resources = (pod.resources, *(one.resources for one in pod.all_containers))
+    all_resources = (pod.resources, *(container.resources for container in pod.all_containers))
     requested = {name for resources in all_resources for name in resources.requests}
     for type_ in sorted(name for name in requested if name == MEMORY or names.is_hugepages(name)):
         yield from _first(what_if, type_, _moved(what_if, type_)) or _first(what_if, type_, _reduced(what_if, type_))
@@ -84,7 +85,7 @@ def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
 
 def _first(what_if: WhatIf, resource: str, reservations: Iterable[ReservationChange]) -> tuple[Proposal, ...]:
     beyond = f"Only the {MAX_TRIED} smallest changes of the {resource} reservation were tried."
-    return what_if.first(((one,) for one in reservations), limit=MAX_TRIED, beyond=beyond)
+    return what_if.first(((reservation,) for reservation in reservations), limit=MAX_TRIED, beyond=beyond)
 
 
 def _fewer_cpus(what_if: WhatIf) -> Iterator[ReservationChange]:
@@ -108,7 +109,7 @@ def _fewer_cpus(what_if: WhatIf) -> Iterator[ReservationChange]:
 
 
 def _shorter_lists(view: KubeletView, explicit: CpuSet, count: int) -> Iterator[CpuSet]:
-    """The lists of *count* of these CPUs; on each node the highest cores are released first."""
+    """Yield the lists of *count* of these CPUs; on each node the highest cores are released first."""
     core = {cpu.id: cpu.core for cpu in view.cpus}
     by_node = {
         node: sorted(bits.members(cpus & explicit), key=lambda cpu: (core[cpu], cpu), reverse=True)
@@ -122,7 +123,7 @@ def _shorter_lists(view: KubeletView, explicit: CpuSet, count: int) -> Iterator[
 
 
 def _moved(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
-    """The same total, with some of it on another node."""
+    """Yield changes with the same total and some of it on another node."""
     reserved = _reserved_by_node(what_if.host, type_)
     total = sum(reserved.values())
     steps = _steps(what_if, type_)
@@ -142,7 +143,7 @@ def _moved(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
 
 
 def _reduced(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
-    """A smaller total: less on one node, or on the whole host if memory is not reserved per node."""
+    """Yield changes to a smaller total: less on one node, or on the whole host if memory is not reserved per node."""
     reserved = _reserved_by_node(what_if.host, type_)
     missing = what_if.missing(type_)
     if not reserved:
@@ -159,7 +160,7 @@ def _reduced(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
 
 
 def _reserved_by_node(host: Host, type_: str) -> dict[int, int]:
-    """Node → reserved bytes of *type_*; empty where memory is not reserved per node."""
+    """Return node → reserved bytes of *type_*; empty where memory is not reserved per node."""
     entries = host.settings.reserved_memory
     if host.settings.memory_policy != MemoryPolicy.STATIC or any(reserved_memory.reservation_problems(entries)):
         return {}
@@ -171,7 +172,7 @@ def _reserved_by_node(host: Host, type_: str) -> dict[int, int]:
 
 
 def _steps(what_if: WhatIf, type_: str) -> set[int]:
-    """The amounts by which a reservation may have to change, rounded up to whole MiB or huge pages.
+    """Return the amounts by which a reservation may have to change, rounded up to whole MiB or huge pages.
 
     They are what some containers lack on some nodes, and what the whole host lacks.
     """

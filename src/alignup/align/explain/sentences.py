@@ -26,7 +26,7 @@ _UNITS = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
 
 
 def verdict(decision: Decision) -> str:
-    """``Pod default/web is rejected: TopologyAffinityError``."""
+    """Return a sentence such as ``Pod default/web is rejected: TopologyAffinityError``."""
     pod = f"Pod {decision.namespace}/{decision.name}"
     if decision.rejection:
         return f"{pod} is rejected: {decision.rejection.reason}"
@@ -37,7 +37,7 @@ def verdict(decision: Decision) -> str:
 
 
 def not_schedulable(pod: Pod, missing: Sequence[str]) -> str:
-    """``Pod default/web is not schedulable: no device plugin provides example.com/gpu``."""
+    """Return ``Pod default/web is not schedulable: no device plugin provides example.com/gpu``."""
     return f"Pod {pod.namespace}/{pod.name} is not schedulable: {no_plugin(missing)}"
 
 
@@ -55,7 +55,7 @@ def describe_rules(decision: Decision) -> str:
 
 
 def format_amount(resource: str, number: int, *, milli: bool = False) -> str:
-    """An amount that can be pasted into a manifest: ``6 CPUs``, ``3919Mi memory``, ``2 example.com/gpu``."""
+    """Return an amount that can be pasted into a manifest: ``6 CPUs``, ``3919Mi memory``, ``2 example.com/gpu``."""
     if resource == CPU:
         if milli and number % 1000:
             return f"{number}m CPU"
@@ -69,7 +69,7 @@ def format_number(resource: str, number: int, *, milli: bool = False) -> str:
 
 
 def format_quantity(number: int) -> str:
-    """Bytes as an exact Kubernetes quantity: ``4Gi``, ``3919Mi``, ``17``."""
+    """Return bytes as an exact Kubernetes quantity: ``4Gi``, ``3919Mi``, ``17``."""
     for unit, suffix in _UNITS:
         if number and number % unit == 0:
             return f"{number // unit}{suffix}"
@@ -77,7 +77,7 @@ def format_quantity(number: int) -> str:
 
 
 def format_nodes(mask: NodeSet | None) -> str:
-    """NUMA nodes in braces; ``None`` is "anywhere"."""
+    """Return NUMA nodes in braces; ``None`` is "anywhere"."""
     return "anywhere" if mask is None else f"{{{bits.show(mask)}}}"
 
 
@@ -103,7 +103,7 @@ def describe_choice(step: MergeStep) -> str:
 
 
 def has_no_hints(resource: ResourceHints) -> bool:
-    """Whether a memory request fits on no set of NUMA nodes.
+    """Return whether a memory request fits on no set of NUMA nodes.
 
     The kubelet's memory manager then returns no hints, which reads like "anywhere", and fails at allocation.
     """
@@ -111,13 +111,15 @@ def has_no_hints(resource: ResourceHints) -> bool:
 
 
 def describe_allocation(placement: Placement) -> str:
-    """``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or the shared CPU pool."""
+    """Return ``CPUs 4-7 · 4Gi memory on NUMA node 1 · example.com/gpu gpu-2``, or the shared CPU pool."""
     return _exclusive(placement) or _SHARED_POOL
 
 
 def describe_allocations(placements: Sequence[Placement]) -> str:
-    """The allocations of several containers in one line; those in the shared CPU pool are listed together."""
-    parts = [f"{placement.container}: {own}" for placement in placements if (own := _exclusive(placement))]
+    """Return the allocations of several containers in one line; those in the shared CPU pool are listed together."""
+    parts = [
+        f"{placement.container}: {allocation}" for placement in placements if (allocation := _exclusive(placement))
+    ]
     sharing = [placement.container for placement in placements if not _exclusive(placement)]
     if sharing:
         parts.append(f"{', '.join(sharing)}: {_SHARED_POOL}")
@@ -125,7 +127,7 @@ def describe_allocations(placements: Sequence[Placement]) -> str:
 
 
 def describe_rejection(decision: Decision) -> tuple[str, ...]:
-    """What did not fit, where and by how much; empty unless the pod is rejected."""
+    """Return what did not fit, where and by how much; empty unless the pod is rejected."""
     if decision.rejection is None:
         return ()
     if decision.steps and not decision.steps[-1].accepted:
@@ -186,29 +188,29 @@ def _insufficient(rejection: Rejection, steps: Sequence[MergeStep]) -> Iterator[
 
 
 def _memory_without_hints(step: MergeStep) -> list[str]:
-    """Memory that fits on no set of NUMA nodes, which the kubelet notices only when it allocates."""
+    """Describe memory that fits on no set of NUMA nodes, which the kubelet notices only when it allocates."""
     requested = [resource for resource in step.resources if has_no_hints(resource)]
-    found = []
+    sentences = []
     for resource in requested:
         name, request, free = resource.resource or "", resource.request or 0, resource.free or {}
         most, total = max(free.values(), default=0), sum(free.values())
         if total < request:
             missing = f"{format_quantity(total)} free, {format_quantity(request - total)} short"
-            found.append(f"{format_amount(name, request)}: all NUMA nodes together have {missing}")
+            sentences.append(f"{format_amount(name, request)}: all NUMA nodes together have {missing}")
         elif most < request:
-            found.append(
+            sentences.append(
                 f"{format_amount(name, request)}: no NUMA node has that much free ({format_quantity(most)} at most), "
                 "and nodes form a group only while no container holds memory on them, or if they form it already"
             )
-    if requested and not found:
-        amounts = " and ".join(format_amount(one.resource or "", one.request or 0) for one in requested)
-        found.append(f"{amounts}: not free on the same NUMA nodes")
-    return found
+    if requested and not sentences:
+        amounts = " and ".join(format_amount(resource.resource or "", resource.request or 0) for resource in requested)
+        sentences.append(f"{amounts}: not free on the same NUMA nodes")
+    return sentences
 
 
 def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
-    """The policy accepts no set of NUMA nodes: what is missing on each, and which nodes each resource prefers."""
-    resources = [one for one in step.resources if one.resource and not one.has_no_preference]
+    """Describe why the policy accepts no NUMA nodes: what is missing on each, and which each resource prefers."""
+    resources = [resource for resource in step.resources if resource.resource and not resource.has_no_preference]
     for resource in resources if policy is Policy.SINGLE_NUMA_NODE else ():
         width = _preferred_width(resource)
         if resource.request is not None and width > 1:
@@ -228,7 +230,7 @@ def _unaligned(step: MergeStep, policy: Policy) -> Iterator[str]:
 
 
 def _missing_on(resource: ResourceHints, node: int, policy: Policy) -> str | None:
-    """What *resource* lacks on one node; ``None`` where it fits, or needs several nodes anyway."""
+    """Return what *resource* lacks on one node; ``None`` where it fits, or needs several nodes anyway."""
     if resource.request is None or resource.free is None or _preferred_width(resource) > 1:
         return None
     name, free = resource.resource or "", resource.free.get(node, 0)
@@ -241,7 +243,7 @@ def _missing_on(resource: ResourceHints, node: int, policy: Policy) -> str | Non
 
 
 def _preferred_width(resource: ResourceHints) -> int:
-    """The number of nodes of the narrowest preferred hint; 0 where no possible hint is preferred."""
+    """Return the number of nodes of the narrowest preferred hint; 0 where no possible hint is preferred."""
     hints, hidden = shown_hints(resource)
     if not hints and hidden:
         return 2  # or more: the decision lists hints of one node first
@@ -251,7 +253,7 @@ def _preferred_width(resource: ResourceHints) -> int:
 
 def _conflicting_preferences(resources: Sequence[ResourceHints]) -> Iterator[str]:
     shown = [(resource.resource, *shown_hints(resource)) for resource in resources]
-    impossible = [one for one in shown if not one[1] and not one[2]]
+    impossible = [entry for entry in shown if not entry[1] and not entry[2]]
     for name, hints, hidden in impossible or shown:
         preferred = [hint.nodes for hint in hints if hint.preferred]
         if preferred:
@@ -284,7 +286,7 @@ def _runners_up(step: MergeStep) -> str:
 
 
 def _second_best(step: MergeStep) -> str:
-    """Why the chosen set is not one that every resource prefers."""
+    """Return why the chosen set is not one that every resource prefers."""
     needed = "1 node" if step.width == 1 else f"{step.width} nodes"
     if step.rule is MergeRule.AT_TARGET:
         if step.width == 1:

@@ -27,7 +27,7 @@ _ROUNDS = 40  # of weight adjustment before the search
 
 
 def fewest_nodes(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, work_limit: int = WORK_LIMIT) -> int | None:
-    """The smallest number of nodes, at least one, that hold *need* together; ``None`` if all of them do not."""
+    """Return the smallest number of nodes, from 1, that hold *need* together; ``None`` if all are not enough."""
     for amounts in nodes:
         if all(map(ge, amounts, need)):
             return 1
@@ -56,7 +56,7 @@ def is_enough(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, wo
 
 
 def lowest_nodes(nodes: Sequence[tuple[int, NodeAmounts]], need: NodeAmounts, *, count: int) -> NodeSet:
-    """Of the sets of *count* nodes that hold *need*, the one with the smallest value as a binary number.
+    """Return the set of *count* nodes that holds *need* and has the smallest value as a binary number.
 
     *nodes* are (node, amounts), ascending; some *count* of them must be enough.
     """
@@ -70,7 +70,7 @@ def lowest_nodes(nodes: Sequence[tuple[int, NodeAmounts]], need: NodeAmounts, *,
         size = left - 1 + bisect_left(range(left, size), 1, key=lambda size: is_enough(held[:size], need, count=left))
         node, amounts = nodes[size]
         chosen |= 1 << node
-        need = tuple(wanted - own for wanted, own in zip(need, amounts, strict=True))
+        need = tuple(wanted - amount for wanted, amount in zip(need, amounts, strict=True))
     return chosen
 
 
@@ -85,7 +85,7 @@ def _fewest_of_one(amounts: Sequence[int], wanted: int) -> int | None:
 
 
 def _together(nodes: Sequence[NodeAmounts], need: NodeAmounts, *, count: int, work_limit: int) -> bool:
-    """Whether some *count* nodes hold all kinds of *need* at once, if some do for each kind alone."""
+    """Return whether some *count* nodes hold all kinds of *need* at once, if some do for each kind alone."""
     if len(need) == 1 or count >= len(nodes):
         return True
     # On real machines, the nodes richest in one kind usually have enough of the others.
@@ -110,7 +110,7 @@ class _Cover:
         self.failed: set[tuple[int, ...]] = set()
 
     def found(self, work_limit: int) -> bool:
-        """Whether there are such nodes.
+        """Return whether there are such nodes.
 
         If the richest nodes by weight lack some of the weighted need, no nodes are enough. If they hold the need
         itself, they are the solution. Otherwise the kinds they lack get more weight in the next round. If no round
@@ -131,25 +131,27 @@ class _Cover:
         return self._search(weights, work_limit)
 
     def _missing(self, weights: NodeAmounts) -> list[int]:
-        """What the richest nodes by weight lack of each kind; negative if they hold more."""
+        """Return what the richest nodes by weight lack of each kind; negative if they hold more."""
         left = self.count
         missing = list(self.need)
         richest = iter(sorted(self.copies, key=lambda amounts: _weighed(weights, amounts), reverse=True))
         while left:  # there are more nodes
             amounts = next(richest)
             taken = min(self.copies[amounts], left)
-            missing = [wanted - taken * own for wanted, own in zip(missing, amounts, strict=True)]
+            missing = [wanted - taken * amount for wanted, amount in zip(missing, amounts, strict=True)]
             left -= taken
         return missing
 
     def _search(self, weights: NodeAmounts, work_limit: int) -> bool:
         """Try all choices, the richest first by weight, while the remaining nodes can complete them."""
-        choices = sorted(((*amounts, _weighed(weights, amounts)) for amounts in self.copies), key=lambda it: -it[-1])
+        choices = sorted(
+            ((*amounts, _weighed(weights, amounts)) for amounts in self.copies), key=lambda choice: -choice[-1]
+        )
         copies = [self.copies[choice[:-1]] for choice in choices]
         tops = [self._tops(choices[start:], copies[start:]) for start in range(len(choices))]
 
         def completes(start: int, left: int, missing: NodeAmounts) -> bool:
-            """Whether *left* of the choices from *start* on hold what is *missing*."""
+            """Return whether *left* of the choices from *start* on hold what is *missing*."""
             if not any(missing):
                 return True
             state = (start, left, *missing)
@@ -160,7 +162,7 @@ class _Cover:
                 return False
             amounts = choices[start]
             for taken in range(min(copies[start], left), -1, -1):
-                short = tuple(max(0, wanted - taken * own) for wanted, own in zip(missing, amounts, strict=False))
+                short = tuple(max(0, wanted - taken * amount) for wanted, amount in zip(missing, amounts, strict=False))
                 if completes(start + 1, left - taken, short):
                     return True
             self.failed.add(state)
@@ -175,7 +177,7 @@ class _Cover:
         return completes(0, self.count, self.need)
 
     def _tops(self, choices: Sequence[NodeAmounts], copies: Sequence[int]) -> list[list[int]]:
-        """For each kind, and for the weight, the most that 0, 1, 2, … of *choices* hold."""
+        """Return for each kind, and for the weight, the most that 0, 1, 2, … of *choices* hold."""
         tops = []
         for kind in range(len(self.need) + 1):
             amounts = [choice[kind] for choice, many in zip(choices, copies, strict=True) for _ in range(many)]

@@ -8,7 +8,7 @@ A set is preferred if it has as few nodes as the request needs on an idle machin
 """
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, field
+from dataclasses import KW_ONLY, dataclass, field
 from operator import ge
 
 from alignup.align import bits
@@ -18,7 +18,6 @@ from alignup.align.hint import subsets
 from alignup.align.memory import cover
 from alignup.align.memory.cover import NodeAmounts
 from alignup.align.memory.ledger import EMPTY_TABLE, MemoryLedger, Sizes
-from alignup.align.quick_dataclass import dataclass
 
 _REACH_LIMIT = 500  #: dead ends after which :meth:`MemoryHintFamily.may_complete` gives up and returns ``True``
 
@@ -108,14 +107,14 @@ class MemoryHintFamily:
             return True
 
     def best(self, start: NodeSet = 0) -> NodeSet | None:
-        """Of the sets that fit and contain *start*, the one with the fewest nodes, then the lowest."""
-        found = [mask for mask in self.fixed_sets if not start & ~mask]
+        """Return, of the sets that fit and contain *start*, the one with the fewest nodes, then the lowest."""
+        sets = [mask for mask in self.fixed_sets if not start & ~mask]
         if grown := self._grow(start):
-            found.append(grown)
-        return min(found, key=lambda mask: (mask.bit_count(), mask), default=None)
+            sets.append(grown)
+        return min(sets, key=lambda mask: (mask.bit_count(), mask), default=None)
 
     def _grow(self, start: NodeSet) -> NodeSet:
-        """The best set that grows from *start*; empty if there is none."""
+        """Return the best set that grows from *start*; empty if there is none."""
         if start & ~self.nodes:
             return 0
         missing = self._missing(start)
@@ -126,15 +125,15 @@ class MemoryHintFamily:
         return 0 if count is None else start | cover.lowest_nodes(rest, missing, count=count)
 
     def _missing(self, nodes: NodeSet) -> NodeAmounts:
-        """The missing amount of each type on *nodes*; negative if they hold more."""
+        """Return the missing amount of each type on *nodes*; negative if they hold more."""
         missing = self.need
         for node in bits.members(nodes):
-            missing = tuple(wanted - own for wanted, own in zip(missing, self.amounts[node], strict=True))
+            missing = tuple(wanted - amount for wanted, amount in zip(missing, self.amounts[node], strict=True))
         return missing
 
 
 def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintFamily | None:
-    """The sets of nodes that can serve *need* for a container of *pod*; ``None`` if there is none."""
+    """Return the sets of nodes that can serve *need* for a container of *pod*; ``None`` if there is none."""
     wanted = tuple(need.values())
     # One type, the usual case, needs no comprehensions.
     only, size = next(iter(need.items())) if len(need) == 1 else (None, 0)
@@ -164,18 +163,18 @@ def memory_family(ledger: MemoryLedger, need: Sizes, *, pod: str) -> MemoryHintF
     preferred_width = 1 if one_is_enough else 0
     if not one_is_enough and len(idle) < len(ledger.nodes):
         idle_tables = [node.tables for node in ledger.nodes.values()]
-        all_idle = [tuple([own.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for own in idle_tables]
+        all_idle = [tuple([tables.get(type_, EMPTY_TABLE).allocatable for type_ in need]) for tables in idle_tables]
         preferred_width = cover.fewest_nodes(all_idle, wanted) or 0
     if groups:
         fixed_sets += [mask for mask in groups if mask not in fixed_sets and _group_fits(ledger, mask, need, pod=pod)]
-    found = MemoryHintFamily(
+    family = MemoryHintFamily(
         idle, wanted, preferred_width=preferred_width, fixed_sets=tuple(fixed_sets), enough_alone=enough_alone
     )
-    return found if found.min_width else None
+    return family if family.min_width else None
 
 
 def _group_fits(ledger: MemoryLedger, nodes: NodeSet, need: Sizes, *, pod: str) -> bool:
-    """Whether a group has *need* in its free memory and what *pod* can reuse, and also if idle."""
+    """Return whether a group has *need* in its free memory and what *pod* can reuse, and also if idle."""
     again = ledger.reusable_by(pod).get(nodes, {})
     return ledger.keeps_groups(nodes) and all(
         ledger.free(nodes, type_) + again.get(type_, 0) >= size <= ledger.allocatable_on(nodes, type_)

@@ -8,7 +8,7 @@ A ledger is immutable: every change returns a new one.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from alignup.align import bits
@@ -16,7 +16,6 @@ from alignup.align.bits import NodeSet
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import NumaNode
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload.names import MEMORY
 
 _WRAP = 1 << 64  # the kubelet uses unsigned 64-bit integers, so a reservation that is too large wraps around
@@ -67,18 +66,20 @@ class MemoryLedger:
 
     @staticmethod
     def of_machine(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> "MemoryLedger":
-        """The idle machine; *reserved* is node → type → bytes. As in the kubelet, reserving too much wraps around."""
+        """Return an idle ledger; as in the kubelet, too much *reserved* (node → type → bytes) wraps around."""
         idle = {}
         for node in sorted(nodes, key=lambda node: node.id):
-            own = reserved.get(node.id, {})
-            tables = {pages.resource: _table(pages.bytes, own.get(pages.resource, 0)) for pages in node.hugepages}
+            node_reserved = reserved.get(node.id, {})
+            tables = {
+                pages.resource: _table(pages.bytes, node_reserved.get(pages.resource, 0)) for pages in node.hugepages
+            }
             hugepages = sum(pages.bytes for pages in node.hugepages)
-            tables[MEMORY] = _table(node.memory or 0, own.get(MEMORY, 0), hugepages)
+            tables[MEMORY] = _table(node.memory or 0, node_reserved.get(MEMORY, 0), hugepages)
             idle[node.id] = NodeMemory(1 << node.id, 0, tables)
         return MemoryLedger(idle)
 
     def alignment_key(self) -> Hashable:
-        """Equal for two ledgers of one machine that place every new pod alike, whichever pods hold the memory."""
+        """Return a key that is equal for ledgers of one machine that place new pods alike."""
         return tuple(
             [
                 (id_, cells, assignments > 0, *sorted([(type_, *table[2:]) for type_, table in tables.items()]))
@@ -95,7 +96,7 @@ class MemoryLedger:
         )
 
     def blocks(self, pod: str, container: str) -> tuple[Block, ...] | None:
-        """What a container holds; ``None`` if nothing was ever allocated to it."""
+        """Return what a container holds; ``None`` if nothing was ever allocated to it."""
         return self.held.get(pod, {}).get(container)
 
     def reusable_by(self, pod: str) -> Mapping[NodeSet, Sizes]:
@@ -116,11 +117,11 @@ class MemoryLedger:
         return True
 
     def allocatable_on(self, nodes: NodeSet, type_: str) -> int:
-        """The bytes of one type on *nodes* if nothing is allocated."""
+        """Return the bytes of one type on *nodes* if nothing is allocated."""
         return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).allocatable for node in bits.members(nodes)])
 
     def keeps_groups(self, nodes: NodeSet) -> bool:
-        """Whether a block on *nodes* splits no group: each node is idle or already in exactly this group."""
+        """Return whether a block on *nodes* splits no group: each node is idle or already in exactly this group."""
         if nodes & nodes - 1 == 0:
             return self.nodes[nodes.bit_length() - 1].cells == nodes
         return all(
@@ -177,11 +178,11 @@ class MemoryLedger:
         return MemoryLedger(nodes, held, pod_held, self.last_pod, self.reusable)
 
     def without_reusable(self) -> "MemoryLedger":
-        """This ledger after its last pod is gone, which can reuse nothing any more."""
+        """Return this ledger after its last pod is gone, which can reuse nothing any more."""
         return MemoryLedger(self.nodes, self.held, self.pod_held)
 
     def restored(self, idle: "MemoryLedger", *, pod_level: bool = False) -> "MemoryLedger":
-        """This stored ledger, if its blocks can lead from *idle* to it; else a :class:`StateError`.
+        """Return this stored ledger; ``StateError`` if its blocks cannot lead from *idle* to it.
 
         Blocks of pods as a whole count only with *pod_level*.
 
@@ -199,10 +200,10 @@ class MemoryLedger:
             known = any(block.type in nodes[node].tables for node in bits.members(block.nodes) if node in nodes)
             for node in bits.members(block.nodes):
                 if node not in nodes or not known:
-                    what = "memory resource" if node in nodes else "the NUMA"
+                    missing = "memory resource" if node in nodes else "the NUMA"
                     raise StateError(
                         f"[memorymanager] (pod: {pod}, container: {container}) "
-                        f"the memory assignment uses {what} that does not exist"
+                        f"the memory assignment uses {missing} that does not exist"
                     )
             _charge(nodes, (block,), [block.size])
         if not _same(self.nodes, nodes):
@@ -210,7 +211,7 @@ class MemoryLedger:
         return stored
 
     def moved_to(self, idle: "MemoryLedger") -> "MemoryLedger":
-        """This ledger on the same machine with another reservation; ``StateError`` if the blocks do not fit."""
+        """Return this ledger on the same machine with another reservation; ``StateError`` if the blocks do not fit."""
         nodes = dict(idle.nodes)
         for _, _, block in _charged(self):
             left = [block.size]
@@ -220,7 +221,7 @@ class MemoryLedger:
         return MemoryLedger(nodes, self.held, self.pod_held, self.last_pod, self.reusable)
 
     def _reusable_after(self, pod: str, blocks: Sequence[Block], *, init: bool) -> Mapping[NodeSet, Sizes]:
-        """The reusable memory of *pod* after a container with *blocks*: an *init* one adds to it, others use it up."""
+        """Return the reusable memory of *pod* after *blocks*: an *init* container adds to it, others use it up."""
         groups = {group: dict(sizes) for group, sizes in self.reusable_by(pod).items()}
         if not init and not groups:
             return groups
@@ -262,9 +263,9 @@ def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
     for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         node = nodes[id_]
         table = node.tables.get(block.type, EMPTY_TABLE)
-        given = min(size, table.reserved)
-        size -= given
-        tables = {**node.tables, block.type: table.take(-given)} if given else node.tables
+        released = min(size, table.reserved)
+        size -= released
+        tables = {**node.tables, block.type: table.take(-released)} if released else node.tables
         left = node.assignments - 1
         nodes[id_] = NodeMemory(node.cells if left else 1 << id_, left, tables)
 
@@ -283,7 +284,7 @@ def _hand_over(containers: dict[str, tuple[Block, ...]], taken: Block, earlier: 
 
 
 def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
-    """Every charged block with its pod and container, large groups first; blocks of a whole pod have no container."""
+    """Return every charged block with its pod and container (empty for a whole pod), large groups first."""
     whole = {pod: {"": blocks} for pod, blocks in ledger.pod_held.items()}
     charged = [
         (pod, container, block)
@@ -295,7 +296,7 @@ def _charged(ledger: MemoryLedger) -> list[tuple[str, str, Block]]:
 
 
 def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -> bool:
-    """Whether two states are equivalent: free and reserved bytes are compared per group, not per node."""
+    """Return whether two states are equivalent: free and reserved bytes are compared per group, not per node."""
     if stored.keys() != rebuilt.keys():
         return False
     for id_, node in stored.items():

@@ -5,7 +5,7 @@ placed at all gets no hint, which counts as "anywhere"; it is rejected only at a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import takewhile
 from typing import Self
@@ -17,7 +17,6 @@ from alignup.align.machine import NumaNode
 from alignup.align.memory.hints import memory_family
 from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
 from alignup.align.provider import Need, Provider
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, QoS, demand
 
@@ -59,13 +58,13 @@ class MemoryProvider(Provider[MemoryLedger]):
     name = MemoryLedger.PROVIDER
 
     def initial_ledger(self) -> MemoryLedger:
-        """Empty if memory is not managed."""
+        """Return the idle ledger; it is empty if memory is not managed."""
         if self.settings.policy is MemoryPolicy.NONE:
             return MemoryLedger()
         return MemoryLedger.of_machine(self.nodes, self.reserved)
 
     def need(self, pod: Pod, container: Container | None) -> Mapping[str, int]:
-        """The bytes of each type to allocate to a container or a whole pod; empty if they are not managed.
+        """Return the bytes of each type to allocate to a container or a whole pod; empty if they are not managed.
 
         ``ProviderError`` for an amount that cannot be read. It rejects the pod, but only at the allocation.
         """
@@ -84,7 +83,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         return {type_: Need(size, ledger.free_by_node(type_)) for type_, size in need.items()}
 
     def hints(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> HintsByResource:
-        """Hints by type; ``None``: no preference, an empty mapping: impossible."""
+        """Return hints by type; ``None``: no preference, an empty mapping: impossible."""
         try:
             need = self.need(pod, container)
         except ProviderError:
@@ -97,9 +96,9 @@ class MemoryProvider(Provider[MemoryLedger]):
         if pod.has_pod_level_resources and _empty_shared_pool(pod, need):
             return dict.fromkeys(need, ())
         held = ledger.held.get(pod.uid, {})
-        for one in pod.all_containers:
-            if one.name in held:
-                return _hints_for_held(held[one.name], need)
+        for other in pod.all_containers:
+            if other.name in held:
+                return _hints_for_held(held[other.name], need)
         return _hints(ledger, need, pod=pod.uid)
 
     def allocate(self, ledger: MemoryLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> MemoryLedger:
@@ -129,7 +128,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         return ledger.give_pod(pod.uid, _blocks(nodes, budget), containers=shares)
 
     def start_container(self, ledger: MemoryLedger, pod: Pod, container: Container) -> MemoryLedger:
-        """Ordinary init containers before *container* have ended and release their memory."""
+        """Release the memory of the ordinary init containers before *container*, which have ended."""
         for name in _earlier_init_containers(pod, container):
             ledger = ledger.release(pod.uid, name)
         return ledger
@@ -140,7 +139,7 @@ class MemoryProvider(Provider[MemoryLedger]):
         return ledger.without_reusable() if ledger.last_pod == uid else ledger
 
     def _place(self, ledger: MemoryLedger, need: Sizes, *, pod: str, affinity: Hint) -> NodeSet:
-        """The nodes for a request: those of *affinity* if they have enough free, else the best superset of them."""
+        """Return the nodes of *affinity* if they have enough free, else the best superset of them."""
         nodes = affinity.nodes
         if nodes is None:
             return _best(ledger, need, pod=pod, start=affinity)
@@ -154,7 +153,7 @@ class MemoryProvider(Provider[MemoryLedger]):
 
 
 def pinned_containers(pod: Pod) -> tuple[str, ...]:
-    """The containers the kubelet counts as pinned when it places a pod as a whole: init, and those with requests."""
+    """Return the containers that count as pinned in a pod placed as a whole: init, and those with requests."""
     return tuple(container.name for container in (*pod.init, *(other for other in pod.containers if _own(pod, other))))
 
 
@@ -164,14 +163,14 @@ def _hints(ledger: MemoryLedger, need: Sizes, *, pod: str) -> HintsByResource:
 
 
 def _hints_for_held(blocks: tuple[Block, ...], need: Sizes) -> HintsByResource:
-    """The nodes of the held blocks, if they match the need; else no preference."""
+    """Return the nodes of the held blocks, if they match the need; else no preference."""
     if len(blocks) != len(need) or any(need.get(block.type) != block.size for block in blocks):
         return None
     return {block.type: HintList.of([Hint(block.nodes, preferred=True)]) for block in blocks}
 
 
 def _best(ledger: MemoryLedger, need: Sizes, *, pod: str, start: Hint) -> NodeSet:
-    """The best nodes that contain those of *start*, or the best of all if it has none."""
+    """Return the best nodes that contain those of *start*, or the best of all if it has none."""
     family = memory_family(ledger, need, pod=pod)
     nodes = family.best(start.nodes or 0) if family else None
     if family is None or nodes is None:
@@ -193,7 +192,7 @@ def _blocks(nodes: NodeSet, sizes: Sizes, *, zeros: bool = True) -> tuple[Block,
 
 
 def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
-    """The ordinary init containers that have ended when *container* starts."""
+    """Return the ordinary init containers that have ended when *container* starts."""
     if not pod.init:
         return ()
     before = takewhile(lambda init: init.name != container.name, pod.init)
@@ -201,17 +200,17 @@ def _earlier_init_containers(pod: Pod, container: Container) -> tuple[str, ...]:
 
 
 def _empty_shared_pool(pod: Pod, budget: Sizes) -> str | None:
-    """The kubelet's message if containers with requests leave nothing for those without; ``None`` if they do."""
+    """Return the kubelet's message if containers with requests leave nothing for the others, else ``None``."""
     spent = dict.fromkeys(budget, 0)
     has_shared = False
     for container in pod.all_containers:
-        own = _own(pod, container)
+        requested = _own(pod, container)
         lasting = container.name not in pod.ordinary_init
-        if own and lasting:
-            spent = {type_: size + own.get(type_, 0) for type_, size in spent.items()}
+        if requested and lasting:
+            spent = {type_: size + requested.get(type_, 0) for type_, size in spent.items()}
         elif lasting:
             has_shared = True
-        elif not own and (type_ := _used_up(spent, budget)):
+        elif not requested and (type_ := _used_up(spent, budget)):
             return f"pod rejected, pod has shared init containers but no {type_} available for them"
     if has_shared and (type_ := _used_up(spent, budget)):
         return (
@@ -226,16 +225,16 @@ def _used_up(spent: Sizes, budget: Sizes) -> str | None:
 
 
 def _shares(pod: Pod, budget: Sizes) -> dict[str, Sizes]:
-    """The share of each container of a pod placed as a whole: its own requests, or the rest shared by the others."""
+    """Return each container's share of a pod placed as a whole: its requests, or the rest shared by the others."""
     shares: dict[str, Sizes] = {}
     pool = dict(budget)
     for container in pod.all_containers:
-        own = _own(pod, container)
+        requested = _own(pod, container)
         if container.name not in pod.ordinary_init:
-            pool = {type_: max(0, size - own.get(type_, 0)) for type_, size in pool.items()}
+            pool = {type_: max(0, size - requested.get(type_, 0)) for type_, size in pool.items()}
         # An ordinary init container runs before the containers, beside the sidecars started so far.
-        shares[container.name] = pool if not own and container.name in pod.ordinary_init else own
-    return {name: own or pool for name, own in shares.items()}
+        shares[container.name] = pool if not requested and container.name in pod.ordinary_init else requested
+    return {name: share or pool for name, share in shares.items()}
 
 
 def _own(pod: Pod, container: Container) -> Sizes:

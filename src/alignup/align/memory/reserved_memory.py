@@ -7,13 +7,13 @@ the byte. ``reserved_by_node`` checks that, and ``propose_reserved_memory`` deri
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from alignup.align.bits import quote
 from alignup.align.errors import SettingsError
 from alignup.align.machine import KubeletView, NumaNode, hugepages_resource
 from alignup.align.memory.ledger import Sizes
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Amounts, names
 from alignup.align.workload.names import MEMORY
 
@@ -27,7 +27,7 @@ class ReservedMemory:
 
 
 def reservation_problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:
-    """The errors of the kubelet's validation of its configuration."""
+    """Yield the errors of the kubelet's validation of its configuration."""
     seen: Counter[tuple[int, str]] = Counter()
     for entry in entries:
         for type_, amount in sorted(entry.limits.items()):
@@ -50,7 +50,7 @@ def reservation_problems(entries: Iterable[ReservedMemory]) -> Iterator[str]:
 def reserved_by_node(
     entries: Sequence[ReservedMemory], reservation: Amounts, *, nodes: Sequence[NumaNode]
 ) -> dict[int, dict[str, int]]:
-    """Node → type → bytes, the last entry counts; ``SettingsError`` if the kubelet would not start."""
+    """Return node → type → bytes, the last entry counts; ``SettingsError`` if the kubelet would not start."""
     known = {node.id for node in nodes}
     for entry in entries:
         if entry.node not in known:
@@ -72,19 +72,19 @@ def reserved_by_node(
 
 
 def excess_reservations(nodes: Iterable[NumaNode], reserved: Mapping[int, Sizes]) -> tuple[str, ...]:
-    """One sentence for each node and type with more *reserved* than it has, which the kubelet does not check."""
-    found = []
+    """Return one sentence for each node and type with more *reserved* than it has, which the kubelet does not check."""
+    sentences = []
     for node in nodes:
         capacity = _capacity(node)
         for type_, size in sorted(reserved.get(node.id, {}).items()):
             if type_ in capacity and size > capacity[type_]:
                 has = _format(capacity[type_])
-                found.append(f"{_format(size)} of {type_} is reserved on NUMA node {node.id}, which has {has}")
-    return tuple(found)
+                sentences.append(f"{_format(size)} of {type_} is reserved on NUMA node {node.id}, which has {has}")
+    return tuple(sentences)
 
 
 def propose_reserved_memory(reservation: Amounts, view: KubeletView) -> tuple[ReservedMemory, ...]:
-    """Entries that reserve exactly *reservation*, in proportion to the memory of each node.
+    """Return entries that reserve exactly *reservation*, in proportion to the memory of each node.
 
     Memory is taken from nodes with CPUs, where the system's processes run; nodes without CPUs (HBM, CXL, memory of
     GPUs) are used only if the others are too small. Shares are whole MiB or whole huge pages if the reservation is.
@@ -139,7 +139,7 @@ def _is_memory(type_: str) -> bool:
 
 
 def _capacity(node: NumaNode) -> dict[str, int]:
-    """The bytes of each type on a node; memory excludes huge pages."""
+    """Return the bytes of each type on a node; memory excludes huge pages."""
     capacity = {hugepages_resource(pages.size): pages.bytes for pages in node.hugepages}
     capacity[MEMORY] = (node.memory or 0) - sum(capacity.values())
     return capacity

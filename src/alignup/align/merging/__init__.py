@@ -1,1 +1,1 @@
-"""Merging of hints: ``merge`` has the rule, ``reachability`` the possible sets, ``search`` the best of them."""
+"""The merge of hints: ``merge`` has the policies and the rule, ``reachability`` and ``search`` the possible sets."""

@@ -1,10 +1,12 @@
-"""Merging the hints of several resources into one set of NUMA nodes, without their product (``docs/why/merging.md``).
+"""The merge of the hints of all resources into one set of NUMA nodes, without their product (``docs/why/merging.md``).
 
 * A combination is preferred only if every resource prefers the *same* set. So the preferred winner is the best set in
   the intersection of the preferred sets.
 * Otherwise the winner is the best set, under one total order, that is the intersection of some combination: sets as
   wide as the *target width* (the largest of the resources' smallest hints) first, then narrower ones from wide to
   narrow, then wider ones. Among sets of one width, the closest (with distances) and then the lowest node numbers win.
+
+``apply_policy`` starts here: the policy decides which hints take part, and whether the result is acceptable.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -20,6 +22,7 @@ from alignup.align.errors import WorkLimitError
 from alignup.align.hint import Hint, HintFamily, HintList, Hints, MergeInput, preferred_single_nodes
 from alignup.align.merging import reachability
 from alignup.align.merging.search import MAX_RESULTS, BudgetExceededError, SearchQuery, WorkBudget, find_best
+from alignup.align.settings import Policy
 
 DENSE_NODES = 8  #: up to this many nodes, all sets are counted, in time independent of the hints
 SHORT_SEARCH_STEPS = 100  #: steps to search families before that, far less than counting takes
@@ -47,6 +50,55 @@ class MergeResult(NamedTuple):
         return Hint(self.nodes, self.preferred)
 
 
+class PolicyResult(NamedTuple):
+    hint: Hint  #: the affinity for the providers
+    admitted: bool
+    merged: MergeResult  #: under policy none, which merges nothing, as if nothing was found
+
+
+def apply_policy(
+    policy: Policy,
+    inputs: Sequence[MergeInput],
+    *,
+    nodes: NodeSet,
+    distances: Distances | None = None,
+    work_limit: int = WORK_LIMIT,
+) -> PolicyResult:
+    """Merge *inputs* under *policy* on a machine of *nodes*; *distances* only with prefer-closest-numa-nodes."""
+    if policy is Policy.NONE:
+        merged = MergeResult(nodes, preferred=False, width=0, rule=MergeRule.NOTHING, runners_up=())
+        return PolicyResult(Hint(None, preferred=False), admitted=True, merged=merged)
+    if policy is Policy.SINGLE_NUMA_NODE:
+        merged = merge_single_numa_node(inputs, nodes)
+        hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)
+        return PolicyResult(hint, merged.preferred, merged)
+    merged = merge(inputs, nodes=nodes, distances=distances, work_limit=work_limit)
+    return PolicyResult(merged.hint, merged.preferred or policy is Policy.BEST_EFFORT, merged)
+
+
+def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> MergeResult:
+    """Merge only preferred hints with one node or none: all inputs must share a node, and the lowest shared node wins.
+
+    An input that prefers "anywhere" accepts every node; if all of them do, a node that one of them names still beats
+    none. Distances do not matter: every set has one node.
+    """
+    shared, named, restricted = -1, 0, False
+    for _, hints in inputs:
+        singles, anywhere = preferred_single_nodes(hints)
+        named |= singles
+        if not anywhere:
+            shared &= singles
+            restricted = True
+    candidates = nodes & (shared if restricted else named)
+    width = 1 if named else 0
+    if candidates:
+        best = candidates & -candidates
+        runners_up = tuple(bits.split(candidates ^ best, most=MAX_RESULTS - 1))
+        return MergeResult(best, preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up)
+    rule = MergeRule.NOTHING if restricted else MergeRule.PREFERRED
+    return MergeResult(nodes, preferred=not restricted, width=width, rule=rule, runners_up=())
+
+
 def merge(
     inputs: Sequence[MergeInput],
     *,
@@ -55,7 +107,7 @@ def merge(
     work_limit: int = WORK_LIMIT,
     dense: int = DENSE_NODES,
 ) -> MergeResult:
-    """The set of *nodes* (all of the machine) that is best for all *inputs*; with *distances*, closeness counts.
+    """Return the set of *nodes* (all of the machine) that is best for all *inputs*; with *distances*, closeness counts.
 
     Up to *dense* nodes all sets are counted; above, only possible winners are searched, within *work_limit* steps.
     Raises ``WorkLimitError`` if contrived hints on more than ``MAX_DENSE_NODES`` nodes take longer.
@@ -73,10 +125,12 @@ def merge(
             width = min_width
     budget = WorkBudget(work_limit)
     try:
-        found = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
-        if found:
-            runners_up = tuple(found[1:MAX_RESULTS])
-            return MergeResult(found[0], True, width, MergeRule.PREFERRED, runners_up)  # noqa: FBT003 - keywords are slow
+        preferred = _preferred(lists, families, nodes=nodes, distances=distances, budget=budget)
+        if preferred:
+            runners_up = tuple(preferred[1:MAX_RESULTS])
+            return MergeResult(
+                preferred[0], preferred=True, width=width, rule=MergeRule.PREFERRED, runners_up=runners_up
+            )
         every: list[Hints] = [*lists, *families]
         if nodes.bit_count() <= dense:
             return _best_on_few_nodes(every, width, nodes=nodes, distances=distances)
@@ -98,7 +152,7 @@ def _preferred(
     distances: Distances | None,
     budget: WorkBudget,
 ) -> list[NodeSet]:
-    """The sets that all inputs prefer, with the fewest nodes, best first; perhaps not all of them."""
+    """Return the sets that all inputs prefer, with the fewest nodes, best first; perhaps not all of them."""
     restricting = [hints.preferred for hints in lists if hints.anywhere is None or not hints.anywhere.preferred]
     if restricting:
         common: Collection[NodeSet] = frozenset.intersection(*restricting)
@@ -122,7 +176,7 @@ def _preferred(
 def _preferred_by_families(
     families: Sequence[HintFamily], *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> list[NodeSet]:
-    """Like ``_preferred``, for families alone and sets of two nodes or more."""
+    """Return what ``_preferred`` returns, for families alone and sets of two nodes or more."""
     widths = reduce(int.__and__, (family.preferred_widths for family in families))
     at_least = max(family.min_width for family in families)
     among = reduce(int.__and__, (family.nodes for family in families), nodes)
@@ -150,15 +204,15 @@ def _preferred_by_families(
     for width in range(max(at_least, 2), widths.bit_length()):
         if widths >> width & 1:
             query = SearchQuery(width, among, completing_nodes, accept, promising, budget)
-            found = set(find_best(query, distances))
-            found.update(mask for mask in fixed_sets if mask.bit_count() == width)
-            if found:
-                return _narrowest(found, distances)
+            results = set(find_best(query, distances))
+            results.update(mask for mask in fixed_sets if mask.bit_count() == width)
+            if results:
+                return _narrowest(results, distances)
     return []
 
 
 def _narrowest(masks: set[NodeSet], distances: Distances | None) -> list[NodeSet]:
-    """The non-empty ones of *masks* with the fewest nodes, best first."""
+    """Return the non-empty ones of *masks* with the fewest nodes, best first."""
     masks.discard(0)
     if not masks:
         return []
@@ -175,7 +229,7 @@ def _in_order(masks: Iterable[NodeSet], distances: Distances | None) -> list[Nod
 def _best_on_few_nodes(
     inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None
 ) -> MergeResult:
-    """The best reachable set: after a short search for families, all sets are counted."""
+    """Return the best reachable set: after a short search for families, all sets are counted."""
     if inputs and not isinstance(inputs[-1], HintList):  # families come last
         with suppress(BudgetExceededError):
             budget = WorkBudget(SHORT_SEARCH_STEPS)
@@ -200,22 +254,22 @@ def _best_not_preferred(
 
 def _best_of(reachable: Collection[NodeSet], width: int, *, nodes: NodeSet, distances: Distances | None) -> MergeResult:
     rule = MergeRule.AT_TARGET
-    found = [mask for mask in reachable if mask.bit_count() == width]
-    if not found:
+    best = [mask for mask in reachable if mask.bit_count() == width]
+    if not best:
         for candidate, rule in _widths(width, nodes.bit_count()):  # noqa: B007 - the last rule is used below
-            found = [mask for mask in reachable if mask.bit_count() == candidate]
-            if found:
+            best = [mask for mask in reachable if mask.bit_count() == candidate]
+            if best:
                 break
         else:
             return _nothing(nodes, width)
-    found = _in_order(found, distances)
-    return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:MAX_RESULTS]))
+    best = _in_order(best, distances)
+    return MergeResult(best[0], preferred=False, width=width, rule=rule, runners_up=tuple(best[1:MAX_RESULTS]))
 
 
 def _search(
     inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> MergeResult:
-    """The best reachable set, testing sets from the best downwards."""
+    """Return the best reachable set, testing sets from the best downwards."""
     among = reduce(int.__and__, (reachability.allowed_nodes(hints, nodes) for hints in inputs), nodes)
 
     def completing_nodes(partial: NodeSet) -> NodeSet:
@@ -233,14 +287,14 @@ def _search(
     first = inputs[0]
     single = None if len(inputs) > 1 or isinstance(first, HintList) or first.fixed_sets else first
     for candidate, rule in _widths(width, among.bit_count()):
-        found = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, budget), distances)
-        if found:
-            return MergeResult(found[0], preferred=False, width=width, rule=rule, runners_up=tuple(found[1:]))
+        best = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, budget), distances)
+        if best:
+            return MergeResult(best[0], preferred=False, width=width, rule=rule, runners_up=tuple(best[1:]))
     return _nothing(nodes, width)
 
 
 def _allows(hints: Hints, partial: NodeSet) -> bool:
-    """Whether any set of *hints* contains *partial*."""
+    """Return whether any set of *hints* contains *partial*."""
     if isinstance(hints, HintList):
         return hints.anywhere is not None or any(not partial & ~mask for mask in hints.masks)
     return not partial & ~hints.nodes or any(not partial & ~mask for mask in hints.fixed_sets)

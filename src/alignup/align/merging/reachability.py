@@ -1,4 +1,4 @@
-"""Which sets of nodes are the intersection of one hint per resource (reachable)?
+"""Reachable sets of nodes: the intersections of one hint per resource.
 
 This matters only if no set is preferred by all resources. There are three algorithms, all exact:
 
@@ -23,7 +23,7 @@ from alignup.align.merging.search import WorkBudget
 
 
 def allowed_sets(hints: Hints, nodes: NodeSet) -> set[NodeSet]:
-    """Every set of *nodes* in *hints*; a hint without nodes allows all of them."""
+    """Return every set of *nodes* in *hints*; a hint without nodes allows all of them."""
     if isinstance(hints, HintList):
         allowed = {mask & nodes for mask in hints.masks}
         if hints.anywhere is not None:
@@ -41,7 +41,7 @@ def allowed_nodes(hints: Hints, nodes: NodeSet) -> NodeSet:
 
 
 def reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSet]:
-    """Every reachable set, by the fastest algorithm for this number of nodes."""
+    """Return every reachable set, by the fastest algorithm for this number of nodes."""
     if nodes.bit_count() > 3:
         return count_reachable_sets(inputs, nodes)
     reached = allowed_sets(inputs[0], nodes) if inputs else {nodes}
@@ -56,7 +56,7 @@ _sparse_sets = lru_cache(maxsize=64)(bits.subsets)
 
 
 def count_reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> list[NodeSet]:
-    """Every reachable set, in time that depends on the number of nodes and inputs only."""
+    """Return every reachable set, in time that depends on the number of nodes and inputs only."""
     tables = [allowed_sets(hints, nodes) for hints in inputs]
     if nodes & nodes + 1 == 0:
         return _reached(tables, nodes.bit_length())
@@ -68,7 +68,7 @@ def count_reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> list[NodeSe
 
 
 def _reached(tables: list[set[int]], count: int) -> list[int]:
-    """The intersections of one member of each table, as numbers below ``2**count``."""
+    """Return the intersections of one member of each table, as numbers below ``2**count``."""
     size = 1 << count
     layout = f"<{size}Q"
     # Counts stay below 2**64 for this many tables at once: each has fewer than 2**count members.
@@ -90,7 +90,7 @@ def _reached(tables: list[set[int]], count: int) -> list[int]:
 
 
 def _supersets(table: Iterable[int], count: int) -> bytes:
-    """The number of members of *table* that contain each set, as one 64-bit number per set."""
+    """Return the number of members of *table* that contain each set, as one 64-bit number per set."""
     slots = bytearray(8 << count)
     for number in table:
         slots[number << 3] = 1
@@ -102,7 +102,7 @@ def _supersets(table: Iterable[int], count: int) -> bytes:
 
 @lru_cache(maxsize=32)
 def _shifts(count: int) -> tuple[tuple[int, int], ...]:
-    """For each node, the distance between the slots with and without it, and a mask of all slots without it."""
+    """Return for each node the distance between the slots with and without it, and a mask of all slots without it."""
     slots = range(1 << count)
     return tuple(
         (64 << node, int.from_bytes(b"".join((b"\0" if slot >> node & 1 else b"\xff") * 8 for slot in slots), "little"))
@@ -122,7 +122,7 @@ def intersect_lists(inputs: Sequence[Hints], nodes: NodeSet, budget: WorkBudget)
 
 
 def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, budget: WorkBudget) -> bool:
-    """Whether *target* is the intersection of one hint of each input."""
+    """Return whether *target* is the intersection of one hint of each input."""
     fixed: set[NodeSet] = {nodes}
     families: list[HintFamily] = []
     for hints in inputs:
@@ -131,9 +131,13 @@ def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, bu
             supersets = {mask & nodes for mask in hints.masks if not target & ~mask}
             if hints.anywhere is not None:
                 supersets.add(nodes)
-            found = {mask & other for mask in fixed for other in supersets}
+            intersections = {mask & other for mask in fixed for other in supersets}
             # Whatever a superset reaches, its subset reaches too.
-            fixed = {mask for mask in found if not any(other != mask and other & mask == other for other in found)}
+            fixed = {
+                mask
+                for mask in intersections
+                if not any(other != mask and other & mask == other for other in intersections)
+            }
         else:
             families.append(hints)
     return any(_families_reach(families, mask, target, [], budget) for mask in fixed)
@@ -160,7 +164,7 @@ def _families_reach(
 
 
 def _can_drop(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], budget: WorkBudget) -> bool:
-    """Whether each node of *surplus* can be dropped by one of *growing* (family, nodes it still keeps)."""
+    """Return whether each node of *surplus* can be dropped by one of *growing* (family, nodes it still keeps)."""
     if not surplus:
         return True
     budget.spend(len(growing))
@@ -186,7 +190,7 @@ Slack = tuple[int, ...]  #: what one family can still drop, kind by kind
 
 
 def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget: WorkBudget) -> bool:
-    """Whether each node can be charged to one family (its *losses*, one per family) within *slacks*.
+    """Return whether each node can be charged to one family (its *losses*, one per family) within *slacks*.
 
     The states after each node are a set, so nodes with equal amounts cost almost nothing.
     """
@@ -213,7 +217,7 @@ def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget
 
 
 def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[Slack, ...]) -> bool:
-    """Whether it works to charge each node to the family with the smallest total share."""
+    """Return whether it works to charge each node to the family with the smallest total share."""
     charged = [0.0] * len(slacks)
     left = list(slacks)
     for losses, shares in nodes:
@@ -225,7 +229,7 @@ def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[S
 
 
 def _share(loss: Slack, slack: Slack) -> float:
-    """The share of *slack* that *loss* takes, averaged over its kinds; infinite if it takes too much of one."""
+    """Return the share of *slack* that *loss* takes, averaged over its kinds; infinite if it takes too much of one."""
     total = 0.0
     for lost, available in zip(loss, slack, strict=True):
         if lost > available:

@@ -1,4 +1,4 @@
-"""Search for sets of nodes of one width, from the best downwards, without listing all of them.
+"""A search for sets of nodes of one width, from the best downwards, without listing all of them.
 
 The order among sets of one width is the kubelet's: with distances the closest nodes first, then the set with the
 smaller value as a binary number. Sets grow from their highest node down; completing each partial set with lower nodes
@@ -6,19 +6,19 @@ in ascending order visits them in that order. Whole branches are skipped if they
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from heapq import nsmallest
 from operator import add
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.distances import Distances
-from alignup.align.quick_dataclass import dataclass
 
 MAX_RESULTS = 4  #: the number of sets a search returns: the winner and its runners-up
 
 
 class BudgetExceededError(Exception):
-    """The work budget is used up; never leaves ``align``."""
+    """A work budget that is used up; never leaves ``align``."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class SearchQuery:
 
 
 def find_best(query: SearchQuery, distances: Distances | None) -> list[NodeSet]:
-    """The best set and up to three runners-up, best first; empty if there is none."""
+    """Return the best set and up to three runners-up, best first; empty if there is none."""
     if query.among.bit_count() < query.width:
         return []
     if distances is None:
@@ -60,22 +60,22 @@ def find_best(query: SearchQuery, distances: Distances | None) -> list[NodeSet]:
 
 
 def _find_lowest(query: SearchQuery) -> list[NodeSet]:
-    """The set with the smallest value, and the next ones that differ only in their lowest node."""
+    """Return the set with the smallest value, and the next ones that differ only in their lowest node."""
     for partial, below in _partial_sets(query, 0, query.among, query.width - 1):
-        found: list[NodeSet] = []
+        results: list[NodeSet] = []
         for node in bits.members(query.completing_nodes(partial) & below):
             query.budget.spend()
             if query.accept(partial | 1 << node):
-                found.append(partial | 1 << node)
-                if len(found) == MAX_RESULTS:
+                results.append(partial | 1 << node)
+                if len(results) == MAX_RESULTS:
                     break
-        if found:
-            return found
+        if results:
+            return results
     return []
 
 
 def _partial_sets(query: SearchQuery, chosen: NodeSet, among: NodeSet, more: int) -> Iterator[tuple[NodeSet, NodeSet]]:
-    """Each way to add *more* nodes of *among*, highest node first and ascending, with the nodes below them."""
+    """Yield each way to add *more* nodes of *among*, highest node first and ascending, with the nodes below them."""
     if more == 0:
         yield chosen, among
         return
@@ -123,14 +123,14 @@ class _ClosestSearch:
                 self.grow(grown, below, more - 1, grown_total, grown_adds)
 
     def _pairs(self, count: int) -> int:
-        """A lower bound for the distances among *count* nodes: half the sum of each node's nearest others."""
+        """Return a lower bound for the distances among *count* nodes: half the sum of each node's nearest others."""
         if count < 2:
             return 0
         nearest = ((row[other] for other in self.between if other != node) for node, row in self.between.items())
         return -(-count * min(sum(nsmallest(count - 1, others)) for others in nearest) // 2)
 
     def _lower_bound(self, adds: Sequence[int], among: NodeSet, more: int) -> int:
-        """A lower bound for what *more* nodes of *among* add."""
+        """Return a lower bound for what *more* nodes of *among* add."""
         if more <= 2:
             return more * min(adds) + self.pairs[more]
         return sum(nsmallest(more, [adds[self.index[node]] for node in bits.members(among)])) + self.pairs[more]

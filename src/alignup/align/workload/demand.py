@@ -1,4 +1,4 @@
-"""What a pod requests: totals for the fit check, and plain ints for the CPU, memory and device providers.
+"""The requests of a pod: totals for the fit check, and plain ints for the CPU, memory and device providers.
 
 One rule applies throughout (:func:`aggregate`). Containers and sidecars run side by side, so their amounts add up.
 Ordinary init containers run one after the other before that, each beside the sidecars started so far. The larger of the
@@ -30,7 +30,7 @@ class FitRequest(NamedTuple):
 
 
 def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) -> dict[str, Amount]:
-    """The most that the containers of *pod* need at any time, for every resource that one of them names."""
+    """Return the most that the containers of *pod* need at any time, for every resource that one of them names."""
     together: dict[str, Amount] = {}
     for container in pod.containers:
         _add(together, amounts(container))
@@ -39,13 +39,13 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
     sidecars: dict[str, Amount] = {}
     starting: dict[str, Amount] = {}
     for container in pod.init:
-        own = amounts(container)
+        requested = amounts(container)
         if container.restartable:
-            _add(together, own)
-            _add(sidecars, own)
+            _add(together, requested)
+            _add(sidecars, requested)
             _raise_to(starting, sidecars)
         else:
-            beside = dict(own)
+            beside = dict(requested)
             _add(beside, sidecars)
             _raise_to(starting, beside)
     _raise_to(together, starting)
@@ -53,8 +53,8 @@ def aggregate(pod: Pod, amounts: Callable[[Container], Mapping[str, Amount]]) ->
 
 
 def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
-    """The total requests of *pod*, optionally without pod-level resources or overhead."""
-    total = aggregate(pod, lambda one: one.resources.requests)
+    """Return the total requests of *pod*, optionally without pod-level resources or overhead."""
+    total = aggregate(pod, lambda container: container.resources.requests)
     if pod_level and pod.has_pod_level_resources:
         total |= pod_level_amounts(pod.resources.requests)
     if overhead:
@@ -63,8 +63,8 @@ def requests(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict
 
 
 def limits(pod: Pod, *, pod_level: bool = True, overhead: bool = True) -> dict[str, Quantity]:
-    """The total limits of *pod*; overhead raises a limit but never creates one."""
-    total = aggregate(pod, lambda one: one.resources.limits)
+    """Return the total limits of *pod*; overhead raises a limit but never creates one."""
+    total = aggregate(pod, lambda container: container.resources.limits)
     if pod_level:
         total |= pod_level_amounts(pod.resources.limits)
     if overhead:
@@ -78,14 +78,14 @@ def pod_level_amounts(amounts: Amounts) -> Amounts:
 
 
 def fit_request(pod: Pod) -> FitRequest:
-    """What a host must have free for *pod*; resources unknown to the fit check are omitted."""
+    """Return what a host must have free for *pod*; resources unknown to the fit check are omitted."""
     if len(pod.containers) == 1 and not pod.init and not pod.overhead and not pod.has_pod_level_resources:
         return _fit_request(pod.containers[0].resources.requests)  # nothing to add up
     return _fit_request(requests(pod))
 
 
 def fit_used(pod: Pod) -> FitRequest:
-    """What a running *pod* uses: the maximum of its requested, allocated and actual resources.
+    """Return what a running *pod* uses: the maximum of its requested, allocated and actual resources.
 
     A missing allocated amount is the requested one, a missing actual amount the allocated one. A pod whose resize is
     infeasible counts as requesting nothing.
@@ -127,7 +127,7 @@ def _fit_request(total: Amounts) -> FitRequest:
 
 
 def exclusive_cpus(pod: Pod, container: Container | None, *, pod_level_managers: bool = False) -> int:
-    """The exclusive CPUs of a container, or of a whole pod (``None``) without overhead and fractions of containers."""
+    """Return the exclusive CPUs of a container, or of a whole pod (``None``) without overhead and fractions."""
     if pod.qos is not QoS.GUARANTEED:
         return 0
     if container is not None and not pod.has_pod_level_resources:
@@ -137,11 +137,11 @@ def exclusive_cpus(pod: Pod, container: Container | None, *, pod_level_managers:
         return 0 if whole and container.resources.qos is not QoS.GUARANTEED else container.resources.whole_cpus
     if whole:
         return pod.resources.whole_cpus
-    return aggregate(pod, lambda one: {CPU: one.resources.whole_cpus}).get(CPU, 0)
+    return aggregate(pod, lambda each: {CPU: each.resources.whole_cpus}).get(CPU, 0)
 
 
 def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = False) -> Mapping[str, int]:
-    """The requested bytes of memory and huge pages of a container in any QoS class, or of a whole pod (``None``).
+    """Return the requested bytes of memory and huge pages of a container, or of a whole pod (``None``).
 
     Like in the kubelet, those of a pod are without types that only init containers request.
     """
@@ -152,7 +152,7 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
         return {} if whole and container.resources.qos is not QoS.GUARANTEED else _bytes(container.resources)
     if whole:
         return {name: size for name, size in _bytes(pod.resources).items() if size > 0}
-    total = aggregate(pod, lambda one: _bytes(one.resources))
+    total = aggregate(pod, lambda each: _bytes(each.resources))
     named = {name for container in pod.containers for name in container.resources.requests}
     return {name: size for name, size in total.items() if name in named}
 
@@ -162,13 +162,13 @@ def container_devices(container: Container, resources: Collection[str]) -> dict[
 
 
 def pod_devices(pod: Pod, resources: Collection[str]) -> dict[str, int]:
-    """The number of devices of each of *resources* in the limits of a whole pod, without overhead."""
+    """Return the number of devices of each of *resources* in the limits of a whole pod, without overhead."""
     total = limits(pod, overhead=False)
     return {name: amount.value() for name, amount in total.items() if name in resources}
 
 
 def _bytes(resources: Resources) -> Mapping[str, int]:
-    """The amounts the memory provider manages; it accepts only whole bytes."""
+    """Return the amounts the memory provider manages; it accepts only whole bytes."""
     sizes = resources.memory
     if sizes is None:
         raise ProviderError("[memorymanager] failed to represent quantity as int64")

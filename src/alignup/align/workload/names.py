@@ -48,18 +48,18 @@ _cached = lru_cache(maxsize=4096)  #: pods repeat the same few names
 
 
 def is_hugepages(name: str) -> bool:
-    """Huge pages of any size, even a malformed one."""
+    """Return whether *name* is that of huge pages of any size, even a malformed one."""
     return name.startswith(HUGEPAGES)
 
 
 def is_native(name: str) -> bool:
-    """Defined by Kubernetes: without a prefix, or with ``kubernetes.io/`` in its name."""
+    """Return whether Kubernetes defines it: without a prefix, or with ``kubernetes.io/`` in its name."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 @_cached
 def is_extended(name: str) -> bool:
-    """Added to the cluster, for example by a device plugin; quotas must be able to name it too."""
+    """Return whether it was added to the cluster, as by a device plugin; quotas must be able to name it too."""
     return not is_native(name) and not name.startswith("requests.") and not qualified_problems(f"requests.{name}")
 
 
@@ -68,13 +68,13 @@ def is_overcommittable(name: str) -> bool:
 
 
 def is_counted(name: str) -> bool:
-    """Whether only whole amounts are valid."""
+    """Return whether only whole amounts are valid."""
     return name in _COUNTED or is_extended(name)
 
 
 @_cached
 def is_scalar(name: str) -> bool:
-    """Whether the fit check counts it besides cpu, memory and ephemeral storage."""
+    """Return whether the fit check counts it besides cpu, memory and ephemeral storage."""
     return is_extended(name) or "kubernetes.io/" in name or is_hugepages(name) or name.startswith("attachable-volumes-")
 
 
@@ -84,7 +84,7 @@ def is_pod_level(name: str) -> bool:
 
 @_cached
 def page_size(name: str) -> int | None:
-    """The page size in bytes of a huge page resource; ``None`` if its name contains no valid size."""
+    """Return the page size in bytes of a huge page resource; ``None`` if its name contains no valid size."""
     try:
         size = Quantity.parse(name.removeprefix(HUGEPAGES))
     except QuantityError:
@@ -110,7 +110,7 @@ def _form_problems(text: str, pattern: re.Pattern[str], form: str, *, most: int)
 
 
 def qualified_problems(text: str) -> tuple[str, ...]:
-    """What is wrong with a name with an optional DNS subdomain and ``/`` before it."""
+    """Return what is wrong with a name with an optional DNS subdomain and ``/`` before it."""
     head, slash, tail = text.partition("/")
     if "/" in tail:
         return ("must be a name with at most one prefix and '/', such as example.com/name",)

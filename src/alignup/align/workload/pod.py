@@ -4,12 +4,11 @@ A missing list of amounts and an empty one mean the same, so both are an empty m
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
-from alignup.align.caching import lock_free_cached_property
 from alignup.align.quantity import Quantity
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import names
 from alignup.align.workload.names import CPU, HUGEPAGES, MEMORY
 
@@ -32,7 +31,7 @@ class Resources:
     limits: Amounts = field(default_factory=dict)
     claims: tuple[str, ...] = ()  #: names of the pod's resource claims
 
-    @lock_free_cached_property
+    @cached_property
     def qos(self) -> QoS:
         """The class of these resources alone: that of cpu and memory if they are equal, else Burstable."""
         cpu, memory = self._class_of(CPU), self._class_of(MEMORY)
@@ -44,7 +43,7 @@ class Resources:
             return QoS.GUARANTEED if request is limit or request == limit else QoS.BURSTABLE
         return QoS.BEST_EFFORT if limit is None or not limit.unscaled else QoS.BURSTABLE
 
-    @lock_free_cached_property
+    @cached_property
     def whole_cpus(self) -> int:
         """The CPU request, if it is a whole number of CPUs; else 0."""
         request = self.requests.get(CPU)
@@ -53,7 +52,7 @@ class Resources:
         value = request.value()
         return 0 if (value * 1000 - request.milli()) % _WRAP else value
 
-    @lock_free_cached_property
+    @cached_property
     def memory(self) -> Mapping[str, int] | None:
         """The requested bytes of memory and of each huge page size; ``None`` if one is not a whole number."""
         sizes = {}
@@ -104,22 +103,22 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
 
-    @lock_free_cached_property
+    @cached_property
     def all_containers(self) -> tuple[Container, ...]:
         """All containers in the order of admission: init containers first."""
         return self.init + self.containers
 
-    @lock_free_cached_property
+    @cached_property
     def ordinary_init(self) -> tuple[str, ...]:
         """The names of the init containers that are no sidecars: each ends before the next container starts."""
         return tuple([container.name for container in self.init if not container.restartable]) if self.init else ()
 
-    @lock_free_cached_property
+    @cached_property
     def request_key(self) -> str:
         """Equal for pods with equal requests: on one ledger, the same decision applies to all of them."""
         return repr(replace(self, name="", namespace="", uid="", labels={}))
 
-    @lock_free_cached_property
+    @cached_property
     def is_consistent(self) -> bool:
         """Whether ledgers can hold the pod: each container has a name of its own, and no amount is negative."""
         lists = [self.overhead, self.resources.requests, self.resources.limits]
@@ -131,14 +130,14 @@ class Pod:
                     return False
         return len({container.name for container in self.all_containers}) == len(self.all_containers)
 
-    @lock_free_cached_property
+    @cached_property
     def has_pod_level_resources(self) -> bool:
-        own = self.resources
-        if not own.requests and not own.limits:
+        resources = self.resources
+        if not resources.requests and not resources.limits:
             return False
-        return any(map(names.is_pod_level, own.requests)) or any(map(names.is_pod_level, own.limits))
+        return any(map(names.is_pod_level, resources.requests)) or any(map(names.is_pod_level, resources.limits))
 
-    @lock_free_cached_property
+    @cached_property
     def qos(self) -> QoS:
         """The class from the status, else the computed one."""
         return self.recorded_qos or self.computed_qos
@@ -150,8 +149,8 @@ class Pod:
             return self.resources.qos
         common: QoS | None = None
         for container in self.all_containers:
-            own = container.resources.qos
-            if common is not None and own is not common:
+            qos = container.resources.qos
+            if common is not None and qos is not common:
                 return QoS.BURSTABLE
-            common = own
+            common = qos
         return common or QoS.BEST_EFFORT

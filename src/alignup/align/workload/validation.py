@@ -33,7 +33,7 @@ class PodSource(StrEnum):
 
 
 def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_pod_level: bool = True) -> Pod:
-    """The pod with defaults; a :class:`PodError` with all problems if it is invalid.
+    """Return the pod with defaults; a :class:`PodError` with all problems if it is invalid.
 
     *host* becomes part of a static pod's name. *fix_pod_level* is the feature gate PodLevelResourcesFixDefaulting.
     """
@@ -41,9 +41,9 @@ def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_p
         pod = apply_defaults(pod, source=source, fix_pod_level=fix_pod_level)
         if source is PodSource.STATIC:
             pod = _on_host(pod, host)
-        found = tuple(dict.fromkeys(validation_problems(pod)))
-        if found:
-            raise PodError(found)
+        problems = tuple(dict.fromkeys(validation_problems(pod)))
+        if problems:
+            raise PodError(problems)
         # Amounts that cannot be added up are an error here, not in the middle of a decision.
         demand.fit_request(pod), demand.fit_used(pod), demand.limits(pod)
         if source is PodSource.STATIC:
@@ -56,7 +56,7 @@ def accept(pod: Pod, *, source: PodSource = PodSource.API, host: str = "", fix_p
 
 
 def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level: bool = True) -> Pod:
-    """*pod* with its amounts rounded up to thousandths, and with the defaults for its source."""
+    """Return *pod* with its amounts rounded up to thousandths, and with the defaults for its source."""
     filled = _with_amounts(pod, Quantity.round_up_to_milli)
     filled = replace(
         filled,
@@ -67,8 +67,8 @@ def apply_defaults(pod: Pod, *, source: PodSource = PodSource.API, fix_pod_level
     )
     if fix_pod_level and source is PodSource.STATIC:
         return filled
-    own = _pod_level(filled, fixed=fix_pod_level)
-    return filled if own is filled.resources else replace(filled, resources=own)
+    pod_level = _pod_level(filled, fixed=fix_pod_level)
+    return filled if pod_level is filled.resources else replace(filled, resources=pod_level)
 
 
 def validation_problems(pod: Pod) -> Iterator[Problem]:
@@ -84,8 +84,8 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
             yield from _resource_problems(f"{field}.resources", container.resources, claims=pod.claims)
             if (policy := container.unknown_restart_policy) is not None:
                 supported = ", ".join(map(quote, RESTART_POLICIES))
-                what = f"Unsupported value: {quote(policy)}: supported values: {supported}"
-                yield Problem(f"{field}.restartPolicy", what)
+                message = f"Unsupported value: {quote(policy)}: supported values: {supported}"
+                yield Problem(f"{field}.restartPolicy", message)
             if container.name in taken:
                 yield Problem(f"{field}.name", f"Duplicate value: {quote(container.name)}")
             taken.add(container.name)
@@ -94,7 +94,7 @@ def validation_problems(pod: Pod) -> Iterator[Problem]:
 
 
 def _on_host(pod: Pod, host: str) -> Pod:
-    """A static pod with the name and uid that its host gives it."""
+    """Return a static pod with the name and uid that its host gives it."""
     if not pod.name:
         raise PodError([Problem("metadata.name", "Required value: name is needed for the pod")])
     name = f"{pod.name}-{host.lower()}" if host else pod.name
@@ -106,7 +106,7 @@ def _on_host(pod: Pod, host: str) -> Pod:
 
 
 def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
-    """*pod* with other amounts; most changes leave most pods as they are, and then it is *pod* itself."""
+    """Return *pod* with other amounts, or *pod* itself if nothing changes."""
 
     def amounts(old: Amounts) -> Amounts:
         if not old:
@@ -119,66 +119,68 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
         return old if requests is old.requests and limits is old.limits else Resources(requests, limits, old.claims)
 
     def containers(old: tuple[Container, ...]) -> tuple[Container, ...]:
-        new = [resources(one.resources) for one in old]
-        if all(one is known.resources for one, known in zip(new, old, strict=True)):
+        new = [resources(container.resources) for container in old]
+        if all(changed is container.resources for changed, container in zip(new, old, strict=True)):
             return old
         return tuple(
             [
-                Container(known.name, one, known.restartable, known.unknown_restart_policy)
-                for one, known in zip(new, old, strict=True)
+                Container(container.name, changed, container.restartable, container.unknown_restart_policy)
+                for changed, container in zip(new, old, strict=True)
             ]
         )
 
-    init, usual, own, overhead = (
+    init, usual, pod_level, overhead = (
         containers(pod.init),
         containers(pod.containers),
         resources(pod.resources),
         amounts(pod.overhead),
     )
-    if init is pod.init and usual is pod.containers and own is pod.resources and overhead is pod.overhead:
+    if init is pod.init and usual is pod.containers and pod_level is pod.resources and overhead is pod.overhead:
         return pod
-    return replace(pod, init=init, containers=usual, resources=own, overhead=overhead)
+    return replace(pod, init=init, containers=usual, resources=pod_level, overhead=overhead)
 
 
 def _with_requests(container: Container) -> Container:
-    """*container* with its limits as default requests; requests are never copied to limits."""
-    own = container.resources
-    if own.requests.keys() >= own.limits.keys():
+    """Return *container* with its limits as default requests; requests are never copied to limits."""
+    resources = container.resources
+    if resources.requests.keys() >= resources.limits.keys():
         return container
-    requests = {**own.limits, **own.requests}
+    requests = {**resources.limits, **resources.requests}
     return Container(
         container.name,
-        Resources(requests, own.limits, own.claims),
+        Resources(requests, resources.limits, resources.claims),
         container.restartable,
         container.unknown_restart_policy,
     )
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:
-    """The pod-level resources with defaults from the containers; unchanged if there are none.
+    """Return the pod-level resources with defaults from the containers; unchanged if there are none.
 
     Before the fix, requests had defaults only with limits, and limits only for huge pages.
     """
-    own = pod.resources
-    if not own.requests and not own.limits:
-        return own
+    resources = pod.resources
+    if not resources.requests and not resources.limits:
+        return resources
     needed = demand.requests(pod, pod_level=False, overhead=False)
     capped = demand.limits(pod, pod_level=False, overhead=False)
-    pages = {name: capped[name] for name in capped if names.is_hugepages(name) and name not in own.requests}
-    limits = {**pages, **own.limits}
-    requests = dict(own.requests)
+    pages = {name: capped[name] for name in capped if names.is_hugepages(name) and name not in resources.requests}
+    limits = {**pages, **resources.limits}
+    requests = dict(resources.requests)
     if fixed or limits:
         implied = {name: needed[name] for name in (CPU, MEMORY) if name in needed}
         requests = {**demand.pod_level_amounts(limits), **implied, **requests}
     if fixed:
-        everywhere = {name for name in capped if all(name in one.resources.limits for one in pod.all_containers)}
+        everywhere = {
+            name for name in capped if all(name in container.resources.limits for container in pod.all_containers)
+        }
         bounds = {
             name: max(capped[name], amount)  # of equal amounts, the containers' spelling
             for name, amount in demand.pod_level_amounts(requests).items()
             if name in everywhere
         }
         limits = {**bounds, **limits}
-    return replace(own, requests=requests, limits=limits)
+    return replace(resources, requests=requests, limits=limits)
 
 
 def _name_problems(field: str, name: str, check: Callable[[str], Iterable[str]]) -> Iterator[Problem]:
@@ -242,25 +244,27 @@ def _limit_problems(field: str, name: str, amount: Quantity, *, limit: Quantity 
 
 
 def _pod_level_problems(pod: Pod) -> Iterator[Problem]:
-    own = pod.resources
-    if own.claims:
+    resources = pod.resources
+    if resources.claims:
         yield Problem("spec.resources.claims", "Forbidden: claims may not be set for Resources at pod-level")
-    yield from _resource_problems("spec.resources", own, claims=pod.claims, name_problems=names.pod_resource_problems)
-    if not own.requests and not own.limits:
+    yield from _resource_problems(
+        "spec.resources", resources, claims=pod.claims, name_problems=names.pod_resource_problems
+    )
+    if not resources.requests and not resources.limits:
         return
     for name, needed in demand.requests(pod, pod_level=False, overhead=False).items():
-        amount = own.requests.get(name)
+        amount = resources.requests.get(name)
         if amount is not None and amount < needed:
             problem = f"must be greater than or equal to aggregate container requests of {needed}"
             yield _invalid(f"spec.resources.requests[{name}]", amount, problem)
     for name, needed in demand.limits(pod, pod_level=False, overhead=False).items():
-        limit = own.limits.get(name)
+        limit = resources.limits.get(name)
         if names.is_hugepages(name) and limit is not None and limit < needed:
             problem = f"must be greater than or equal to aggregate container limits of {needed}"
             yield _invalid(f"spec.resources.limits[{name}]", limit, problem)
     for index, container in enumerate(pod.containers):
         for name, amount in container.resources.limits.items():
-            limit = own.limits.get(name)
+            limit = resources.limits.get(name)
             if limit is not None and amount > limit:
                 field = f"spec.resources.containers[{index}][{name}].limits"
                 yield _invalid(field, amount, f"must be less than or equal to pod limits of {limit}")

@@ -44,7 +44,7 @@ from alignup.documents.pods import ContainerDocument, PodDocument
 from alignup.kubernetes import configuration as kubelet_configuration
 from alignup.kubernetes.api import Resource
 from alignup.kubernetes.manifests.documents import to_json
-from alignup.placement.report import HostReport
+from alignup.placement.host_report import HostReport
 
 HOST_STATES = Resource(
     type=HostStateDocument, kind=schema.KIND, plural=schema.PLURAL, group=schema.GROUP, version=schema.VERSION

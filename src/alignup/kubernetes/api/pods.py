@@ -8,7 +8,7 @@ from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.manifests.pod import read_pod
-from alignup.placement.report import PodStage, pod_stage
+from alignup.placement.host_report import PodStage, pod_stage
 
 _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod
 

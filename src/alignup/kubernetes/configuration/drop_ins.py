@@ -15,13 +15,12 @@ case of field names does not matter.
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, ConfigurationError, FileError, Problem
-from alignup.align.quick_dataclass import dataclass
 from alignup.kubernetes.configuration.fields import FIELDS
 from alignup.kubernetes.configuration.load import KIND, USED_FIELDS, VERSION, first_document, has_type, load
 from alignup.kubernetes.configuration.model import Configuration, StartupStage

@@ -3,14 +3,13 @@
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
 
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError
 from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.quick_dataclass import dataclass
 
 StringMap = Mapping[str, str]
 

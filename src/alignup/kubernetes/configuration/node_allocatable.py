@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from alignup.align import bits
@@ -15,7 +16,6 @@ from alignup.align.bits import CpuSet, quote
 from alignup.align.errors import ConfigurationError, Problem, QuantityError
 from alignup.align.machine import KubeletView, Machine, hugepages_resource
 from alignup.align.quantity import Quantity, QuantityFormat
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Amounts
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 from alignup.kubernetes.configuration.model import Configuration, StartupStage, StringMap

@@ -8,11 +8,10 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from alignup.align.errors import ConfigurationError, ParseError, Problem
-from alignup.align.quick_dataclass import dataclass
 from alignup.kubernetes.configuration import feature_gates
 from alignup.kubernetes.configuration.load import KIND, VERSION
 from alignup.kubernetes.configuration.model import StartupStage

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
-from alignup.align.quick_dataclass import dataclass
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests.yaml_documents import ParsedDocument
 

@@ -4,13 +4,12 @@ A value of the wrong type is recorded as a problem and read as if it were absent
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from alignup.align.bits import quote
 from alignup.align.errors import Problem, QuantityError
 from alignup.align.quantity import Quantity
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Amounts
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 

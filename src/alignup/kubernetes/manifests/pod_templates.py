@@ -8,10 +8,9 @@ The number of pods is the product of the counts in the objects around the templa
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import names
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 

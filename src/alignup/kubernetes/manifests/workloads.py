@@ -9,13 +9,12 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from alignup.align.bits import quote
 from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem
-from alignup.align.quick_dataclass import dataclass
 from alignup.align.workload import Pod, validation
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.object_location import ObjectLocation, SourceLocation

@@ -6,13 +6,12 @@ nothing grows; each use counts towards the limits, so walking a document always 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from alignup.align.bits import quote
 from alignup.align.errors import OWN_LIMIT, DocumentError
-from alignup.align.quick_dataclass import dataclass
 from alignup.kubernetes.manifests import yaml_scalars
 from alignup.kubernetes.manifests.yaml_scalars import ScalarError
 

@@ -18,8 +18,7 @@ from google.protobuf.message import Message
 from alignup.align import bits
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError
-from alignup.align.machine import Device
-from alignup.align.machine_limits import MAX_NODE_ID
+from alignup.align.machine import MAX_NODE_ID, Device
 from alignup.kubernetes.plugins import rpc
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
 from alignup.wire import device_plugin_pb2 as wire

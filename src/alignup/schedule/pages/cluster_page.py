@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from alignup.agent.pages.node_page import outcome_badge, row, table
-from alignup.picture.small_multiples import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars
+from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars
 from alignup.picture.text_format import clean, format_size, pluralize
 from alignup.web.pages.html import Content, Html, element, group, path, trusted
 

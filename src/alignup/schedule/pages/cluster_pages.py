@@ -14,7 +14,7 @@ from alignup.agent.pages.agent_pages import PageHandler, guarded
 from alignup.agent.pages.node_page import holder_table
 from alignup.align.errors import AlignError
 from alignup.align.host import Host
-from alignup.picture.svg import draw_parts
+from alignup.picture.machine_svg import draw_parts
 from alignup.picture.text_format import clean, pluralize
 from alignup.schedule.pages import cluster_page
 from alignup.schedule.pages.cluster_page import AnsweredPod, FoundPod, NodeCard

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from alignup.picture.plots import Series, stacked_plot
-from alignup.picture.svg_layout import svg_inline
+from alignup.picture.svg_elements import svg_inline
 
 INTERVAL = 300.0  #: seconds that are counted together
 INTERVALS = 288  #: that are kept: a day

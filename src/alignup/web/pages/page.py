@@ -120,7 +120,7 @@ def static_file(name: str) -> str:
     """A static file; the style sheet with the styles of pictures."""
     text = (files(__package__) / "static" / name).read_text("utf-8")
     if name.endswith(".css"):
-        from alignup.picture import svg_layout  # noqa: PLC0415 - few agents are asked for a page
+        from alignup.picture import svg_elements  # noqa: PLC0415 - few agents are asked for a page
 
-        text += "\n" + svg_layout.css(plots=True)
+        text += "\n" + svg_elements.css(plots=True)
     return text

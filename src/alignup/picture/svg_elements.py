@@ -1,0 +1,254 @@
+"""Elements of SVG with known sizes, and functions that combine them.
+
+An element is measured before it is drawn. Text is measured with the widest characters of common monospaced fonts, so
+that nothing overlaps in any font. Rows give their elements the height of the tallest, stacks the width of the widest.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from math import fsum
+from typing import NamedTuple
+
+from alignup.picture.text_format import width_in_em
+
+_LINE = 1.4  #: line height in em
+_BASE = 1.05  #: baseline in em
+
+_COMMON = """\
+.alignup text{font-family:ui-monospace,"DejaVu Sans Mono","Liberation Mono",Menlo,Consolas,monospace;white-space:pre}
+.alignup .strong{font-weight:bold}
+.alignup rect{stroke-width:1}
+.alignup .lost,.alignup .unseen{stroke-dasharray:2 2}
+.alignup .ill{text-decoration:line-through}"""
+
+#: Class → fill and stroke in light mode, fill and stroke in dark mode.
+_COLORS = {
+    "paper": ("#ffffff", "none", "#0d1117", "none"),
+    "frame": ("#f3f5f8", "#9aa4b0", "#161b22", "#57606a"),
+    "node": ("#ffffff", "#6e7781", "#0d1117", "#768390"),
+    "bare": ("#fbf7ef", "#a68a4a", "#1c1810", "#8a7440"),
+    "core": ("none", "#b6bfc9", "none", "#444c56"),
+    "plain": ("#dbe9f9", "#7fa6d3", "#1d3553", "#4a74a8"),
+    "free": ("#ffffff", "#8c959f", "#0d1117", "#768390"),
+    "shared": ("#e2e6eb", "#8c959f", "#2d333b", "#768390"),
+    "reserved": ("#b9c1ca", "#6e7781", "#4d5560", "#909dab"),
+    "lost": ("#f7d4d4", "#b35959", "#4b1f1f", "#b35959"),
+    "unseen": ("none", "#8c959f", "none", "#768390"),
+    "held": ("#8fb8ea", "none", "#2c5c96", "none"),
+    "huge": ("#e8d9a8", "none", "#5f5222", "none"),
+    "holder0": ("#a5cdfa", "#3b78bd", "#1f4f86", "#5b9be0"),
+    "holder1": ("#ffd197", "#bb7a1e", "#7a4d18", "#d99a45"),
+    "holder2": ("#aee4b5", "#3f9150", "#23602f", "#5db56e"),
+    "holder3": ("#f7bad5", "#b8527f", "#762d52", "#d6729f"),
+    "holder4": ("#d6c6f8", "#7c5cc4", "#513e8a", "#9a7fe0"),
+    "holder5": ("#f1e68c", "#9a8a16", "#665c18", "#c2b23c"),
+    "holder6": ("#a4e5e1", "#2f8f8b", "#1a605e", "#4fb8b3"),
+    "holder7": ("#e8c4aa", "#9c6238", "#684530", "#c08a62"),
+}
+
+_PLOT = """\
+.alignup .line{fill:none;stroke-width:2}
+.alignup .line.series1{stroke-dasharray:7 3}
+.alignup .line.series2{stroke-dasharray:2 2}
+.alignup .line.series3{stroke-dasharray:9 3 2 3}
+.alignup .line.series4{stroke-dasharray:4 4}
+.alignup .line.series5{stroke-dasharray:12 3}
+.alignup .line.series6{stroke-dasharray:1 3}
+.alignup .line.series7{stroke-dasharray:6 2 1 2 1 2}"""
+
+#: The same for plots and bars.
+_PLOT_COLORS = {
+    "grid": ("none", "#d0d7de", "none", "#30363d"),
+    "stranded": ("#f7d4d4", "#b35959", "#4b1f1f", "#b35959"),
+}
+
+#: Of series in plots, in light mode and in dark mode.
+_SERIES = (
+    ("#2f6fb5", "#6cb0f5"),
+    ("#b0620e", "#f0a34b"),
+    ("#2d7d3e", "#6fcf83"),
+    ("#a8386d", "#f08fbe"),
+    ("#6a48b8", "#b59bf5"),
+    ("#7d7010", "#d8c84a"),
+    ("#1f7f7b", "#5fd0ca"),
+    ("#85502a", "#d8a37c"),
+)
+
+
+def css(*, plots: bool = False) -> str:
+    """Return the style sheet, also that of *plots*; the reader's system or browser selects the mode."""
+    colors = {**_COLORS, **(_PLOT_COLORS if plots else {})}
+    light = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (fill, line, _, _) in colors.items()]
+    dark = [f".alignup .{name}{{fill:{fill};stroke:{line}}}" for name, (_, _, fill, line) in colors.items()]
+    light += [".alignup text{fill:#1b1f24}", ".alignup text.dim{fill:#57606a}"]
+    dark += [".alignup text{fill:#e6edf3}", ".alignup text.dim{fill:#9da7b3}"]
+    if plots:
+        light += [_series(number, color) for number, (color, _) in enumerate(_SERIES)]
+        dark += [_series(number, color) for number, (_, color) in enumerate(_SERIES)]
+    common = [_COMMON, _PLOT] if plots else [_COMMON]
+    return "\n".join([*common, *light, "@media (prefers-color-scheme:dark){", *dark, "}"])
+
+
+def _series(number: int, color: str) -> str:
+    return (
+        f".alignup .series{number}{{fill:{color};stroke:{color}}}"
+        f".alignup .line.series{number}{{fill:none;stroke:{color}}}"
+    )
+
+
+class Canvas:
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+
+    def rect(
+        self, at: tuple[float, float], size: tuple[float, float], *, style: str, corner: float = 0, **data: str
+    ) -> None:
+        """Draw a rectangle of a CSS class; *data* become ``data-…`` attributes, ``title`` the tooltip."""
+        title = data.pop("title", "")
+        extra = "".join(f' data-{name}="{escape(value)}"' for name, value in data.items())
+        round_ = f' rx="{_n(corner)}"' if corner else ""
+        shape = f'x="{_n(at[0])}" y="{_n(at[1])}" width="{_n(size[0])}" height="{_n(size[1])}"{round_}'
+        end = f"><title>{escape(title)}</title></rect>" if title else "/>"
+        self.parts.append(f'<rect class="{style}" {shape}{extra}{end}')
+
+    def polyline(self, points: Iterable[tuple[float, float]], *, style: str) -> None:
+        where = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
+        self.parts.append(f'<polyline class="{style}" points="{where}"/>')
+
+    def text(self, at: tuple[float, float], text: str, *, size: float, style: str = "", centered: bool = False) -> None:
+        classes = f' class="{style}"' if style else ""
+        anchor = ' text-anchor="middle"' if centered else ""
+        self.parts.append(
+            f'<text{classes} x="{_n(at[0])}" y="{_n(at[1])}" font-size="{_n(size)}"{anchor}>{escape(text)}</text>'
+        )
+
+
+class Drawable(NamedTuple):
+    """An element that can be drawn anywhere, in at least its own size."""
+
+    width: float
+    height: float
+    draw: Callable[[Canvas, float, float, float, float], None]  #: canvas, x, y, width, height
+
+
+def label(text: str, size: float = 12, *, style: str = "") -> Drawable:
+    def draw(canvas: Canvas, x: float, y: float, _width: float, _height: float) -> None:
+        canvas.text((x, y + size * _BASE), text, size=size, style=style)
+
+    return Drawable(width_in_em(text) * size, size * _LINE, draw)
+
+
+def block(
+    lines: Sequence[str], *, style: str, size: float = 11, corner: float = 3, data: dict[str, str] | None = None
+) -> Drawable:
+    """Return a filled rectangle with centered lines of text, or none."""
+    padding = 4
+    width = max((width_in_em(line) * size for line in lines), default=0) + 2 * padding
+    height = len(lines) * size * 1.25 + padding
+
+    def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
+        canvas.rect((x, y), (width, height), style=style, corner=corner, **(data or {}))
+        for turn, line in enumerate(lines):
+            canvas.text((x + width / 2, y + padding / 2 + size * (turn * 1.25 + 0.98)), line, size=size, centered=True)
+
+    return Drawable(width, height, draw)
+
+
+def stack(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
+    parts = tuple(elements)
+
+    def draw(canvas: Canvas, x: float, y: float, width: float, _height: float) -> None:
+        for part in parts:
+            part.draw(canvas, x, y, width, part.height)
+            y += part.height + gap
+
+    # fsum() rounds alike on every Python; sum() of floats does not.
+    height = fsum(part.height for part in parts) + gap * max(0, len(parts) - 1)
+    return Drawable(max((part.width for part in parts), default=0), height, draw)
+
+
+def row(elements: Iterable[Drawable], gap: float = 4) -> Drawable:
+    parts = tuple(elements)
+
+    def draw(canvas: Canvas, x: float, y: float, _width: float, height: float) -> None:
+        for part in parts:
+            part.draw(canvas, x, y, part.width, height)
+            x += part.width + gap
+
+    width = fsum(part.width for part in parts) + gap * max(0, len(parts) - 1)
+    return Drawable(width, max((part.height for part in parts), default=0), draw)
+
+
+def flow(elements: Iterable[Drawable], most: float, *, gap: float = 4, across: float | None = None) -> Drawable:
+    """Return elements beside each other in rows of at most *most*; *across* is the gap between rows."""
+    rows: list[list[Drawable]] = []
+    used = 0.0
+    for element in elements:
+        if rows and used + gap + element.width <= most:
+            rows[-1].append(element)
+            used += gap + element.width
+        else:
+            rows.append([element])
+            used = element.width
+    return stack((row(parts, gap) for parts in rows), gap if across is None else across)
+
+
+def grid(elements: Sequence[Drawable], across: int, *, gap: float = 4) -> Drawable:
+    return stack((row(elements[start : start + across], gap) for start in range(0, len(elements), across)), gap)
+
+
+def framed(title: Drawable, body: Drawable, *, style: str, padding: float = 10) -> Drawable:
+    """Return a box with a *title* around *body*, which gets the full width."""
+
+    def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
+        canvas.rect((x, y), (width, height), style=style, corner=6)
+        title.draw(canvas, x + padding, y + padding * 0.7, width - 2 * padding, title.height)
+        top = y + padding * 1.2 + title.height
+        body.draw(canvas, x + padding, top, width - 2 * padding, y + height - padding - top)
+
+    return Drawable(max(title.width, body.width) + 2 * padding, title.height + body.height + padding * 2.2, draw)
+
+
+def bar(parts: Sequence[tuple[str, float]], *, height: float = 10) -> Drawable:
+    def draw(canvas: Canvas, x: float, y: float, width: float, height: float) -> None:
+        canvas.rect((x, y), (width, height), style="free", corner=2)
+        for style, share in parts:
+            canvas.rect((x, y), (width * share, height), style=style)
+            x += width * share
+
+    return Drawable(120, height, draw)
+
+
+_MARGIN = 16.0
+
+
+def svg_document(page: Drawable, *, title: str, description: str) -> str:
+    """Return *page* as a file of its own, with its style sheet."""
+    canvas = Canvas()
+    page.draw(canvas, _MARGIN, _MARGIN, page.width, page.height)
+    across, down = round(page.width + 2 * _MARGIN), round(page.height + 2 * _MARGIN)
+    room = f'width="{across}" height="{down}"'
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="alignup" role="img" {room} viewBox="0 0 {across} {down}">',
+            f"<title>{escape(title)}</title>",
+            f"<desc>{escape(description)}</desc>",
+            f"<style>{css()}</style>",
+            f'<rect class="paper" {room}/>',
+            *canvas.parts,
+            "</svg>\n",
+        ]
+    )
+
+
+def svg_inline(drawn: Drawable, name: str) -> str:
+    """Return a picture inside a page that has the style sheet; *name* is for screen readers."""
+    canvas = Canvas()
+    drawn.draw(canvas, 1, 1, drawn.width, drawn.height)
+    across, down = round(drawn.width + 2), round(drawn.height + 2)
+    head = f'<svg class="alignup" role="img" aria-label="{escape(name)}"'
+    return f'{head} width="{across}" height="{down}" viewBox="0 0 {across} {down}">{"".join(canvas.parts)}</svg>'
+
+
+def _n(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")

@@ -1,0 +1,151 @@
+"""The free capacity of a host for aligned containers, by NUMA node.
+
+``largest_requests`` is the largest request for one resource that a single container can still get on one NUMA node
+together with a minimum of everything else (one byte of memory, no exclusive CPU): what policy single-numa-node would
+still admit. A node without free memory offers no CPUs, and a node whose memory is part of a block on several nodes
+offers nothing.
+
+Free CPUs that no container can get in this way are stranded. A free device is stranded as far as it lacks its share of
+the CPUs and memory: of a NUMA node with 4 devices and 60 CPUs, each needs 15. If 30 of the CPUs are free beside 3 free
+devices, 2 of these can be used, and 1 is stranded. The same holds for the totals of the host, from which pods that
+share CPUs take, too. Many devices on one NUMA node are parts of few real ones, so more than ``MAX_COUNTED`` of a
+resource count as so many.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from alignup.align import bits
+from alignup.align.bits import NodeSet
+from alignup.align.devices.ledger import DeviceInventory, DeviceLedger
+from alignup.align.fit import NodeAllocatable, UsedResources
+from alignup.align.host import Host
+from alignup.align.workload import names
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, MEMORY
+
+DEVICE = 1000  #: stranded devices are counted in thousandths
+MAX_COUNTED = 4  #: devices of one resource on one NUMA node
+
+Stranded = Mapping[str, int]  #: resource → thousandths of devices
+
+
+@dataclass(frozen=True, slots=True)
+class FreeCapacity:
+    largest: Mapping[str, int]  #: the largest aligned request for each resource on any NUMA node
+    stranded_cpus: int
+    stranded_devices: Stranded  #: by the CPUs and memory of their NUMA nodes
+
+
+def measure_free_capacity(host: Host) -> FreeCapacity:
+    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
+    exclusive = host.cpus.allocatable
+    placed = {name: inventory for name, inventory in devices.inventories.items() if inventory.placed}
+    largest: dict[str, int] = {}
+    stranded = dict.fromkeys(devices.inventories, 0)
+    stranded_cpus = 0
+    for node, offered in largest_requests(host).items():
+        for name, size in offered.items():
+            if size > largest.get(name, -1):
+                largest[name] = size
+        share = DEVICE
+        if exclusive:
+            free = cpus.free.get(node, 0)
+            stranded_cpus += free - offered[CPU]
+            own_cpus = (cpus.node_cpus.get(node, 0) & exclusive).bit_count()
+            share = DEVICE * free // own_cpus if own_cpus and offered[CPU] else 0
+        if node in memory.nodes:
+            allocatable = memory.nodes[node].tables[MEMORY].allocatable
+            share = min(share, DEVICE * offered[MEMORY] // allocatable if allocatable else 0)
+        for resource, inventory in placed.items():
+            stranded[resource] += _stranded(inventory.on.get(node, 0), inventory, devices.free[resource], share)
+    return FreeCapacity(largest, stranded_cpus, stranded)
+
+
+def _stranded(here: int, inventory: DeviceInventory, free: int, share: int) -> int:
+    """Return how much of the devices *here* is stranded, where *share* thousandths of the CPUs and memory are free."""
+    count = (here & inventory.healthy).bit_count()
+    stranded = DEVICE * (free & here).bit_count() - share * count
+    if stranded <= 0:
+        return 0
+    return stranded if count <= MAX_COUNTED else stranded * MAX_COUNTED // count
+
+
+def stranded_by_totals(
+    devices: DeviceLedger, used: UsedResources, allocatable: NodeAllocatable, pod: FitRequest | None = None
+) -> Stranded:
+    """Return how much of the devices is stranded by the totals of a host, after *pod* if given."""
+    milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
+    taken: Mapping[str, int] = {}
+    if pod is not None:
+        milli, size, taken = milli - pod.milli_cpu, size - pod.memory, pod.scalars
+    share = min(
+        DEVICE * max(milli, 0) // allocatable.milli_cpu if allocatable.milli_cpu else 0,
+        DEVICE * max(size, 0) // allocatable.memory if allocatable.memory else 0,
+    )
+    stranded = {}
+    for resource, inventory in devices.inventories.items():
+        count = inventory.healthy.bit_count()
+        short = DEVICE * (devices.free[resource].bit_count() - taken.get(resource, 0)) - share * count
+        counted = MAX_COUNTED * max(devices.nodes.bit_count(), 1)
+        stranded[resource] = 0 if short <= 0 else short if count <= counted else short * counted // count
+    return stranded
+
+
+def count_beside(devices: DeviceLedger, nodes: NodeSet, requested: Iterable[str]) -> int:
+    """Return the devices on *nodes* that a pod leaves unused: the free ones of *requested*, and all of other resources.
+
+    Devices without topology are on all nodes.
+    """
+    unused = 0
+    requested = set(requested)
+    for resource, inventory in devices.inventories.items():
+        counted = devices.free[resource] if resource in requested else inventory.healthy
+        if inventory.placed:
+            unused += sum(
+                min((counted & inventory.on.get(node, 0)).bit_count(), MAX_COUNTED) for node in bits.members(nodes)
+            )
+        else:
+            unused += min(counted.bit_count(), MAX_COUNTED)
+    return unused
+
+
+def largest_requests(host: Host) -> dict[int, dict[str, int]]:
+    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
+    rules, whole_cores = host.cpus, host.cpus.options.full_pcpus_only
+    in_total = _left_in_total(host)
+    largest: dict[int, dict[str, int]] = {}
+    for node in bits.members(host.view.all_nodes):
+        node_memory = memory.nodes.get(node)
+        free = {type_: table.free for type_, table in node_memory.tables.items()} if node_memory else {}
+        if node_memory and (node_memory.cells != 1 << node or not free[MEMORY]):
+            free = dict.fromkeys(free, 0)
+        if rules.allocatable:
+            free[CPU] = 0 if memory.nodes and not free[MEMORY] else cpus.free.get(node, 0)
+            if whole_cores:
+                free[CPU] = min(free[CPU], (cpus.shared & ~rules.reserved_cores).bit_count())
+        for resource, inventory in devices.inventories.items():
+            available = devices.free[resource]
+            # Devices without topology are equally near to every node.
+            free[resource] = (available & inventory.on.get(node, 0) if inventory.placed else available).bit_count()
+        limited = {name: max(0, min(size, in_total.get(name, size))) for name, size in free.items()}
+        units = {name: names.page_size(name) or 1 for name in free if names.is_hugepages(name)}
+        if whole_cores:
+            units[CPU] = max(rules.view.cpus_per_core, 1)
+        largest[node] = {name: size - size % units.get(name, 1) for name, size in limited.items()}
+    return largest
+
+
+def _left_in_total(host: Host) -> dict[str, int]:
+    """Return what the fit check leaves for one more pod, for the resources that it limits."""
+    allocatable, used = host.rules.allocatable, host.ledger.used
+    if allocatable is None:
+        return {}
+    counts = {**allocatable.scalars, **host.ledger.devices.allocatable()}
+    milli, size = allocatable.milli_cpu - used.milli_cpu, allocatable.memory - used.memory
+    left = {name: count - used.scalars.get(name, 0) for name, count in counts.items()}
+    if milli < 1 or size < 1:  # a pod with managed memory needs some of both
+        left |= dict.fromkeys(allocatable.scalars, 0) | {CPU: 0, MEMORY: 0}
+    else:
+        left |= {CPU: milli // 1000, MEMORY: size}
+    return left if used.pods < allocatable.pods else dict.fromkeys(left, 0)

@@ -1,0 +1,96 @@
+"""The comparison of what a pod got with its prediction.
+
+The end of another pod between the prediction and the admission can explain a difference, or a rejection.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations
+
+from alignup.align.admit import build_placements
+from alignup.align.bits import NodeSet
+from alignup.align.decision import Placement
+from alignup.align.errors import AlignError
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Pod
+from alignup.placement.host_model import HostModel
+from alignup.placement.verdict import Verdict
+
+MAX_ENDED = 4  #: pods of which every combination may have ended before an admission; of more, only all together
+
+
+def placement_difference(predicted: Verdict | None, uid: str, model: HostModel, ledger: Ledger) -> str:
+    """Describe how what a pod of *ledger* holds differs from all predictions; empty: it does not."""
+    real = _real(uid, model, ledger)
+    possible = ((),) if predicted is None else predicted.possible_placements
+    if any(_resources(placements, ledger) == _resources(real, ledger) for placements in possible):
+        return ""
+    return f"predicted {' or '.join(map(_show, possible))}, got {_show(real)}"
+
+
+def pods_ended_before(uid: str, model: HostModel, before: Ledger, after: Ledger, *, earlier: Sequence[Pod]) -> bool:
+    """Return whether a pod of *after* holds what it gets if pods of *before* end first that *after* does not contain.
+
+    *earlier*: pods that were admitted before it, and that *before* does not contain.
+    """
+    ended = [other for other in before.pods if other not in after.pods]
+    pod, wanted = after.pods[uid].pod, _resources(_real(uid, model, after), after)
+    for gone in _combinations(ended):
+        host = model.at(model.without(before, gone))
+        try:
+            for other_pod in earlier:
+                host.apply(host.decide_without_plugins(other_pod))
+            decision = host.decide_without_plugins(pod)
+        except AlignError:
+            continue
+        if decision.after is not None and _resources(decision.placements, after) == wanted:
+            return True
+    return False
+
+
+def rejected_after_ends(pod: Pod, model: HostModel, before: Ledger, ended: Sequence[str]) -> bool:
+    """Return whether a kubelet with *before* rejects *pod* if some of the *ended* pods end first.
+
+    More room can mean a rejection for a pod of several containers: the first one goes where the next one has to go.
+    """
+    for gone in _combinations(ended):
+        try:
+            decision = model.at(model.without(before, gone)).decide_without_plugins(pod)
+        except AlignError:
+            continue
+        if decision.rejection is not None:
+            return True
+    return False
+
+
+def _combinations(uids: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    if len(uids) > MAX_ENDED:
+        return iter([tuple(uids)])
+    return chain.from_iterable(combinations(uids, count) for count in range(1, len(uids) + 1))
+
+
+def _real(uid: str, model: HostModel, ledger: Ledger) -> tuple[Placement, ...]:
+    admitted = ledger.pods[uid]
+    return build_placements(admitted.pod, admitted.hints, ledger, model.host.providers)
+
+
+def _show(placements: Iterable[Placement]) -> str:
+    return "; ".join(f"{placement.container} {placement.as_text()}" for placement in placements) or "nothing"
+
+
+def _resources(placements: Iterable[Placement], ledger: Ledger) -> dict[str, object]:
+    """Return what each container holds; of devices their NUMA nodes, since the kubelet takes any of equal ones."""
+    return {
+        placement.container: (placement.cpus, placement.memory, _device_nodes(placement.devices, ledger))
+        for placement in placements
+    }
+
+
+def _device_nodes(devices: Mapping[str, Sequence[str]], ledger: Ledger) -> dict[str, Counter[NodeSet | str | None]]:
+    """Return the NUMA nodes of devices by resource; devices that are gone stand for themselves."""
+    nodes: dict[str, Counter[NodeSet | str | None]] = {}
+    for resource, ids in devices.items():
+        inventory = ledger.devices.inventories.get(resource)
+        known = {} if inventory is None else {device.id: device.nodes for device in inventory.devices}
+        nodes[resource] = Counter([known.get(id_, id_) for id_ in ids])
+    return nodes

@@ -1,0 +1,113 @@
+"""The hosts of a simulated cluster, and the classes of pods that every scheduler treats alike."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+
+from alignup.align.errors import SettingsError
+from alignup.align.fit import NodeAllocatable, UsedResources
+from alignup.align.host import Host, Settings, node_allocatable
+from alignup.align.machine import Machine
+from alignup.align.workload import Pod, demand
+from alignup.align.workload.demand import FitRequest
+from alignup.placement.pod_shape import build_shape, shape_key
+from alignup.simulate.arrivals import PodSubmission
+
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+MAX_HOSTS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostGroup:
+    name: str
+    machine: Machine
+    settings: Settings
+    count: int = 1
+    labels: Mapping[str, str] = field(default_factory=dict)
+    names: tuple[str, ...] = ()  #: of the hosts; empty: ``NAME-0``, ``NAME-1`` …
+
+    def host_names(self) -> tuple[str, ...]:
+        return self.names or tuple(f"{self.name}-{number}" for number in range(self.count))
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedHost:
+    """A host of a simulated cluster, with its kubelet."""
+
+    name: str
+    group: HostGroup
+    labels: Mapping[str, str]
+    kubelet: Host
+    allocatable: NodeAllocatable  #: with the devices
+    sequence: int = 0  #: of reports about it
+
+
+def build_hosts(groups: Iterable[HostGroup]) -> list[SimulatedHost]:
+    """Return all hosts, idle; ``SettingsError`` if a kubelet would not start, or if two hosts have the same name."""
+    hosts: dict[str, SimulatedHost] = {}
+    for group in groups:
+        kubelet = Host(group.machine, group.settings)
+        capacity = node_allocatable(group.machine, group.settings)
+        allocatable = capacity.with_devices(kubelet.ledger.devices.allocatable())
+        for name in group.host_names():
+            if name in hosts:
+                raise SettingsError(f"two hosts are called {name}: give every group another name")
+            labels = {**group.labels, HOSTNAME_LABEL: name}
+            hosts[name] = SimulatedHost(name, group, labels, copy(kubelet), allocatable)
+    if len(hosts) > MAX_HOSTS:
+        raise SettingsError(f"{len(hosts):,} nodes are too many: the maximum is {MAX_HOSTS:,}")
+    return list(hosts.values())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EqualPods:
+    """A class of pods with equal requests and the same hosts to choose from; there is one object for each class."""
+
+    pod: Pod  #: a pod of this class that runs nowhere
+    request: FitRequest
+    hosts: Mapping[str, int]  #: that it may run on → their places in the list of all hosts
+    scalars: tuple[tuple[str, int], ...]  #: of the request, without zeros
+
+    def fits(self, host: SimulatedHost, used: UsedResources | None = None) -> bool:
+        """Return whether *host* as a whole has room beside *used* (default: its pods), whatever its NUMA nodes have."""
+        used = host.kubelet.ledger.used if used is None else used
+        capacity, request = host.allocatable, self.request
+        if (
+            used.pods >= capacity.pods
+            or used.milli_cpu + request.milli_cpu > capacity.milli_cpu
+            or used.memory + request.memory > capacity.memory
+        ):
+            return False
+        taken = used.scalars
+        return not any(taken.get(name, 0) + size > capacity.scalars[name] for name, size in self.scalars)
+
+
+class EqualPodsIndex:
+    def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
+        self._hosts = hosts
+        self._known: dict[Hashable, EqualPods] = {}
+        self._eligible: dict[Hashable, Mapping[str, int]] = {}
+
+    def find(self, submission: PodSubmission) -> EqualPods:
+        selector = tuple(sorted(submission.selector.items()))
+        key = (shape_key(submission.pod), selector)
+        pods = self._known.get(key)
+        if pods is None:
+            request = demand.fit_request(submission.pod)
+            scalars = tuple((name, size) for name, size in request.scalars.items() if size)
+            hosts = self._eligible_hosts(submission, (selector, frozenset(scalars)), scalars)
+            pods = self._known[key] = EqualPods(build_shape(submission.pod).pod, request, hosts, scalars)
+        return pods
+
+    def _eligible_hosts(
+        self, submission: PodSubmission, key: Hashable, scalars: Sequence[tuple[str, int]]
+    ) -> Mapping[str, int]:
+        """Return the hosts with the labels that the pod wants and with enough of each extended resource when idle."""
+        if key not in self._eligible:
+            self._eligible[key] = {
+                host.name: place
+                for place, host in enumerate(self._hosts)
+                if submission.matches(host.labels)
+                and all(size <= host.allocatable.scalars.get(name, 0) for name, size in scalars)
+            }
+        return self._eligible[key]

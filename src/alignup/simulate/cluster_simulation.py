@@ -1,0 +1,299 @@
+"""The simulation of a cluster: a scheduler chooses a host for each pod, and the host's kubelet decides.
+
+A pod that fits nowhere waits, in the order of priority and creation, until a pod ends; others may overtake it. A pod
+that a kubelet rejects has failed. It is created again after 10 seconds, then after twice as long each time up to 6
+minutes, as a Job does, and at most *retries* times. The pods of a gang are bound together; if a kubelet rejects one of
+them, all end and are created again. A pod runs for its duration from its admission on.
+
+Nothing takes time but the pods: schedulers, bindings and reports are immediate. The same input gives the same result.
+"""
+
+import heapq
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import NamedTuple
+
+from alignup.align.decision import Decision
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Pod
+from alignup.placement.wait_queue import WaitQueue
+from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import EqualPods, EqualPodsIndex, HostGroup, SimulatedHost, build_hosts
+from alignup.simulate.cluster_result import FleetResult, HostGroupUse, PodRun
+from alignup.simulate.node_simulation import Progress, ProgressReporter
+from alignup.simulate.schedulers import DEFAULT, SchedulerFactory, find_strategy
+from alignup.simulate.stranded import measure_cluster, peak_demand
+from alignup.simulate.usage import AlignmentMeter, RequestMeter, summarize_waiting
+
+RETRIES = 6  #: as the backoffLimit of a Job
+FIRST_BACKOFF, MAX_BACKOFF = 10.0, 360.0  #: seconds, as of the Job controller
+
+#: Called with the time, the host, the pod, and the decision of its kubelet; ``None``: the pod has ended.
+Recorder = Callable[[float, str, Pod, Decision | None], object]
+
+_ENDS, _STARTS = 0, 1  #: kinds of events: at the same time pods end before others start
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodUnit:
+    """A single pod, or all pods of a gang."""
+
+    pods: tuple[PodSubmission, ...]
+    classes: tuple[EqualPods, ...]  #: of the pods
+    attempt: int = 0  #: how often kubelets have rejected it
+
+    @property
+    def time(self) -> float:
+        """The time when all pods are created."""
+        return max(submission.time for submission in self.pods)
+
+    @property
+    def uid(self) -> str:
+        return self.pods[0].pod.uid
+
+    @property
+    def rank(self) -> tuple[int, float, str]:
+        """The place in the queue; the lowest is first: the highest priority, the oldest."""
+        return -max(submission.priority for submission in self.pods), self.time, self.uid
+
+    def again(self) -> "PodUnit":
+        """Return the pods that replace these after a rejection."""
+        return replace(self, attempt=self.attempt + 1)
+
+
+class _Placement(NamedTuple):
+    """A pod on its host."""
+
+    pod: Pod
+    pod_class: EqualPods
+    host: SimulatedHost
+
+
+@dataclass(slots=True)
+class _Totals:
+    rejections: Counter[str] = field(default_factory=Counter)  #: by reason
+    started: Counter[str] = field(default_factory=Counter)  #: by group
+    rejected: Counter[str] = field(default_factory=Counter)  #: by group
+    waits: list[float] = field(default_factory=list)
+
+
+class ClusterSimulation:
+    """One run; ``SettingsError`` if a kubelet would not start, or if the strategy is unknown.
+
+    *make* makes a scheduler that ``strategies`` does not list.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but the first two have defaults
+        self,
+        groups: Sequence[HostGroup],
+        submissions: Iterable[PodSubmission],
+        strategy: str = DEFAULT,
+        *,
+        retries: int = RETRIES,
+        recorder: Recorder | None = None,
+        make: SchedulerFactory | None = None,
+    ) -> None:
+        self.groups, self.strategy, self._retries, self._recorder = tuple(groups), strategy, retries, recorder
+        self.hosts = build_hosts(groups)
+        self._classes = EqualPodsIndex(self.hosts)
+        self._scheduler = (make or find_strategy(strategy))(self.hosts)
+        self._submissions = tuple(_with_unique_uids(submissions))
+        times = [submission.time for submission in self._submissions] or [0.0]
+        self._start, self._last_arrival = min(times), max(times)
+        self._meter = RequestMeter(self.hosts, self._start, self._last_arrival)
+        self._alignment = AlignmentMeter()
+        self._totals = _Totals()
+        self._events: list[tuple[float, int, str, int, PodUnit | None]] = []
+        self._order = count()
+        self._queue: WaitQueue[tuple[EqualPods, ...], PodUnit] = WaitQueue()
+        self._running: dict[str, _Placement] = {}
+        self._runs: dict[str, PodRun] = {submission.pod.uid: PodRun(submission) for submission in self._submissions}
+        self._done = 0
+        self._time = self._start
+
+    @property
+    def runs(self) -> tuple[PodRun, ...]:
+        """The outcome of each pod, in the order of the submissions."""
+        return tuple(self._runs.values())
+
+    def run(self, progress: Progress | None = None) -> FleetResult:
+        """Run until nothing happens any more; *progress* gets the number of pods that started or failed."""
+        reporter = ProgressReporter(progress, len(self._submissions))
+        for unit in self._units():
+            self._push(unit.time, _STARTS, unit)
+        peak_time = peak_demand(self._submissions)
+        at_peak: list[Ledger] | None = None
+        released: list[SimulatedHost] = []
+        events = self._events
+        while events:
+            time, kind, uid, _, arriving = heapq.heappop(events)
+            if at_peak is None and time > peak_time:
+                at_peak = [host.kubelet.ledger for host in self.hosts]
+            self._time = time
+            self._meter.advance(time)
+            if kind == _ENDS:
+                released.append(self._end(uid))
+                if events and events[0][0] == time and events[0][1] == _ENDS:
+                    continue
+            elif arriving is not None:
+                self._arrive(arriving)
+            if released:
+                self._start_waiting(released)
+                released.clear()
+            reporter.report(self._done)
+        self._meter.advance(max(self._time, self._last_arrival))
+        if at_peak is None:
+            at_peak = [host.kubelet.ledger for host in self.hosts]
+        return self._result(peak_time, at_peak)
+
+    def _units(self) -> Iterable[PodUnit]:
+        """Yield single pods and gangs; a gang is complete when its last pod is created."""
+        gangs: dict[str, list[PodSubmission]] = defaultdict(list)
+        for submission in self._submissions:
+            if submission.gang:
+                gangs[submission.gang].append(submission)
+            else:
+                yield PodUnit((submission,), (self._classes.find(submission),))
+        for members in gangs.values():
+            yield PodUnit(tuple(members), tuple(map(self._classes.find, members)))
+
+    def _push(self, time: float, kind: int, unit: PodUnit | None = None, uid: str = "") -> None:
+        heapq.heappush(self._events, (time, kind, uid, next(self._order), unit))
+
+    def _arrive(self, unit: PodUnit) -> None:
+        # Where earlier pods of the same kind wait, this one waits, too.
+        waiting = self._queue.of_kind(unit.classes)
+        if (waiting and waiting[0].rank <= unit.rank) or not self._try(unit):
+            self._queue.put(unit.uid, unit, kind=unit.classes, order=(*unit.rank, unit.attempt))
+            self._meter.waiting += len(unit.pods)
+
+    def _start_waiting(self, released: Sequence[SimulatedHost]) -> None:
+        """Start what fits now that pods on these hosts have ended."""
+        hosts = {host.name: host for host in released}
+        for classes, unit in self._queue.heads():
+            if _may_fit(classes, hosts) and self._try(unit):
+                self._queue.remove(unit.uid)
+                self._meter.waiting -= len(unit.pods)
+
+    def _try(self, unit: PodUnit) -> bool:
+        """Bind all pods of *unit*; false if there is no room for all."""
+        chosen: list[_Placement] = []
+        for submission, pod_class in zip(unit.pods, unit.classes, strict=True):
+            pod = submission.pod
+            if unit.attempt:
+                pod = replace(pod, uid=f"{pod.uid}-{unit.attempt}")
+            host = self._scheduler.choose(pod_class, pod)
+            if host is None:
+                for placement in reversed(chosen):
+                    self._scheduler.forget(placement.pod, placement.host)
+                return False
+            chosen.append(_Placement(pod, pod_class, host))
+        self._bind(unit, chosen)
+        return True
+
+    def _bind(self, unit: PodUnit, chosen: Sequence[_Placement]) -> None:
+        decisions = list(map(self._admit, chosen))
+        if not all(decision.admitted for decision in decisions):
+            for decision in decisions:
+                if decision.admitted:
+                    self._end(decision.uid)
+            self._retry(unit, [not decision.admitted for decision in decisions])
+            return
+        for submission, (pod, _, host), decision in zip(unit.pods, chosen, decisions, strict=True):
+            run = self._runs[submission.pod.uid]
+            self._runs[submission.pod.uid] = run._replace(host=host.name, started=self._time)
+            self._totals.started[host.group.name] += 1
+            self._totals.waits.append(self._time - submission.time)
+            self._alignment.add(host, decision)
+            if submission.duration is not None:
+                self._push(self._time + submission.duration, _ENDS, uid=pod.uid)
+        self._done += len(unit.pods)
+
+    def _admit(self, placement: _Placement) -> Decision:
+        pod, pod_class, host = placement
+        decision = host.kubelet.decide_without_plugins(pod)
+        if self._recorder:
+            self._recorder(self._time, host.name, pod, decision)
+        if decision.rejection is not None:
+            self._totals.rejections[decision.rejection.reason] += 1
+            self._totals.rejected[host.group.name] += 1
+            self._meter.rejections += 1
+            self._scheduler.rejected(pod, host, decision)
+            return decision
+        host.kubelet.apply(decision)
+        self._scheduler.admitted(pod, host, decision)
+        self._running[pod.uid] = placement
+        self._meter.add(pod_class.request)
+        return decision
+
+    def _retry(self, unit: PodUnit, rejected: Sequence[bool]) -> None:
+        failed = unit.attempt >= self._retries
+        for submission, was_rejected in zip(unit.pods, rejected, strict=True):
+            run = self._runs[submission.pod.uid]
+            self._runs[submission.pod.uid] = run._replace(rejections=run.rejections + was_rejected, failed=failed)
+        if failed:
+            self._done += len(unit.pods)
+            return
+        delay = min(FIRST_BACKOFF * 2**unit.attempt, MAX_BACKOFF)
+        self._push(self._time + delay, _STARTS, unit.again())
+
+    def _end(self, uid: str) -> SimulatedHost:
+        pod, pod_class, host = self._running.pop(uid)
+        host.kubelet.release(uid)
+        if self._recorder:
+            self._recorder(self._time, host.name, pod, None)
+        self._scheduler.ended(pod, host)
+        self._meter.add(pod_class.request, by=-1)
+        return host
+
+    def _result(self, peak_time: float, at_peak: Sequence[Ledger]) -> FleetResult:
+        totals, runs = self._totals, self.runs
+        pods = [submission.pod for submission in self._submissions]
+        return FleetResult(
+            strategy=self.strategy,
+            hosts=len(self.hosts),
+            pods=len(runs),
+            started=sum(bool(run.host) for run in runs),
+            failed=sum(run.failed for run in runs),
+            pending=sum(not run.host and not run.failed for run in runs),
+            rejections=dict(totals.rejections.most_common()),
+            rejected_pods=sum(bool(run.rejections) for run in runs),
+            mispredictions=self._scheduler.mispredictions,
+            waiting=summarize_waiting(totals.waits),
+            use=self._meter.use(),
+            stranded=measure_cluster(self.hosts, at_peak, pods, time=peak_time),
+            alignment=self._alignment.summary(),
+            groups=tuple(
+                HostGroupUse(
+                    name=group.name,
+                    hosts=len(group.host_names()),
+                    started=totals.started[group.name],
+                    rejections=totals.rejected[group.name],
+                )
+                for group in self.groups
+            ),
+            duration=max(self._time, self._last_arrival) - self._start,
+            timeline=tuple(self._meter.points),
+        )
+
+
+def _with_unique_uids(submissions: Iterable[PodSubmission]) -> Iterator[PodSubmission]:
+    """Yield *submissions*; a trace may use a uid again when its pod has departed, but here that pod may still wait."""
+    counts: Counter[str] = Counter()
+    for submission in submissions:
+        uid = submission.pod.uid
+        counts[uid] += 1
+        if counts[uid] > 1:
+            submission = replace(submission, pod=replace(submission.pod, uid=f"{uid} ({counts[uid]})"))  # noqa: PLW2901
+        yield submission
+
+
+def _may_fit(classes: Iterable[EqualPods], released: Mapping[str, SimulatedHost]) -> bool:
+    """Return whether a pod of one of *classes* has room on one of these hosts as a whole."""
+    return any(
+        name in pod_class.hosts and pod_class.fits(host)
+        for pod_class in dict.fromkeys(classes)
+        for name, host in released.items()
+    )

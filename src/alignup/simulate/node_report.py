@@ -1,0 +1,221 @@
+"""The result of a node simulation as a JSON document, as a table with one row per pod, and as a timeline for plots.
+
+Sets are Linux lists, ``"0-3,8"``; memory is in bytes. ``docs/simulate.md`` describes the schema.
+"""
+
+import csv
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TextIO
+
+from alignup.align import bits
+from alignup.align.decision import Rejection, Shortfall
+from alignup.align.explain import sentences
+from alignup.align.workload.names import CPU
+from alignup.simulate.arrivals import PodArrival, WorkloadEvent, ordered
+from alignup.simulate.container_placements import ContainerPlacement
+from alignup.simulate.node_simulation import AlignmentCounts, HostSnapshot, PodOutcome, Score, SimulationResult
+from alignup.simulate.usage import UsageStats
+
+MAX_POINTS = 400  #: of a plot; more cannot be told apart
+REJECTION_INTERVALS = 60
+VERSION = 2  #: of the document; incremented when a field changes its meaning or is removed
+
+#: The columns of a table of pods.
+COLUMNS = (
+    *("time", "namespace", "name", "uid", "qos", "outcome", "aligned", "nodes", "cpus", "memory", "devices"),
+    *("reason", "container", "shortfall", "message", "missing", "kubelet"),
+)
+
+_ALIGNED = {True: "one node", False: "several nodes", None: ""}
+
+
+def to_document(result: SimulationResult) -> dict[str, Any]:
+    topology = result.settings.topology
+    return {
+        "version": VERSION,
+        "policy": str(topology.policy),
+        "scope": str(topology.scope),
+        "duration": result.duration,
+        **score_document(result),
+        "uses": _usage(result.usage),
+        "nodes": {str(node): _usage(usage) for node, usage in result.nodes.items()},
+        "height": _snapshot(result.peak),
+        "end": _snapshot(result.end),
+        "pods": [_outcome(outcome) for outcome in result.outcomes],
+    }
+
+
+def score_document(score: Score) -> dict[str, Any]:
+    return {
+        "arrived": score.admitted + score.rejected,
+        "admitted": score.admitted,
+        "rejected": score.rejected,
+        "reasons": dict(score.reasons),
+        "alignment": {"pods": _alignment(score.pods), "containers": _alignment(score.containers)},
+        "stranded": asdict(score.stranded),
+        "largest": dict(score.largest),
+    }
+
+
+def rows(result: SimulationResult) -> Iterator[dict[str, str]]:
+    """Yield one row per pod in the order of arrival, with a text for each of ``COLUMNS``."""
+    for outcome in result.outcomes:
+        rejection = outcome.rejection
+        blocks = [block for placement in outcome.placements for block in placement.memory]
+        devices = [item for placement in outcome.placements for item in placement.devices.items()]
+        yield {
+            "time": f"{outcome.time:g}" if outcome.time < 1e6 else f"{outcome.time:.3f}",
+            **{name: str(getattr(outcome.pod, name)) for name in ("namespace", "name", "uid", "qos")},
+            "outcome": "rejected" if rejection else "admitted",
+            "aligned": _ALIGNED[outcome.on_one],
+            "nodes": bits.show(outcome.nodes),
+            "cpus": bits.show(bits.union(placement.cpus for placement in outcome.placements)),
+            "memory": " ".join(f"{block.type}@{bits.show(block.nodes)}={block.size}" for block in blocks),
+            "devices": " ".join(f"{resource}={','.join(ids)}" for resource, ids in devices),
+            "reason": rejection.reason if rejection else "",
+            "container": (rejection.container or "") if rejection else "",
+            "shortfall": shortfall(rejection) if rejection else "",
+            "message": rejection.message if rejection else "",
+            "missing": " ".join(outcome.missing),
+            "kubelet": outcome.kubelet or "",
+        }
+
+
+def write_rows(columns: Iterable[str], table: Iterable[Mapping[str, str]], stream: TextIO) -> None:
+    """Write a table as CSV with a header; values that a spreadsheet would take for a formula are quoted."""
+    writer = csv.DictWriter(stream, list(columns), lineterminator="\n")
+    writer.writeheader()
+    for row in table:
+        writer.writerow({name: f"'{text}" if text[:1] in {"=", "+", "@"} else text for name, text in row.items()})
+
+
+def shortfall(rejection: Rejection) -> str:
+    """Return what is missing, in short: ``cpu: 10 needed, at most 8 free on nodes 0-1``."""
+    by_resource: dict[str, list[Shortfall]] = {}
+    for short in rejection.shortfalls:
+        by_resource.setdefault(short.resource, []).append(short)
+    return "; ".join(_shortfall(resource, shortfalls) for resource, shortfalls in by_resource.items())
+
+
+def _shortfall(resource: str, shortfalls: list[Shortfall]) -> str:
+    first = shortfalls[0]
+    milli = first.provider == sentences.HOST
+    numbers = (first.needed, max(short.free for short in shortfalls))
+    needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
+    nodes = bits.union(short.nodes or 0 for short in shortfalls)
+    if not nodes:
+        return f"{resource}: {needed} needed, {free} free"
+    most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
+    return f"{resource}: {needed} needed, {most}{free} free on node{plural} {bits.show(nodes)}"
+
+
+def _outcome(outcome: PodOutcome) -> dict[str, Any]:
+    rejection = outcome.rejection
+    return {
+        "time": outcome.time,
+        **{name: str(getattr(outcome.pod, name)) for name in ("uid", "name", "namespace", "qos")},
+        "outcome": "rejected" if rejection else "admitted",
+        "onOne": outcome.on_one,
+        "nodes": bits.show(outcome.nodes),
+        "places": [_placement(placement) for placement in outcome.placements],
+        "rejection": rejection
+        and {name: getattr(rejection, name) for name in ("reason", "message", "container", "provider")}
+        | {"shortfall": shortfall(rejection)},
+        "missingDevices": list(outcome.missing),
+        "kubelet": outcome.kubelet,
+    }
+
+
+def _placement(placement: ContainerPlacement) -> dict[str, Any]:
+    return {
+        "container": placement.container,
+        "onOne": placement.on_one,
+        "nodes": bits.show(placement.nodes),
+        "cpus": bits.show(placement.cpus),
+        "memory": [
+            {"type": block.type, "nodes": bits.show(block.nodes), "size": block.size} for block in placement.memory
+        ],
+        "devices": {resource: list(ids) for resource, ids in placement.devices.items()},
+    }
+
+
+def _snapshot(snapshot: HostSnapshot) -> dict[str, Any]:
+    return {
+        "time": snapshot.time,
+        "room": {str(node): dict(largest) for node, largest in snapshot.largest_by_node.items()},
+        "largest": snapshot.largest,
+        "stranded": asdict(snapshot.stranded),
+    }
+
+
+def _alignment(counts: AlignmentCounts) -> dict[str, int]:
+    return {"onOne": counts.on_one, "onSeveral": counts.on_several, "anywhere": counts.anywhere}
+
+
+def _usage(usage: Mapping[str, UsageStats]) -> dict[str, Any]:
+    return {resource: {**stats._asdict(), "mean": round(stats.mean, 3)} for resource, stats in usage.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeline:
+    """What pods held over time, how many ran, and which were rejected."""
+
+    times: tuple[float, ...]
+    held: Mapping[str, tuple[float, ...]]  #: resource → share of what is allocatable, 0 to 1
+    running: tuple[int, ...]  #: admitted pods
+    starts: tuple[float, ...]  #: of the intervals in which rejections are counted
+    rejections: Mapping[str, tuple[int, ...]]  #: reason → pods rejected in each interval, the most frequent first
+
+
+def build_timeline(result: SimulationResult, events: Iterable[WorkloadEvent]) -> Timeline:
+    """Return the timeline of a result and its events; what pods held before the first event is not counted."""
+    in_order = ordered(events)
+    outcomes = iter(result.outcomes)
+    present: dict[str, Counter[str]] = {}
+    totals: Counter[str] = Counter()
+    points: list[tuple[float, Counter[str], int]] = []
+    step = max(1, len(in_order) // MAX_POINTS)
+    for number, event in enumerate(in_order):
+        if isinstance(event, PodArrival):
+            outcome = next(outcomes)
+            if outcome.admitted:
+                held = present[event.pod.uid] = _held(outcome)
+                totals.update(held)
+        elif event.uid in present:
+            totals.subtract(present.pop(event.uid))
+        if number % step == 0 or number == len(in_order) - 1:
+            points.append((event.time, totals.copy(), len(present)))
+    limits = {name: stats.total for name, stats in result.usage.items() if stats.total and name != "pods"}
+    shares = {name: tuple(held[name] / total for _, held, _ in points) for name, total in limits.items()}
+    starts, rejections = _rejections(result, in_order[0].time if in_order else 0.0)
+    return Timeline(
+        times=tuple(time for time, _, _ in points),
+        held=shares,
+        running=tuple(count for _, _, count in points),
+        starts=starts,
+        rejections=rejections,
+    )
+
+
+def _held(outcome: PodOutcome) -> Counter[str]:
+    held: Counter[str] = Counter()
+    for placement in outcome.placements:
+        held[CPU] += placement.cpus.bit_count()
+        for block in placement.memory:
+            held[block.type] += block.size
+        for resource, ids in placement.devices.items():
+            held[resource] += len(ids)
+    return held
+
+
+def _rejections(result: SimulationResult, first: float) -> tuple[tuple[float, ...], dict[str, tuple[int, ...]]]:
+    width = (result.duration or 1.0) / REJECTION_INTERVALS
+    counts: dict[str, list[int]] = {reason: [0] * REJECTION_INTERVALS for reason in result.reasons}
+    for outcome in result.outcomes:
+        if outcome.rejection is not None:
+            place = min(int((outcome.time - first) / width), REJECTION_INTERVALS - 1)
+            counts[outcome.rejection.reason][place] += 1
+    starts = tuple(first + number * width for number in range(REJECTION_INTERVALS))
+    return starts, {reason: tuple(numbers) for reason, numbers in counts.items()}

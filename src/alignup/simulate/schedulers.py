@@ -1,0 +1,334 @@
+"""The schedulers of cluster simulations, and the strategies: their names on the command line.
+
+* ``TotalsScheduler`` knows nothing about NUMA nodes. It compares totals of hosts, as kube-scheduler does with its
+  default plugins, without spreading, affinity between pods and images; every host is scored.
+* ``AggregateScheduler`` knows the free amounts of every NUMA node, as the NodeResourceTopologyMatch plugin does.
+* ``PredictingScheduler`` is Alignup: it sends a pod only to a host whose kubelet will admit it, and ranks hosts as the
+  live service does. ``FilteringScheduler`` ranks the admitting hosts by totals, as kube-scheduler does if the service
+  only filters.
+
+Reports about hosts are immediate here. In a cluster they are late, which makes the aggregate scheduler use less of the
+hosts.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import Protocol
+
+from alignup.align.decision import Decision
+from alignup.align.errors import SettingsError
+from alignup.align.fit import UsedResources
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.settings import Policy, Scope
+from alignup.align.workload import Amounts, Pod, QoS, demand
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, MEMORY, is_hugepages
+from alignup.placement.cluster import Cluster
+from alignup.placement.host_report import HostReport
+from alignup.simulate.cluster_hosts import EqualPods, SimulatedHost
+from alignup.simulate.host_ranking import HostIndex, StateIndex
+
+DEFAULT = "alignup"  #: strategy
+MAX_SHAPES = 1024  #: pod shapes with kept verdicts
+MAX_STATES = 10_000  #: states in which no host is any more, with kept verdicts
+
+#: What kube-scheduler's scoring assumes for a pod without requests.
+DEFAULT_MILLI_CPU, DEFAULT_MEMORY = 100, 200 << 20
+
+Zone = dict[str, int]  #: what a NUMA node has free: CPUs in thousandths, bytes, devices
+
+
+class Scheduler(Protocol):
+    def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
+        """Return the host for *pod*, which counts on it from now on; ``None``: no host at present."""
+
+    def forget(self, pod: Pod, host: SimulatedHost) -> None:
+        """Forget a chosen host: the pod is not bound after all."""
+
+    def admitted(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
+        """Note that the kubelet has admitted the pod; *host* is as it is afterwards."""
+
+    def rejected(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
+        """Note that the kubelet has rejected the pod."""
+
+    def ended(self, pod: Pod, host: SimulatedHost) -> None:
+        """Note that a pod has ended and released its resources."""
+
+    @property
+    def mispredictions(self) -> int:
+        """The number of placements that were predicted and turned out otherwise."""
+
+
+class Scoring(StrEnum):
+    """The share of requested resources that is best."""
+
+    LEAST_ALLOCATED = "least-allocated"
+    MOST_ALLOCATED = "most-allocated"
+
+
+def score_totals(scoring: Scoring, request: FitRequest, used: UsedResources, host: SimulatedHost) -> float:
+    """Return the score of kube-scheduler's NodeResourcesFit for CPUs and memory, from 0 to 100."""
+    capacity = host.allocatable
+    pairs = (
+        (used.milli_cpu + (request.milli_cpu or DEFAULT_MILLI_CPU), capacity.milli_cpu),
+        (used.memory + (request.memory or DEFAULT_MEMORY), capacity.memory),
+    )
+    known = [(wanted, size) for wanted, size in pairs if size]
+    if scoring is Scoring.LEAST_ALLOCATED:
+        scores = [max(0, size - wanted) * 100 // size for wanted, size in known]
+    else:
+        scores = [min(wanted, size) * 100 // size for wanted, size in known]
+    return sum(scores) / len(scores) if scores else 0.0
+
+
+class TotalsScheduler:
+    """A scheduler that chooses the host with the lowest or highest share of requested CPUs and memory."""
+
+    mispredictions = 0
+
+    def __init__(self, hosts: Sequence[SimulatedHost], scoring: Scoring) -> None:
+        self.scoring = scoring
+        self._reserved: dict[str, dict[str, EqualPods]] = {}  #: host → uid → class, of pods that no kubelet has yet
+        self.index = HostIndex(hosts, self.rate)
+
+    def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
+        used = self.used(host)
+        if not pod_class.fits(host, used):
+            return None
+        return score_totals(self.scoring, pod_class.request, used, host)
+
+    def used(self, host: SimulatedHost) -> UsedResources:
+        """Return what the pods of a host use, those on their way there included."""
+        used = host.kubelet.ledger.used
+        for reserved in self.reserved(host):
+            used = used.plus(reserved.request)
+        return used
+
+    def reserved(self, host: SimulatedHost) -> Sequence[EqualPods]:
+        """Return the classes of the pods that are bound and not yet admitted."""
+        return tuple(self._reserved.get(host.name, {}).values())
+
+    def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
+        best = self.index.best(pod_class)
+        if best is not None:
+            self._reserved.setdefault(best.name, {})[pod.uid] = pod_class
+            self.index.touch(best.name)
+        return best
+
+    def forget(self, pod: Pod, host: SimulatedHost) -> None:
+        self._reserved.get(host.name, {}).pop(pod.uid, None)
+        self.index.touch(host.name)
+
+    def admitted(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002 - of the protocol
+        self.forget(pod, host)
+
+    def rejected(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002
+        self.forget(pod, host)
+
+    def ended(self, pod: Pod, host: SimulatedHost) -> None:  # noqa: ARG002
+        self.index.touch(host.name)
+
+
+class AggregateScheduler(TotalsScheduler):
+    """A scheduler that compares pods with the free amounts of NUMA nodes.
+
+    Only hosts with policy single-numa-node are checked, all others pass. With scope container every container must fit
+    on a NUMA node; app containers take the lowest one that fits, init containers and sidecars are checked and not
+    counted. With scope pod the sum of the app containers, or the largest init container, must fit. CPUs, memory and
+    huge pages matter for Guaranteed pods only, and fractions of CPUs count like whole ones; a resource that no NUMA
+    node has passes. A pod that is on its way to a host is charged to all of its NUMA nodes until the kubelet has
+    admitted it. Hosts are ranked by what is left of the NUMA nodes (the lowest score that is not 0) and of the host,
+    both with the same weight.
+    """
+
+    def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
+        super().__init__(hosts, Scoring.LEAST_ALLOCATED)
+
+    def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
+        used = self.used(host)
+        if not pod_class.fits(host, used):
+            return None
+        total = score_totals(self.scoring, pod_class.request, used, host)
+        topology = host.kubelet.settings.topology
+        if topology.policy is not Policy.SINGLE_NUMA_NODE:
+            return total
+        zones = free_zones(host.kubelet)
+        for reserved in self.reserved(host):
+            charged = checked_amounts(reserved.pod, demand.requests(reserved.pod))
+            for zone in zones:
+                _take(zone, charged)
+        wanted = _fit_on_zones(pod_class.pod, zones, topology.scope)
+        return None if wanted is None else total + _zone_score(wanted, zones)
+
+
+def free_zones(host: Host) -> list[Zone]:
+    """Return the free amounts by NUMA node, in the order of their ids."""
+    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
+    counted = cpus.free.items() if host.cpus.allocatable else ()
+    zones: dict[int, Zone] = {node: {CPU: 1000 * free} for node, free in counted}
+    for node, node_memory in memory.nodes.items():
+        zones.setdefault(node, {}).update({name: table.free for name, table in node_memory.tables.items()})
+    for resource, inventory in devices.inventories.items():
+        if inventory.placed:
+            for node, free in devices.free_on(resource).items():
+                zones.setdefault(node, {})[resource] = free
+    return [zones[node] for node in sorted(zones)]
+
+
+def checked_amounts(pod: Pod, requests: Amounts) -> Zone:
+    """Return what is compared with NUMA nodes: everything for a Guaranteed pod, devices only for others."""
+    guaranteed = pod.qos is QoS.GUARANTEED
+    return {
+        name: amount.milli() if name == CPU else amount.value()
+        for name, amount in requests.items()
+        if guaranteed or not (name in {CPU, MEMORY} or is_hugepages(name))
+    }
+
+
+def _fit_on_zones(pod: Pod, zones: list[Zone], scope: Scope) -> list[Zone] | None:
+    """Return what is compared, by container or for the pod; ``None`` if it does not fit. *zones* are reduced."""
+    checked = list(_checked(pod, scope))
+    for wanted, counts in checked:
+        fitting = _first_fitting(zones, wanted)
+        if fitting is None and zones:
+            return None
+        if fitting is not None and counts:
+            _take(fitting, wanted)
+    return [wanted for wanted, counts in checked if counts]
+
+
+def _checked(pod: Pod, scope: Scope) -> Iterator[tuple[Zone, bool]]:
+    """Yield the requests that must fit on one NUMA node, and whether they are subtracted."""
+    if scope is Scope.POD:
+        apps: Counter[str] = Counter()
+        for container in pod.containers:
+            apps.update(checked_amounts(pod, container.resources.requests))
+        largest = dict(apps)
+        for container in pod.init:
+            for name, size in checked_amounts(pod, container.resources.requests).items():
+                largest[name] = max(largest.get(name, 0), size)
+        yield largest, True
+        return
+    for container in pod.init:
+        yield checked_amounts(pod, container.resources.requests), False
+    for container in pod.containers:
+        yield checked_amounts(pod, container.resources.requests), True
+
+
+def _first_fitting(zones: Iterable[Zone], wanted: Zone) -> Zone | None:
+    known = {name for zone in zones for name in zone}
+    needed = [(name, size) for name, size in wanted.items() if name in known]
+    return next((zone for zone in zones if all(size <= zone.get(name, 0) for name, size in needed)), None)
+
+
+def _take(zone: Zone, wanted: Zone) -> None:
+    for name, size in wanted.items():
+        if name in zone:
+            zone[name] -= size
+
+
+def _zone_score(wanted: Sequence[Zone], zones: Sequence[Zone]) -> float:
+    """Return the mean over containers of the lowest score of a NUMA node that is not 0; *zones* are reduced already."""
+    means = []
+    for amounts in wanted:
+        scores = [_share_left(amounts, zone) for zone in zones]
+        means.append(min((score for score in scores if score > 0), default=0.0))
+    return sum(means) / len(means) if means else 100.0
+
+
+def _share_left(wanted: Zone, zone: Zone) -> float:
+    shares = [max(0, zone[name]) * 100 / (zone[name] + size) for name, size in wanted.items() if zone.get(name, 0) > 0]
+    return sum(shares) / len(shares) if shares else 0.0
+
+
+class PredictingScheduler:
+    """Alignup; a host may get several pods before its kubelet confirms the first."""
+
+    def __init__(self, hosts: Sequence[SimulatedHost]) -> None:
+        self.cluster = Cluster(max_unconfirmed=None, max_shapes=MAX_SHAPES, max_states=MAX_STATES, compact=False)
+        self.hosts = {host.name: host for host in hosts}
+        self.mispredictions = 0
+        self.index = StateIndex(self.hosts, self.rate, self.predicted_ledger)
+        for host in hosts:
+            self.report(host)
+
+    def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
+        """Return the score of the service; ``None``: the kubelet will not admit such a pod."""
+        verdict = self.cluster.verdict(pod_class.pod, host.name)
+        return verdict.score.total if verdict.admits and verdict.score else None
+
+    def predicted_ledger(self, host: SimulatedHost) -> Ledger | None:
+        """Return the ledger of a host when it has admitted the pods on their way; ``None``: unknown."""
+        record = self.cluster.record(host.name)
+        ledgers = record.states().ledgers if record else ()
+        return ledgers[0] if len(ledgers) == 1 else None
+
+    def report(self, host: SimulatedHost) -> None:
+        """Report the state of a host to the cluster."""
+        host.sequence += 1
+        confirmed = self.cluster.confirm(
+            HostReport(
+                host=host.name,
+                machine=host.group.machine,
+                settings=host.group.settings,
+                ledger=host.kubelet.ledger,
+                sequence=host.sequence,
+            )
+        )
+        self.mispredictions += sum(not confirmation.as_predicted for confirmation in confirmed)
+        self.index.touch(host.name)
+
+    def choose(self, pod_class: EqualPods, pod: Pod) -> SimulatedHost | None:
+        best = self.index.best(pod_class)
+        if best is None or not self.cluster.assume(pod, best.name).admits:
+            return None
+        self.index.touch(best.name)
+        return best
+
+    def forget(self, pod: Pod, host: SimulatedHost) -> None:
+        self.cluster.forget(pod.uid)
+        self.index.touch(host.name)
+
+    def admitted(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:  # noqa: ARG002 - of the protocol
+        self.report(host)
+
+    def rejected(self, pod: Pod, host: SimulatedHost, decision: Decision) -> None:
+        self.mispredictions += 1
+        self.cluster.observe_rejection(pod.uid, host.name, decision.rejection.reason if decision.rejection else "")
+        self.index.touch(host.name)
+
+    def ended(self, pod: Pod, host: SimulatedHost) -> None:  # noqa: ARG002
+        self.report(host)
+
+
+class FilteringScheduler(PredictingScheduler):
+    def __init__(self, hosts: Sequence[SimulatedHost], scoring: Scoring) -> None:
+        self.scoring = scoring
+        super().__init__(hosts)
+
+    def rate(self, pod_class: EqualPods, host: SimulatedHost) -> float | None:
+        ledger = self.predicted_ledger(host)
+        if ledger is None or not self.cluster.verdict(pod_class.pod, host.name).admits:
+            return None
+        return score_totals(self.scoring, pod_class.request, ledger.used, host)
+
+
+SchedulerFactory = Callable[[Sequence[SimulatedHost]], Scheduler]
+
+STRATEGIES: Mapping[str, SchedulerFactory] = {
+    "alignup": PredictingScheduler,
+    "alignup-least-allocated": partial(FilteringScheduler, scoring=Scoring.LEAST_ALLOCATED),
+    "alignup-most-allocated": partial(FilteringScheduler, scoring=Scoring.MOST_ALLOCATED),
+    "aggregate": AggregateScheduler,
+    "blind-least-allocated": partial(TotalsScheduler, scoring=Scoring.LEAST_ALLOCATED),
+    "blind-most-allocated": partial(TotalsScheduler, scoring=Scoring.MOST_ALLOCATED),
+}
+
+
+def find_strategy(name: str) -> SchedulerFactory:
+    if name not in STRATEGIES:
+        raise SettingsError(f"unknown strategy {name}; expected one of {', '.join(STRATEGIES)}")
+    return STRATEGIES[name]

@@ -1,0 +1,156 @@
+"""Stranded resources: what a workload cannot use of a host, or of the hosts of a cluster.
+
+``measure_stranded`` fills a host with more pods of the workload, the most demanding first, until none fits. The CPUs
+and devices that remain free are stranded: this workload cannot use them under these settings.
+
+A cluster is measured at peak demand: when the pods that were created and would not have ended, had they started at
+once, request the most CPUs. That time depends on the workload only, so strategies are compared at the same time.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from operator import attrgetter, itemgetter
+
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.align.workload import Amounts, Pod, demand
+from alignup.simulate.arrivals import PodSubmission
+from alignup.simulate.cluster_hosts import SimulatedHost
+from alignup.simulate.cluster_result import StrandedTotals
+from alignup.simulate.container_placements import admit
+
+MAX_FILL_SHAPES = 16  #: the most frequent shapes of pods that fill a host
+
+
+@dataclass(frozen=True, slots=True)
+class StrandedResources:
+    """The resources that remain free when no more pods of the workload fit."""
+
+    cpus: int = 0
+    devices: Mapping[str, int] = field(default_factory=dict)  #: by resource
+    more: int = 0  #: the pods that still fit
+    memory: int = field(default=0, compare=False)  #: bytes that the fit check leaves; no ranking depends on it
+
+    @property
+    def all_devices(self) -> int:
+        return sum(self.devices.values())
+
+
+def distinct_shapes(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Return one pod of each shape, the most frequent shape first; pods with equal requests have the same shape."""
+    known: dict[Hashable, Pod] = {}
+    numbers: Counter[Hashable] = Counter()
+    for pod in pods:
+        written = _shape(pod, _as_written)
+        known.setdefault(written, pod)
+        numbers[written] += 1
+    # Equal amounts can be written in several ways, but to compare every pod by its amounts would take longer.
+    shapes: dict[Hashable, Pod] = {}
+    counts: Counter[Hashable] = Counter()
+    for written, pod in known.items():
+        shape = _shape(pod, lambda amounts: frozenset(amounts.items()))
+        shapes.setdefault(shape, pod)
+        counts[shape] += numbers[written]
+    return tuple(shapes[shape] for shape, _ in counts.most_common())
+
+
+def _shape(pod: Pod, key: Callable[[Amounts], Hashable]) -> Hashable:
+    """Return the shape of *pod* in which *key* stands for amounts."""
+    amounts = [key(pod.resources.requests), key(pod.resources.limits)]
+    for container in pod.all_containers:
+        amounts += (key(container.resources.requests), key(container.resources.limits))
+    sidecars = tuple([container.restartable for container in pod.init])
+    return pod.qos, sidecars, tuple(amounts), frozenset(pod.annotations.items())
+
+
+def _as_written(amounts: Amounts) -> Hashable:
+    return tuple([(name, amount.unscaled, amount.power) for name, amount in amounts.items()])
+
+
+def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:
+    """Return what remains when *host* is filled with pods of these *shapes*; its ledger is restored."""
+    before, more = host.ledger, 0
+    try:
+        demanding = [(wanted, shape) for shape in shapes if any((wanted := _demand(host, shape))[:2])]
+        # The most frequent shapes that allocate CPUs or devices, the most demanding first.
+        for _, shape in sorted(demanding[:MAX_FILL_SHAPES], key=itemgetter(0), reverse=True):
+            while _fits_one_more(host, replace(shape, uid=f"{shape.uid} and {more}")):
+                more += 1
+        free = {resource: free.bit_count() for resource, free in host.ledger.devices.free.items()}
+        allocatable = host.rules.allocatable
+        memory = max(0, allocatable.memory - host.ledger.used.memory) if allocatable else 0
+        return StrandedResources(host.ledger.cpus.available.bit_count(), free, more, memory)
+    finally:
+        host.ledger = before
+
+
+def _demand(host: Host, pod: Pod) -> tuple[int, int, int]:
+    """Return the devices, exclusive CPUs and bytes that a pod requests."""
+    known = host.ledger.devices.handled
+    devices = sum(sum(demand.container_devices(container, known).values()) for container in pod.all_containers)
+    cpus = sum(host.cpus.exclusive_cpus(pod, container) for container in pod.all_containers)
+    return devices, cpus, demand.fit_request(pod).memory
+
+
+def _fits_one_more(host: Host, pod: Pod) -> bool:
+    """Admit *pod*; false if it is rejected, or allocates neither CPUs nor devices and so could repeat for ever."""
+    before = host.ledger
+    if not admit(host, pod).admitted:
+        return False
+    after = host.ledger
+    return (before.cpus.available, before.devices.free) != (after.cpus.available, after.devices.free)
+
+
+def peak_demand(submissions: Iterable[PodSubmission]) -> float:
+    """Return the first time when the requested CPUs are at their maximum."""
+    ends: list[tuple[float, int]] = []
+    requested = highest = 0
+    peak = 0.0
+    for submission in sorted(submissions, key=attrgetter("time")):
+        time = submission.time
+        while ends and ends[0][0] <= time:
+            requested -= heapq.heappop(ends)[1]
+        milli_cpu = demand.fit_request(submission.pod).milli_cpu
+        requested += milli_cpu
+        if submission.duration is not None:
+            heapq.heappush(ends, (time + submission.duration, milli_cpu))
+        if requested > highest:
+            highest, peak = requested, time
+    return peak
+
+
+def measure_cluster(
+    hosts: Sequence[SimulatedHost], ledgers: Sequence[Ledger], pods: Iterable[Pod], *, time: float
+) -> StrandedTotals:
+    """Return what is stranded on *hosts* with these *ledgers*; hosts in the same state are measured once."""
+    shapes = distinct_shapes(pods)
+    known: dict[Hashable, StrandedResources] = {}
+    devices: Counter[str] = Counter()
+    free_devices: Counter[str] = Counter()
+    free_cpus = free_memory = cpus = memory = more = 0
+    for host, ledger in zip(hosts, ledgers, strict=True):
+        used = ledger.used
+        key = (id(host.group), ledger.alignment_key(), used[:4], frozenset(used.scalars.items()))
+        stranded = known.get(key)
+        if stranded is None:
+            kubelet = copy(host.kubelet)
+            kubelet.ledger = ledger
+            stranded = known[key] = measure_stranded(kubelet, shapes)
+        free_cpus += ledger.cpus.available.bit_count() if host.kubelet.cpus.allocatable else 0
+        free_memory += max(0, host.allocatable.memory - used.memory)
+        free_devices.update({name: free.bit_count() for name, free in ledger.devices.free.items()})
+        cpus, memory, more = cpus + stranded.cpus, memory + stranded.memory, more + stranded.more
+        devices.update(stranded.devices)
+    return StrandedTotals(
+        time=time,
+        free_cpus=free_cpus,
+        free_memory=free_memory,
+        free_devices=dict(free_devices),
+        cpus=cpus,
+        memory=memory,
+        devices=dict(devices),
+        more=more,
+    )

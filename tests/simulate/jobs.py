@@ -1,0 +1,18 @@
+"""Jobs that workers of tests import."""
+
+import os
+import signal
+
+from alignup.simulate.executors import Row
+from alignup.simulate.sweeps import run_packed
+
+
+def die_once(marker: str, parcel: bytes) -> Row:
+    """Like ``run_packed``, but the first worker that runs this job is killed; then the file *marker* exists."""
+    try:
+        descriptor = os.open(marker, os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return run_packed(parcel)
+    os.close(descriptor)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError

@@ -1,0 +1,140 @@
+"""Sweeps: every engine gives the same file, and interruptions lose nothing."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from alignup.align.errors import SettingsError, TraceError
+from alignup.simulate.executors import DaskEngine, ProcessEngine, SerialEngine, pack
+from alignup.simulate.sweep_file import WorkloadDescription
+from alignup.simulate.sweeps import COLUMNS, ResultsFile, SweepTask, run_packed, run_sweep
+from tests.simulate.clusters import group
+from tests.simulate.jobs import die_once
+
+WORKLOAD = WorkloadDescription(profile="telco", pods=10, load=2.0)
+
+
+def tasks(count=4):
+    groups = (group(count=2),)
+    return [
+        SweepTask(
+            machine="m",
+            configuration="c",
+            strategy=strategy,
+            seed=seed,
+            groups=groups,
+            workload=WORKLOAD,
+            retries=1,
+            fingerprint=f"{strategy}{seed}",
+        )
+        for strategy in ("alignup", "blind-most-allocated")
+        for seed in range(count // 2)
+    ]
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    """The file of a sweep in one process."""
+    path = tmp_path_factory.mktemp("serial") / "results.csv"
+    rows = run_sweep(tasks(), ResultsFile(path), SerialEngine())
+    assert [row["seed"] for row in rows] == ["0", "1", "0", "1"]
+    return path.read_text()
+
+
+class StoppingEngine(SerialEngine):
+    """Stops after two results."""
+
+    def results(self, job, parcels):
+        yield from map(job, parcels[:2])
+        raise KeyboardInterrupt
+
+
+class CountingEngine(SerialEngine):
+    def __init__(self):
+        self.ran = 0
+
+    def results(self, job, parcels):
+        self.ran = len(parcels)
+        yield from super().results(job, parcels)
+
+
+def test_an_interrupted_sweep_continues(tmp_path, serial):
+    path = tmp_path / "results.csv"
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(tasks(), ResultsFile(path), StoppingEngine())
+    with path.open("a") as file:
+        file.write("m,c,blind-most-allocated,0,2,torn")
+
+    engine, seen = CountingEngine(), []
+    run_sweep(tasks(), ResultsFile(path), engine, progress=lambda *counts: seen.append(counts))
+
+    assert engine.ran == 2
+    assert seen == [(2, 4), (3, 4), (4, 4)]
+    assert path.read_text() == serial
+
+
+def test_a_complete_sweep_runs_nothing(tmp_path, serial):
+    path = tmp_path / "results.csv"
+    path.write_text(serial)
+    engine = CountingEngine()
+
+    run_sweep(tasks(), ResultsFile(path), engine)
+
+    assert engine.ran == 0
+    assert path.read_text() == serial
+
+
+def test_the_order_of_results_does_not_matter(tmp_path, serial):
+    class Backwards(SerialEngine):
+        def results(self, job, parcels):
+            yield from map(job, reversed(parcels))
+
+    run_sweep(tasks(), ResultsFile(tmp_path / "results.csv"), Backwards())
+
+    assert (tmp_path / "results.csv").read_text() == serial
+
+
+def test_results_of_other_sweeps_are_not_mixed(tmp_path, serial):
+    path = tmp_path / "results.csv"
+    path.write_text(serial)
+
+    with pytest.raises(TraceError, match=r"has a result of another sweep \(m c alignup 0\)"):
+        run_sweep([replace(task, fingerprint="x") for task in tasks()], ResultsFile(path), SerialEngine())
+    with pytest.raises(TraceError, match=r"has a result of another sweep \(m c alignup 1\)"):
+        run_sweep(tasks(2), ResultsFile(path), SerialEngine())
+    path.write_text("a,b\n")
+    with pytest.raises(TraceError, match="not the results of a sweep"):
+        ResultsFile(path)
+
+
+def test_a_kubelet_that_does_not_start_is_a_row(tmp_path):
+    wrong = replace(tasks()[0], groups=(), error="no\nway")
+    run_sweep([wrong], ResultsFile(tmp_path / "results.csv"), SerialEngine())
+
+    [row] = ResultsFile(tmp_path / "results.csv").rows.values()
+    assert (row["error"], row["started"]) == ("no way", "")
+    assert tuple(row) == COLUMNS
+
+
+@pytest.mark.parametrize("engine", [lambda: ProcessEngine(2), lambda: DaskEngine(count=2)], ids=["processes", "dask"])
+def test_a_killed_worker_loses_nothing(engine, tmp_path, serial):
+    """Real processes: the first of them is killed in the middle."""
+    job = partial(die_once, str(tmp_path / "killed"))
+
+    run_sweep(tasks(), ResultsFile(tmp_path / "results.csv"), engine(), job=job)
+
+    assert (tmp_path / "killed").exists()
+    assert (tmp_path / "results.csv").read_text() == serial
+
+
+def test_a_dask_scheduler_that_is_away():
+    engine = DaskEngine("tcp://127.0.0.1:1", timeout=0.2)
+
+    with pytest.raises(SettingsError, match=r"no Dask scheduler answers at tcp://127\.0\.0\.1:1"), engine:
+        pass
+
+
+def test_a_job_that_is_run_twice_gives_the_same_row():
+    parcel = pack(tasks()[0])
+    assert run_packed(parcel) == run_packed(parcel)
