@@ -69,11 +69,11 @@ def check_configuration(
     findings = [
         replace(one, where=f"{one.where} in {file}") if (file := origin(one.where)) else one for one in findings
     ]
-    dropped, found = inputs.has_dropped, inputs.configuration
+    dropped, settings = inputs.has_dropped, inputs.configuration
     manager_config = ManagerConfig(
         gates=inputs.gates,
-        cpu_policy=None if dropped("cpuManagerPolicy") else found.cpu_manager_policy,
-        memory_policy=None if dropped("memoryManagerPolicy") else found.memory_manager_policy,
+        cpu_policy=None if dropped("cpuManagerPolicy") else settings.cpu_manager_policy,
+        memory_policy=None if dropped("memoryManagerPolicy") else settings.memory_manager_policy,
         cpus=inputs.cpu_provider(),
         memory=inputs.idle_memory(),
         pod_level=inputs.gates.on("PodLevelResourceManagers") and inputs.gates.on("PodLevelResources"),
@@ -91,12 +91,12 @@ def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]
                 yield beyond_own_limit(area, problem.what, where=problem.field)
                 continue
             # How a file cannot be decoded is in our words; the kubelet quotes Go's decoders.
-            own = stage is StartupStage.LOAD
+            loading = stage is StartupStage.LOAD
             stops = f"the kubelet {'crashes' if stage is StartupStage.DEFAULTING_PANIC else 'stops'} at {stage}"
             yield error(
                 area,
-                f"{stops}: {problem.what}" if own else stops,
-                kubelet_message="" if own else problem.what,
+                f"{stops}: {problem.what}" if loading else stops,
+                kubelet_message="" if loading else problem.what,
                 advice=_advice(problem, stage),
                 where=problem.field,
             )

@@ -48,12 +48,12 @@ def diagnose(
     return Diagnosis(DoctorReport((*configuration.findings, *state.findings)), state.repairs)
 
 
-def write_repairs(check: Callable[[], Diagnosis], found: Diagnosis, directory: Path, *, now: datetime) -> Diagnosis:
+def write_repairs(check: Callable[[], Diagnosis], diagnosis: Diagnosis, directory: Path, *, now: datetime) -> Diagnosis:
     """Write the repaired state files to *directory*, which no kubelet may be using, and *check* again."""
-    if not found.repairs:
-        return Diagnosis(found.report, after=found.report)
-    backups = write_state_files(directory, found.repairs, now=now)
-    return Diagnosis(found.report, found.repairs, backups, check().report)
+    if not diagnosis.repairs:
+        return Diagnosis(diagnosis.report, after=diagnosis.report)
+    backups = write_state_files(directory, diagnosis.repairs, now=now)
+    return Diagnosis(diagnosis.report, diagnosis.repairs, backups, check().report)
 
 
 def read_state_files(directory: Path) -> StateFiles:
@@ -70,7 +70,7 @@ def read_state_files(directory: Path) -> StateFiles:
         else:
             if text is not None:
                 texts[name] = text
-    leftovers = sorted(found for path in paths.values() for found in path.parent.glob(f".{path.name}*"))
+    leftovers = sorted(leftover for path in paths.values() for leftover in path.parent.glob(f".{path.name}*"))
     return StateFiles(
         texts=texts,
         unread=unread,

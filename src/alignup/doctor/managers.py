@@ -49,18 +49,18 @@ def read_inputs(
     """Everything that is wrong with *text*, and the rest of it; ``None`` if not even the rest can be read."""
     errors: list[ConfigurationError] = []
     dropped: set[str] = set()
-    if (found := _read(text, name, errors, dropped)) is None:
+    if (settings := _read(text, name, errors, dropped)) is None:
         return None, tuple(errors)
     while True:
         try:
-            reservations = configuration.compute_reservations(found, machine)
+            reservations = configuration.compute_reservations(settings, machine)
         except ConfigurationError as error:
             errors.append(error)
             concerned = {problem.field for problem in error.problems}
             dropped |= concerned | ({"kubeReserved", "evictionHard"} if "systemReserved" in concerned else set())
-            found = _without_reservations(found, concerned)
+            settings = _without_reservations(settings, concerned)
         else:
-            return ManagerInputs(found, machine, reservations, frozenset(dropped)), tuple(errors)
+            return ManagerInputs(settings, machine, reservations, frozenset(dropped)), tuple(errors)
 
 
 def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set[str]) -> Configuration | None:
@@ -68,7 +68,7 @@ def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set
     document, rest = None, text
     while True:
         try:
-            found = configuration.read(rest, name=name)
+            settings = configuration.read(rest, name=name)
         except ConfigurationError as error:
             document = document or _first_document(text)
             errors.append(error)
@@ -89,30 +89,30 @@ def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set
         else:
             # The duplicate keys are gone once the document is written again.
             duplicates = [f"line {one.line}: {one}" for one in document.repeated] if document else []
-            return replace(found, warnings=(*found.warnings, *duplicates))
+            return replace(settings, warnings=(*settings.warnings, *duplicates))
 
 
 def _first_document(text: bytes) -> ParsedDocument | None:
     """The document the kubelet reads; ``None`` if it is not an object."""
     try:
-        found = documents.read(text)
+        parsed = documents.read(text)
     except DocumentError:
         return None
-    return found[0] if found and found[0].number == 1 and isinstance(found[0].value, Mapping) else None
+    return parsed[0] if parsed and parsed[0].number == 1 and isinstance(parsed[0].value, Mapping) else None
 
 
-def _without_reservations(found: Configuration, fields: set[str]) -> Configuration:
+def _without_reservations(settings: Configuration, fields: set[str]) -> Configuration:
     unusable = "systemReserved" in fields  # the amounts cannot even be added up
 
     def usable(name: str, texts: Mapping[str, str]) -> dict[str, str]:
         return {key: text for key, text in texts.items() if not unusable and f"{name}[{key}]" not in fields}
 
     return replace(
-        found,
-        reserved_system_cpus="" if "reservedSystemCPUs" in fields else found.reserved_system_cpus,
-        kube_reserved=usable("kubeReserved", found.kube_reserved),
-        system_reserved=usable("systemReserved", found.system_reserved),
-        eviction_hard=usable("evictionHard", found.eviction_hard),
+        settings,
+        reserved_system_cpus="" if "reservedSystemCPUs" in fields else settings.reserved_system_cpus,
+        kube_reserved=usable("kubeReserved", settings.kube_reserved),
+        system_reserved=usable("systemReserved", settings.system_reserved),
+        eviction_hard=usable("evictionHard", settings.eviction_hard),
     )
 
 
@@ -441,12 +441,16 @@ def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
 
 def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
     """A given ``evictionHard`` replaces all defaults."""
-    found = inputs.configuration
-    if "evictionHard" in found.given and _AVAILABLE not in found.eviction_hard and inputs.knows_memory_reservation:
+    settings = inputs.configuration
+    if (
+        "evictionHard" in settings.given
+        and _AVAILABLE not in settings.eviction_hard
+        and inputs.knows_memory_reservation
+    ):
         default = DEFAULT_EVICTION_HARD[_AVAILABLE]
-        paste = to_yaml({"evictionHard": {_AVAILABLE: default, **found.eviction_hard}})
+        paste = to_yaml({"evictionHard": {_AVAILABLE: default, **settings.eviction_hard}})
         # It changes the total, so it would contradict a reservedMemory proposed in the same run.
-        static = found.memory_manager_policy == MemoryPolicy.STATIC
+        static = settings.memory_manager_policy == MemoryPolicy.STATIC
         yield warning(
             Area.CONFIGURATION,
             f"{_AVAILABLE} is missing: the kubelet keeps no memory free, and the default of {default} does not apply",
@@ -472,16 +476,16 @@ def _threshold_without_number(inputs: ManagerInputs) -> Iterator[Finding]:
 
 
 def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:
-    found, dropped = inputs.configuration, inputs.has_dropped
+    settings, dropped = inputs.configuration, inputs.has_dropped
     if inputs.policy is Policy.NONE:
-        if found.topology_manager_policy_options:
+        if settings.topology_manager_policy_options:
             yield _ignored(Area.TOPOLOGY, "topologyManagerPolicyOptions", "topologyManagerPolicy", "none")
-        if found.topology_manager_scope == Scope.POD:
+        if settings.topology_manager_scope == Scope.POD:
             yield _ignored(Area.TOPOLOGY, "topologyManagerScope", "topologyManagerPolicy", "none")
-    no_memory_policy = found.memory_manager_policy == MemoryPolicy.NONE and not dropped("memoryManagerPolicy")
-    if no_memory_policy and found.reserved_memory:
+    no_memory_policy = settings.memory_manager_policy == MemoryPolicy.NONE and not dropped("memoryManagerPolicy")
+    if no_memory_policy and settings.reserved_memory:
         yield _ignored(Area.MEMORY, "reservedMemory", "memoryManagerPolicy", "None")
-    no_cpu_policy = found.cpu_manager_policy == CpuPolicy.NONE and not dropped("cpuManagerPolicy")
+    no_cpu_policy = settings.cpu_manager_policy == CpuPolicy.NONE and not dropped("cpuManagerPolicy")
     if no_cpu_policy and inputs.reservations.reserved_system_cpus:
         summary = "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others"
         advice = "set cpuManagerPolicy to static, and strict-cpu-reservation to keep all containers off them"
@@ -495,19 +499,19 @@ def _ignored(area: Area, field: str, policy: str, name: str) -> Finding:
 
 def _ignored_cpu_counts(inputs: ManagerInputs) -> Iterator[Finding]:
     """``reservedSystemCPUs`` replaces CPUs reserved by count."""
-    found, count = inputs.configuration, inputs.reservations.reserved_system_cpus.bit_count()
+    settings, count = inputs.configuration, inputs.reservations.reserved_system_cpus.bit_count()
     if not count:
         return
-    for field, texts in (("systemReserved", found.system_reserved), ("kubeReserved", found.kube_reserved)):
+    for field, texts in (("systemReserved", settings.system_reserved), ("kubeReserved", settings.kube_reserved)):
         if CPU in texts and not (field == "systemReserved" and texts[CPU] == str(count)):
             summary = f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total"
             yield warning(Area.CPUS, summary, advice=f"remove {field}.cpu", where=f"{field}[cpu]")
 
 
 def _pointless_policies(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding]:
-    found, nodes = inputs.configuration, len(inputs.view.nodes)
-    static_cpus = found.cpu_manager_policy == CpuPolicy.STATIC
-    static_memory = found.memory_manager_policy == MemoryPolicy.STATIC
+    settings, nodes = inputs.configuration, len(inputs.view.nodes)
+    static_cpus = settings.cpu_manager_policy == CpuPolicy.STATIC
+    static_memory = settings.memory_manager_policy == MemoryPolicy.STATIC
     if nodes == 1 and policy is not Policy.NONE:
         yield note(Area.TOPOLOGY, "the machine has one NUMA node: there is nothing to align")
     if nodes > 1 and policy is Policy.NONE and static_memory:

@@ -143,17 +143,19 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
     read, _ = decode(older, part.json.encode(), into=older.empty)
     if not read["policyName"] and not read["entries"]:
         return Salvage(empty, SalvageSource.NOTHING, damage=damage)
-    found = {key: value for key, value in read.items() if key != "checksum"}
-    return Salvage(empty | found, SalvageSource.REST if part.cut else SalvageSource.UNCHECKED_CONTENTS, damage=damage)
+    contents_read = {key: value for key, value in read.items() if key != "checksum"}
+    return Salvage(
+        empty | contents_read, SalvageSource.REST if part.cut else SalvageSource.UNCHECKED_CONTENTS, damage=damage
+    )
 
 
 def _with_valid_checksum(format_: StateFileFormat, text: bytes) -> dict[str, Any] | None:
     """Contents with a valid checksum, wherever they are in the file and whatever is broken around them."""
     source = text.decode("utf-8", "replace")
-    sums = {int(one[1]) for one in _DATA_SUM.finditer(source)}
-    for one in _DATA.finditer(source):
+    sums = {int(match[1]) for match in _DATA_SUM.finditer(source)}
+    for match in _DATA.finditer(source):
         with suppress(ValueError):
-            data = json.loads(one[1])
+            data = json.loads(match[1])
             contents, unread = decode(format_.data, data.encode(), into=format_.data.empty)
             if unread is None and fnv1a(data_checksum_text(data)) in sums:
                 return contents
@@ -202,10 +204,10 @@ def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
     data = json.loads(readable_prefix(text).json).get("Data")
     data = data if isinstance(data, dict) else {}
     listed, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")
-    entries = [_device_entry(one) for one in listed] if isinstance(listed, list) else []
+    entries = [_device_entry(entry) for entry in listed] if isinstance(listed, list) else []
     known = registered.items() if isinstance(registered, dict) else ()
     state = DeviceState(
-        entries=tuple(one for one in entries if one),
+        entries=tuple(entry for entry in entries if entry),
         registered={resource: tuple(ids) for resource, ids in known if _are_strings(ids)},
     )
     return state, entries.count(None)
@@ -226,4 +228,4 @@ def _device_entry(entry: Any) -> DeviceEntry | None:  # noqa: ANN401 - any JSON
 
 
 def _are_strings(values: object) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(one, str) for one in values)
+    return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)

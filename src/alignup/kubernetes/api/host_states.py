@@ -135,8 +135,10 @@ def machine_document(machine: Machine) -> dict[str, Any]:
 
 def ledger_document(ledger: Ledger) -> HostLedgerDocument:
     left = residue(ledger)
-    empty = {name: own.registered for name, own in ledger.devices.inventories.items() if not own.devices}
-    stopped = {name: False for name, own in ledger.devices.inventories.items() if not own.registered}
+    empty = {
+        name: inventory.registered for name, inventory in ledger.devices.inventories.items() if not inventory.devices
+    }
+    stopped = {name: False for name, inventory in ledger.devices.inventories.items() if not inventory.registered}
     return HostLedgerDocument(
         pods=[_held_resources(ledger, uid) for uid in ledger.pods],
         devices=list(_device_groups(ledger.devices)),
@@ -158,8 +160,8 @@ def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
         cpus=entry.cpus,
         memory=entry.memory,
         devices={
-            container: {resource: list(ids) for resource, ids in own.items()}
-            for container, own in entry.devices.items()
+            container: {resource: list(ids) for resource, ids in resources.items()}
+            for container, resources in entry.devices.items()
         },
     )
 
@@ -187,14 +189,16 @@ def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
     for resource, registered in document.resources.items():
         if resource in idle.devices.inventories and not registered:
             idle = replace(idle, devices=idle.devices.give_up(resource))
-    resources = {name: own.registered for name, own in idle.devices.inventories.items()} | document.resources
+    resources = {
+        name: inventory.registered for name, inventory in idle.devices.inventories.items()
+    } | document.resources
     left = ResidueDocument(
         cpus=CpuResidue(reusable=None, lost=document.lost_cpus),
         memory=MemoryResidue(reusable=None, reserved=document.group_memory),
         devices=DeviceResidue(reusable=None, resources=resources),
         providers={},
     )
-    return restore_ledger([_pod_entry(one, idle.devices) for one in document.pods], left, idle=idle)
+    return restore_ledger([_pod_entry(pod, idle.devices) for pod in document.pods], left, idle=idle)
 
 
 def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDocument:
@@ -219,9 +223,10 @@ def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDo
         memory=held.memory,
         devices={
             container: {
-                resource: {id_: device_nodes(devices, resource, id_) for id_ in ids} for resource, ids in own.items()
+                resource: {id_: device_nodes(devices, resource, id_) for id_ in ids}
+                for resource, ids in resources.items()
             }
-            for container, own in held.devices.items()
+            for container, resources in held.devices.items()
         },
     )
 

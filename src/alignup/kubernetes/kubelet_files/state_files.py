@@ -557,7 +557,7 @@ def parse_allocated_pods(text: bytes, *, path: str) -> AllocatedPods:
         if error is None:
             return {
                 uid: AllocatedPod(
-                    {name: resources(own) for name, own in (pod["ContainerResources"] or {}).items()},
+                    {name: resources(amounts) for name, amounts in (pod["ContainerResources"] or {}).items()},
                     resources(pod["PodLevelResources"]),
                 )
                 for uid, pod in (data["entries"] or {}).items()
