@@ -14,8 +14,7 @@ from alignup.align.cpus.options import OPTION_STAGES
 from alignup.align.settings import FEATURE_GATES, TOPOLOGY_OPTIONS
 from alignup.cli.app import app
 from alignup.documents.machines import MachineDocument
-from alignup.kubernetes.configuration.load import USED_FIELDS
-from alignup.kubernetes.configuration.model import Configuration, Duration
+from alignup.kubernetes.configuration.fields import USED_FIELDS, Configuration, Duration
 from tools.markdown import escape, table
 
 _CHART = Path(__file__).parents[1] / "deploy" / "helm" / "alignup" / "values.yaml"

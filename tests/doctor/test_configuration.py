@@ -433,7 +433,7 @@ def test_amounts_that_cannot_be_added_are_dropped():
     found = check(systemReserved={"memory": "1e200000"}, kubeReserved={"memory": "1"}).findings
 
     (error,) = by_severity(Severity.ERROR, found)
-    assert error.is_own_limit
+    assert error.own_limit
     assert error.summary == "alignup cannot check it: amounts 200000 digits apart cannot be added (a limit of alignup)"
     assert error.kubelet_message == ""
 
@@ -444,8 +444,8 @@ def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
     found = check_configuration(invalid, machine(), name="CONFIG", ephemeral_storage=5).findings
 
     own, kubelet = sorted(by_severity(Severity.ERROR, found), key=lambda one: one.summary)
-    assert own.is_own_limit
-    assert (kubelet.summary, kubelet.is_own_limit) == ("the kubelet stops at validation", False)
+    assert own.own_limit
+    assert (kubelet.summary, kubelet.own_limit) == ("the kubelet stops at validation", False)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from alignup.gate.affinity import pinned, pinned_node, release_patch
 from alignup.gate.names import GATE
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.errors import ConflictError
-from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, NamedItem, NodeSelector
+from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, NodeSelector
+from alignup.kubernetes.manifests.pod import NamedItem
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server.patches import merge
 

@@ -10,7 +10,7 @@ from alignup.align.errors import PodError
 from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.api.pods import bound_pod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod import pod_from, read_pod
 from alignup.schedule import pod_reader
 from alignup.schedule.pod_reader import PodReader
 from tests.align.hosts import pod
@@ -61,11 +61,11 @@ def test_pods_are_read_as_if_each_was_the_first():
 def test_a_pod_like_one_before_is_not_parsed_again(monkeypatch):
     reader, parsed = PodReader(), []
 
-    def count(document):
-        parsed.append(document)
-        return read_pod(document)
+    def count(pod):
+        parsed.append(pod)
+        return pod_from(pod)
 
-    monkeypatch.setattr(pod_reader, "read_pod", count)
+    monkeypatch.setattr(pod_reader, "pod_from", count)
     for name in ("first", "second", "third"):
         found = reader.read(msgspec.convert(api_pod(replace(pod(name), uid=f"uid-of-{name}")), ApiPod))
         assert (found.name, found.uid) == (name, f"uid-of-{name}")

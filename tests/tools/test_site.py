@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from alignup.cli import exit_codes
-from alignup.kubernetes.configuration.load import USED_FIELDS
+from alignup.kubernetes.configuration.fields import USED_FIELDS
 from alignup.simulate import cluster_file, sweep_file, trace
 from tests.console_runner import ROOT
 from tools import reference

@@ -17,9 +17,8 @@ from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
 from alignup.documents.api import AdmissionResult, BusyError, DecisionQuery, NotReadyError, PodView, StoredDecision
-from alignup.kubernetes.manifests import pod_json
+from alignup.kubernetes.manifests import pod as pod_objects
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.kubernetes.manifests.pod import read_pod_text
 from alignup.store.history import History
 from alignup.web.event_bus import EventBus, Subscription
 
@@ -129,13 +128,13 @@ class _PodViews(Sequence[PodView]):
 
 def read_pod(content: bytes) -> Pod:
     """Read the pod of a request, with the API server's defaults; a pod without a uid gets one derived from its name."""
-    pod = validation.accept(read_pod_text(content))
+    pod = validation.accept(pod_objects.read_pod_text(content))
     return pod if pod.uid else manifests.with_derived_uid(pod)
 
 
 def read_json_pod(content: bytes) -> Pod | None:
     """Like :func:`read_pod`, for usual pods in JSON, quickly; ``None``: :func:`read_pod` must read it."""
-    decoded = pod_json.read_json_pod(content)
+    decoded = pod_objects.read_json_pod(content)
     if decoded is None:
         return None
     pod = validation.accept(decoded)

@@ -81,7 +81,7 @@ def _verdict(diagnosis: Diagnosis) -> str:
     now = " now" if diagnosis.backups else ""
     counted = pluralize(warnings, "warning")
     failures = [finding for finding in diagnosis.final.findings if finding.severity is Severity.ERROR]
-    if errors and all(finding.is_own_limit for finding in failures):
+    if errors and all(finding.own_limit for finding in failures):
         return f"alignup cannot tell whether this kubelet starts: {pluralize(errors, 'error')}."
     if errors:
         rest = f" and {counted}" if warnings else ""

@@ -283,8 +283,7 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 def _explain(host: "Host", pod: "Pod") -> None:
     from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
     from alignup.cli import why_output  # noqa: PLC0415
-    from alignup.kubernetes.manifests.object_location import SourceLocation  # noqa: PLC0415
-    from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
+    from alignup.kubernetes.manifests.workloads import SourceLocation, Workload  # noqa: PLC0415
 
     if missing := host.missing_devices(pod):
         click.echo(sentences.not_schedulable(pod, missing))

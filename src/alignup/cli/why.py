@@ -56,12 +56,12 @@ def command(  # noqa: PLR0913 - options
     chosen = inputs.select_workloads(workloads, name, files=files)
     terminal.print_notes(sentences.ignored_requests(node.host, [workload.pod for workload in chosen]))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        found = [why_output.explain(node.host, workload, seconds=search, lenient=lenient) for workload in chosen]
+        explanations = [why_output.explain(node.host, workload, seconds=search, lenient=lenient) for workload in chosen]
     if output == "text":
-        why_output.print_text(node.host, found)
+        why_output.print_text(node.host, explanations)
     elif output == "json":
-        terminal.print_json(why_output.to_document(node, found))
+        terminal.print_json(why_output.to_document(node, explanations))
     else:
-        terminal.print_document(to_yaml(why_output.to_document(node, found)))
-    if not all(one.admitted for one in found):
+        terminal.print_document(to_yaml(why_output.to_document(node, explanations)))
+    if not all(explanation.admitted for explanation in explanations):
         raise click.exceptions.Exit(REJECTED)

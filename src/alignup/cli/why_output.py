@@ -54,47 +54,47 @@ def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = F
         from alignup.align.explain.remedies import find_remedies  # noqa: PLC0415 - slow to import
 
         end = time.monotonic() + seconds
-        found = find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
-    return Explanation(workload, decision, found.proposals, found.unsearched, missing, lenient)
+        remedies = find_remedies(host, workload.pod, should_stop=lambda: time.monotonic() > end)
+    return Explanation(workload, decision, remedies.proposals, remedies.unsearched, missing, lenient)
 
 
 def print_text(host: Host, explanations: Sequence[Explanation]) -> None:
     lines: list[Line] = []
-    for one in explanations:
+    for explanation in explanations:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += _lines(host, one)
+        lines += _lines(host, explanation)
     terminal.print_lines(lines)
 
 
-def _lines(host: Host, one: Explanation) -> Iterator[Line]:
-    decision = one.decision
-    if one.workload.template:
-        yield from paragraph(f"{one.workload.kind} {one.workload.title}", style="dim")
-    yield from paragraph(one.verdict, style="title" if one.admitted else "warn")
-    if one.missing:
-        yield from paragraph(_other_verdict(one))
+def _lines(host: Host, explanation: Explanation) -> Iterator[Line]:
+    decision = explanation.decision
+    if explanation.workload.template:
+        yield from paragraph(f"{explanation.workload.kind} {explanation.workload.title}", style="dim")
+    yield from paragraph(explanation.verdict, style="title" if explanation.admitted else "warn")
+    if explanation.missing:
+        yield from paragraph(_other_verdict(explanation))
     if decision.rejection:
         yield from paragraph(decision.rejection.message)
     yield from paragraph(sentences.describe_rules(decision), style="dim")
-    yield from draw_decision(host, one.workload.pod, decision, width=terminal.width())
+    yield from draw_decision(host, explanation.workload.pod, decision, width=terminal.width())
     if decision.rejection:
         yield from section("What does not fit", sentences.describe_rejection(decision))
-        yield from _proposal_lines(one, host.ledger)
+        yield from _proposal_lines(explanation, host.ledger)
 
 
-def _other_verdict(one: Explanation) -> str:
+def _other_verdict(explanation: Explanation) -> str:
     """The verdict that does not count: of the kubelet, or of a scheduler."""
-    if one.lenient:
-        return f"For a scheduler: {sentences.not_schedulable(one.workload.pod, one.missing)}"
-    declared = " ".join(f"--devices {name}=..." for name in one.missing)
+    if explanation.lenient:
+        return f"For a scheduler: {sentences.not_schedulable(explanation.workload.pod, explanation.missing)}"
+    declared = " ".join(f"--devices {name}=..." for name in explanation.missing)
     return (
-        f"The kubelet ignores such requests: {sentences.verdict(one.decision)} "
+        f"The kubelet ignores such requests: {sentences.verdict(explanation.decision)} "
         f"(to decide like it: --ignore-missing-devices; to declare the devices: {declared})"
     )
 
 
-def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
-    proposals = one.proposals
+def _proposal_lines(explanation: Explanation, ledger: Ledger) -> Iterator[Line]:
+    proposals = explanation.proposals
     if proposals:
         yield from section("What would admit it (each change was tried)")
     else:
@@ -102,8 +102,8 @@ def _proposal_lines(one: Explanation, ledger: Ledger) -> Iterator[Line]:
     for proposal in proposals:
         yield from paragraph(proposal.describe(ledger), prefix="  - ")
         yield from paragraph(f"→ {proposal.describe_result()}", prefix="    ", style="dim")
-    if one.unsearched:
-        yield from section("What was not tried", one.unsearched)
+    if explanation.unsearched:
+        yield from section("What was not tried", explanation.unsearched)
 
 
 def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[str, Any]:
@@ -111,17 +111,21 @@ def to_document(node: HostInput, explanations: Sequence[Explanation]) -> dict[st
 
     answers = [
         {
-            "workload": {"kind": one.workload.kind, "name": one.workload.title, "source": str(one.workload.source)},
-            "verdict": one.verdict,
-            "schedulable": one.schedulable,
-            "missingDevices": list(one.missing),
-            "kubeletVerdict": sentences.verdict(one.decision),
-            "decision": decisions.to_document(one.decision),
-            "misfits": list(sentences.describe_rejection(one.decision)),
-            "proposals": [proposal.to_document(node.host.ledger) for proposal in one.proposals],
-            "unsearched": list(one.unsearched),
-            "notes": [*node.notes, *sentences.ignored_requests(node.host, [one.workload.pod])],
+            "workload": {
+                "kind": explanation.workload.kind,
+                "name": explanation.workload.title,
+                "source": str(explanation.workload.source),
+            },
+            "verdict": explanation.verdict,
+            "schedulable": explanation.schedulable,
+            "missingDevices": list(explanation.missing),
+            "kubeletVerdict": sentences.verdict(explanation.decision),
+            "decision": decisions.to_document(explanation.decision),
+            "misfits": list(sentences.describe_rejection(explanation.decision)),
+            "proposals": [proposal.to_document(node.host.ledger) for proposal in explanation.proposals],
+            "unsearched": list(explanation.unsearched),
+            "notes": [*node.notes, *sentences.ignored_requests(node.host, [explanation.workload.pod])],
         }
-        for one in explanations
+        for explanation in explanations
     ]
     return {"version": VERSION, "answers": answers}

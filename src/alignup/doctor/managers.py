@@ -13,7 +13,7 @@ from functools import cached_property, partial
 from alignup.align import bits
 from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
-from alignup.align.errors import OWN_LIMIT, ConfigurationError, DocumentError, QuantityError, SettingsError
+from alignup.align.errors import ConfigurationError, DocumentError, ProblemKind, QuantityError, SettingsError
 from alignup.align.explain.sentences import format_quantity
 from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
@@ -33,13 +33,13 @@ from alignup.align.workload.names import CPU, MEMORY
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, format_cpus, note, ok, warning
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, NodeReservations, StartupStage, feature_gates
-from alignup.kubernetes.configuration.model import DEFAULT_EVICTION_HARD
+from alignup.kubernetes.configuration.fields import DEFAULT_EVICTION_HARD
 from alignup.kubernetes.configuration.node_allocatable import RESERVED_SIGNALS
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.documents import to_yaml
-from alignup.kubernetes.manifests.yaml_documents import ParsedDocument
+from alignup.kubernetes.manifests.documents import ParsedDocument, to_yaml
 
 OPTION_GATES = {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
+_GATE_KINDS = (ProblemKind.UNKNOWN_GATE, ProblemKind.LOCKED_GATE)
 _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file is unknown
 
 
@@ -72,7 +72,7 @@ def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set
         except ConfigurationError as error:
             document = document or _first_document(text)
             errors.append(error)
-            single = all(problem.what.startswith(("unrecognized", "cannot set")) for problem in error.problems)
+            single = all(problem.kind in _GATE_KINDS for problem in error.problems)
             if error.stage != StartupStage.DEFAULTING_PANIC:
                 concerned = {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
             else:  # of the feature gates only the named ones, where that is enough
@@ -88,7 +88,7 @@ def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set
             rest = documents.to_json(kept).encode()
         else:
             # The duplicate keys are gone once the document is written again.
-            duplicates = [f"line {one.line}: {one}" for one in document.repeated] if document else []
+            duplicates = [f"line {repeated.line}: {repeated}" for repeated in document.repeated] if document else []
             return replace(settings, warnings=(*settings.warnings, *duplicates))
 
 
@@ -260,8 +260,6 @@ def reserved_memory_yaml(inputs: ManagerInputs) -> str:
 def _stops(  # noqa: PLR0913 - the parts of a finding
     area: Area, stage: str, message: str, advice: str, *, where: str, paste: str = "", reason: str = ""
 ) -> Finding:
-    if message.endswith(OWN_LIMIT):
-        return beyond_own_limit(area, message, where=where)
     summary = f"the kubelet stops at {stage}{reason}"
     return error(area, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
 
@@ -333,7 +331,7 @@ def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
         if message := error_message(partial(CpuOptions.parse, {name: value}, gates=inputs.gates)):
             stage, paste = OPTION_STAGES.get(name), ""
             advice = "use true or false, in quotes" if stage else f"valid options are {', '.join(OPTION_STAGES)}"
-            if stage in OPTION_GATES and "not enabled" in message:
+            if stage in OPTION_GATES and not inputs.gates.on(OPTION_GATES[stage]):
                 advice = f"enable the feature gate {OPTION_GATES[stage]}"
                 gates = {**inputs.configuration.feature_gates, OPTION_GATES[stage]: True}
                 paste = to_yaml({"featureGates": gates})
@@ -395,8 +393,13 @@ def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
             yield note(Area.MEMORY, summary, where="reservedMemory", paste=proposal)
         return
     entries, total = inputs.configuration.reserved_memory, inputs.reservations.reservation
-    if message := error_message(lambda: reserved_memory.reserved_by_node(entries, total, nodes=inputs.view.nodes)):
-        yield _memory_error(message, _memory_advice(inputs, proposal), where="reservedMemory", paste=proposal)
+    try:
+        reserved_memory.reserved_by_node(entries, total, nodes=inputs.view.nodes)
+    except QuantityError as failure:  # amounts too far apart to be added
+        yield beyond_own_limit(Area.MEMORY, str(failure), where="reservedMemory")
+        return
+    except SettingsError as failure:
+        yield _memory_error(str(failure), _memory_advice(inputs, proposal), where="reservedMemory", paste=proposal)
         return
     if (reserved := inputs.reserved_memory()) is not None:
         shares = ", ".join(

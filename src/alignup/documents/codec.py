@@ -128,6 +128,6 @@ def parse_or_none(text: str | None) -> Bits | None:
 
 
 def _parse_error(error: msgspec.ValidationError) -> ParseError:
-    what, _, path = str(error).partition(" - at `$")
-    what, path = what[:1].lower() + what[1:], path.removesuffix("`").removeprefix(".")
-    return FieldError(what, field=path) if path else ParseError(what)
+    message, _, path = str(error).partition(" - at `$")
+    message, path = message[:1].lower() + message[1:], path.removesuffix("`").removeprefix(".")
+    return FieldError(message, field=path) if path else ParseError(message)

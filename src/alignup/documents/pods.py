@@ -128,6 +128,8 @@ def _amounts_document(amounts: Amounts) -> AmountsDocument:
 
 def _amounts(document: AmountsDocument) -> dict[str, Quantity]:
     return {
-        name: Quantity.parse(one) if isinstance(one, str) else build(Quantity, one, unscaled=int(one.unscaled, 16))
-        for name, one in document.items()
+        name: Quantity.parse(amount)
+        if isinstance(amount, str)
+        else build(Quantity, amount, unscaled=int(amount.unscaled, 16))
+        for name, amount in document.items()
     }

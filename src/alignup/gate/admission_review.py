@@ -5,8 +5,9 @@ A review has only what Alignup reads of a pod that is about to be created; such 
 
 import msgspec
 
-from alignup.kubernetes.api.objects import Labels, NamedItem, ObjectMeta, ObjectPart, OwnerReference
+from alignup.kubernetes.api.objects import ObjectMeta, OwnerReference
 from alignup.kubernetes.api.resource import Resource
+from alignup.kubernetes.manifests.pod import Labels, NamedItem, ObjectPart
 
 REVIEW_VERSION, REVIEW_KIND = "admission.k8s.io/v1", "AdmissionReview"
 

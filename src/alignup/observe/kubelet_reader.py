@@ -172,7 +172,7 @@ class KubeletReader:
         if self._configz is not None:
             try:
                 live = configuration.unwrap(await self._configz(), name="/configz")
-                return configuration.read(live.text, name=live.name), live.notes
+                return live.read(), live.notes
             except AlignError as error:
                 reason = f"the live configuration is unknown: {error}"
         path, directory = self.paths.config, self.paths.config_dir
@@ -188,7 +188,7 @@ class KubeletReader:
             ]
             stored = configuration.merge_drop_ins(stored, drop_ins, directory=str(directory))
         gaps = (f"{reason}; using {path}, without the flags of the kubelet",) if reason else ()
-        return configuration.read(stored.text, name=stored.name), (*gaps, *stored.notes)
+        return stored.read(), (*gaps, *stored.notes)
 
     def _versions(self) -> FileVersions:
         return tuple(map(_version, self.paths.state_files))

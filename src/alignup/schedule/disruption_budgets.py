@@ -2,8 +2,9 @@
 
 import msgspec
 
-from alignup.kubernetes.api.objects import Labels, NodeSelectorRequirement, ObjectMeta, ObjectPart
+from alignup.kubernetes.api.objects import NodeSelectorRequirement, ObjectMeta
 from alignup.kubernetes.api.resource import Resource
+from alignup.kubernetes.manifests.pod import Labels, ObjectPart
 
 
 class LabelSelector(ObjectPart, frozen=True):

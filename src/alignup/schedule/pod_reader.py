@@ -8,10 +8,9 @@ from dataclasses import replace
 
 from alignup.align.workload import Pod
 from alignup.documents.codec import encode
-from alignup.kubernetes.api import PODS
-from alignup.kubernetes.api.objects import ApiPod, Labels
+from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.api.pods import api_pod_stage, bound_pod, kubelet_uid, plain_pod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod import Labels, pod_from
 from alignup.placement.host_record import HostRecord
 from alignup.placement.host_report import PodStage, pod_stage
 
@@ -47,7 +46,7 @@ class PodReader:
         alike = self._alike.get(content)
         if alike is not None:
             return replace(alike, name=metadata.name, namespace=metadata.namespace, uid=metadata.uid)
-        found = read_pod(PODS.document(pod))
+        found = pod_from(pod)
         self._keep_alike(content, found)
         return found
 

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS
-from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod
+from alignup.kubernetes.manifests.pod import pod_from, pod_to_dict, read_pod
 from tests.strategies_pods import pods
 
 
@@ -16,7 +16,7 @@ def test_a_pod_of_the_api_is_read_as_the_pod_it_was_made_of(pod):
 
     received = msgspec.json.decode(sent, type=PODS.type)
 
-    assert read_pod(PODS.document(received)) == read_pod(json.loads(sent))
+    assert pod_from(received) == read_pod(json.loads(sent))
 
 
 def test_what_decides_about_scheduling_is_kept():

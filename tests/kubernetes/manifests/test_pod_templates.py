@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from alignup.align.errors import ManifestError
-from alignup.kubernetes.manifests.pod_templates import find_templates
-from alignup.kubernetes.manifests.workloads import read_paths, read_workloads
+from alignup.kubernetes.manifests.workloads import find_templates, read_paths, read_workloads
 
 OBJECTS = Path(__file__).parent / "custom_objects"
 
@@ -34,7 +33,7 @@ def read(value):
 
 
 def paths(value):
-    return [one.path for one in find_templates(value)]
+    return [template.path for template in find_templates(value)]
 
 
 @pytest.mark.parametrize(
@@ -111,15 +110,15 @@ def test_the_status_of_an_object_is_not_searched():
 
 
 def test_templates_with_the_same_name_are_numbered():
-    found = find_templates(custom(blue={"template": TEMPLATE}, green={"blue": {"template": TEMPLATE}}))
+    templates = find_templates(custom(blue={"template": TEMPLATE}, green={"blue": {"template": TEMPLATE}}))
 
-    assert [(one.label, one.suffix) for one in found] == [("blue", "-blue"), ("blue-2", "-blue-2")]
+    assert [(template.label, template.suffix) for template in templates] == [("blue", "-blue"), ("blue-2", "-blue-2")]
 
 
 def test_items_without_a_name_are_named_by_their_list():
-    found = find_templates(custom(pools=[{"template": TEMPLATE}, {"template": TEMPLATE}]))
+    templates = find_templates(custom(pools=[{"template": TEMPLATE}, {"template": TEMPLATE}]))
 
-    assert [(one.path, one.label) for one in found] == [
+    assert [(template.path, template.label) for template in templates] == [
         ("spec.pools[0].template", "pools-0"),
         ("spec.pools[1].template", "pools-1"),
     ]

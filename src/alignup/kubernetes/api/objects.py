@@ -8,9 +8,20 @@ from typing import Protocol
 
 import msgspec
 
+from alignup.kubernetes.manifests.pod import (
+    Labels,
+    NamedItem,
+    ObjectPart,
+    PodCondition,
+    PodMetadata,
+    PodObject,
+    PodSpec,
+    PodStatus,
+    ReportedContainer,
+    ResourceAmounts,
+)
+
 Amount = str | int | float  #: a quantity; API servers send strings, custom resources may have numbers
-Labels = dict[str, str]
-ResourceAmounts = dict[str, Amount]
 
 #: The whole object once more, as text; nothing reads it, and it can be the largest part of an object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -36,10 +47,6 @@ class ApiObject(Protocol):
     def metadata(self) -> Metadata: ...
 
 
-class ObjectPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
-    """The base of all parts of objects; they have no cycles, so the garbage collector need not track them."""
-
-
 class OwnerReference(ObjectPart, frozen=True):
     """An object that owns another."""
 
@@ -50,19 +57,14 @@ class OwnerReference(ObjectPart, frozen=True):
     controller: bool = False
 
 
-class ObjectMeta(ObjectPart, frozen=True):
+class ObjectMeta(PodMetadata, frozen=True):
     """The metadata of an object, without managed fields."""
 
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
     resource_version: str = ""
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
-    labels: Labels = {}
-    annotations: Labels = {}
     owner_references: tuple[OwnerReference, ...] = ()
     finalizers: tuple[str, ...] = ()
 
@@ -82,39 +84,15 @@ class PartialObject(ObjectPart, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class Condition(ObjectPart, frozen=True):
+class Condition(PodCondition, frozen=True):
     """A condition of a pod or node."""
 
-    type: str
     status: str = ""  #: True, False or Unknown
-    reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
 
 
 # Pods
-
-
-class NamedItem(ObjectPart, frozen=True):
-    """An element of a list of which only the name matters."""
-
-    name: str = ""
-
-
-class ResourceRequirements(ObjectPart, frozen=True):
-    """Requests and limits."""
-
-    requests: ResourceAmounts = {}
-    limits: ResourceAmounts = {}
-    claims: tuple[NamedItem, ...] = ()
-
-
-class ApiContainer(ObjectPart, frozen=True):
-    """A container of a pod."""
-
-    name: str = ""
-    resources: ResourceRequirements = ResourceRequirements()
-    restart_policy: str = ""  #: Always: an init container that is a sidecar
 
 
 class NodeSelectorRequirement(ObjectPart, frozen=True):
@@ -183,22 +161,15 @@ class Toleration(ObjectPart, frozen=True):
     effect: str = ""
 
 
-class ApiPodSpec(ObjectPart, frozen=True):
+class ApiPodSpec(PodSpec, frozen=True):
     """What a pod requests, and where it may run."""
 
     node_name: str = ""
     scheduler_name: str = ""
-    containers: tuple[ApiContainer, ...] = ()
-    init_containers: tuple[ApiContainer, ...] = ()
-    resources: ResourceRequirements | None = None
-    overhead: ResourceAmounts = {}
-    resource_claims: tuple[NamedItem, ...] = ()
-    priority: int | None = None
     priority_class_name: str = ""
     preemption_policy: str = ""
     restart_policy: str = ""
     termination_grace_period_seconds: int | None = None
-    os: NamedItem | None = None
     scheduling_gates: tuple[NamedItem, ...] = ()
     node_selector: Labels = {}
     affinity: PodAffinity | None = None
@@ -220,22 +191,18 @@ class ApiContainerState(ObjectPart, frozen=True):
     terminated: TerminatedState | None = None
 
 
-class ApiContainerStatus(ObjectPart, frozen=True):
+class ApiContainerStatus(ReportedContainer, frozen=True):
     """The status of a container, with the resources that the kubelet has allocated to it."""
 
-    name: str = ""
     state: ApiContainerState = ApiContainerState()
-    allocated_resources: ResourceAmounts = {}
-    resources: ResourceRequirements | None = None
 
 
-class ApiPodStatus(ObjectPart, frozen=True):
+class ApiPodStatus(PodStatus, frozen=True):
     """What the kubelet and the scheduler report about a pod."""
 
     phase: str = ""
     reason: str = ""
     message: str = ""
-    qos_class: str = ""
     nominated_node_name: str = ""
     start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
@@ -243,7 +210,7 @@ class ApiPodStatus(ObjectPart, frozen=True):
     init_container_statuses: tuple[ApiContainerStatus, ...] = ()
 
 
-class ApiPod(ObjectPart, frozen=True):
+class ApiPod(PodObject, frozen=True):
     """A pod."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import MIRROR_ANNOTATION
-from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod import pod_from
 from alignup.placement.host_report import PodStage, pod_stage
 
 _HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod
@@ -29,7 +28,7 @@ class KnownPod:
 
 def known_pod(pod: ApiPod) -> KnownPod:
     """Read a pod of the API server; ``PodError`` if it is invalid."""
-    decoded = replace(read_pod(PODS.document(pod)), uid=kubelet_uid(pod), labels={}, annotations={})
+    decoded = replace(pod_from(pod), uid=kubelet_uid(pod), labels={}, annotations={})
     status = pod.status
     reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
     return KnownPod(pod=decoded, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)

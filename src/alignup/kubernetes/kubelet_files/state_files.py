@@ -76,6 +76,10 @@ def _cpu_set(name: str, key: str, *, json_type: str) -> GoType:
 _CHECKSUM = GoType("checksum.Checksum", Kind.UINT)
 
 
+class ChecksumError(ParseError):
+    """A file of an older version whose checksum does not match."""
+
+
 @dataclass(frozen=True, slots=True)
 class OlderVersion:
     number: int
@@ -147,11 +151,9 @@ def load_state_file(format_: StateFileFormat, text: bytes, *, gates: FeatureGate
         raise ParseError(f"could not load v{format_.number} checkpoint: {error}")
     for version in format_.older:
         contents, error = decode(version.struct, text, into=version.struct.empty)
-        if error is None and not _checksum_matches(format_, version, contents, gates):
-            error = CORRUPT
-        if error is None:
+        if error is None and _checksum_matches(format_, version, contents, gates):
             return version.number, format_.data.empty | contents
-    raise ParseError(error)
+    raise ChecksumError(CORRUPT) if error is None else ParseError(error)
 
 
 def _checksum_matches(format_: StateFileFormat, version: OlderVersion, contents: Contents, gates: FeatureGates) -> bool:

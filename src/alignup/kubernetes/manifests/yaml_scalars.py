@@ -70,8 +70,8 @@ def resolve_plain(text: str) -> Scalar:
     if text[0].isalpha() or text[0] == "~":
         return text
     bare = text.replace("_", "")
-    if (found := _integer(bare)) is not None:
-        return found
+    if (number := _integer(bare)) is not None:
+        return number
     return _float(bare, text) if _FLOAT.fullmatch(bare) else text
 
 
@@ -85,15 +85,15 @@ def resolve_tagged(text: str, tag: str) -> Scalar:
             raise ScalarError("!!binary value contains invalid base64 data") from None
     if kind not in _KINDS:
         return text
-    found = resolve_plain(text)
-    if kind == "float" and type(found) is int and found in _INT64:
-        return float(found)
+    scalar = resolve_plain(text)
+    if kind == "float" and type(scalar) is int and scalar in _INT64:
+        return float(scalar)
     if kind == "timestamp" and _is_date(text):
         return text
-    if type(found) is not _KINDS[kind]:
+    if type(scalar) is not _KINDS[kind]:
         shown = text if len(text) <= 40 else f"{text[:37]}..."
         raise ScalarError(f"`{shown}` is not a valid !!{kind}")
-    return found
+    return scalar
 
 
 def to_value(scalar: Scalar) -> str | bool | None:
@@ -132,20 +132,20 @@ def _integer(bare: str) -> int | None:
     match = _INTEGER.fullmatch(bare)
     if match is None:
         late = _LATE_SIGN.fullmatch(bare)  # Go also accepts the sign after the prefix
-        found = int(late[1], 2) if late else None
-        return found if found is None or found in _INT64 else None
+        number = int(late[1], 2) if late else None
+        return number if number is None or number in _INT64 else None
     kind = match.lastgroup
     digits = match[kind or 0]
     if kind == "decimal" and len(digits) > 20:
         return None
-    found = int(match["sign"] + digits, {"hex": 16, "octal": 8, "binary": 2}.get(kind or "", 10))
-    return found if found in (_INT64 if match["sign"] else _UINT64) else None
+    number = int(match["sign"] + digits, {"hex": 16, "octal": 8, "binary": 2}.get(kind or "", 10))
+    return number if number in (_INT64 if match["sign"] else _UINT64) else None
 
 
 def _float(bare: str, text: str) -> float | str:
     """A float, or the text itself if it is too large for 64 bits."""
-    found = float(bare)
-    return text if found in (float("inf"), float("-inf")) else found
+    number = float(bare)
+    return text if number in (float("inf"), float("-inf")) else number
 
 
 def _short(number: float) -> str:

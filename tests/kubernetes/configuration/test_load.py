@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from alignup.align.errors import ConfigurationError, ParseError, SettingsError
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
-from alignup.kubernetes.configuration import Configuration, Duration, StartupStage, apply_overrides, read
+from alignup.kubernetes.configuration import Configuration, Duration, StartupStage, read, unwrap
 from alignup.kubernetes.configuration.fields import FIELDS
 
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -101,7 +101,7 @@ port: 10250
 
 
 @pytest.mark.parametrize(
-    ("text", "field", "what"),
+    ("text", "field", "message"),
     [
         pytest.param("", "", 'kubelet config file "node-7.yaml" was empty', id="an empty file"),
         pytest.param(b"", "", 'kubelet config file "node-7.yaml" was empty', id="no bytes"),
@@ -124,12 +124,12 @@ port: 10250
         pytest.param(HEAD.encode() + b"\xff", "", "UTF-8", id="invalid UTF-8"),
     ],
 )
-def test_other_texts_are_not_loaded(text, field, what):
+def test_other_texts_are_not_loaded(text, field, message):
     error = load_error(text, name="node-7.yaml")
 
     (problem,) = error.problems
     assert (error.stage, error.source, problem.field) == (StartupStage.LOAD, "node-7.yaml", field)
-    assert what in problem.what
+    assert message in problem.what
     assert isinstance(error, SettingsError)
     assert "\n" not in str(error)
 
@@ -331,7 +331,7 @@ def test_durations(text, shown):
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "message"),
     [
         pytest.param("", 'time: invalid duration ""', id="empty"),
         pytest.param("abc", 'time: invalid duration "abc"', id="a word"),
@@ -343,11 +343,11 @@ def test_durations(text, shown):
         pytest.param("9" * 5000 + "h", f'time: invalid duration "{"9" * 5000}h"', id="far too long"),
     ],
 )
-def test_invalid_durations(text, what):
+def test_invalid_durations(text, message):
     with pytest.raises(ParseError) as raised:
         Duration.parse(text)
 
-    assert str(raised.value) == what
+    assert str(raised.value) == message
 
 
 @given(st.integers(-(1 << 63) + 1, (1 << 63) - 1).map(Duration))
@@ -397,7 +397,7 @@ def test_any_other_text_is_rejected(text):
 def test_overrides_replace_fields(change, field, value):
     text = b"kind: KubeletConfiguration\nmaxPods: 5\nfeatureGates: {A: true}\n"
 
-    document = json.loads(apply_overrides(text, [change]))
+    document = json.loads(unwrap(text, name="a").override([change]).text)
 
     assert document[field] == value
     assert document["kind"] == "KubeletConfiguration"
@@ -406,9 +406,11 @@ def test_overrides_replace_fields(change, field, value):
 @pytest.mark.parametrize("change", ["maxPods", "=1", ".=1"])
 def test_an_override_without_field_or_value_is_an_error(change):
     with pytest.raises(ParseError, match="no value"):
-        apply_overrides(b"kind: KubeletConfiguration\n", [change])
+        unwrap(b"kind: KubeletConfiguration\n", name="a").override([change])
 
 
 @pytest.mark.parametrize("text", [b"", b"# nothing\n", b"---\n---\n" + HEAD.encode()])
 def test_overrides_do_not_fill_an_empty_file(text):
-    assert apply_overrides(text, ["maxPods=7"]) == text
+    source = unwrap(text, name="a")
+
+    assert source.override(["maxPods=7"]) == source

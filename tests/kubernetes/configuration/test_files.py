@@ -5,9 +5,8 @@ import json
 import pytest
 
 from alignup.align.errors import ConfigurationError, FileError
-from alignup.kubernetes.configuration import drop_ins as module
-from alignup.kubernetes.configuration import find_drop_ins, merge_drop_ins, parse_drop_in, read, unwrap
-from alignup.kubernetes.configuration.model import DEFAULT_EVICTION_HARD
+from alignup.kubernetes.configuration import files, find_drop_ins, merge_drop_ins, parse_drop_in, unwrap
+from alignup.kubernetes.configuration.fields import DEFAULT_EVICTION_HARD
 from alignup.kubernetes.manifests.documents import to_yaml
 
 TYPE = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
@@ -31,7 +30,7 @@ def unwrapped(value, name="given.yaml"):
 
 def parsed(value):
     source = unwrapped(value)
-    return read(source.text, name=source.name)
+    return source.read()
 
 
 def merged(*drop_ins, base=None):
@@ -43,7 +42,7 @@ def merged(*drop_ins, base=None):
 
 def read_merged(*drop_ins, base=None):
     source = merged(*drop_ins, base=base)
-    return read(source.text, name=source.name)
+    return source.read()
 
 
 @pytest.mark.parametrize(
@@ -69,17 +68,17 @@ def read_merged(*drop_ins, base=None):
     ],
 )
 def test_a_configuration_is_found_in_the_objects_that_people_have(value, name):
-    found = parsed(value)
+    configuration = parsed(value)
 
-    assert found.max_pods == 7
-    assert found.source == name
+    assert configuration.max_pods == 7
+    assert configuration.source == name
 
 
 def test_of_a_file_of_kubeadm_the_document_with_the_kubelets_configuration_is_read():
     init = {"apiVersion": "kubeadm.k8s.io/v1beta4", "kind": "InitConfiguration"}
     source = unwrap("\n---\n".join(map(to_yaml, (init, {**TYPE, "maxPods": 7}))).encode(), name="kubeadm.yaml")
 
-    assert read(source.text).max_pods == 7
+    assert source.read().max_pods == 7
     assert source.name == "kubeadm.yaml, document 2"
 
 
@@ -99,7 +98,7 @@ def test_absent_fields_of_configz_are_empty_not_defaults():
 def test_feature_gates_of_other_releases_in_configz_are_ignored_with_a_note():
     source = unwrapped({"kubeletconfig": {"featureGates": {"CPUManager": True, "MemoryQoS": False}}})
 
-    assert read(source.text).feature_gates == {"MemoryQoS": False}
+    assert source.read().feature_gates == {"MemoryQoS": False}
     (note,) = source.notes
     assert note.startswith("given.yaml: ignored featureGates[CPUManager], which Kubernetes 1.37 rejects: unrecognized")
 
@@ -204,9 +203,9 @@ def test_other_texts_are_left_to_the_kubelets_reader(broken):
     ],
 )
 def test_drop_ins_are_merged_as_the_kubelet_merges_them(fields, drop_ins, expected):
-    found = read_merged(*drop_ins, base=fields)
+    configuration = read_merged(*drop_ins, base=fields)
 
-    assert {name: getattr(found, name) for name in expected} == expected
+    assert {name: getattr(configuration, name) for name in expected} == expected
 
 
 def test_quantities_of_the_first_file_become_canonical():
@@ -224,16 +223,14 @@ def test_an_invalid_field_is_reported_with_the_file_that_sets_it():
     valid = merged({"topologyManagerPolicy": "nonsense"}, base={"maxPods": -1})
 
     with pytest.raises(ConfigurationError) as wrong_type:
-        read(typed.text, name=typed.name)
+        typed.read()
     with pytest.raises(ConfigurationError) as invalid:
-        read(valid.text, name=valid.name)
+        valid.read()
 
     assert typed.name == "base.yaml with the drop-ins of conf.d"
-    assert str(typed.locate(wrong_type.value)).endswith("must be a string, not a number (set in 1.conf)")
-    assert [one.what.rpartition(" (")[2] for one in valid.locate(invalid.value).problems] == [
-        "set in base.yaml)",
-        "set in 0.conf)",
-    ]
+    assert str(wrong_type.value).endswith("must be a string, not a number")
+    assert [typed.origin(problem.field) for problem in wrong_type.value.problems] == ["1.conf"]
+    assert [valid.origin(problem.field) for problem in invalid.value.problems] == ["base.yaml", "0.conf"]
 
 
 def test_ignored_fields_are_noted_with_their_file():
@@ -247,7 +244,7 @@ def test_ignored_fields_are_noted_with_their_file():
         '0.conf: the kubelet ignores unknown field "nonsense"',
         '0.conf: the case of names does not matter in drop-ins: "reservedSystemCpus" is reservedSystemCPUs',
     )
-    assert not read(source.text).warnings
+    assert not source.read().warnings
 
 
 @pytest.mark.parametrize(
@@ -288,14 +285,14 @@ def test_drop_ins_are_found_in_the_order_of_the_kubelet(tmp_path):
     (tmp_path / "15-link").symlink_to(tmp_path / "20-more.conf")
     (tmp_path / "25-link.conf").symlink_to(tmp_path / "3.conf")
 
-    found = [str(path.relative_to(tmp_path)) for path in find_drop_ins(tmp_path)]
+    paths = [str(path.relative_to(tmp_path)) for path in find_drop_ins(tmp_path)]
 
     links = ["10.conf", "20-more.conf/01.conf", "20-more.conf/99.conf", "25-link.conf", "3.conf", "é.conf"]
-    assert found == [".conf", *links]
+    assert paths == [".conf", *links]
 
 
 def test_a_directory_with_too_many_files_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MAX_FILES", 1)
+    monkeypatch.setattr(files, "MAX_FILES", 1)
     (tmp_path / "a").touch()
     (tmp_path / "b").touch()
 

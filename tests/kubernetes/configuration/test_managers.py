@@ -122,7 +122,7 @@ def test_cpu_reservations_are_rounded_to_thousandths(text, milli):
 
 
 @pytest.mark.parametrize(
-    ("configuration", "stage", "field", "what"),
+    ("configuration", "stage", "field", "message"),
     [
         pytest.param(
             Configuration(reserved_system_cpus="7-8"),
@@ -196,11 +196,11 @@ def test_cpu_reservations_are_rounded_to_thousandths(text, milli):
         ),
     ],
 )
-def test_invalid_reservations(configuration, stage, field, what):
+def test_invalid_reservations(configuration, stage, field, message):
     error = reservation_error(configuration)
 
     (problem,) = error.problems
-    assert (error.stage, problem.field, problem.what) == (stage, field, what)
+    assert (error.stage, problem.field, problem.what) == (stage, field, message)
     assert list(map(str, startup_errors(configuration, MACHINE))) == [str(error)]
 
 
@@ -257,7 +257,7 @@ def test_memory_is_reserved_even_if_the_capacity_is_unknown():
 
 
 @pytest.mark.parametrize(
-    ("changes", "stage", "field", "what"),
+    ("changes", "stage", "field", "message"),
     [
         pytest.param(
             {"topology_manager_policy_options": {"max-allowable-numa-nodes": "7"}},
@@ -304,11 +304,11 @@ def test_memory_is_reserved_even_if_the_capacity_is_unknown():
         ),
     ],
 )
-def test_each_manager_reports_its_error(changes, stage, field, what):
+def test_each_manager_reports_its_error(changes, stage, field, message):
     (error,) = startup_errors(replace(STATIC, **changes, source="node.yaml"), MACHINE)
 
     (problem,) = error.problems
-    assert (error.stage, problem.field, problem.what, str(error)) == (stage, field, what, what)
+    assert (error.stage, problem.field, problem.what, str(error)) == (stage, field, message, message)
     assert (error.manager, error.source) == (stage.removesuffix("_manager"), "node.yaml")
 
 
