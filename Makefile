@@ -3,13 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup run test soak coverage dist image bundle sbom audit docs lint bench e2e browser format lock clean again
+.PHONY: help setup run test soak coverage dist image bundle sbom audit version docs lint bench e2e browser format lock clean again
 
 help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
 	@echo "make test      run all tests"
 	@echo "make soak      run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
-	@echo "make coverage  measure which lines of align/ and state/ the tests run"
+	@echo "make coverage  measure which lines of align/ and store/ the tests run"
 	@echo "make lint      run ruff, mypy and the import rules"
 	@echo "make bench     run the benchmarks, each beside its budget and the last release"
 	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
@@ -17,8 +17,8 @@ help:
 	@echo "make image     build the container image as an OCI archive in dist/, without a base image (needs apt-get and dpkg-deb)"
 	@echo "make bundle    build one file in dist/ that runs without Python (needs apt-get and dpkg-deb)"
 	@echo "make browser   install what tests of the web pages in Chromium need, for make e2e"
-	@echo "make sbom      write the bill of materials and the licences of all libraries to dist/"
-	@echo "make audit     compare the locked libraries with advisories (ADVISORIES=DIR: in the OSV format)"
+	@echo "make sbom      write the bill of materials (CycloneDX) and the licenses of all libraries to dist/"
+	@echo "make audit     compare the locked libraries with known vulnerabilities (pip-audit)"
 	@echo "make docs      build the documentation as a site in build/site"
 	@echo "make format    format the code"
 
@@ -50,21 +50,40 @@ soak: $(READY)
 
 coverage: $(READY)
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/documents tests/store tests/doctor tests/agent/test_recovery.py
+	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/documents tests/store tests/test_atomic_files.py tests/doctor tests/agent/test_recovery.py
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 
+# The same commit gives the same bytes.
 dist: $(READY)
-	$(BIN)/python -m tools.dist
+	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 315532800)} $(BIN)/python -m hatchling build -t sdist -t wheel -d $(or $(DIST),dist)
 
 bundle: $(READY)
 	$(BIN)/python -m tools.bundle
 
-sbom: $(READY)
-	$(BIN)/python -m tools.sbom
+# Tools for releases have an environment of their own, and so have the libraries that they describe.
+RELEASE := build/release-venv
+RUNTIME := build/runtime-venv
+$(RELEASE)/.ready: lock/release.txt
+	$(PYTHON) -m venv $(RELEASE)
+	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r lock/release.txt
+	@touch $@
 
-audit: $(READY)
-	$(BIN)/python -m tools.audit $(ADVISORIES)
+$(RUNTIME)/.ready: lock/runtime.txt
+	$(PYTHON) -m venv --without-pip $(RUNTIME)
+	$(PYTHON) -m pip --python $(RUNTIME)/bin/python install --quiet --disable-pip-version-check --require-hashes -r lock/runtime.txt
+	@touch $@
+
+sbom: $(RELEASE)/.ready $(RUNTIME)/.ready
+	@mkdir -p dist
+	$(RELEASE)/bin/cyclonedx-py environment $(RUNTIME) --pyproject pyproject.toml --output-reproducible -o dist/alignup.cdx.json
+	$(RELEASE)/bin/pip-licenses --python $(RUNTIME)/bin/python --from mixed --output-file dist/alignup.licenses.txt
+
+version: $(RELEASE)/.ready
+	$(RELEASE)/bin/bump-my-version bump --new-version $(VERSION)
+
+audit: $(RELEASE)/.ready
+	$(RELEASE)/bin/pip-audit --requirement lock/runtime.txt --disable-pip
 
 # mkdocs has an environment of its own.
 DOCS := build/docs-venv
@@ -74,7 +93,7 @@ $(DOCS)/.ready: lock/docs.txt
 	@touch $@
 
 docs: $(READY) $(DOCS)/.ready
-	$(BIN)/python -m tools.site build/site-source
+	$(BIN)/python -m tools.reference build/site-source
 	$(DOCS)/bin/mkdocs build --strict --quiet
 	@echo "open build/site/index.html"
 
@@ -109,6 +128,8 @@ lock:
 	$(COMPILE) --constraints lock/dev.txt -o lock/runtime.txt
 	echo mkdocs | uv pip compile - --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/docs.txt
+	printf 'bump-my-version\ncyclonedx-bom\npip-audit\npip-licenses\n' | uv pip compile - --universal --python-version 3.11 --generate-hashes \
+	  --no-emit-index-url --no-emit-find-links --no-header --upgrade -o lock/release.txt
 	$(COMPILE) --extra browser --constraints lock/dev.txt -o lock/browser.txt
 
 clean:

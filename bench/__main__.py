@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> int:
         over += benchmark.count(benchmark.is_over)
         worse += benchmark.count(benchmark.is_worse)
         for figure in benchmark.best.values():
-            recorded.add(benchmark.key(figure), figure.seconds, reference=benchmark.reference)
+            recorded.add(benchmark.key(figure), figure, reference=benchmark.reference)
     print(f"\n{over} over budget" if over else "\nall within budget")
     print(f"{worse} worse than {baseline.release} by more than {TOLERANCE:.0%}" if worse else "none worse than before")
     if options.record:
@@ -75,7 +75,7 @@ class Benchmark:
         for figure in self.figures():
             self.reference = min(self.reference, reference())
             known = self.best.get(figure.name)
-            if only is None or (figure.name in only and known and figure.seconds < known.seconds):
+            if only is None or (figure.name in only and known and figure.value < known.value):
                 self.best[figure.name] = figure
                 print(self.line(figure), flush=True)
 
@@ -89,17 +89,19 @@ class Benchmark:
         return (self.growth(figure) or 0) > TOLERANCE
 
     def growth(self, figure: Figure) -> float | None:
-        return self.baseline.growth(self.key(figure), figure.seconds, reference=self.reference)
+        return self.baseline.growth(self.key(figure), figure, reference=self.reference)
 
     def count(self, test: Callable[[Figure], bool]) -> int:
         return sum(map(test, self.best.values()))
 
     def line(self, figure: Figure) -> str:
-        budget = "" if figure.budget is None else f"budget {show(figure.budget)}"
+        budget = "" if figure.budget is None else f"budget {show(figure.budget, figure.unit)}"
         verdict = "OVER" if figure.over else "ok" if figure.budget is not None else ""
         growth = self.growth(figure)
         change = "" if growth is None else f"{growth:+.0%}{' WORSE' if growth > TOLERANCE else ''}"
-        text = f"{figure.name:<62}{show(figure.seconds):>10}  {budget:<16}{verdict:<5}{change:<13}{figure.note}"
+        text = (
+            f"{figure.name:<62}{show(figure.value, figure.unit):>11}  {budget:<16}{verdict:<5}{change:<13}{figure.note}"
+        )
         return text.rstrip()
 
 

@@ -84,20 +84,20 @@ def one_admission(  # noqa: PLR0913 - one figure
     record: bool = False,
 ) -> Figure:
     """Admit a pod with 4 CPUs, 4 GiB and a device on a host with some pods; *crowded*: one that fits no single node."""
-    one = host(nodes, policy, cpus=max(cpus, 8 * nodes), closest=closest)
+    node = host(nodes, policy, cpus=max(cpus, 8 * nodes), closest=closest)
     for number in range(nodes if crowded else 2 if cpus > 8 else 0):
-        one.admit(pod(f"before-{number}", cpus=12, memory="1Gi", gpus=0) if crowded else pod(f"before-{number}"))
-    start = one.ledger
+        node.admit(pod(f"before-{number}", cpus=12, memory="1Gi", gpus=0) if crowded else pod(f"before-{number}"))
+    start = node.ledger
 
     def new_pods() -> list[Pod]:
         return [pod("new", cpus=8, memory="1Gi") if crowded else pod("new") for _ in range(10)]
 
     def admit(new: Pod) -> object:
-        one.ledger = start
-        decision = one.admit(new)
+        node.ledger = start
+        decision = node.admit(new)
         return codec.encode(decision_document(decision)) if record else decision
 
-    decision = one.decide(new_pods()[0])
+    decision = node.decide(new_pods()[0])
     assert decision.admitted, decision.rejection
     note = f"kubelet {kubelet}" if kubelet else f"{decision.steps[0].rule.name}"
     return Figure(f"admission, {name}", best_over(new_pods, admit), budget, note)
@@ -114,15 +114,15 @@ def coming_and_going() -> Iterator[Figure]:
 
 def one_trace(chosen: list[tuple[int, str, int]]) -> tuple[float, int]:
     """The duration of one run, and the number of admitted pods."""
-    one = host(8, Policy.BEST_EFFORT, cpus=256)
+    node = host(8, Policy.BEST_EFFORT, cpus=256)
     pods = [pod(f"pod-{number}", cpus=c, memory=m, gpus=g) for number, (c, m, g) in enumerate(chosen)]
     running: deque[str] = deque()
     admitted = 0
     start = process_time()
     for each in pods:
-        if one.admit(each).admitted:
+        if node.admit(each).admitted:
             admitted += 1
             running.append(each.uid)
         if len(running) > 40:
-            one.release(running.popleft())
+            node.release(running.popleft())
     return process_time() - start, admitted

@@ -48,16 +48,16 @@ def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[Ap
     shapes = [_objects_of_one(_host(machine, settings, random, f"s{number}"), read) for number in range(STATES)]
     nodes, states, pods = [], [], []
     for number in range(count):
-        name, (state, own) = f"host-{number}", shapes[number % STATES]
+        name, (state, bound_pods) = f"host-{number}", shapes[number % STATES]
         nodes.append(convert({"metadata": {"name": name}}, NODES.type))
         ledger = state["ledger"]
-        renamed = [{**one, "uid": f"{one['uid']}-{number}"} for one in ledger["pods"]]
+        renamed = [{**pod_entry, "uid": f"{pod_entry['uid']}-{number}"} for pod_entry in ledger["pods"]]
         document = {**state, "metadata": {"name": name}, "ledger": {**ledger, "pods": renamed}}
         states.append(convert(document, HOST_STATES.type))
-        for pod in own:
+        for pod in bound_pods:
             metadata = {**pod["metadata"], "uid": f"{pod['metadata']['uid']}-{number}"}
-            found = {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": name}}
-            pods.append(convert(found, PODS.type))
+            bound = {**pod, "metadata": metadata, "spec": {**pod["spec"], "nodeName": name}}
+            pods.append(convert(bound, PODS.type))
     return nodes, states, pods
 
 

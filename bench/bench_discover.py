@@ -14,11 +14,11 @@ def figures() -> Iterator[Figure]:
     large = synthetic.parse("pack:8 numa:2 l3:4 core:16 pu:2", distances=(10, 21))
     with tempfile.TemporaryDirectory() as made:
         root = kernel.describe(large).write(Path(made) / "root")
-        found = discover(root)
-        assert len(found.cpus) == 2048
+        machine = discover(root)
+        assert len(machine.cpus) == 2048
         yield Figure("2048 CPUs, 16 nodes, from a directory", best(lambda: discover(root), rounds=3), budget=1.0)
         file = Path(made) / "large.tar.gz"
         yield Figure("2048 CPUs, recorded and read back", best(lambda: record(root, file), rounds=1))
         yield Figure("2048 CPUs, from an archive", best(lambda: load(file), rounds=1))
-        written = machine_file.dump(found)
+        written = machine_file.dump(machine)
         yield Figure("2048 CPUs, from YAML", best(lambda: machine_file.parse(written), rounds=3))

@@ -58,7 +58,7 @@ def figures() -> Iterator[Figure]:
     note = f"{1 / each:,.0f} pods/s, {result.started:,} started"
     yield Figure(f"a generated pod on {HOSTS:,} nodes", each, 1 / 1500, note)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    yield Figure("memory of both, in thousandths of a MB", peak / 1e3, 1.0, f"{peak:,.0f} MB")
+    yield Figure("memory of both", peak, 1000, unit="MB")
     one_process, two_processes = (sweep(ProcessEngine(count)) for count in (1, PROCESSES))
     yield Figure(
         "two processes, part of the time of one",

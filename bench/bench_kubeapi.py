@@ -37,7 +37,7 @@ async def _measure(*ways: str) -> list[dict[str, float]]:
     async with ApiServer() as server:
         for number in range(PODS_LISTED):
             server.put(pod(number))
-        size = sum(len(one.text) for one in server.store.objects(server.resources.named("pods")))
+        size = sum(len(object.text) for object in server.store.objects(server.resources.named("pods")))
         for way in ways:
             command = [sys.executable, "-m", "bench.bench_kubeapi", server.url, way]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -63,9 +63,9 @@ async def _list(url: str, way: str) -> dict[str, float]:
         seconds = time.process_time() - start
     assert count == PODS_LISTED
     status = Path("/proc/self/status").read_text()  # noqa: ASYNC240 - /proc does not block
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found is not None
-    return {"seconds": seconds, "peak": 1024.0 * int(found[1])}
+    peak = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert peak is not None
+    return {"seconds": seconds, "peak": 1024.0 * int(peak[1])}
 
 
 if __name__ == "__main__":

@@ -44,13 +44,13 @@ def figures() -> Iterator[Figure]:
             p50, p99, floor = _beside_the_disk(root, connection)
             yield Figure("durable write of 4 KiB, p50", floor)
             yield Figure("admission over the socket, p50", p50, 0.0016)
-            yield Figure("admission: p50 in writes of 4 KiB", p50 / floor / 1e3, 0.007, "ms stand for times")
-            yield Figure("admission: p99 in p50", p99 / p50 / 1e3, 0.003, "ms stand for times")
+            yield Figure("admission: p50 in writes of 4 KiB", p50 / floor, 7, unit="times")
+            yield Figure("admission: p99 in p50", p99 / p50, 3, unit="times")
             with ExitStack() as stack:
                 for _ in range(STREAMS):
                     _listen(stack, root / "agent" / "agent.sock")
                 listened, _, _ = _beside_the_disk(root, connection)
-            yield Figure("admission: 500 event streams in none", listened / p50 / 1e3, 0.002, "ms stand for times")
+            yield Figure("admission: 500 event streams in none", listened / p50, 2, unit="times")
             seconds = min(_with_clients(root / "agent" / "agent.sock") for _ in range(3))
             yield Figure("one of 16 clients' admissions", seconds, 1 / 1200, f"{1 / seconds:,.0f} a second")
         yield from _with_long_lists(root)
@@ -128,20 +128,23 @@ def _clients(path: Path, parent: Connection) -> None:
         ]
         for client in range(CLIENTS)
     ]
-    left = {one.socket.fileno(): (one, own) for one, own in ((UnixConnection(path), own) for own in requests)}
+    left = {
+        connection.socket.fileno(): (connection, wanted)
+        for connection, wanted in ((UnixConnection(path), wanted) for wanted in requests)
+    }
     with epoll() as ready:
         for file in left:
             ready.register(file, EPOLLIN)
         start = time.perf_counter()
-        for one, own in left.values():
-            one.socket.sendall(own.pop())
+        for connection, wanted in left.values():
+            connection.socket.sendall(wanted.pop())
         while left:
             for file, _ in ready.poll():
-                one, own = left[file]
-                status, _ = one.receive()
+                connection, wanted = left[file]
+                status, _ = connection.receive()
                 assert status == 201, status
-                if own:
-                    one.socket.sendall(own.pop())
+                if wanted:
+                    connection.socket.sendall(wanted.pop())
                 else:
                     ready.unregister(file)
                     del left[file]

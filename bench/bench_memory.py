@@ -26,9 +26,9 @@ def figures() -> Iterator[Figure]:
     yield Figure("hints alone, 2 nodes idle, 1 type", best_cpu(hints), 3.3e-6, "kubelet 3.3 µs")
     for near, far, budget in MACHINES:
         idle = machine(near, far)
-        for what, pod in requests(near + far).items():
+        for kind, pod in requests(near + far).items():
             for state, ledger in (("idle", idle), ("busy", busy(idle))):
-                name = f"hints and allocation, {near + far} nodes {state}, {what}"
+                name = f"hints and allocation, {near + far} nodes {state}, {kind}"
                 yield Figure(name, best_cpu(partial(place, ledger, pod, chosen(ledger, pod))), budget)
         last = Hint(1 << near + far - 1, preferred=False)
         for how, affinity in (("nodes of its own choice", Hint(None, preferred=False)), ("extended from one", last)):
@@ -56,14 +56,14 @@ def busy(ledger: MemoryLedger) -> MemoryLedger:
 
 def requests(nodes: int) -> dict[str, Pod]:
     """A small request, one of several types, and one for several nodes if there are more than two."""
-    found = {
+    pods = {
         "1 type": guaranteed("small", memory="10Gi"),
         "3 types": guaranteed("mixed", memory="10Gi", **{"hugepages-2Mi": "512Mi", "hugepages-1Gi": "4Gi"}),
     }
     if nodes > 2:
         wide = {"hugepages-2Mi": "512Mi", "hugepages-1Gi": "4Gi"}
-        found["3 types on several nodes"] = guaranteed("wide", memory="500Gi", **wide)
-    return found
+        pods["3 types on several nodes"] = guaranteed("wide", memory="500Gi", **wide)
+    return pods
 
 
 def guaranteed(uid: str, **amounts: str) -> Pod:

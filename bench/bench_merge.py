@@ -88,12 +88,12 @@ def measured(
     everything = (1 << nodes) - 1
     seconds = best_cpu(lambda: apply_policy(policy, inputs, nodes=everything))
     combinations_ = 1
-    for one in inputs:
-        combinations_ *= len(naive_merge.all_hints(one))
+    for merge_input in inputs:
+        combinations_ *= len(naive_merge.all_hints(merge_input))
     note = f"{combinations_:,} combinations"
     if combinations_ < 100_000:
         slow = best_cpu(lambda: naive_merge.merge(inputs, nodes=everything), rounds=3)
-        note += f": naive {show(slow)}, {slow / seconds:,.0f} times as long"
+        note += f": naive {show(slow, 's')}, {slow / seconds:,.0f} times as long"
     kubelet = "2.3 µs" if policy is Policy.SINGLE_NUMA_NODE else KUBELET.get((nodes, len(inputs)))
     return Figure(name, seconds, budget, note + (f"; kubelet {kubelet}" if kubelet else ""))
 
@@ -107,7 +107,8 @@ def families(name: str, options: Sequence[AmountFamily], *, budget: float, close
 
     def action() -> object:
         inputs = [
-            MergeInput("r", AmountFamily(one.amounts, one.need, preferred_width=one.preferred_width)) for one in options
+            MergeInput("r", AmountFamily(option.amounts, option.need, preferred_width=option.preferred_width))
+            for option in options
         ]
         return apply_policy(Policy.BEST_EFFORT, inputs, nodes=nodes, distances=distances)
 

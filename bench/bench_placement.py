@@ -34,34 +34,34 @@ def figures() -> Iterator[Figure]:
     yield Figure("victims among 30 pods of lower priority", victims(), None)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
         megabytes = fresh.submit(memory).result()
-    yield Figure(f"memory, {HOSTS} hosts with {PODS} pods each, 20 shapes", megabytes / 1e3, 0.6, "ms stand for MB")
+    yield Figure(f"memory, {HOSTS} hosts with {PODS} pods each, 20 shapes", megabytes, 600, unit="MB")
 
 
 def many_hosts(states: int) -> Cluster:
     """Hosts of one model, in this many different states."""
     cluster = Cluster()
-    one = host(2, Policy.SINGLE_NUMA_NODE)
-    idle = one.ledger
+    node = host(2, Policy.SINGLE_NUMA_NODE)
+    idle = node.ledger
     random = Random(1)
     ledgers: list[Ledger] = []
     seen = set()
     while len(ledgers) < states:
-        one.ledger = idle
+        node.ledger = idle
         for number in range(random.randrange(2, 12)):
             cpus, size = random.choice((1, 2, 4, 6)), random.randrange(1, 9)
-            one.admit(pod(f"{len(ledgers)}-{number}", cpus=cpus, memory=f"{size}Gi", gpus=random.randrange(2)))
-        key = one.ledger.alignment_key()
+            node.admit(pod(f"{len(ledgers)}-{number}", cpus=cpus, memory=f"{size}Gi", gpus=random.randrange(2)))
+        key = node.ledger.alignment_key()
         if key not in seen:
             seen.add(key)
-            ledgers.append(one.ledger)
+            ledgers.append(node.ledger)
     for number in range(HOSTS):
-        report(cluster, f"host-{number}", one, ledger_number=number % states, ledgers=ledgers)
+        report(cluster, f"host-{number}", node, ledger_number=number % states, ledgers=ledgers)
     return cluster
 
 
-def report(cluster: Cluster, name: str, one: Host, *, ledger_number: int, ledgers: list[Ledger]) -> None:
+def report(cluster: Cluster, name: str, node: Host, *, ledger_number: int, ledgers: list[Ledger]) -> None:
     cluster.confirm(
-        HostReport(host=name, machine=one.machine, settings=one.settings, ledger=ledgers[ledger_number], sequence=1)
+        HostReport(host=name, machine=node.machine, settings=node.settings, ledger=ledgers[ledger_number], sequence=1)
     )
 
 
@@ -71,10 +71,10 @@ def new_shapes(cluster: Cluster) -> float:
     for number in range(ROUNDS):
         wanted = pod("wanted", cpus=2 + number, memory="3Gi")
         start = process_time()
-        found = cluster.feasible(wanted)
+        verdicts = cluster.feasible(wanted)
         least = min(least, process_time() - start)
-        assert len(found) == HOSTS
-        assert found.admitting()
+        assert len(verdicts) == HOSTS
+        assert verdicts.admitting()
     return least
 
 
@@ -86,9 +86,9 @@ def one_changed(cluster: Cluster) -> float:
         chosen = cluster.rank(wanted, limit=1)[0].host
         assert cluster.assume(replace(wanted, uid=f"assumed-{number}"), chosen).admits
         start = process_time()
-        found = cluster.feasible(wanted)
+        verdicts = cluster.feasible(wanted)
         least = min(least, process_time() - start)
-        assert not found[chosen].admits
+        assert not verdicts[chosen].admits
     return least
 
 
@@ -104,32 +104,32 @@ def ranked(cluster: Cluster) -> float:
 
 def victims() -> float:
     """The search for the smallest set of victims on a full host."""
-    one = host(2, Policy.SINGLE_NUMA_NODE)
+    node = host(2, Policy.SINGLE_NUMA_NODE)
     for number in range(PODS):
-        one.admit(replace(pod(f"p{number}", cpus=4, memory="1Gi", gpus=0), priority=number % 3))
+        node.admit(replace(pod(f"p{number}", cpus=4, memory="1Gi", gpus=0), priority=number % 3))
     cluster = Cluster()
-    report(cluster, "full", one, ledger_number=0, ledgers=[one.ledger])
+    report(cluster, "full", node, ledger_number=0, ledgers=[node.ledger])
     wanted = replace(pod("wanted", cpus=12, memory="1Gi", gpus=0), priority=10)
     start = process_time()
-    found = cluster.victims(wanted, "full")
+    sets = cluster.victims(wanted, "full")
     spent = process_time() - start
-    assert len(found.sets[0].pods) == 2, found
+    assert len(sets.sets[0].pods) == 2, sets
     return spent
 
 
 def memory() -> float:
     """The most megabytes that this process had with a cluster whose hosts all have pods of their own."""
-    one = host(2, Policy.SINGLE_NUMA_NODE)
-    idle = one.ledger
+    node = host(2, Policy.SINGLE_NUMA_NODE)
+    idle = node.ledger
     random = Random(1)
     cluster = Cluster()
     for number in range(HOSTS):
-        one.ledger = idle
+        node.ledger = idle
         for place in range(PODS):
             cpus, size = random.choice((1, 2, 4)), random.randrange(1, 4)
             uid = f"{number:08x}-0000-4000-8000-{place:012x}"
-            one.admit(pod(uid, cpus=cpus, memory=f"{size}Gi", gpus=int(place < 4)))
-        report(cluster, f"host-{number}", one, ledger_number=0, ledgers=[one.ledger])
+            node.admit(pod(uid, cpus=cpus, memory=f"{size}Gi", gpus=int(place < 4)))
+        report(cluster, f"host-{number}", node, ledger_number=0, ledgers=[node.ledger])
         cluster.observe(pod(f"late-{number}", gpus=0), f"host-{number}", PodStage.RUNNING)
     for shape in range(20):
         cluster.feasible(pod("wanted", cpus=1 + shape % 5, memory=f"{1 + shape // 5}Gi", gpus=0))

@@ -20,9 +20,9 @@ def figures() -> Iterator[Figure]:
         environment = _environment(root)
         bare = _seconds(["true"], environment)
         yield Figure("python itself", _seconds([sys.executable, "-c", "pass"], environment) - bare)
-        own = [sys.executable, "-m", "alignup", "run", "--no-agent"]
-        yield Figure("alignup run, local ledger, adds", _seconds([*own, "--", "true"], environment) - bare, 0.250)
-        cpu = _seconds([*own, "--wait", "--cpus", "1", "--", "true"], environment) - bare
+        command = [sys.executable, "-m", "alignup", "run", "--no-agent"]
+        yield Figure("alignup run, local ledger, adds", _seconds([*command, "--", "true"], environment) - bare, 0.250)
+        cpu = _seconds([*command, "--wait", "--cpus", "1", "--", "true"], environment) - bare
         yield Figure("alignup run --cpus 1, local ledger, adds", cpu, 0.250)
         (root / "kubelet.json").write_text(json.dumps(CONFIG))
         with agent(root):

@@ -39,11 +39,11 @@ class Measured:
 
 def figures() -> Iterator[Figure]:
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
-        found = fresh.submit(measure).result()
-    yield Figure(f"CPU time until {NODES} nodes are known, of which their server needs a part", found.ready)
-    yield Figure(f"filter request, a new shape, {NODES} names", found.first, 120e-3)
-    yield Figure(f"filter request, a known shape, {NODES} names, one node changed", found.known, 5e-3)
-    yield Figure(f"memory, {NODES} nodes, with their server", found.megabytes / 1e3, None, "ms stand for MB")
+        measured = fresh.submit(measure).result()
+    yield Figure(f"CPU time until {NODES} nodes are known, of which their server needs a part", measured.ready)
+    yield Figure(f"filter request, a new shape, {NODES} names", measured.first, 120e-3)
+    yield Figure(f"filter request, a known shape, {NODES} names, one node changed", measured.known, 5e-3)
+    yield Figure(f"memory, {NODES} nodes, with their server", measured.megabytes, unit="MB")
 
 
 def measure() -> Measured:

@@ -15,16 +15,17 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured time and its budget in seconds; ``None``: only for comparison."""
+    """One measured value and its budget in the same unit; ``None``: only for comparison. Less is better."""
 
     name: str
-    seconds: float
+    value: float
     budget: float | None = None
     note: str = ""
+    unit: str = "s"  #: ``s``, ``MB``, or ``times`` for a ratio of two times of the same run
 
     @property
     def over(self) -> bool:
-        return self.budget is not None and self.seconds > self.budget
+        return self.budget is not None and self.value > self.budget
 
 
 def best(
@@ -95,18 +96,20 @@ class _Amount:
 def _reference_work() -> int:
     """Small objects, dicts, sorting and calls, in about the mix of an admission."""
     amounts = [_Amount(node, node * 7919 % 31) for node in range(16)]
-    by_node = {one.node: one for one in amounts}
-    richest = sorted(amounts, key=lambda one: one.amount, reverse=True)
+    by_node = {entry.node: entry for entry in amounts}
+    richest = sorted(amounts, key=lambda entry: entry.amount, reverse=True)
     held = 0
-    for one in richest:
-        if by_node[one.node].amount & 1:
-            held |= 1 << one.node
-    return held.bit_count() + sum([one.amount for one in {**by_node, 16: amounts[0]}.values()])
+    for entry in richest:
+        if by_node[entry.node].amount & 1:
+            held |= 1 << entry.node
+    return held.bit_count() + sum([entry.amount for entry in {**by_node, 16: amounts[0]}.values()])
 
 
-def show(seconds: float) -> str:
-    """Format a time in a suitable unit."""
-    for unit, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
-        if seconds * scale >= 1:
-            return f"{seconds * scale:.3g} {unit}"
-    return f"{seconds * 1e9:.3g} ns"
+def show(value: float, unit: str) -> str:
+    """Format a value; a time in a suitable unit."""
+    if unit != "s":
+        return f"{value:.3g} {unit}"
+    for name, scale in (("s", 1.0), ("ms", 1e3), ("µs", 1e6)):
+        if value * scale >= 1:
+            return f"{value * scale:.3g} {name}"
+    return f"{value * 1e9:.3g} ns"

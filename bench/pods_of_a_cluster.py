@@ -85,8 +85,14 @@ def pod(number: int) -> dict[str, Any]:
             "podIP": f"10.1.{number % 250}.{number // 250}",
             "startTime": "2026-01-01T00:00:00Z",
             "conditions": [
-                {"type": one, "status": "True", **times}
-                for one in ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
+                {"type": condition, "status": "True", **times}
+                for condition in (
+                    "PodReadyToStartContainers",
+                    "Initialized",
+                    "Ready",
+                    "ContainersReady",
+                    "PodScheduled",
+                )
             ],
             "containerStatuses": [
                 {

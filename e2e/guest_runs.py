@@ -157,7 +157,7 @@ def _migrate(pid: int, nodes: str) -> None:
 def main() -> None:
     subprocess.run(["/bin/busybox", "mount", "-t", "cgroup2", "none", os.fspath(GROUPS)], check=True)
     os.environ["ALIGNUP_RUN_DIR"] = str(PLACE / "runs")
-    from alignup.cli import audit, run, why_output  # noqa: F401, PLC0415 - before forking
+    from alignup.cli import audit, run, why  # noqa: F401, PLC0415 - before forking
     from alignup.run import lifecycle, local_allocator  # noqa: F401, PLC0415
 
     seen = {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.console_runner import ROOT
-from tools.containerfile import read_containerfile
+from tools.image import read_containerfile
 
 TIMEOUT = 900  #: seconds
 

@@ -44,7 +44,7 @@ def main() -> None:
         command("admit", "-f", f"{NODE}/trainer.yaml")
         print("\nWhen another pod is released, the waiting pod is admitted:")
         command("release", "ml/finetune")
-        trainer = wait_for(client, "/v1/pods", lambda found: find_admitted(found, "trainer-0"))
+        trainer = wait_for(client, "/v1/pods", lambda pods: find_admitted(pods, "trainer-0"))
         command("ps")
         variables = [item for grant in trainer["grants"]["train"].values() for item in grant["envs"].items()]
         shown = " ".join(f"{name}={value}" for name, value in sorted(variables))
@@ -117,15 +117,15 @@ def start_plugins(directory: Path) -> None:
 def wait_for(client: AgentClient, path: str, find: Callable[[dict[str, Any]], Any]) -> Any:  # noqa: ANN401 - of find
     """Poll the agent until *find* returns something in its response, and return that."""
     end = time.monotonic() + 30
-    while not (found := find(client.get(path))):
+    while not (answer := find(client.get(path))):
         if time.monotonic() > end:
             sys.exit(f"timed out waiting for {path} of the agent at {client.address}")
         time.sleep(0.02)
-    return found
+    return answer
 
 
-def find_admitted(found: dict[str, Any], name: str) -> dict[str, Any] | None:
-    return next((pod for pod in found["pods"] if pod["name"] == name and pod["status"] == "admitted"), None)
+def find_admitted(pods: dict[str, Any], name: str) -> dict[str, Any] | None:
+    return next((pod for pod in pods["pods"] if pod["name"] == name and pod["status"] == "admitted"), None)
 
 
 def command(*words: str) -> None:
@@ -145,7 +145,7 @@ Next steps
   {curl}/v1/picture.svg > node.svg
   {curl}/openapi.json
   log:        {root.with_name("agent.log")}
-  checkpoint: {root / "checkpoint.json"}""",
+  database:   {root / "alignup.sqlite"}""",
         flush=True,
     )
 

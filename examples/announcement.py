@@ -40,11 +40,11 @@ def pod(name: str, **limits: str) -> Pod:
 
 def host(policy: Policy) -> Host:
     """The machine with *policy*; one CPU is reserved for the system, as the kubelet requires."""
-    one = Quantity.parse("1")
+    single = Quantity.parse("1")
     settings = Settings(
         topology=TopologySettings(policy=policy),
-        cpus=CpuSettings(policy="static", reservation=one),
-        reservation={"cpu": one},
+        cpus=CpuSettings(policy="static", reservation=single),
+        reservation={"cpu": single},
     )
     return Host(announcement_machine(), settings)
 
@@ -71,10 +71,10 @@ def show_policies(title: str, running: Sequence[Pod]) -> None:
     print(f"\n{title}\n")
     decisions = {}
     for policy in Policy:
-        one = host(policy)
+        node = host(policy)
         for each in running:
-            one.admit(each)
-        decisions[policy] = one.decide(pod("next", **ALIGNED))
+            node.admit(each)
+        decisions[policy] = node.decide(pod("next", **ALIGNED))
     step = decisions[Policy.BEST_EFFORT].steps[0]
     print("   Hints: sets of nodes with enough free (* preferred: as few nodes as an empty machine needs)")
     for resource in step.resources:
@@ -124,17 +124,17 @@ def format_allocation(placement: Placement) -> str:
 def show_workload() -> None:
     """Admit and release a small workload under single-numa-node."""
     print("\n4. A small workload under single-numa-node.\n")
-    one = host(Policy.SINGLE_NUMA_NODE)
+    node = host(Policy.SINGLE_NUMA_NODE)
     for name, limits in (
         ("train-a", ALIGNED),
         ("train-b", ALIGNED),
         ("web", {"cpu": "500m", "memory": "100Mi"}),
         ("train-c", ALIGNED),
     ):
-        show_decision(one.admit(pod(name, **limits)))
-    one.release("train-a")
+        show_decision(node.admit(pod(name, **limits)))
+    node.release("train-a")
     print("     train-a ends")
-    show_decision(one.admit(pod("train-c", **ALIGNED)))
+    show_decision(node.admit(pod("train-c", **ALIGNED)))
 
 
 def show_decision(decision: Decision) -> None:

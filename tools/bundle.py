@@ -27,7 +27,7 @@ if [ ! -x "$root/start" ]; then
     mkdir -p "$place"
     new=$(mktemp -d "$place/unpack.XXXXXX")
     trap 'rm -rf "$new"' EXIT
-    tail -c +{offset} "$0" | gzip -dc | tar -xf - -C "$new"
+    tail -n +{first} "$0" | gzip -dc | tar -xf - -C "$new"
     mv "$new" "$root" 2>/dev/null || [ -x "$root/start" ]
     trap - EXIT
 fi
@@ -52,9 +52,8 @@ exec "$usr/{linker}" --library-path "$usr/{libraries}" --argv0 "$usr/bin/python3
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make bundle", description="Build one file that runs without Python.")
     parser.add_argument("--output", type=Path, help="the file (default: dist/alignup-VERSION-ARCHITECTURE)")
-    parser.add_argument("--cache", type=Path, default=image.CACHE, help="for downloaded packages")
     given = parser.parse_args(arguments)
-    files, version = image.root_directory(given.cache)
+    files, version = image.root_directory(image.CACHE)
     output = given.output or image.ROOT / "dist" / f"alignup-{version}-linux-{debian.architecture()}"
     output.parent.mkdir(parents=True, exist_ok=True)
     write_bundle(output, bundle_files(files), version=version)
@@ -81,12 +80,7 @@ def write_bundle(path: Path, files: Mapping[str, Entry], *, version: str) -> Non
     """Write the script and the archive after it; *files* has an executable ``start``."""
     packed = gzip.compress(pack_layer(files), 6, mtime=0)
     digest = hashlib.sha256(packed).hexdigest()[:16]
-    offset = 0
-    while True:  # the number of digits of the offset is part of it
-        header = _HEADER.format(version=version, digest=digest, offset=offset).encode()
-        if len(header) + 1 == offset:
-            break
-        offset = len(header) + 1
+    header = _HEADER.format(version=version, digest=digest, first=_HEADER.count("\n") + 1).encode()
     path.write_bytes(header + packed)
     path.chmod(0o755)
 

@@ -12,10 +12,10 @@ from alignup.cli.app import app
 
 @dataclass(frozen=True, slots=True)
 class CommandHelp:
-    """The help of one command."""
+    """The help of child command."""
 
     words: tuple[str, ...]  #: such as ``("alignup", "machine", "show")``
-    summary: str  #: one line
+    summary: str  #: child line
     usage: str  #: what follows the name: ``[OPTIONS] [MACHINE]``
     paragraphs: tuple[str, ...]  #: those that begin with a line break are preformatted
     options: tuple[tuple[str, str], ...]  #: names and help
@@ -38,15 +38,15 @@ def _walk(command: click.Command, words: tuple[str, ...], parent: click.Context 
     children: list[tuple[str, click.Command]] = []
     if isinstance(command, click.Group):
         names = command.list_commands(context)
-        children = [(name, one) for name in names if (one := command.get_command(context, name))]
+        children = [(name, child) for name in names if (child := command.get_command(context, name))]
     yield CommandHelp(
         words=words,
         summary=(command.short_help or command.get_short_help_str(200)).rstrip("."),
         usage=" ".join(command.collect_usage_pieces(context)),
         paragraphs=_paragraphs(command.help or ""),
-        options=tuple(record for one in command.get_params(context) if (record := one.get_help_record(context))),
+        options=tuple(record for child in command.get_params(context) if (record := child.get_help_record(context))),
         examples=_examples(command.epilog or ""),
-        subcommands=tuple((name, one.get_short_help_str(200)) for name, one in children),
+        subcommands=tuple((name, child.get_short_help_str(200)) for name, child in children),
     )
     for name, child in children:
         yield from _walk(child, (*words, name), context)

@@ -48,15 +48,14 @@ def download(versions: dict[str, str], into: Path) -> list[Path]:
 def read_package(path: Path) -> dict[str, Entry]:
     """Return the files of a package, and its description where scanners of images look for it."""
     with tarfile.open(fileobj=io.BytesIO(_run("dpkg-deb", "--fsys-tarfile", str(path)))) as packed:
-        found = {_merged_path(one.name): _entry(packed, one) for one in packed if _is_needed(_merged_path(one.name))}
+        files = {
+            _merged_path(member.name): _entry(packed, member)
+            for member in packed
+            if _is_needed(_merged_path(member.name))
+        }
     control = _run("dpkg-deb", "--field", str(path))
     name = path.name.partition("_")[0]
-    return {**found, f"var/lib/dpkg/status.d/{name}": Entry(content=control)}
-
-
-def merged_directories() -> dict[str, Entry]:
-    """Return the links from ``/lib`` to ``/usr/lib`` and so on."""
-    return {name: Entry(0o777, target=f"usr/{name}") for name in ("bin", "lib", "lib64", "sbin")}
+    return {**files, f"var/lib/dpkg/status.d/{name}": Entry(content=control)}
 
 
 def _entry(packed: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
@@ -87,8 +86,8 @@ def _fields(text: str) -> dict[str, str]:
 
 def _first_alternatives(*dependencies: str) -> list[str]:
     """Return the package names of ``a (>= 1), b:any | c``: a and b."""
-    parts = [part for text in dependencies for part in text.split(",") if part.strip()]
-    return [re.split(r"[\s:(|]", part.strip(), maxsplit=1)[0] for part in parts]
+    parts = [part.strip() for text in dependencies for part in text.split(",")]
+    return [re.split(r"[\s:(|]", part, maxsplit=1)[0] for part in parts if part]
 
 
 def _found(directory: Path, name: str, version: str) -> list[Path]:

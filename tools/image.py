@@ -6,18 +6,23 @@ package manager. The same packages, lock and commit give the same digest.
 """
 
 import argparse
+import io
+import json
 import re
+import shlex
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tools import debian, wheels
-from tools.containerfile import image_config, read_containerfile
-from tools.oci import Entry, ImageInfo, write_archive
+from tools.oci import Entry, ImageInfo, pack_layer, write_archive
 
 ROOT = Path(__file__).parents[1]
 CACHE = ROOT / "build" / "image"
@@ -43,11 +48,10 @@ sys.exit({function}())
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make image", description="Build the container image as an OCI archive.")
     parser.add_argument("--output", type=Path, help="the archive (default: dist/alignup-VERSION-ARCHITECTURE.oci.tar)")
-    parser.add_argument("--cache", type=Path, default=CACHE, help="for downloaded packages")
     parser.add_argument("--name", help="of the image (default: docker.io/library/alignup:VERSION)")
     given = parser.parse_args(arguments)
 
-    files, version = root_directory(given.cache)
+    files, version = root_directory(CACHE)
     architecture = debian.architecture()
     output = given.output or ROOT / "dist" / f"alignup-{version}-{architecture}.oci.tar"
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -68,12 +72,13 @@ def root_directory(cache: Path) -> tuple[dict[str, Entry], str]:
     versions = debian.closure(DEBIAN, without=WITHOUT)
     files = debian_files(debian.download(versions, cache / "debian"))
     python = python_version(files)
-    found = wheels.download(ROOT / "lock" / "runtime.txt", cache / "wheels", python=python, libc=_libc(versions))
+    libc = int(versions["libc6"].split(".")[0]), int(re.split(r"[.-]", versions["libc6"])[1])
+    libraries = wheels.download(ROOT / "lock" / "runtime.txt", cache / "wheels", python=python, libc=libc)
     with tempfile.TemporaryDirectory() as scratch:
-        own = wheels.build(ROOT, Path(scratch))
-        files |= environment(python, [*found, own])
+        wheel = wheels.build(ROOT, Path(scratch))
+        files |= environment(python, [*libraries, wheel])
     files |= compiled(files, python)
-    return files, own.name.split("-")[1]
+    return files, wheel.name.split("-")[1]
 
 
 def debian_files(packages: Sequence[Path]) -> dict[str, Entry]:
@@ -85,7 +90,7 @@ def debian_files(packages: Sequence[Path]) -> dict[str, Entry]:
     users = f"root:x:0:0:root:/root:/sbin/nologin\nnonroot:x:{_NONROOT}:{_NONROOT}:nonroot:/:/sbin/nologin\n"
     return {
         **files,
-        **debian.merged_directories(),
+        **{name: Entry(0o777, target=f"usr/{name}") for name in ("bin", "lib", "lib64", "sbin")},
         "etc/passwd": Entry(content=users.encode()),
         "etc/group": Entry(content=f"root:x:0:\nnonroot:x:{_NONROOT}:\n".encode()),
         "etc/ssl/certs/ca-certificates.crt": Entry(content=b"".join(files[path].content for path in authorities)),
@@ -131,7 +136,7 @@ def _installed_path(name: str, python: str) -> str | None:
 
 
 def _programs(packed: zipfile.ZipFile) -> Iterator[tuple[str, Entry]]:
-    name = next(one for one in packed.namelist() if one.endswith(".dist-info/entry_points.txt"))
+    name = next(member for member in packed.namelist() if member.endswith(".dist-info/entry_points.txt"))
     for program, module, function in re.findall(r"^(\S+) = (\S+):(\S+)$", packed.read(name).decode(), re.MULTILINE):
         text = _SCRIPT.format(place=PLACE, module=module, function=function)
         yield f"{PLACE}/bin/{program}", Entry(0o755, text.encode())
@@ -144,8 +149,8 @@ def compiled(files: Mapping[str, Entry], python: str) -> dict[str, Entry]:
     """
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        for path, entry in files.items():
-            _unpack(root, path, entry)
+        with tarfile.open(fileobj=io.BytesIO(pack_layer(files))) as packed:
+            packed.extractall(root, filter="fully_trusted")  # noqa: S202 - files of this image
         modules = [root / "usr" / "lib" / f"python{python}", root / PLACE / "lib" / f"python{python}" / "site-packages"]
         run_python(root, python, "-c", _CHECK, path=modules[1])
         run_python(
@@ -171,24 +176,56 @@ def run_python(root: Path, python: str, *arguments: str, path: Path | None = Non
     )
 
 
-def _unpack(root: Path, path: str, entry: Entry) -> None:
-    target = root / path
-    if entry.target:
-        if entry.target.startswith("/") or "/" not in path:
-            return  # links to absolute paths lead out of the directory; those at the top are not needed here
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.symlink_to(entry.target)
-    elif entry.directory:
-        target.mkdir(parents=True, exist_ok=True)
-    else:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(entry.content)
-        target.chmod(entry.mode)
+Instruction = tuple[str, str]  #: in upper case, and its arguments
 
 
-def _libc(versions: Mapping[str, str]) -> tuple[int, int]:
-    major, minor = re.split(r"[.-]", versions["libc6"])[:2]
-    return int(major), int(minor)
+@dataclass(frozen=True, slots=True)
+class Stage:
+    image: str  #: that it begins with
+    name: str = ""
+    instructions: list[Instruction] = field(default_factory=list)
+
+    def of(self, instruction: str) -> list[str]:
+        return [arguments for name, arguments in self.instructions if name == instruction]
+
+
+def read_containerfile(path: Path = ROOT / "Containerfile") -> tuple[dict[str, str], list[Stage]]:
+    """Return the arguments before the first stage, and the stages."""
+    arguments: dict[str, str] = {}
+    stages: list[Stage] = []
+    lines = [line for line in path.read_text("utf-8").splitlines() if not line.startswith("#")]
+    for line in "\n".join(lines).replace("\\\n", "").splitlines():
+        instruction, _, rest = line.strip().partition(" ")
+        if instruction == "ARG" and not stages:
+            name, _, value = rest.partition("=")
+            arguments[name] = value
+        elif instruction == "FROM":
+            image, *named = shlex.split(rest)
+            stages.append(Stage(image, named[1] if named else ""))
+        elif instruction:
+            stages[-1].instructions.append((instruction, rest))
+    return arguments, stages
+
+
+def image_config(stage: Stage, *, path: str) -> dict[str, Any]:
+    """Return what a stage tells the container runtime, as the ``config`` of an image; *path* is the ``PATH`` before it.
+
+    It knows the instructions LABEL, ENV, USER and ENTRYPOINT.
+    """
+    environment = _pairs(stage.of("ENV"))
+    environment = {name: value.replace("$PATH", path) for name, value in environment.items()}
+    return {
+        "User": stage.of("USER")[-1],
+        "Env": [f"{name}={value}" for name, value in environment.items()],
+        "Entrypoint": json.loads(stage.of("ENTRYPOINT")[-1]),
+        "Labels": _pairs(stage.of("LABEL")),
+    }
+
+
+def _pairs(lines: list[str]) -> dict[str, str]:
+    """Return NAME=VALUE words as a mapping."""
+    words = [word.partition("=") for line in lines for word in shlex.split(line)]
+    return {name: value for name, _, value in words}
 
 
 if __name__ == "__main__":

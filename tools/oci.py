@@ -54,7 +54,11 @@ def write_archive(path: Path, files: Files, info: ImageInfo) -> str:
     names = {"io.containerd.image.name": info.name, "org.opencontainers.image.ref.name": tag}
     index = {"schemaVersion": 2, "mediaType": _INDEX, "manifests": [{**manifest, "annotations": names}]}
     docker = [
-        {"Config": _blob_path(config), "RepoTags": [_short_name(info.name)], "Layers": [_blob_path(compressed)]},
+        {
+            "Config": _blob_path(config),
+            "RepoTags": [info.name.removeprefix("docker.io/library/")],
+            "Layers": [_blob_path(compressed)],
+        },
     ]
     outer = {
         "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
@@ -107,10 +111,6 @@ def _add(blobs: dict[str, bytes], media_type: str, content: bytes) -> dict[str, 
 
 def _blob_path(descriptor: Mapping[str, Any]) -> str:
     return f"blobs/{str(descriptor['digest']).replace(':', '/')}"
-
-
-def _short_name(name: str) -> str:
-    return name.removeprefix("docker.io/library/")
 
 
 def _json(document: object) -> bytes:

@@ -1,6 +1,11 @@
-"""The reference as Markdown, generated from the code: commands, HTTP interfaces, objects, metrics, configuration."""
+"""The source of the documentation site: the documents of the repository, and a reference generated from the code.
 
-from collections.abc import Iterable, Iterator, Mapping
+``make docs`` writes it. The site has the layout of the repository, so that links between documents work in both.
+"""
+
+import shutil
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,94 +20,91 @@ from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.machines import synthetic
 from alignup.observe.app import ObserverMetrics
 from alignup.schedule.app import PrometheusScheduleMetrics
-from tools import configuration_reference
 from tools.command_tree import CommandHelp, walk
-from tools.markdown import cell, escape
 
-_CRDS = Path(__file__).parents[1] / "deploy" / "kubernetes" / "crds"
+ROOT = Path(__file__).parents[1]
+TOP = tuple(
+    f"{name}.md" for name in ("README", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "CHANGELOG", "RELEASING")
+)
 
 
-def pages() -> dict[str, str]:
-    """Return the pages by file name."""
+def write_source(into: Path) -> None:
+    """Replace *into* by the source of the site."""
+    shutil.rmtree(into, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", into / "docs")
+    shutil.copytree(ROOT / "examples", into / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in (*TOP, "LICENSE", "deploy/README.md"):
+        (into / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, into / name)
+    (into / "docs" / "reference").mkdir()
+    for name, lines in pages().items():
+        (into / "docs" / "reference" / name).write_text("\n".join(lines) + "\n", "utf-8")
+
+
+def pages() -> dict[str, list[str]]:
+    """Return the lines of each page of the reference by file name."""
     return {
-        "commands.md": _commands_page(),
-        "http.md": _http_page(),
-        "objects.md": _objects_page(),
-        "metrics.md": _metrics_page(),
-        "configuration.md": configuration_reference.page(),
+        "commands.md": list(_commands()),
+        "http.md": list(_requests()),
+        "objects.md": list(_objects()),
+        "metrics.md": list(_metrics()),
     }
 
 
-def _commands_page() -> str:
-    lines = ["# Commands", "", "Each command has this text in its `--help` and its manual page."]
+def _commands() -> Iterator[str]:
+    yield from ("# Commands", "", "Each command has this text in its `--help` and its manual page.")
     for command in walk():
-        lines += ["", *_command_lines(command)]
-    return "\n".join(lines) + "\n"
+        yield from ("", *_command(command))
 
 
-def _command_lines(command: CommandHelp) -> Iterator[str]:
-    yield f"## {command.name}"
-    yield from ("", f"    {command.name} {command.usage}")
+def _command(command: CommandHelp) -> Iterator[str]:
+    yield from (f"## {command.name}", "", f"    {command.name} {command.usage}")
     for paragraph in command.paragraphs:
-        yield ""
-        if paragraph.startswith("\n"):
-            yield from (f"    {line}" for line in paragraph.strip("\n").splitlines())
-        else:
-            yield escape(paragraph)
+        preformatted = paragraph.startswith("\n")
+        lines = paragraph.strip("\n").splitlines()
+        yield from ("", *([f"    {line}" for line in lines] if preformatted else [_escape(paragraph)]))
     if command.subcommands:
-        yield from ("", "| command | |", "|---|---|")
-        yield from (f"| `{name}` | {cell(text)} |" for name, text in command.subcommands)
-    yield from ("", "| option | |", "|---|---|")
-    yield from (f"| `{cell(names)}` | {cell(text)} |" for names, text in command.options)
+        yield from _table(("command", ""), ((f"`{name}`", text) for name, text in command.subcommands))
+    yield from _table(("option", ""), ((f"`{names}`", text) for names, text in command.options))
     if command.examples:
         yield from ("", "Examples:", "", *(f"    {line}" for line in command.examples))
 
 
-def _http_page() -> str:
+def _requests() -> Iterator[str]:
     document = openapi_document(version=__version__, with_token=True)
-    lines = [
-        "# HTTP interface of the agent",
-        "",
-        "The agent serves this description as OpenAPI at `/openapi.json`. [The agent](../agent.md) explains access.",
-        "",
-        "| request | |",
-        "|---|---|",
-    ]
-    for path, methods in document["paths"].items():
-        lines += [
-            f"| `{method.upper()} {path}` | {cell(operation.get('summary', ''))} |"
-            for method, operation in methods.items()
-        ]
-    lines += ["", "## Schemas"]
+    yield from ("# HTTP interface of the agent", "")
+    yield "The agent serves this description as OpenAPI at `/openapi.json`. [The agent](../agent.md) explains access."
+    requests = [(method, path, text) for path, methods in document["paths"].items() for method, text in methods.items()]
+    yield from _table(
+        ("request", ""),
+        ((f"`{method.upper()} {path}`", operation.get("summary", "")) for method, path, operation in requests),
+    )
+    yield from ("", "## Schemas")
     for name, schema in sorted(document["components"]["schemas"].items()):
-        lines += ["", f"### {name}", "", *_property_rows(schema)]
-    return "\n".join(lines) + "\n"
+        yield from ("", f"### {name}", *_properties(schema))
 
 
-def _objects_page() -> str:
-    lines = ["# Objects in the API server", "", "`kubectl explain` shows the same on a cluster."]
-    for path in sorted(_CRDS.glob("*.yaml")):
+def _objects() -> Iterator[str]:
+    yield from ("# Objects in the API server", "", "`kubectl explain` shows the same on a cluster.")
+    for path in sorted((ROOT / "deploy" / "kubernetes" / "crds").glob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text("utf-8")):
             spec = document["spec"]
             for version in spec["versions"]:
-                lines += ["", f"## {spec['names']['kind']} ({spec['group']}/{version['name']}, {spec['scope']})", ""]
                 schema = version["schema"]["openAPIV3Schema"]
-                if text := schema.get("description"):
-                    lines += [escape(str(text)), ""]
-                lines += _property_rows(schema)
-    return "\n".join(lines) + "\n"
+                yield from ("", f"## {spec['names']['kind']} ({spec['group']}/{version['name']}, {spec['scope']})", "")
+                yield from (_escape(str(schema.get("description", ""))), *_properties(schema))
 
 
-def _property_rows(schema: Mapping[str, Any]) -> Iterator[str]:
+def _properties(schema: Mapping[str, Any]) -> Iterable[str]:
     properties: Mapping[str, Mapping[str, Any]] = schema.get("properties", {})
     if not properties:
-        yield escape(str(schema.get("description") or f"A {_type(schema)}."))
-        return
-    required = schema.get("required", ())
-    yield from ("| field | type | |", "|---|---|---|")
-    for name, inner in properties.items():
-        text = cell(" ".join([*(["Required."] if name in required else []), str(inner.get("description", ""))]))
-        yield f"| `{name}` | {cell(_type(inner))} | {text.strip()} |"
+        return "", _escape(str(schema.get("description") or f"A {_type(schema)}."))
+    required = dict.fromkeys(schema.get("required", ()), "Required. ")
+    rows = [
+        (f"`{name}`", _type(inner), f"{required.get(name, '')}{inner.get('description', '')}")
+        for name, inner in properties.items()
+    ]
+    return _table(("field", "type", ""), rows)
 
 
 def _type(schema: Mapping[str, Any]) -> str:
@@ -117,18 +119,14 @@ def _type(schema: Mapping[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
-def _metrics_page() -> str:
-    lines = [
-        "# Metrics",
-        "",
-        "In the text format of Prometheus. Counters and gauges under `kubelet_` have the kubelet's names.",
-    ]
+def _metrics() -> Iterator[str]:
+    yield from ("# Metrics", "")
+    yield "In the text format of Prometheus. Counters and gauges under `kubelet_` have the kubelet's names."
     for title, registry in _registries():
-        lines += ["", f"## {title}", "", "| metric | type | |", "|---|---|---|"]
-        for family in sorted(registry.collect(), key=lambda one: one.name):
-            name = f"{family.name.removesuffix('_total')}_total" if family.type == "counter" else family.name
-            lines.append(f"| `{name}` | {family.type} | {cell(family.documentation)} |")
-    return "\n".join(lines) + "\n"
+        families = sorted(registry.collect(), key=lambda family: family.name)
+        names = [f"{family.name.removesuffix('_total')}{'_total' * (family.type == 'counter')}" for family in families]
+        rows = [(f"`{name}`", family.type, family.documentation) for name, family in zip(names, families, strict=True)]
+        yield from ("", f"## {title}", *_table(("metric", "type", ""), rows))
 
 
 def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
@@ -142,3 +140,18 @@ def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
         ("alignup observe", ObserverMetrics("host").registry),
         ("alignup schedule", schedule.registry),
     )
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    yield from ("", f"| {' | '.join(heads)} |", "|" + "---|" * len(heads))
+    for row in rows:
+        cells = [_escape(" ".join(text.split())).replace("|", "\\|") for text in row]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    return text.replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    write_source(Path(sys.argv[1]))

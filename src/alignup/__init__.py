@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from alignup.machines import discover as discover
     from alignup.machines import load as load
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 #: The module of each name.
 _NAMES_BY_MODULE = {

@@ -76,7 +76,7 @@ async def start_rig(
     directory: Path,
     *,
     now: AgentState | None = None,
-    save: SaveState = lambda _: None,
+    save: SaveState = lambda *_: None,
     timeouts: PluginTimeouts = PATIENT,
     clock: Callable[[], float] = time.monotonic,
     stopwatch: Callable[[], float] = time.perf_counter,

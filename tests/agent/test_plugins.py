@@ -1,14 +1,12 @@
 """Device plugins on real sockets, good and bad, in one process and as processes."""
 
 import asyncio
-import json
 import threading
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue
@@ -18,14 +16,14 @@ from alignup.documents.api import NotReadyError
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins import rpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
-from alignup.store.checkpoint import CheckpointStore
+from alignup.store.state_store import StateStore
 from alignup.testing import Fault, Preference
 from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
 from tests.agent.agents import run_until_exit, running
 from tests.agent.load import kill_plugins_too
 from tests.agent.plugin_rig import GPUS, PATIENT, start_rig, wait_for_devices
-from tests.agent.states import empty_state
+from tests.agent.states import empty_state, saver, stored
 from tests.align.hosts import GPU, NIC, host, pod
 from tests.deadlines import until, wait_for
 from tests.effort import SEED, did, rounds
@@ -415,10 +413,10 @@ async def test_under_load_every_device_has_at_most_one_owner(directory):
         assert rig.queue.host.ledger.pods == {}
 
 
-async def test_an_admission_that_cannot_be_checkpointed_is_undone(directory):
+async def test_an_admission_that_cannot_be_saved_is_undone(directory):
     full: list[bool] = []
 
-    def save(_):
+    def save(*_):
         if full:
             raise FileError("No space left on device")
 
@@ -435,7 +433,8 @@ async def test_an_admission_that_cannot_be_checkpointed_is_undone(directory):
 
 async def test_a_pending_pod_is_not_on_disk(directory):
     root = directory / "root"
-    saving = start_rig(directory, now=empty_state(wait_enabled=True), save=Checkpointer(CheckpointStore(root), host()))
+    store = StateStore(root)
+    saving = start_rig(directory, now=empty_state(wait_enabled=True), save=saver(store, host()).save)
     async with saving as rig, rig.plugin() as plugin:
         await rig.admit(pod("kept", cpu="1", gpu="1"))
         plugin.inject("Allocate", Fault(hang=True))
@@ -444,7 +443,7 @@ async def test_a_pending_pod_is_not_on_disk(directory):
         await rig.admit(pod("plain", cpu="1"))
 
         again = recover(
-            CheckpointStore(root), host(), options=RecoveryOptions(waiting=WaitQueue(), wait_enabled=True), now=0.0
+            StateStore(root), host(), options=RecoveryOptions(waiting=WaitQueue(), wait_enabled=True), now=0.0
         )
 
         assert again.problems == ()
@@ -455,6 +454,7 @@ async def test_a_pending_pod_is_not_on_disk(directory):
         await rig.allocator.close()
         with pytest.raises(NotReadyError):
             await request
+    store.close()
 
 
 async def test_preferences_for_changed_devices_are_requested_again_a_limited_number_of_times(directory):
@@ -498,7 +498,7 @@ def test_an_agent_with_plugins_as_processes(tmp_path):
     with running(root, devices="") as agent:  # and no plugin
         after = agent.pods()["a"]
         rejected = agent.admit("b", gpu="1")
-        stored = json.loads((root / "checkpoint.json").read_bytes())
+        grants = stored(root).pods[0].grants
 
     with running(tmp_path / "other", "--state", state, devices="") as agent:
         taken_over = agent.pods()["a"]
@@ -508,7 +508,7 @@ def test_an_agent_with_plugins_as_processes(tmp_path):
     assert placement["given"]["device"] == {GPU: "gpu-1"}
     assert shown["grants"]["app"][GPU]["envs"] == {"GPU_DEVICES": "gpu-1"}
     assert (after["placements"], after["grants"]) == (shown["placements"], shown["grants"])
-    assert stored["pods"][0]["grants"] == shown["grants"]
+    assert grants == shown["grants"]
     assert rejected.status_code == 409
     assert 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"} 1' in metrics
     assert 'kubelet_device_plugin_alloc_duration_seconds_count{resource_name="example.com/gpu"} 1' in metrics

@@ -248,7 +248,7 @@ def test_browsers_need_a_port(options, problem, tmp_path):
 
 @pytest.mark.parametrize(
     "words",
-    [("ps",), ("release", "x"), ("logs", "x"), ("decisions",), ("watch",), ("web",), ("admit", "-f", str(TRAINER))],
+    [("ps",), ("release", "x"), ("decisions",), ("watch",), ("web",), ("admit", "-f", str(TRAINER))],
 )
 def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
     code, _, err = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
@@ -278,16 +278,16 @@ def test_an_invalid_address_is_an_error():
     assert "'nowhere' is not an address" in err
 
 
-def test_an_agent_with_a_corrupt_checkpoint_says_what_to_do(tmp_path, manifest):
+def test_an_agent_with_a_corrupt_database_says_what_to_do(tmp_path, manifest):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="4")
-        wait_for((tmp_path / "root" / "checkpoint.json.previous").exists)  # when the agent is idle
-    (tmp_path / "root" / "checkpoint.json").write_text("{}")
+    (tmp_path / "root" / "alignup.sqlite").write_text("{}")
     with running(tmp_path / "root") as agent:
         code, _, said = run_command("admit", "-f", manifest("b"), agent=agent.root)
 
     assert code == 1
-    assert "--recover previous to continue from the previous one (1 pod)" in said
+    assert "it is corrupt: file is not a database" in said
+    assert "start with --recover set-aside to rename it and start empty" in said
 
 
 def test_the_examples_in_the_help_work(tmp_path):

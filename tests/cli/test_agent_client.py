@@ -138,44 +138,44 @@ def test_the_request_carries_the_token_and_the_query(tmp_path):
     assert b"Authorization: Bearer secret" in lines
 
 
-def test_a_stream_is_yielded_as_it_arrives(tmp_path):
+def test_events_are_yielded_as_they_arrive(tmp_path):
     received = threading.Event()
 
     def handle(connection):
         connection.recv(1 << 16)
-        connection.sendall(OK + b"\r\none")
+        connection.sendall(OK + b"\r\ndata: 1\n")
         assert received.wait(60)
-        connection.sendall(b"two")
+        connection.sendall(b"data: 2\n")
 
     with serve(tmp_path / "sock", handle) as agent:
-        stream = agent.stream("/v1/x")
-        first = next(stream)
+        events = agent.events()
+        first = next(events)
         received.set()
 
-        assert [first, *stream] == [b"one", b"two"]
+        assert [first, *events] == [1, 2]
 
 
-def test_a_stream_may_pause_for_longer_than_the_timeout(tmp_path):
+def test_events_may_pause_for_longer_than_the_timeout(tmp_path):
     for timeout in (0.1, 1.0, 10.0):
         received = threading.Event()
 
         def handle(connection, timeout=timeout, received=received):
             connection.recv(1 << 16)
             with suppress(ConnectionError):
-                connection.sendall(OK + b"\r\none")
+                connection.sendall(OK + b"\r\ndata: 1\n")
                 if received.wait(60):
                     time.sleep(1.5 * timeout)
-                connection.sendall(b"two")
+                connection.sendall(b"data: 2\n")
 
         with serve(tmp_path / f"{timeout}.sock", handle, timeout=timeout) as agent:
-            stream = agent.stream("/v1/x")
+            events = agent.events()
             try:
-                first = next(stream)
+                first = next(events)
             except AgentError:
                 continue  # the machine is too busy for this timeout
             finally:
                 received.set()
-            assert [first, *stream] == [b"one", b"two"]
+            assert [first, *events] == [1, 2]
             return
     pytest.fail("no response within 10 seconds")
 
@@ -187,11 +187,11 @@ def test_events_are_decoded(tmp_path):
         assert list(agent.events()) == [{"a": 1}, {"b": 2}]
 
 
-def test_an_error_instead_of_a_stream_is_raised(tmp_path):
+def test_an_error_instead_of_events_is_raised(tmp_path):
     sent = b'HTTP/1.1 404 Not found\r\n\r\n{"errors": [{"field": "tail", "what": "is wrong"}]}'
 
     with serve(tmp_path / "sock", answer(sent)) as agent, pytest.raises(AgentError, match="tail: is wrong"):
-        list(agent.stream("/v1/x"))
+        list(agent.events())
 
 
 @pytest.mark.parametrize("host", ["localhost", "x" * 70, "no such host"])

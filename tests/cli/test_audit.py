@@ -105,8 +105,7 @@ def test_json_holds_the_runs_and_the_drift(bench, web):
 
 
 def test_a_run_that_is_not_in_the_ledger_is_drift(bench, web):
-    (bench.directory / "checkpoint.json").unlink()
-    (bench.directory / "checkpoint.json.previous").unlink(missing_ok=True)
+    (bench.directory / "alignup.sqlite").unlink()
 
     code, out, _ = bench.run("audit", "--fix")
 

@@ -210,10 +210,8 @@ def test_a_pod_without_a_device_plugin_is_not_schedulable():
     assert f"NotSchedulable: {missing} (a kubelet that got it: admitted)" in text
     assert as_kubelet.startswith("1 pod: 1 admitted, 0 rejected")
     assert f"(not schedulable: {missing})" in as_kubelet
-    assert [(document["outcome"], document["kubelet"]) for document in documents] == [
-        ("rejected", "admitted"),
-        ("admitted", None),
-    ]
+    outcomes = [(document["outcome"], document["kubelet"]) for document in documents]
+    assert outcomes == [("rejected", "admitted"), ("admitted", None)]
     assert [document["missingDevices"] for document in documents] == [["example.com/gpu", "example.com/nic"]] * 2
     assert [document["reasons"] for document in compared] == [{"NotSchedulable": 1}, {}]
 

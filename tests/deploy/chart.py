@@ -40,9 +40,13 @@ class _Block:
 
 def render_chart(values: Mapping[str, Any] | None = None, *, namespace: str = "alignup") -> list[Manifest]:
     """Render all objects, those of ``crds/`` included; *values* replace defaults, maps are merged."""
-    definitions = [one for path in sorted((CHART / "crds").glob("*.yaml")) for one in read_documents(path.read_text())]
+    definitions = [
+        document for path in sorted((CHART / "crds").glob("*.yaml")) for document in read_documents(path.read_text())
+    ]
     texts = render_templates(values, namespace=namespace)
-    return definitions + [one for name, text in texts.items() if name != "NOTES.txt" for one in read_documents(text)]
+    return definitions + [
+        document for name, text in texts.items() if name != "NOTES.txt" for document in read_documents(text)
+    ]
 
 
 def render_templates(values: Mapping[str, Any] | None = None, *, namespace: str = "alignup") -> dict[str, str]:
@@ -62,8 +66,8 @@ def render_templates(values: Mapping[str, Any] | None = None, *, namespace: str 
 
 
 def default_values() -> dict[str, Any]:
-    (found,) = read_documents((CHART / "values.yaml").read_text("utf-8"))
-    return found
+    (values,) = read_documents((CHART / "values.yaml").read_text("utf-8"))
+    return values
 
 
 def render(template: str, root: Mapping[str, Any]) -> str:
@@ -102,7 +106,7 @@ def _render_block(block: _Block, dot: Any, root: Mapping[str, Any]) -> str:
         case "with":
             return _render(block, value, root) if value else ""
         case "range":
-            return "".join(_render(block, one, root) for one in value)
+            return "".join(_render(block, item, root) for item in value)
     assert isinstance(value, str | int), f"{block.pipeline} is {value!r}"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
@@ -129,10 +133,10 @@ def _evaluate(pipeline: str, dot: Any, root: Mapping[str, Any]) -> Any:
 
 
 def _field(path: str, dot: Any, root: Mapping[str, Any]) -> Any:
-    found = root if path.startswith("$") else dot
+    value = root if path.startswith("$") else dot
     for name in path.strip("$.").split(".") if path.strip("$.") else ():
-        found = found[name]
-    return found
+        value = value[name]
+    return value
 
 
 def _merged(default: Any, given: Any) -> Any:

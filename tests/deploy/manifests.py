@@ -27,7 +27,7 @@ def read_kustomization(directory: Path) -> list[Manifest]:
     """Read the objects of a kustomization as kustomize does, for ours have resources and nothing else."""
     (kustomization,) = read_documents((directory / "kustomization.yaml").read_text("utf-8"))
     assert kustomization.keys() == {"apiVersion", "kind", "resources"}
-    return [found for name in kustomization["resources"] for found in _read_resource(directory / name)]
+    return [manifest for name in kustomization["resources"] for manifest in _read_resource(directory / name)]
 
 
 def _read_resource(path: Path) -> Iterator[Manifest]:
@@ -39,19 +39,19 @@ def _read_resource(path: Path) -> Iterator[Manifest]:
 
 def read_documents(text: str) -> list[Manifest]:
     """Read the objects of a YAML file."""
-    return [one for one in yaml.load_all(text, Loader=yaml.CSafeLoader) if one is not None]  # fast
+    return [document for document in yaml.load_all(text, Loader=yaml.CSafeLoader) if document is not None]  # fast
 
 
 def by_name(manifests: Iterable[Manifest]) -> dict[str, Manifest]:
     """Index objects as ``KIND NAMESPACE/NAME``; no two may have the same."""
-    found: dict[str, Manifest] = {}
-    for one in manifests:
-        metadata = one["metadata"]
-        key = f"{one['kind']} {metadata.get('namespace', '')}/{metadata['name']}"
-        assert key not in found, f"{key} exists twice"
-        found[key] = one
-    return found
+    named: dict[str, Manifest] = {}
+    for manifest in manifests:
+        metadata = manifest["metadata"]
+        key = f"{manifest['kind']} {metadata.get('namespace', '')}/{metadata['name']}"
+        assert key not in named, f"{key} exists twice"
+        named[key] = manifest
+    return named
 
 
 def of_kind(manifests: Iterable[Manifest], *kinds: str) -> list[Manifest]:
-    return [one for one in manifests if one["kind"] in kinds]
+    return [manifest for manifest in manifests if manifest["kind"] in kinds]

@@ -11,7 +11,7 @@ Permission = tuple[str, str, str]  #: verb, API group, and resource or resource/
 
 def granted(*roles: Manifest) -> set[Permission]:
     """The permissions of roles; each may be granted once only."""
-    found = [
+    permissions = [
         (verb, group, resource)
         for role in roles
         for rule in role["rules"]
@@ -19,8 +19,8 @@ def granted(*roles: Manifest) -> set[Permission]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     ]
-    assert len(found) == len(set(found)), "a permission is granted twice"
-    return set(found)
+    assert len(permissions) == len(set(permissions)), "a permission is granted twice"
+    return set(permissions)
 
 
 def used(servers: Iterable[ApiServer], agent: str = "") -> set[Permission]:
@@ -28,7 +28,7 @@ def used(servers: Iterable[ApiServer], agent: str = "") -> set[Permission]:
 
     To apply an object that does not exist needs the permission to create it, too.
     """
-    found = set()
+    permissions = set()
     for server in servers:
         for request in server.requests:
             call = server.resources.parse(request)
@@ -38,7 +38,7 @@ def used(servers: Iterable[ApiServer], agent: str = "") -> set[Permission]:
                 continue
             group = call.resource.api_version.rpartition("/")[0]
             resource = "/".join(filter(None, (call.resource.plural, call.subresource)))
-            found.add((call.verb, group, resource))
+            permissions.add((call.verb, group, resource))
             if call.verb == "patch" and call.content_type in APPLY:
-                found.add(("create", group, resource))
-    return found
+                permissions.add(("create", group, resource))
+    return permissions

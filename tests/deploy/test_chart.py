@@ -66,7 +66,7 @@ def test_the_defaults_render_the_kustomization_but_for_the_namespace_that_helm_c
 
 def test_all_programs_render_all_kustomizations():
     directories = (BASE, SCHEDULE, SCHEDULER)
-    expected = by_name(one for directory in directories for one in read_kustomization(directory))
+    expected = by_name(manifest for directory in directories for manifest in read_kustomization(directory))
     del expected["Namespace /alignup"]
 
     assert by_name(render_chart(ALL)) == expected
@@ -77,12 +77,14 @@ def test_the_namespace_is_that_of_the_release():
 
     def namespaces(value):
         if isinstance(value, dict):
-            found = [own for name, own in value.items() if name in {"namespace", "resourceNamespace"}]
-            return {*found, *(one for own in value.values() for one in namespaces(own))}
-        return {one for own in value for one in namespaces(own)} if isinstance(value, list) else set()
+            named = [inner for name, inner in value.items() if name in {"namespace", "resourceNamespace"}]
+            return {*named, *(namespace for inner in value.values() for namespace in namespaces(inner))}
+        return {namespace for inner in value for namespace in namespaces(inner)} if isinstance(value, list) else set()
 
     (configuration,) = of_kind(objects, "ConfigMap")
-    used = {name for one in objects if one["kind"] != "CustomResourceDefinition" for name in namespaces(one)}
+    used = {
+        name for manifest in objects if manifest["kind"] != "CustomResourceDefinition" for name in namespaces(manifest)
+    }
     assert used | namespaces(yaml.safe_load(configuration["data"]["scheduler.yaml"])) == {"numa", "kube-system"}
 
 
@@ -105,16 +107,18 @@ def test_values_change_the_observer():
     assert container["args"] == ["observe", "--listen=:9184", "--kubelet-dir=/data/kubelet", *values["extraArgs"]]
     assert container["resources"] == values["resources"]
     assert container["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
-    assert {one["mountPath"].removeprefix("/data/kubelet") for one in container["volumeMounts"]} == {
+    assert {mount["mountPath"].removeprefix("/data/kubelet") for mount in container["volumeMounts"]} == {
         *("", "/pods", "/plugins")
     }
     assert pod["volumes"][0]["hostPath"]["path"] == "/data/kubelet"
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux", "numa": "true"}
     assert pod["tolerations"] == values["tolerations"]
     assert (pod["priorityClassName"], pod["imagePullSecrets"]) == ("system-node-critical", [{"name": "key"}])
-    kinds = {one["kind"] for one in objects}
+    kinds = {manifest["kind"] for manifest in objects}
     assert not kinds & {"PriorityClass", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"}
-    ports = [[one["port"] for one in own["spec"]["egress"][0]["ports"]] for own in of_kind(objects, "NetworkPolicy")]
+    ports = [
+        [port["port"] for port in policy["spec"]["egress"][0]["ports"]] for policy in of_kind(objects, "NetworkPolicy")
+    ]
     assert ports == [[8443, 10250], [8443], [8443]]
     assert not of_kind(render_chart({**ALL, "networkPolicy": {"enabled": False}}), "NetworkPolicy")
 

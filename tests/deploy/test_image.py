@@ -6,7 +6,7 @@ import shlex
 import tomllib
 
 from tests.console_runner import ROOT
-from tools.containerfile import read_containerfile
+from tools.image import read_containerfile
 
 ARGUMENTS, (BUILD, IMAGE) = read_containerfile()
 

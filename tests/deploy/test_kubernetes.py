@@ -26,7 +26,7 @@ from tests.observe.kubelets import SimulatedKubelet
 
 KUBECTL = find_program("kubectl")
 DIRECTORIES = (BASE, SCHEDULE, SCHEDULER)
-OBJECTS = [one for directory in DIRECTORIES for one in read_kustomization(directory)]
+OBJECTS = [manifest for directory in DIRECTORIES for manifest in read_kustomization(directory)]
 (OBSERVER,) = of_kind(OBJECTS, "DaemonSet")
 WORKLOADS = of_kind(OBJECTS, "DaemonSet", "Deployment")
 CLUSTER_SCOPED = {
@@ -45,11 +45,11 @@ def containers(workload):
 @pytest.mark.skipif(KUBECTL is None, reason="not installed: kubectl")
 def test_kubectl_builds_the_objects_that_the_tests_read():
     built = [
-        subprocess.run([KUBECTL or "", "kustomize", one], check=True, capture_output=True, text=True).stdout  # noqa: S603
-        for one in DIRECTORIES
+        subprocess.run([KUBECTL or "", "kustomize", directory], check=True, capture_output=True, text=True).stdout  # noqa: S603
+        for directory in DIRECTORIES
     ]
 
-    assert by_name(one for text in built for one in read_documents(text)) == by_name(OBJECTS)
+    assert by_name(manifest for text in built for manifest in read_documents(text)) == by_name(OBJECTS)
 
 
 def test_every_file_belongs_to_a_kustomization():
@@ -65,23 +65,25 @@ def test_every_file_belongs_to_a_kustomization():
 
 
 def test_objects_that_need_a_namespace_have_that_of_the_base():
-    namespaces = {(one["kind"], one["metadata"].get("namespace")) for one in OBJECTS}
+    namespaces = {(manifest["kind"], manifest["metadata"].get("namespace")) for manifest in OBJECTS}
 
     assert {kind for kind, namespace in namespaces if namespace is None} <= CLUSTER_SCOPED
     assert {namespace for kind, namespace in namespaces if kind not in CLUSTER_SCOPED} == {"alignup", "kube-system"}
-    assert [one["metadata"]["name"] for one in OBJECTS if one["metadata"].get("namespace") == "kube-system"] == [
+    assert [
+        manifest["metadata"]["name"] for manifest in OBJECTS if manifest["metadata"].get("namespace") == "kube-system"
+    ] == [
         "alignup-scheduler-authentication"  # as for every scheduler
     ]
     assert "Namespace /alignup" in by_name(OBJECTS)
 
 
 def test_the_image_is_that_of_this_version():
-    images = {one["image"] for workload in WORKLOADS for one in containers(workload) if "args" in one}
+    images = {container["image"] for workload in WORKLOADS for container in containers(workload) if "args" in container}
 
     assert images == {f"alignup:{alignup.__version__}"}
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["metadata"]["name"])
 def test_the_programs_take_their_options(workload):
     commands = {"observe": observe_command.command, "schedule": schedule_command.command}
     ((name, *words),) = [container["args"] for container in containers(workload) if "args" in container]
@@ -91,9 +93,11 @@ def test_the_programs_take_their_options(workload):
 
 def test_a_slow_start_is_no_reason_to_be_restarted():
     """On a busy machine, Python can take longer to start than a liveness probe waits."""
-    containers = [one for workload in WORKLOADS for one in workload["spec"]["template"]["spec"]["containers"]]
-    ours = [one for one in containers if one["image"].startswith("alignup:")]
-    assert [one["name"] for one in ours if "startupProbe" not in one] == []
+    containers = [
+        container for workload in WORKLOADS for container in workload["spec"]["template"]["spec"]["containers"]
+    ]
+    ours = [container for container in containers if container["image"].startswith("alignup:")]
+    assert [container["name"] for container in ours if "startupProbe" not in container] == []
 
 
 def test_probes_ask_paths_that_exist():
@@ -107,7 +111,7 @@ def test_probes_ask_paths_that_exist():
     assert f":{container['ports'][0]['containerPort']}" in container["args"][1]
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["metadata"]["name"])
 def test_containers_have_no_privilege_that_they_do_not_need(workload):
     pod = workload["spec"]["template"]["spec"]
 
@@ -126,27 +130,27 @@ def test_containers_have_no_privilege_that_they_do_not_need(workload):
 def test_the_observer_sees_the_directory_of_the_kubelet_read_only_and_no_volumes_of_pods():
     pod = OBSERVER["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    host = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
-    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
 
     assert host == {"kubelet": "/var/lib/kubelet"}
-    assert all(one["readOnly"] for one in mounts.values())
-    assert {path: one["name"] for path, one in mounts.items()} == {
+    assert all(mount["readOnly"] for mount in mounts.values())
+    assert {path: mount["name"] for path, mount in mounts.items()} == {
         "/var/lib/kubelet": "kubelet",
         "/var/lib/kubelet/pods": "empty",
         "/var/lib/kubelet/plugins": "empty",
     }
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload["metadata"]["name"])
 def test_selectors_and_references_match(workload):
     objects = by_name(OBJECTS)
     spec, template = workload["spec"], workload["spec"]["template"]
     account = template["spec"]["serviceAccountName"]
     (policy,) = [
-        one
-        for one in of_kind(OBJECTS, "NetworkPolicy")
-        if one["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+        policy
+        for policy in of_kind(OBJECTS, "NetworkPolicy")
+        if policy["spec"]["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     ]
 
     assert spec["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
@@ -158,7 +162,7 @@ def test_selectors_and_references_match(workload):
         assert budget["spec"]["minAvailable"] < spec["replicas"]
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
     allowed = {port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]}
-    assert allowed == {port["containerPort"] for one in containers(workload) for port in one["ports"]}
+    assert allowed == {port["containerPort"] for container in containers(workload) for port in container["ports"]}
 
 
 def test_bindings_refer_to_roles_and_accounts():
@@ -174,17 +178,17 @@ def test_bindings_refer_to_roles_and_accounts():
 
 def test_the_definition_of_node_resource_topology_has_every_field_that_is_published():
     definition = by_name(OBJECTS)["CustomResourceDefinition /noderesourcetopologies.topology.node.k8s.io"]
-    (version,) = [one for one in definition["spec"]["versions"] if one["storage"]]
+    (version,) = [version for version in definition["spec"]["versions"] if version["storage"]]
     schema = version["schema"]["openAPIV3Schema"]
 
     def check(value, schema):
         if isinstance(value, dict):
             assert set(schema.get("required", ())) <= value.keys() <= schema["properties"].keys()
-            for name, own in value.items():
-                check(own, schema["properties"][name])
+            for name, inner in value.items():
+                check(inner, schema["properties"][name])
         elif isinstance(value, list):
-            for own in value:
-                check(own, schema["items"])
+            for inner in value:
+                check(inner, schema["items"])
 
     assert version["name"] == "v1alpha2"
     check(node_topology(join(SimulatedKubelet().sources())), schema)

@@ -29,7 +29,7 @@ __all__ = ["anyio_backend", "client", "cluster", "follow", "http", "metrics", "s
 
 pytestmark = pytest.mark.anyio
 
-OBJECTS = by_name(one for directory in (BASE, SCHEDULE, SCHEDULER) for one in read_kustomization(directory))
+OBJECTS = by_name(manifest for directory in (BASE, SCHEDULE, SCHEDULER) for manifest in read_kustomization(directory))
 AGENT = "alignup-schedule"
 
 #: What the gate controller does only in cases that the test below does not bring about.
@@ -78,10 +78,10 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     server.streamed_lists = False
     lease = LeaseOptions(namespace="alignup", identity="one")
     options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
-    async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as own:
+    async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as client:
         counted = PrometheusScheduleMetrics()
-        made = ScheduleService(own, counted, lease=lease)
-        with gate_service(own, made.live, PrometheusGateMetrics(counted.registry), options) as made.gate:
+        made = ScheduleService(client, counted, lease=lease)
+        with gate_service(client, made.live, PrometheusGateMetrics(counted.registry), options) as made.gate:
             running = follow(made.run())
             cluster.gate(pod("wide", cpu="4"))
             await until(lambda: cluster.bound().get("wide") == "a")
@@ -106,7 +106,7 @@ async def test_the_extender_has_the_permissions_that_it_uses(server, nodes, http
     victims = {"a": {"Pods": [{"UID": "on-a"}], "NumPDBViolations": 0}}
     await post(http, "preempt", {"Pod": api_pod(WIDE, phase="Pending"), "NodeNameToMetaVictims": victims})
     server.remove("pods", "on-b")
-    await until(lambda: any(one.path.endswith("/pods/wide/status") for one in server.requests))
+    await until(lambda: any(request.path.endswith("/pods/wide/status") for request in server.requests))
     assert await bound(http, node="b") == ""
 
     assert granted(OBJECTS["ClusterRole /alignup-scheduler"]) == used([server])

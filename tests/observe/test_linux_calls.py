@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from alignup import atomic_files
 from alignup.observe.linux_calls import DirectoryWatch
-from alignup.store import atomic_files
 from tests.observe.inotify_queue import fill_queue
 
 

@@ -39,7 +39,9 @@ class TestVerdicts:
         assert verdicts["full"].kind is VerdictKind.REJECTS
         assert verdicts["full"].rejection
         assert verdicts["full"].rejection.reason == "TopologyAffinityError"
-        assert verdicts.by_reason() == {"not enough cpu on one NUMA node": ["full"]}
+        assert {name: verdict.reason for name, verdict in verdicts.items() if not verdict.admits} == {
+            "full": "not enough cpu on one NUMA node"
+        }
         assert "cpu: 2 needed, 0 free on NUMA node 1" in verdicts["full"].detail
 
     def test_a_host_without_a_report_is_unknown(self):

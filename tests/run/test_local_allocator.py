@@ -1,6 +1,5 @@
 """Admitting runs from the user's own ledger."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.errors import ParseError, SettingsError, StateError
+from alignup.align.errors import ParseError, SettingsError, StateError, StoreError
 from alignup.align.host import Host
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import QoS
@@ -107,14 +106,14 @@ def test_a_ledger_drops_finished_runs_and_keeps_active_ones(tmp_path):
     assert later.host.ledger.cpus.shared == TWO.kubelet_view().all_cpus & ~bits.parse("4-6")
 
 
-def test_a_ledger_of_version_1_is_upgraded(tmp_path):
-    shutil.copy(Path(__file__).parent / "data" / "checkpoint-version-1.json", tmp_path / "checkpoint.json")
+def test_a_ledger_of_an_earlier_version_is_an_error_with_advice(tmp_path):
+    (tmp_path / "checkpoint.json").write_text("old")
     allocator = allocator_of(build_host(TWO, PolicyOverrides()), 0, tmp_path)
 
-    allocator.load(active=("b",))
+    with pytest.raises(StoreError, match="it has state of an earlier version") as caught:
+        allocator.load(active=("b",))
 
-    assert list(allocator.host.ledger.pods) == ["b"]
-    assert allocator.host.ledger.cpus.shared == TWO.kubelet_view().all_cpus & ~bits.parse("4-6")
+    assert "move these files elsewhere to start empty" in caught.value.advice
 
 
 def test_a_ledger_with_other_settings_is_an_error_with_advice(tmp_path):

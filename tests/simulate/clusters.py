@@ -8,13 +8,13 @@ from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import EqualPods, HostGroup, SimulatedHost
-from tests.align.hosts import host
+from tests.align.hosts import make_host
 from tests.simulate.workloads import small
 
 
 def group(name: str = "node", *, count: int = 1, policy: Policy = Policy.SINGLE_NUMA_NODE, **labels: str) -> HostGroup:
     """Hosts with two NUMA nodes, each with four CPUs (one less on node 0), 16 GiB, a GPU and a NIC."""
-    return of_host(name, host(policy), count=count, **labels)
+    return of_host(name, make_host(policy), count=count, **labels)
 
 
 def of_host(name: str, kubelet: Host, *, count: int = 1, **labels: str) -> HostGroup:

@@ -14,7 +14,7 @@ from alignup.simulate.cluster_result import FleetResult
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.generate import Profile, generate_for_cluster
 from alignup.simulate.schedulers import STRATEGIES, PredictingScheduler
-from tests.align.hosts import GPU, host
+from tests.align.hosts import GPU, make_host
 from tests.simulate.clusters import group, of_host, submission
 
 
@@ -132,7 +132,7 @@ class TestMeasures:
 
     def test_alignment_counts_numa_nodes(self):
         pods = [submission("a", cpu="2"), submission("b", cpu="5"), submission("c", cpu="100m")]
-        _, result = run([of_host("n", host(Policy.BEST_EFFORT, memory=False), count=2)], pods)
+        _, result = run([of_host("n", make_host(Policy.BEST_EFFORT, memory=False), count=2)], pods)
 
         assert result.alignment.pods_by_numa_nodes == {"0": 1, "1": 1, "2": 1}
 
@@ -212,7 +212,7 @@ class TestStrategies:
     @pytest.mark.parametrize("strategy", ["aggregate", "blind-least-allocated"])
     def test_ours_keeps_hosts_with_devices_free_for_pods_that_need_them(self, strategy):
         """Pods that prepare data run beside the GPUs of a training cluster only if there is no room elsewhere."""
-        kubelet = host(Policy.RESTRICTED, shape="pack:2 numa:1 core:16 pu:1")
+        kubelet = make_host(Policy.RESTRICTED, shape="pack:2 numa:1 core:16 pu:1")
         devices = tuple(Device(GPU, f"{node}-{number}", nodes=1 << node) for node in (0, 1) for number in range(4))
         groups = [
             HostGroup(

@@ -17,7 +17,7 @@ from alignup.simulate.cluster_hosts import HOSTNAME_LABEL, HostGroup
 from alignup.simulate.cluster_simulation import ClusterSimulation
 from alignup.simulate.container_placements import container_placements
 from alignup.simulate.generate import Profile, generate_for_cluster
-from tests.align.hosts import host
+from tests.align.hosts import make_host
 from tests.recorded.replay import load
 from tests.recorded.setting import machine_of, settings_of
 from tests.simulate.clusters import DirectScheduler, group, of_host
@@ -29,7 +29,7 @@ RECORDED = Path(__file__).parents[1] / "recorded" / "kubelet"
 @some
 @given(workloads(max_pods=8))
 def test_one_host_decides_as_a_single_simulation_does(events):
-    kubelet = host()
+    kubelet = make_host()
     decided = {}
     simulation = ClusterSimulation(
         [of_host("n", kubelet)],
@@ -68,7 +68,7 @@ def test_the_history_of_each_host_is_that_of_a_single_simulation(strategy):
 
     assert len(events) == 4
     for simulated in simulation.hosts:
-        single = host(simulated.group.settings.topology.policy)
+        single = make_host(simulated.group.settings.topology.policy)
         result = simulate.run(single, events[simulated.name])
         expected = [made.rejection for made in decisions[simulated.name]]
         assert [outcome.rejection for outcome in result.outcomes] == expected

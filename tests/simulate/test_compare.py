@@ -25,13 +25,13 @@ from alignup.simulate.executors import ProcessPool, SerialExecutor
 from alignup.simulate.generate import Profile, generate
 from alignup.simulate.node_report import write_rows
 from alignup.simulate.node_simulation import run
-from tests.align.hosts import GPU, NIC, host
+from tests.align.hosts import GPU, NIC, make_host
 from tests.simulate.workloads import small
 
-ONE = host()
+ONE = make_host()
 MACHINE, BASE = ONE.machine, ONE.settings
 #: Managed memory prefers one node, so policy restricted allows CPUs of two nodes only without it.
-UNMANAGED = host(memory=False).settings
+UNMANAGED = make_host(memory=False).settings
 #: No node has 5 CPUs.
 EVENTS = arrivals([small("a", cpu="5"), small("b", cpu="1"), small("c", cpu="2")])
 
@@ -156,10 +156,10 @@ import sys
 from alignup.simulate.compare import build_grid, compare
 from alignup.simulate.executors import ProcessPool, SerialExecutor
 from alignup.simulate.generate import Profile, generate
-from tests.align.hosts import host
+from tests.align.hosts import make_host
 
 def main():
-    one = host()
+    one = make_host()
     events = generate(Profile.MIXED, one.machine, seed=1, pods=300)
     variants = build_grid(one.settings, ("policy", "scope", "memory-policy", "cpu-options"), machine=one.machine)
 

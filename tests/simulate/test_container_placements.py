@@ -9,7 +9,7 @@ from alignup.align.memory.ledger import Block
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.simulate.container_placements import admit, common_nodes, container_placements, on_one_node
-from tests.align.hosts import GIB, GPU, NIC, host, pod
+from tests.align.hosts import GIB, GPU, NIC, make_host, make_pod
 from tests.strategies_pods import container, guaranteed
 
 NODE_0, NODE_1, BOTH = 1, 2, 3
@@ -39,7 +39,7 @@ def placement_of(kubelet: Host, wanted: Pod):
 
 
 def test_cpus_memory_and_devices_on_one_node():
-    placement = placement_of(host(), pod("a", cpu="2", memory="1Gi", gpu="1"))
+    placement = placement_of(make_host(), make_pod("a", cpu="2", memory="1Gi", gpu="1"))
 
     assert bits.show(placement.cpus) == "1-2"
     assert placement.memory == (Block(NODE_0, "memory", GIB),)
@@ -48,19 +48,19 @@ def test_cpus_memory_and_devices_on_one_node():
 
 
 def test_cpus_on_two_nodes():
-    placement = placement_of(host(Policy.BEST_EFFORT, memory=False), pod("a", cpu="5"))
+    placement = placement_of(make_host(Policy.BEST_EFFORT, memory=False), make_pod("a", cpu="5"))
 
     assert (placement.on_one, placement.nodes) == (False, BOTH)
 
 
 def test_memory_on_two_nodes():
-    placement = placement_of(host(Policy.BEST_EFFORT), pod("a", cpu="1", memory="20Gi"))
+    placement = placement_of(make_host(Policy.BEST_EFFORT), make_pod("a", cpu="1", memory="20Gi"))
 
     assert (placement.on_one, placement.nodes) == (False, BOTH)
 
 
 def test_a_container_on_shared_cpus_has_no_nodes():
-    kubelet = host(memory=False)
+    kubelet = make_host(memory=False)
     shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "500m"}),))
 
     assert placement_of(kubelet, shared).on_one is None
@@ -76,8 +76,8 @@ def test_a_container_on_shared_cpus_has_no_nodes():
     ],
 )
 def test_devices_with_unusual_topology(nodes, on_one):
-    machine = replace(host().machine, devices=(Device(NIC, "x", nodes=nodes),))
-    lenient = Host(machine, host(Policy.BEST_EFFORT, memory=False).settings)
+    machine = replace(make_host().machine, devices=(Device(NIC, "x", nodes=nodes),))
+    lenient = Host(machine, make_host(Policy.BEST_EFFORT, memory=False).settings)
 
     placement = placement_of(lenient, Pod(name="d", uid="d", containers=(container("app", {}, {NIC: "1"}),)))
 
@@ -91,7 +91,7 @@ def test_every_container_has_a_placement():
         init=(guaranteed("init", {"cpu": "1", "memory": "1Mi"}),),
         containers=(guaranteed("app", {"cpu": "3", "memory": "1Mi"}),),
     )
-    kubelet = host()
+    kubelet = make_host()
     placements = container_placements(kubelet, admit(kubelet, wanted).placements)
 
     assert [placement.container for placement in placements] == ["init", "app"]

@@ -23,7 +23,7 @@ from alignup.simulate.cluster_result import (
 )
 from alignup.simulate.node_report import build_timeline
 from alignup.simulate.sweeps import COLUMNS, combination_means, figures, invalid_combinations
-from tests.align.hosts import pod
+from tests.align.hosts import make_pod
 from tests.effort import examples
 from tests.observe.kubelets import SimulatedKubelet
 from tests.simulate.html_reader import HtmlReader, rows_of
@@ -134,7 +134,7 @@ def host():
 
 
 def test_the_timeline_counts_what_pods_hold_until_they_depart():
-    small, large = pod("one", cpu="2", memory="1Gi"), pod("large", cpu="64", memory="1Gi")
+    small, large = make_pod("one", cpu="2", memory="1Gi"), make_pod("large", cpu="64", memory="1Gi")
     events = (PodArrival(0, small), PodArrival(5, large), PodDeparture(10, small.uid))
     result = simulate.run(host(), events)
 
@@ -149,7 +149,7 @@ def test_the_timeline_counts_what_pods_hold_until_they_depart():
 
 
 def test_the_report_needs_no_other_file_and_contains_only_text_of_strangers():
-    pods = [pod("small", cpu="2", memory="1Gi"), pod("large", cpu="64", memory="1Gi")]
+    pods = [make_pod("small", cpu="2", memory="1Gi"), make_pod("large", cpu="64", memory="1Gi")]
     events = arrivals([replace(wanted, name=HOSTILE, namespace=HOSTILE) for wanted in pods])
     start = host()
     grid = compare.build_grid(start.settings, ["policy"], machine=start.machine)

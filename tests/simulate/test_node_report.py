@@ -11,7 +11,7 @@ from alignup.align.decision import Rejection, Shortfall
 from alignup.align.workload import Pod
 from alignup.simulate.node_report import COLUMNS, rows, shortfall, to_document, write_rows
 from alignup.simulate.node_simulation import run
-from tests.align.hosts import GIB, GPU, host, hosts
+from tests.align.hosts import GIB, GPU, hosts, make_host
 from tests.simulate.workloads import arriving_in_order, small, some, workloads
 from tests.strategies_pods import container
 
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 
 def example():
     shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "100m"}),))
-    return run(host(), arriving_in_order(small("a", gpu="1"), small("b", cpu="5"), shared))
+    return run(make_host(), arriving_in_order(small("a", gpu="1"), small("b", cpu="5"), shared))
 
 
 def test_the_row_of_an_admitted_pod():

@@ -14,7 +14,7 @@ from alignup.align.workload import Pod
 from alignup.simulate.arrivals import PodArrival, PodDeparture
 from alignup.simulate.node_report import to_document
 from alignup.simulate.node_simulation import INVALID, MIN_INTERVAL, AlignmentCounts, ProgressReporter, run
-from tests.align.hosts import GIB, GPU, NIC, host, hosts
+from tests.align.hosts import GIB, GPU, NIC, hosts, make_host
 from tests.simulate.workloads import arriving_in_order, small, some, workloads
 from tests.soundness import check_sound
 from tests.strategies_pods import container
@@ -25,7 +25,7 @@ BOTH = 3
 class TestOutcomes:
     def test_pods_are_admitted_and_rejected_as_the_host_decides(self):
         result = run(
-            host(),
+            make_host(),
             arriving_in_order(small("a", gpu="1"), small("b", cpu="4"), small("c", cpu="3"), small("d", cpu="1")),
         )
 
@@ -39,7 +39,7 @@ class TestOutcomes:
         assert (result.admitted, result.rejected) == (3, 1)
 
     def test_a_rejection_has_the_shortfalls(self):
-        (outcome,) = run(host(), arriving_in_order(small("a", cpu="5"))).outcomes
+        (outcome,) = run(make_host(), arriving_in_order(small("a", cpu="5"))).outcomes
 
         assert outcome.rejection
         assert (outcome.rejection.reason, outcome.rejection.container) == ("TopologyAffinityError", "app")
@@ -51,35 +51,37 @@ class TestOutcomes:
     def test_a_departure_frees_resources(self):
         events = (PodArrival(0, small("a", cpu="4")), PodDeparture(5, "a"), PodArrival(5, small("b", cpu="4")))
 
-        assert run(host(), events).admitted == 2
+        assert run(make_host(), events).admitted == 2
 
     def test_outcomes_have_the_arrival_time(self):
         assert [
-            outcome.time for outcome in run(host(), arriving_in_order(small("a"), small("b"), every=2.5)).outcomes
+            outcome.time for outcome in run(make_host(), arriving_in_order(small("a"), small("b"), every=2.5)).outcomes
         ] == [0.0, 2.5]
 
     def test_an_invalid_pod_is_rejected_and_the_simulation_continues(self):
         chooser = replace(small("a"), annotations={POLICY_ANNOTATION: "strictest"})
-        result = run(host(pod_policy_annotations=True), arriving_in_order(chooser, small("b")))
+        result = run(make_host(pod_policy_annotations=True), arriving_in_order(chooser, small("b")))
 
         assert [outcome.admitted for outcome in result.outcomes] == [False, True]
         assert result.reasons == {INVALID: 1}
         assert "strictest" in str(result.outcomes[0].rejection)
 
     def test_preferred_allocations_are_the_first_devices(self):
-        kubelet = host(preferred_allocation=frozenset({GPU}))
+        kubelet = make_host(preferred_allocation=frozenset({GPU}))
 
         result = run(kubelet, arriving_in_order(small("a", gpu="1")))
 
         assert result.outcomes[0].placements[0].devices == {GPU: ("gpu-0",)}
 
     def test_a_rejected_pod_may_depart(self):
-        result = run(host(), [PodArrival(0, small("a", cpu="9")), PodDeparture(1, "a"), PodDeparture(2, "unknown")])
+        result = run(
+            make_host(), [PodArrival(0, small("a", cpu="9")), PodDeparture(1, "a"), PodDeparture(2, "unknown")]
+        )
 
         assert (result.rejected, result.duration) == (1, 2)
 
     def test_inconsistent_events_are_rejected_before_the_start(self):
-        kubelet = host()
+        kubelet = make_host()
         before = kubelet.ledger
 
         with pytest.raises(TraceError, match="pod a arrives at 1 s but is present since 0 s"):
@@ -92,7 +94,8 @@ class TestAlignment:
     def test_pods_and_containers_are_counted(self):
         shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "100m"}),))
         result = run(
-            host(Policy.BEST_EFFORT, memory=False), arriving_in_order(small("a", cpu="1"), small("b", cpu="5"), shared)
+            make_host(Policy.BEST_EFFORT, memory=False),
+            arriving_in_order(small("a", cpu="1"), small("b", cpu="5"), shared),
         )
 
         assert result.pods == AlignmentCounts(on_one=1, on_several=1, anywhere=1)
@@ -101,7 +104,7 @@ class TestAlignment:
     def test_a_pod_of_two_containers_on_two_nodes_is_not_on_one(self):
         pod = small("a", cpu="3")
         other = replace(pod.containers[0], name="other")
-        result = run(host(), arriving_in_order(replace(pod, containers=(*pod.containers, other))))
+        result = run(make_host(), arriving_in_order(replace(pod, containers=(*pod.containers, other))))
 
         assert result.pods == AlignmentCounts(on_one=0, on_several=1, anywhere=0)
         assert result.containers == AlignmentCounts(on_one=2, on_several=0, anywhere=0)
@@ -110,14 +113,14 @@ class TestAlignment:
 
 class TestSnapshots:
     def test_without_departures_peak_demand_is_at_the_end(self):
-        result = run(host(), arriving_in_order(small("a"), small("b")))
+        result = run(make_host(), arriving_in_order(small("a"), small("b")))
 
         assert result.peak == result.end
         assert result.end.largest_by_node[0] == {"cpu": 1, "memory": 15 * GIB - (64 << 20), GPU: 1, NIC: 1}
         assert result.end.largest == {"cpu": 2, "memory": 15 * GIB, GPU: 1, NIC: 1}
 
     def test_the_host_may_be_idle_at_the_end(self):
-        kubelet = host()
+        kubelet = make_host()
         idle = kubelet.ledger.cpus.available
         result = run(kubelet, [*arriving_in_order(small("a"), small("b")), PodDeparture(9, "a"), PodDeparture(9, "b")])
 
@@ -134,16 +137,16 @@ class TestSnapshots:
             PodDeparture(9, "c"),
         ]
 
-        assert run(host(), events).peak.time == 1.0
+        assert run(make_host(), events).peak.time == 1.0
 
     def test_stranded_is_what_the_workload_cannot_use(self):
-        result = run(host(), arriving_in_order(small("a", cpu="2"), small("b", cpu="3")))
+        result = run(make_host(), arriving_in_order(small("a", cpu="2"), small("b", cpu="3")))
 
         assert (result.end.stranded.cpus, result.end.stranded.more) == (2, 0)
 
 
 def test_an_empty_workload_leaves_an_idle_host():
-    result = run(host(), ())
+    result = run(make_host(), ())
 
     assert (result.admitted, result.rejected, result.duration) == (0, 0, 0.0)
     assert result.end.largest["cpu"] == 4
@@ -152,7 +155,9 @@ def test_an_empty_workload_leaves_an_idle_host():
 def test_progress_is_reported():
     calls: list[tuple[int, int]] = []
 
-    run(host(), arriving_in_order(small("a"), small("b")), progress=lambda done, total: calls.append((done, total)))
+    run(
+        make_host(), arriving_in_order(small("a"), small("b")), progress=lambda done, total: calls.append((done, total))
+    )
 
     assert calls[-1] == (2, 2)
 
@@ -183,7 +188,7 @@ def test_no_resource_is_allocated_twice_or_lost(kubelet, events):
 @some
 @given(workloads())
 def test_single_numa_node_puts_every_container_on_one_node(events):
-    result = run(host(), events)
+    result = run(make_host(), events)
 
     assert result.containers.on_several == 0
 

@@ -7,10 +7,10 @@ import pytest
 from alignup.align.errors import TraceError
 from alignup.align.workload import QoS
 from alignup.simulate.openb import GPU, MODEL_LABEL, build_machine, read_nodes, read_pods
-from tests.align.hosts import host
+from tests.align.hosts import make_host
 
 SAMPLE = Path(__file__).parents[2] / "examples" / "fleet"
-SETTINGS = host().settings
+SETTINGS = make_host().settings
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n"
 

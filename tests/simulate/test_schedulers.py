@@ -6,7 +6,7 @@ from alignup.align.workload.validation import accept
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_simulation import ClusterSimulation
-from tests.align.hosts import host
+from tests.align.hosts import make_host
 from tests.simulate.clusters import group, of_host, submission
 
 
@@ -52,7 +52,7 @@ def test_sidecars_are_not_counted():
 
 
 def test_with_scope_pod_all_containers_count_together():
-    groups = [of_host("n", host(scope=Scope.POD))]
+    groups = [of_host("n", make_host(scope=Scope.POD))]
 
     assert run(groups, pod("a", "2", "2")).started == 1
     assert run(groups, pod("a", "3", "2")).pending == 1

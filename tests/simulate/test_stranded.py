@@ -15,7 +15,7 @@ from alignup.align.workload.validation import accept
 from alignup.placement.free_capacity import largest_requests
 from alignup.simulate.container_placements import admit
 from alignup.simulate.stranded import MAX_FILL_SHAPES, StrandedResources, distinct_shapes, measure_stranded
-from tests.align.hosts import GIB, GPU, NIC, arrivals, host, hosts, pod
+from tests.align.hosts import GIB, GPU, NIC, arrivals, hosts, make_host, make_pod
 from tests.simulate.workloads import some
 from tests.strategies_pods import container, guaranteed
 
@@ -90,62 +90,64 @@ def admitted(kubelet: Host, wanted: Pod) -> bool:
 
 class TestLargest:
     def test_an_idle_host_offers_everything_that_is_not_reserved(self):
-        assert largest_requests(host()) == {
+        assert largest_requests(make_host()) == {
             0: {"memory": 16 * GIB - (64 << 20), "cpu": 3, GPU: 1, NIC: 1},
             1: {"memory": 16 * GIB, "cpu": 4, GPU: 1, NIC: 1},
         }
 
     def test_allocated_resources_are_not_offered(self):
-        kubelet = host()
-        admit(kubelet, pod("a", cpu="3", gpu="1"))
+        kubelet = make_host()
+        admit(kubelet, make_pod("a", cpu="3", gpu="1"))
 
         assert largest_requests(kubelet)[0] == {"memory": 15 * GIB - (64 << 20), "cpu": 0, GPU: 0, NIC: 1}
 
     def test_a_node_without_free_memory_offers_no_cpus(self):
-        kubelet = host(fit_check=False)
-        admit(kubelet, pod("a", cpu="1", memory=str(16 * GIB - (64 << 20))))
+        kubelet = make_host(fit_check=False)
+        admit(kubelet, make_pod("a", cpu="1", memory=str(16 * GIB - (64 << 20))))
 
         assert largest_requests(kubelet)[0] == {"memory": 0, "cpu": 0, GPU: 1, NIC: 1}
 
     def test_a_node_in_a_group_offers_no_memory(self):
-        kubelet = host(Policy.BEST_EFFORT)
-        admit(kubelet, pod("a", cpu="1", memory="20Gi"))
+        kubelet = make_host(Policy.BEST_EFFORT)
+        admit(kubelet, make_pod("a", cpu="1", memory="20Gi"))
 
         assert {node: largest["memory"] for node, largest in largest_requests(kubelet).items()} == {0: 0, 1: 0}
 
     def test_a_host_with_max_pods_offers_nothing(self):
-        assert largest_requests(host(max_pods=0)) == {node: {"memory": 0, "cpu": 0, GPU: 0, NIC: 0} for node in (0, 1)}
+        assert largest_requests(make_host(max_pods=0)) == {
+            node: {"memory": 0, "cpu": 0, GPU: 0, NIC: 0} for node in (0, 1)
+        }
 
     def test_pods_on_shared_cpus_reduce_the_offer(self):
-        kubelet = host()
+        kubelet = make_host()
         shared = Pod(name="s", uid="s", containers=(container("app", {"cpu": "5500m"}),))
         admit(kubelet, shared)
 
         assert [node["cpu"] for node in largest_requests(kubelet).values()] == [1, 1]
 
     def test_unmanaged_resources_are_not_reported(self):
-        kubelet = host(memory=False)
+        kubelet = make_host(memory=False)
         cpus = replace(kubelet.settings.cpus, policy="none")
         unmanaged = Host(kubelet.machine, replace(kubelet.settings, cpus=cpus))
 
         assert largest_requests(unmanaged)[0] == {GPU: 1, NIC: 1}
 
     def test_devices_without_topology_count_on_every_node(self):
-        kubelet = host()
+        kubelet = make_host()
         machine = replace(kubelet.machine, devices=(Device(GPU, "a", nodes=None), Device(GPU, "b", nodes=None)))
 
         assert [node[GPU] for node in largest_requests(Host(machine, kubelet.settings)).values()] == [2, 2]
 
     def test_full_pcpus_only_offers_whole_cores(self):
         options = {"full-pcpus-only": "true"}
-        kubelet = host(shape="pack:2 numa:1 core:4 pu:2", memory=False)
+        kubelet = make_host(shape="pack:2 numa:1 core:4 pu:2", memory=False)
         kubelet = Host(kubelet.machine, replace(kubelet.settings, cpus=replace(kubelet.settings.cpus, options=options)))
 
         assert [node["cpu"] for node in largest_requests(kubelet).values()] == [6, 8]
 
     def test_half_a_core_left_in_total_is_not_offered(self):
         options = {"full-pcpus-only": "true"}
-        kubelet = host(shape="pack:2 numa:1 core:1 pu:2", memory=False)
+        kubelet = make_host(shape="pack:2 numa:1 core:1 pu:2", memory=False)
         kubelet = Host(kubelet.machine, replace(kubelet.settings, cpus=replace(kubelet.settings.cpus, options=options)))
         admit(kubelet, Pod(name="s", uid="s", containers=(container("app", {"cpu": "2"}),)))
 
@@ -154,49 +156,51 @@ class TestLargest:
 
 class TestShapes:
     def test_pods_with_equal_requests_have_one_shape(self):
-        pods = [pod("a"), pod("b", cpu="1"), pod("c"), pod("d")]
+        pods = [make_pod("a"), make_pod("b", cpu="1"), make_pod("c"), make_pod("d")]
 
         assert [kubelet.uid for kubelet in distinct_shapes(pods)] == ["a", "b"]
 
     def test_the_spelling_of_quantities_does_not_matter(self):
-        assert len(distinct_shapes([pod("a", cpu="2"), pod("b", cpu="2000m")])) == 1
+        assert len(distinct_shapes([make_pod("a", cpu="2"), make_pod("b", cpu="2000m")])) == 1
 
 
 class TestStranded:
     def test_usable_resources_are_not_stranded(self):
-        assert measure_stranded(host(), [pod("a", cpu="1")]) == StrandedResources(0, {GPU: 2, NIC: 2}, more=7)
+        assert measure_stranded(make_host(), [make_pod("a", cpu="1")]) == StrandedResources(0, {GPU: 2, NIC: 2}, more=7)
 
     def test_cpus_that_no_pod_can_get_on_one_node_are_stranded(self):
-        assert measure_stranded(host(), [pod("a", cpu="2")]) == StrandedResources(1, {GPU: 2, NIC: 2}, more=3)
+        assert measure_stranded(make_host(), [make_pod("a", cpu="2")]) == StrandedResources(1, {GPU: 2, NIC: 2}, more=3)
 
     def test_devices_without_cpus_on_their_node_are_stranded(self):
-        kubelet = host()
-        admit(kubelet, pod("a", cpu="3"))
+        kubelet = make_host()
+        admit(kubelet, make_pod("a", cpu="3"))
 
-        assert measure_stranded(kubelet, [pod("b", gpu="1")]) == StrandedResources(2, {GPU: 1, NIC: 2}, more=1)
+        assert measure_stranded(kubelet, [make_pod("b", gpu="1")]) == StrandedResources(2, {GPU: 1, NIC: 2}, more=1)
 
     def test_the_most_demanding_pods_come_first(self):
-        stranded = measure_stranded(host(), [pod("a", cpu="1"), pod("b", cpu="1"), pod("c", cpu="3", gpu="1")])
+        stranded = measure_stranded(
+            make_host(), [make_pod("a", cpu="1"), make_pod("b", cpu="1"), make_pod("c", cpu="3", gpu="1")]
+        )
 
         assert stranded == StrandedResources(0, {GPU: 0, NIC: 2}, more=3)
 
     def test_the_ledger_is_restored(self):
-        kubelet = host()
+        kubelet = make_host()
         before = kubelet.ledger
 
-        measure_stranded(kubelet, [pod("a")])
+        measure_stranded(kubelet, [make_pod("a")])
 
         assert kubelet.ledger is before
 
     def test_pods_without_allocations_do_not_fill_a_host(self):
         shared = Pod(name="s", uid="s", containers=(Container("app", Resources({"cpu": Quantity.parse("1m")})),))
 
-        assert measure_stranded(host(fit_check=False), [shared]).more == 0
+        assert measure_stranded(make_host(fit_check=False), [shared]).more == 0
 
     def test_filling_stops_when_a_pod_allocates_nothing(self):
         """Like the kubelet, allocate no devices to a container with pod-level resources."""
         gates = FeatureGates({"PodLevelResourceManagers": True})
-        kubelet = host(scope=Scope.POD, fit_check=False, gates=gates)
+        kubelet = make_host(scope=Scope.POD, fit_check=False, gates=gates)
         requests = {"cpu": Quantity.parse("500m"), "memory": Quantity.parse("1Gi")}
         lone = Container("app", Resources(limits={GPU: Quantity.parse("1")}))
         wanted = accept(Pod(name="a", uid="a", containers=(lone,), resources=Resources(requests, requests)))
@@ -207,7 +211,7 @@ class TestStranded:
         ("place", "more"), [pytest.param(0, 1, id="frequent"), pytest.param(MAX_FILL_SHAPES, 0, id="rare")]
     )
     def test_only_the_most_frequent_shapes_are_tried(self, place, more):
-        too_large = [pod(f"p{number}", cpu=str(100 + number)) for number in range(MAX_FILL_SHAPES)]
-        wanted = [*too_large[:place], pod("small", cpu="4"), *too_large[place:]]
+        too_large = [make_pod(f"p{number}", cpu=str(100 + number)) for number in range(MAX_FILL_SHAPES)]
+        wanted = [*too_large[:place], make_pod("small", cpu="4"), *too_large[place:]]
 
-        assert measure_stranded(host(), wanted).more == more
+        assert measure_stranded(make_host(), wanted).more == more

@@ -6,12 +6,12 @@ from alignup.align.settings import Policy
 from alignup.simulate.arrivals import PodArrival
 from alignup.simulate.container_placements import admit
 from alignup.simulate.usage import UsageMeter, UsageStats
-from tests.align.hosts import GIB, GPU, NIC, host, hosts, pod
+from tests.align.hosts import GIB, GPU, NIC, hosts, make_host, make_pod
 from tests.simulate.workloads import some, workloads
 
 
 def test_an_idle_host_has_no_usage():
-    usage = UsageMeter(host(), 0.0).stats()
+    usage = UsageMeter(make_host(), 0.0).stats()
 
     assert usage[0] == {
         "cpu": UsageStats(3, 0, 0, 0.0),
@@ -25,11 +25,11 @@ def test_an_idle_host_has_no_usage():
 
 
 def test_the_mean_is_weighted_by_time():
-    kubelet = host()
+    kubelet = make_host()
     meter = UsageMeter(kubelet, 10.0)
-    admit(kubelet, pod("a", cpu="2"))
+    admit(kubelet, make_pod("a", cpu="2"))
     meter.record(12.0, kubelet.ledger)
-    admit(kubelet, pod("b", cpu="4"))
+    admit(kubelet, make_pod("b", cpu="4"))
     meter.record(13.0, kubelet.ledger)
     kubelet.release("b")
     meter.record(14.0, kubelet.ledger)
@@ -45,9 +45,9 @@ def test_the_mean_is_weighted_by_time():
 
 
 def test_a_device_on_two_nodes_counts_on_both_and_once_in_total():
-    kubelet = host(Policy.BEST_EFFORT)
+    kubelet = make_host(Policy.BEST_EFFORT)
     kubelet.update_devices(NIC, [Device(NIC, "x", nodes=3)])
-    admit(kubelet, pod("a", nic="1"))
+    admit(kubelet, make_pod("a", nic="1"))
 
     usage = UsageMeter(kubelet, 0.0).stats()
 
@@ -55,7 +55,7 @@ def test_a_device_on_two_nodes_counts_on_both_and_once_in_total():
 
 
 def test_unmanaged_resources_are_not_measured():
-    usage = UsageMeter(host(memory=False), 0.0).stats()
+    usage = UsageMeter(make_host(memory=False), 0.0).stats()
 
     assert set(usage[0]) == {"cpu", GPU, NIC}
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from alignup.align.workload import Pod
 from alignup.simulate.arrivals import PodArrival, PodDeparture, WorkloadEvent, ordered
 from tests.align.hosts import arrivals as arriving_pods
-from tests.align.hosts import pod
+from tests.align.hosts import make_pod
 from tests.effort import examples
 
 #: For properties of whole workloads: fewer examples, each with many pods.
@@ -19,7 +19,7 @@ def arriving_in_order(*pods: Pod, every: float = 1.0) -> tuple[WorkloadEvent, ..
 
 def small(uid: str, **requests: str) -> Pod:
     """A Guaranteed pod with 2 CPUs and 1 GiB by default."""
-    return pod(uid, None, **requests)
+    return make_pod(uid, None, **requests)
 
 
 @st.composite

@@ -12,8 +12,8 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.documents import codec
-from alignup.documents.checkpoints import Fingerprint
 from alignup.machines.synthetic import parse
+from alignup.store.documents import Fingerprint
 from alignup.store.fingerprint import fingerprint_of, machine_fingerprint, settings_fingerprint
 
 GIB = 1 << 30

@@ -46,7 +46,7 @@ def fields(document):
 
 async def test_discovery_is_what_kubectl_reads(http):
     groups = [group["name"] for group in (await http.get("/apis")).json()["groups"]]
-    core = {one["name"]: one["namespaced"] for one in (await http.get("/api/v1")).json()["resources"]}
+    core = {item["name"]: item["namespaced"] for item in (await http.get("/api/v1")).json()["resources"]}
 
     assert (await http.get("/api")).json()["versions"] == ["v1"]
     assert {"admissionregistration.k8s.io", "coordination.k8s.io", "policy", "topology.node.k8s.io"} <= {*groups}
@@ -150,9 +150,9 @@ async def test_json_patches_of_lists(server, http):
         {"op": "replace", "path": "/spec/containers/2", "value": {"name": "c"}},
     ]
 
-    found = (await patch(http, f"{PODS}/web", operations, JSON)).json()
+    patched = (await patch(http, f"{PODS}/web", operations, JSON)).json()
 
-    assert [one["name"] for one in found["spec"]["containers"]] == ["a", "b", "c"]
+    assert [item["name"] for item in patched["spec"]["containers"]] == ["a", "b", "c"]
     assert (
         await patch(http, f"{PODS}/web", [{**operations[0], "path": "/spec/containers/9"}], JSON)
     ).status_code == 422
@@ -280,7 +280,7 @@ async def test_a_process_has_the_given_objects_and_plays_a_script(tmp_path):
 
     async with httpx2.AsyncClient(base_url=url, trust_env=False, verify=False) as http:
         statuses = [(await http.get(PODS)).status_code for _ in range(2)]
-        names = [one["metadata"]["name"] for one in (await http.get(PODS)).json()["items"]]
+        names = [item["metadata"]["name"] for item in (await http.get(PODS)).json()["items"]]
     process.terminate()
 
     assert await process.wait() == 0

@@ -31,7 +31,9 @@ def test_it_unpacks_itself_once_and_returns_the_exit_code(bundle, tmp_path):
 
     runs = [run(bundle, cache), run(bundle, cache)]
 
-    assert [(one.returncode, one.stdout, one.stderr) for one in runs] == [(3, "started a b c x\n", "")] * 2
+    assert [(completed.returncode, completed.stdout, completed.stderr) for completed in runs] == [
+        (3, "started a b c x\n", "")
+    ] * 2
     assert len(list(cache.iterdir())) == 1
 
 
@@ -58,9 +60,9 @@ def test_python_is_started_by_its_own_linker_with_its_own_libraries():
         "lib": Entry(0o777, target="usr/lib"),
     }
 
-    found = bundle_files(files)
+    bundled = bundle_files(files)
 
-    script = found["usr/bin/python3"].content.decode()
+    script = bundled["usr/bin/python3"].content.decode()
     assert '"$usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2" --library-path "$usr/lib/x86_64-linux-gnu"' in script
-    assert b"opt/alignup/lib/python3.11/site-packages" in found["start"].content
-    assert not {"etc/passwd", "lib"} & found.keys()
+    assert b"opt/alignup/lib/python3.11/site-packages" in bundled["start"].content
+    assert not {"etc/passwd", "lib"} & bundled.keys()

@@ -28,12 +28,12 @@ def package(tmp_path_factory):
 
 
 def test_files_are_below_usr_without_documents_and_set_user_id_bits(package):
-    found = debian.read_package(package)
+    files = debian.read_package(package)
 
-    assert found["usr/lib/app.so"] == Entry(0o755, b"x")
-    assert found["usr/app.so.1"].target == "app.so"
-    assert found["usr/share/doc/app/copyright"].content == b"c"
-    assert not {"lib", "lib/app.so", "usr/share/doc/app/README", "usr/share/man/man1/app.1"} & found.keys()
+    assert files["usr/lib/app.so"] == Entry(0o755, b"x")
+    assert files["usr/app.so.1"].target == "app.so"
+    assert files["usr/share/doc/app/copyright"].content == b"c"
+    assert not {"lib", "lib/app.so", "usr/share/doc/app/README", "usr/share/man/man1/app.1"} & files.keys()
 
 
 def test_scanners_find_the_version_of_the_package(package):

@@ -8,7 +8,7 @@ import tarfile
 
 import pytest
 
-from tools.containerfile import image_config, read_containerfile
+from tools.image import image_config, read_containerfile
 from tools.oci import Entry, ImageInfo, write_archive
 
 FILES = {
@@ -26,9 +26,9 @@ def members(tmp_path_factory):
     path = tmp_path_factory.mktemp("image") / "app.oci.tar"
     digest = write_archive(path, FILES, INFO)
     with tarfile.open(path) as packed:
-        files = [(one.name, packed.extractfile(one)) for one in packed if one.isfile()]
-        found = {name: content.read() for name, content in files if content}
-    return {**found, "digest": digest}
+        files = [(member.name, packed.extractfile(member)) for member in packed if member.isfile()]
+        contents = {name: content.read() for name, content in files if content}
+    return {**contents, "digest": digest}
 
 
 def blob(members, descriptor):
@@ -57,9 +57,9 @@ def test_the_index_leads_to_the_manifest_the_configuration_and_the_layer(members
     assert (config["architecture"], config["os"]) == ("amd64", "linux")
     assert config["rootfs"]["diff_ids"] == [f"sha256:{hashlib.sha256(content).hexdigest()}"]
     with tarfile.open(fileobj=io.BytesIO(content)) as packed:
-        found = {one.name: (one.type, one.mode, one.linkname) for one in packed}
-        assert {(one.uid, one.gid, one.mtime) for one in packed} == {(0, 0, 0)}
-    assert found == {
+        entries = {member.name: (member.type, member.mode, member.linkname) for member in packed}
+        assert {(member.uid, member.gid, member.mtime) for member in packed} == {(0, 0, 0)}
+    assert entries == {
         "bin": (tarfile.SYMTYPE, 0o777, "usr/bin"),
         "tmp": (tarfile.DIRTYPE, 0o1777, ""),
         "usr": (tarfile.DIRTYPE, 0o755, ""),

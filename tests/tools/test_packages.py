@@ -41,7 +41,15 @@ def test_man_reads_the_pages_without_a_warning(shared, tmp_path):
     """Lines that begin with a dot or an apostrophe are requests: all of ours are known ones."""
     requests = {line.split()[0] for page in shared.values() for line in page.splitlines() if line[:1] in {".", "'"}}
 
-    assert {one for one in requests if one != "'"} - {".TH", ".SH", ".PP", ".TP", ".B", ".nf", ".fi"} == set()
+    assert {request for request in requests if request != "'"} - {
+        ".TH",
+        ".SH",
+        ".PP",
+        ".TP",
+        ".B",
+        ".nf",
+        ".fi",
+    } == set()
 
 
 def test_every_command_has_an_example_and_a_summary():

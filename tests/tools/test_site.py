@@ -4,19 +4,23 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
+from alignup.align.cpus.options import OPTION_STAGES
+from alignup.align.settings import FEATURE_GATES, TOPOLOGY_OPTIONS
 from alignup.cli import exit_codes
-from alignup.kubernetes.configuration.fields import USED_FIELDS
+from alignup.documents.machines import MachineDocument
+from alignup.kubernetes.configuration.fields import USED_FIELDS, Configuration
 from alignup.simulate import cluster_file, sweep_file, trace
 from tests.console_runner import ROOT
 from tools import reference
 from tools.command_tree import walk
-from tools.configuration_reference import FILE_FIELDS, KUBELET_FIELDS, PROGRAMS, RUN_VARIABLES, machine_fields
-from tools.site import TOP
+from tools.reference import TOP
 
-PAGES = [ROOT / name for name in TOP if name.endswith(".md")] + sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / name for name in TOP] + sorted((ROOT / "docs").rglob("*.md"))
+CONFIGURATION = (ROOT / "docs" / "configuration.md").read_text("utf-8")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -30,7 +34,7 @@ def nav_paths(entry):
 
 @pytest.fixture(scope="module")
 def generated():
-    return reference.pages()
+    return {name: "\n".join(lines) + "\n" for name, lines in reference.pages().items()}
 
 
 def test_every_page_is_in_the_navigation_once_and_tasks_come_first(generated):
@@ -44,7 +48,7 @@ def test_every_page_is_in_the_navigation_once_and_tasks_come_first(generated):
     assert [title for entry in nav for title in entry] == [
         *("Overview", "Install", "Why was my pod rejected?", "Choose a policy", "Run on a cluster"),
         *(
-            "A node without a kubelet",
+            "The node agent",
             "Run one command",
             "Simulate a fleet",
             "Reference",
@@ -72,33 +76,48 @@ def test_the_reference_has_every_command_option_metric_and_object(generated):
     assert "alignup_prediction" in generated["metrics.md"]
 
 
-def test_the_reference_has_every_field_of_configuration_files(generated):
-    text = generated["configuration.md"]
-
-    assert KUBELET_FIELDS.keys() == USED_FIELDS.keys() - {"apiVersion", "kind"}
-    assert FILE_FIELDS["Cluster"].keys() == set(cluster_file._FIELDS)
-    assert list(FILE_FIELDS.values())[1].keys() == set(cluster_file._GROUP_FIELDS)
-    assert FILE_FIELDS["Sweep"].keys() == set(sweep_file._FIELDS)
-    assert FILE_FIELDS["Sweep: an entry of configurations"].keys() == set(sweep_file._CONFIGURATION_FIELDS)
-    assert FILE_FIELDS["Sweep: workload"].keys() == set(sweep_file._WORKLOAD_FIELDS)
-    assert FILE_FIELDS["Trace: an event"].keys() == {name for own in trace._EVENT_FIELDS.values() for name in own}
-    for fields in (KUBELET_FIELDS, *FILE_FIELDS.values()):
-        assert [name for name in fields if f"| `{name}` |" not in text] == []
-    assert "| `reservedSystemCPUs` | text | none | CPUs that pods do not get" in text
+def rows(heading: str) -> set[str]:
+    """Return the names in the first column of the tables below a heading of the page of configuration."""
+    text = CONFIGURATION.split(f"# {heading}\n")[1].split("\n#")[0]
+    return set(re.findall(r"^\| `([^`]+)`", text, re.MULTILINE))
 
 
-def test_the_reference_has_every_option_of_the_programs(generated):
-    text = generated["configuration.md"]
-    commands = {command.words[-1]: command for command in walk()}
+@pytest.mark.parametrize(
+    ("heading", "fields"),
+    [
+        ("KubeletConfiguration", USED_FIELDS.keys() - {"apiVersion", "kind"}),
+        ("Feature gates that change decisions", FEATURE_GATES.keys()),
+        ("Cluster", cluster_file._FIELDS),
+        ("Cluster: an entry of groups; Sweep: an entry of machines", cluster_file._GROUP_FIELDS),
+        ("Sweep", sweep_file._FIELDS),
+        ("Sweep: an entry of configurations", sweep_file._CONFIGURATION_FIELDS),
+        ("Sweep: workload", sweep_file._WORKLOAD_FIELDS),
+        ("Trace: an event", {name for names in trace._EVENT_FIELDS.values() for name in names}),
+    ],
+)
+def test_the_page_of_configuration_has_every_field(heading, fields):
+    assert rows(heading) == set(fields)
 
-    for name in PROGRAMS:
-        part = text.split(f"## Options of alignup {name}\n")[1].split("\n## ")[0]
-        options = [names.split(",")[0].split("/")[0].split()[0] for names, _ in commands[name].options]
-        assert [one for one in options if f"`{one}`" not in part and one != "-h"] == []
+
+def test_the_page_of_configuration_has_every_policy_option_and_its_stage():
+    shown = set(re.findall(r"^\| `\w+PolicyOptions` \| `([\w-]+)` \| .* \| (\w+) \|$", CONFIGURATION, re.MULTILINE))
+
+    stages = {name: option.stage for name, option in TOPOLOGY_OPTIONS.items()} | dict(OPTION_STAGES)
+    assert shown == {(name, str(stage)) for name, stage in stages.items()}
 
 
-def test_the_reference_has_every_environment_variable(generated):
-    named = set(re.findall(r"`([A-Z_]+)` ?[|,]", generated["configuration.md"])) | set(RUN_VARIABLES)
+def test_the_page_of_configuration_has_the_defaults_of_the_kubelet():
+    defaults = dict(re.findall(r"^\| `(\w+)` \| .*? \| (.*?) \|", CONFIGURATION, re.MULTILINE))
+
+    assert defaults["maxPods"] == str(Configuration().max_pods)
+    assert defaults["cpuManagerReconcilePeriod"] == str(Configuration().cpu_manager_reconcile_period)
+    assert defaults["evictionHard"] == ", ".join(
+        f"{name}: {text}" for name, text in Configuration().eviction_hard.items()
+    )
+
+
+def test_the_page_of_configuration_has_every_environment_variable():
+    named = set(re.findall(r"`([A-Z_]+)` ?(?:[|,]|and)", CONFIGURATION))
     used = set()
     for path in (ROOT / "src" / "alignup").rglob("*.py"):
         if "testing" in path.parts or "wire" in path.parts:
@@ -111,12 +130,25 @@ def test_the_reference_has_every_environment_variable(generated):
     assert len(used) > 15
 
 
-def test_every_field_of_a_machine_file_is_in_the_reference_and_on_the_page_of_machines(generated):
+def test_the_page_of_configuration_has_every_value_of_the_chart():
+    values = yaml.safe_load((ROOT / "deploy" / "helm" / "alignup" / "values.yaml").read_text("utf-8"))
+
+    assert rows("Values of the Helm chart") == set(chart_values(values))
+
+
+def chart_values(values, path=""):
+    for name, value in values.items():
+        if isinstance(value, dict) and value and name not in {"resources", "nodeSelector"}:
+            yield from chart_values(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
+
+
+def test_every_field_of_a_machine_file_is_on_the_page_of_machines():
     page = (ROOT / "docs" / "machines.md").read_text("utf-8")
-    for path, schema in machine_fields().items():
-        missing = [name for name in schema["properties"] if f"`{name}`" not in page]
-        assert (path, missing) == (path, [])
-        assert all(f"| `{name}` |" in generated["configuration.md"] for name in schema["properties"])
+    _, schemas = msgspec.json.schema_components([MachineDocument], ref_template="{name}")
+    for name, schema in schemas.items():
+        assert (name, [field for field in schema["properties"] if f"`{field}`" not in page]) == (name, [])
         assert all(inner.get("description") for inner in schema["properties"].values())
 
 

@@ -16,7 +16,6 @@ from structlog.typing import FilteringBoundLogger
 from alignup import __version__
 from alignup.agent import app, sd_notify
 from alignup.agent.app import Dependencies
-from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.events import EventDispatcher
 from alignup.agent.garbage import GarbageCollection
 from alignup.agent.manifests.directory import ManifestDir
@@ -29,14 +28,14 @@ from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResul
 from alignup.agent.sd_notify import Notifier
 from alignup.agent.service import AgentService, read_json_pod, read_pod
 from alignup.agent.state import Clock
+from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError
 from alignup.align.host import Host
 from alignup.documents.api import BusyError, NotReadyError
 from alignup.documents.machines import machine_to_document
-from alignup.store.checkpoint import CheckpointStore
-from alignup.store.history import History
 from alignup.store.lock import lock
+from alignup.store.state_store import StateStore
 from alignup.web import log as logs
 from alignup.web import server, sockets
 from alignup.web.access import AccessRules
@@ -73,8 +72,8 @@ class DaemonOptions:
 
 
 def run(options: DaemonOptions) -> None:
-    """Run the agent until a signal stops it; raise ``CheckpointError`` or ``ListenError`` if it cannot start."""
-    store = CheckpointStore(options.root)
+    """Run the agent until a signal stops it; raise ``StoreError`` or ``ListenError`` if it cannot start."""
+    store = StateStore(options.root, max_decisions=options.history)
     with logs.queued_stderr() as (log, log_queue), lock(options.root), logs.relay_logging(log):
         for note in options.notes:
             log.warning("note", detail=note)
@@ -86,7 +85,7 @@ def run(options: DaemonOptions) -> None:
         if unwatched and options.manifests is None:
             detail = f"pods from manifests stay, but their directory is not watched: {', '.join(unwatched)}"
             log.warning("recovered", detail=detail)
-        for problem in recovered.problems:
+        for problem in recovered.messages(options.recovery):
             log.error("not ready", detail=problem)
         sys.setswitchinterval(_SWITCH_SECONDS)
         asyncio.run(_main(options, store, recovered, log=log, log_queue=log_queue))
@@ -94,7 +93,7 @@ def run(options: DaemonOptions) -> None:
 
 async def _main(
     options: DaemonOptions,
-    store: CheckpointStore,
+    store: StateStore,
     recovered: RecoveryResult,
     *,
     log: FilteringBoundLogger,
@@ -104,7 +103,7 @@ async def _main(
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
     async with AsyncExitStack() as stack:
         queue, events = _start_queue(options, store, recovered, log=log)
-        stack.callback(events.history.close)
+        stack.callback(store.close)
         stack.push_async_callback(asyncio.to_thread, queue.close)
         with suppress(NotReadyError):  # /readyz reports the reason, and the next release retries the waiting pods
             await queue.run(Transaction.retry_waiting)
@@ -119,7 +118,7 @@ async def _main(
         if options.manifests is not None and not recovered.problems:
             watcher = ManifestWatcher(ManifestDir(options.manifests), queue, log)
         probe = QueueProbe(queue)
-        service = AgentService(queue, probe, allocator, events.history, events.event_bus, watcher)
+        service = AgentService(queue, probe, allocator, store.history, events.event_bus, watcher)
         events.metrics.show_dropped_log_lines(lambda: log_queue.dropped)
         address = await stack.enter_async_context(_serve_api(options, service, events.metrics))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
@@ -135,31 +134,29 @@ async def _main(
 
 
 def _start_queue(
-    options: DaemonOptions, store: CheckpointStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
+    options: DaemonOptions, store: StateStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
 ) -> tuple[AdmissionQueue, EventDispatcher]:
-    history = History(options.root, rows=options.history)
-    if note := history.open():
-        log.warning("history", detail=note)
     queues: list[AdmissionQueue] = []  # the metrics read the queue, which does not exist before its dispatcher
     metrics = Metrics(
         lambda: queues[0].settled_host if queues else recovered.state.host,
         waiting=lambda: len(queues[0].state.waiting.pods) if queues else 0,
     )
-    events = EventDispatcher(asyncio.get_running_loop(), log, history, metrics, EventBus(now=options.clock.now))
-    checkpointer, garbage = Checkpointer(store, options.host), GarbageCollection()
+    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, EventBus(now=options.clock.now))
+    saver, garbage = StateSaver(store, options.host, log), GarbageCollection()
     garbage.start()
 
     def when_idle() -> None:
-        checkpointer.fold()
+        store.prepare_for_more()
         garbage.collect_if_due()
 
     queues.append(
         AdmissionQueue(
             recovered.state,
-            checkpointer,
+            saver.save,
             clock=options.clock,
             dispatch=events,
-            problems=recovered.problems,
+            record=saver.record,
+            problems=recovered.messages(options.recovery),
             when_idle=when_idle,
         )
     )

@@ -10,7 +10,7 @@ from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
 from alignup.align.layered_map import LayeredMap, with_item, without_item
 from alignup.align.workload import Pod
-from alignup.documents.checkpoints import PodGrants
+from alignup.documents.pods import PodGrants
 
 Document = Mapping[str, Any]  #: JSON values
 

@@ -104,8 +104,8 @@ _UID = Parameter(name="uid", summary="The uid of the pod.", in_path=True)
 _NO_POD = {404: "No pod has this uid."}
 _UNREADY = {
     429: "Too many requests or pods are waiting; see Retry-After.",
-    503: "The agent cannot decide now, or cannot write its checkpoint; the detail gives the reason.",
-    507: "The ledger is full: the checkpoint would be too large. Release pods first.",
+    503: "The agent cannot decide now, or cannot write its state; the detail gives the reason.",
+    507: "The ledger is full. Release pods first.",
     504: "The request timed out. It continues in the background; get the pod to see the result.",
 }
 _NO_HISTORY = {503: "The history cannot be read."}

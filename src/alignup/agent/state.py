@@ -56,7 +56,7 @@ class AgentState:
     waiting: WaitQueue = field(default_factory=WaitQueue)
     wait_enabled: bool = False  #: whether pods from the API wait if they do not fit; pods from manifests always do
     plugins: frozenset[str] = frozenset()  #: resources that device plugins serve or have served
-    #: by uid; they hold resources in the ledger and are not checkpointed. Pods from manifests are also ``waiting``.
+    #: by uid; they hold resources in the ledger and are not saved. Pods from manifests are also ``waiting``.
     pending: Mapping[str, PendingAdmission] = field(default_factory=dict)
     backing_off: frozenset[str] = frozenset()  #: uids of waiting pods that a plugin rejected recently
 

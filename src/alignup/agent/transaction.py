@@ -20,7 +20,7 @@ from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
 from alignup.documents.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
-from alignup.documents.checkpoints import PodGrants
+from alignup.documents.pods import PodGrants
 
 _NONE: PreferenceAnswers = {}
 
@@ -37,7 +37,7 @@ class Transaction:
         self._admits_waiting = admits_waiting
         self._changed = False
         self.durable = False  #: whether a change must survive a crash
-        self.always = False  #: whether it is applied even if the checkpoint cannot be written
+        self.always = False  #: whether it is applied even if the state cannot be written
         self.after_events = False  #: whether the caller waits until all earlier events are dispatched
         self.events: list[AgentEvent] = []
         self.started: list[PendingAdmission] = []  #: waiting pods whose device plugins must be called now

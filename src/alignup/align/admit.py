@@ -10,7 +10,7 @@ return new ledgers, which take effect only if the pod is admitted.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -128,10 +128,6 @@ class _Admission:
         #: whether the pod-level resources are allocated, not those of the containers
         self.as_whole = rules.pod_level and pod.has_pod_level_resources
 
-    @cached_property
-    def usage(self) -> demand.FitRequest:
-        return demand.fit_used(self.pod)  # not needed for a pod that cannot be aligned
-
     def align(self) -> None:
         if self.policy is Policy.NONE:
             for container in self.pod.all_containers:
@@ -180,6 +176,7 @@ class _Admission:
                 raise _RejectedError(self._not_allocated(provider, container, error)) from error
 
     def check_fit(self) -> None:
+        self.usage = demand.fit_used(self.pod)
         if self.rules.allocatable is None:
             return
         capacity: dict[str, int] = {}

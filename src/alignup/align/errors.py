@@ -166,20 +166,32 @@ class RestoreError(StateError):
         super().__init__("; ".join(problems))
 
 
-class CheckpointError(StateError):
-    """An unusable checkpoint or checkpoint directory: ``what`` is wrong, ``where``, and what to do."""
+class StoreProblem(StrEnum):
+    """What is wrong with a database: what a program can offer to do about it depends on it."""
 
-    def __init__(self, what: str, *, where: str, advice: str) -> None:
-        self.what, self.where, self.advice = what, where, advice
+    UNUSABLE = "unusable"  #: corrupt, foreign, or of another version; it can be set aside
+    MISSING = "missing"  #: removed while it was open
+    IN_USE = "in use"  #: by another process
+    UNTRUSTED = "untrusted"  #: other users can change it
+    UNWRITABLE = "unwritable"
+    FULL = "full"  #: the ledger has as many bytes as it may have
+
+
+class StoreError(StateError):
+    """An unusable database or state directory: ``what`` is wrong, ``where``, and what to do."""
+
+    def __init__(self, what: str, *, where: str, advice: str, kind: StoreProblem) -> None:
+        self.what, self.where, self.advice, self.kind = what, where, advice, kind
         super().__init__(f"{where}: {what}; {advice}")
 
 
-class CheckpointFullError(CheckpointError):
-    """A checkpoint with more bytes than it may have; nothing was written."""
+class StoreFullError(StoreError):
+    """The ledger would have more bytes than it may have; nothing was written."""
 
     def __init__(self, where: str, *, size: int, limit: int) -> None:
-        message = f"the ledger is full: the checkpoint would have {size} bytes, and the limit is {limit}"
-        super().__init__(message, where=where, advice="release pods, or admit pods with fewer labels and annotations")
+        what = f"the ledger is full: it would have {size} bytes, and the limit is {limit}"
+        advice = "release pods, or admit pods with fewer labels and annotations"
+        super().__init__(what, where=where, advice=advice, kind=StoreProblem.FULL)
 
 
 class TraceError(FileFieldError, ValueError):

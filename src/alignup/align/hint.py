@@ -120,8 +120,7 @@ class HintList:
     def of(cls, hints: Iterable[Hint]) -> Self:
         """List *hints* of a provider; of two for the same nodes, the preferred one counts."""
         hints = tuple(hints)
-        # dict() is slow for tuples that are not plain ones.
-        flags: dict[NodeSet | None, bool] = {nodes: preferred for nodes, preferred in hints}  # noqa: C416
+        flags: dict[NodeSet | None, bool] = dict(hints)
         if len(flags) < len(hints):
             for nodes, preferred in hints:
                 flags[nodes] |= preferred
@@ -305,10 +304,7 @@ class MergeInput(NamedTuple):
 def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
     if not hints:
         return [MergeInput(provider, DONT_CARE)]
-    inputs = []
-    for resource, resource_hints in hints.items():
-        inputs.append(MergeInput(resource, _normalize(resource_hints)))
-    return inputs
+    return [MergeInput(resource, _normalize(resource_hints)) for resource, resource_hints in hints.items()]
 
 
 def _normalize(hints: AnyHints) -> Hints:
@@ -316,7 +312,7 @@ def _normalize(hints: AnyHints) -> Hints:
         return DONT_CARE
     if isinstance(hints, HintList):
         return hints if hints.masks or hints.anywhere else IMPOSSIBLE
-    if hasattr(hints, "min_width"):  # isinstance() is slow for protocols
+    if hasattr(hints, "min_width"):
         return hints if hints.min_width else IMPOSSIBLE  # type: ignore[return-value] # a family
     return HintList.of(hints) if hints else IMPOSSIBLE
 

@@ -33,7 +33,7 @@ _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommandOptions:
-    root_dir: Path | None = path_option("DIR", "Directory of the checkpoint, history and socket", _ROOTS)
+    root_dir: Path | None = path_option("DIR", "Directory of the database and the socket", _ROOTS)
     manifest_dir: Path | None = path_option("DIR", "Admit the pods whose manifests are in DIR")
     listen: str | None = option("ADDRESS", "unix:PATH, HOST:PORT, or :PORT on all addresses", f"agent.sock {_IN_ROOT}")
     web_listen: str | None = option(
@@ -57,8 +57,8 @@ class AgentCommandOptions:
     history: int = count_option(10_000, "How many past decisions to keep", minimum=1)
     recover: tuple[str, ...] = option(
         "",
-        "previous: fall back to the latest earlier state. drop-misfits: release pods that no longer fit",
-        type=click.Choice(["previous", "drop-misfits"]),
+        "set-aside: rename an unusable database and start empty. drop-misfits: release pods that no longer fit",
+        type=click.Choice(["set-aside", "drop-misfits"]),
         multiple=True,
     )
     export: Path | None = path_option("DIR", "Write the kubelet's state files for the current pods to DIR, and exit")
@@ -130,6 +130,10 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
             ),
             wait_enabled=wait,
             modes=frozenset(map(recovery.RecoveryMode, options.recover)),
+            hints={
+                recovery.RecoveryMode.SET_ASIDE: "start with --recover set-aside to rename it and start empty",
+                recovery.RecoveryMode.DROP_MISFITS: "start with --recover drop-misfits to release only these pods",
+            },
         ),
         history=options.history,
         plugins=_absolute(options.device_plugin_dir),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from alignup.align.errors import AlignError, CheckpointError
+from alignup.align.errors import AlignError, StoreError
 from alignup.cli.app import InputError, Session, app, escape_control
 from alignup.cli.exit_codes import FAILED, INTERRUPTED, OK, PIPE_CLOSED
 
@@ -63,7 +63,7 @@ def _report(error: Exception, session: Session) -> None:
 
             messages, where = locate(error.what, error.where)
             _print_error(*messages, details=(where, error.advice))
-        case CheckpointError():
+        case StoreError():
             _print_error(error.what, details=(error.where, error.advice))
         case AlignError():
             what, *details = str(error).splitlines() or [""]

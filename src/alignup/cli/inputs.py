@@ -111,7 +111,7 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
     place = machine_place(machine, option="--machine")
     with input_errors(place, advice="See 'alignup machine show --help' for the forms of MACHINE."):
         loaded = load_machine(machine)
-    return add_devices(loaded, devices)
+    return add_devices(loaded, devices) if devices else loaded
 
 
 def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
@@ -203,7 +203,7 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files*, and notes on what was skipped. With *keep*, pods carry their manifests."""
     with input_errors("", advice="Give manifests as kubectl takes them: files, directories, or - for standard input."):
-        reading = manifests.read_paths(files, standard_input())
+        reading = manifests.read_paths(files, standard_input() if "-" in files else None)
     return reading.workloads, reading.warnings
 
 
@@ -213,7 +213,7 @@ def standard_input() -> BinaryIO | None:
 
 
 def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
-    chosen = [work for work in workloads if name in (None, work.name, work.title, work.prefix)]
+    chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
     if not chosen:
         known = ", ".join(work.title for work in workloads)
         named = ", ".join(files)

@@ -282,7 +282,7 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 def _explain(host: "Host", pod: "Pod") -> None:
     from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
-    from alignup.cli import why_output  # noqa: PLC0415
+    from alignup.cli import why  # noqa: PLC0415
     from alignup.kubernetes.manifests.workloads import SourceLocation, Workload  # noqa: PLC0415
 
     if missing := host.missing_devices(pod):
@@ -290,7 +290,7 @@ def _explain(host: "Host", pod: "Pod") -> None:
         click.echo("  'alignup machine show' lists the devices of this machine; an agent also has those of plugins.")
         return
     workload = Workload("Run", pod.name, pod.namespace, 1, pod, SourceLocation("the command line"))
-    why_output.print_text(host, [why_output.explain(host, workload, seconds=_SEARCH_SECONDS)])
+    why.print_text(host, [why.explain(host, workload, seconds=_SEARCH_SECONDS)])
 
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:

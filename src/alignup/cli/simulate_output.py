@@ -21,12 +21,13 @@ from alignup.cli.simulate import SimulateOptions
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.cells import Cell, Line
 from alignup.picture.machine_svg import draw_svg
-from alignup.picture.text_format import clean, format_size, pluralize
+from alignup.picture.text_format import clean, pluralize
 from alignup.simulate import compare, generate, node_report, node_simulation, trace
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, arrivals, format_duration
 from alignup.simulate.compare import Comparison
 from alignup.simulate.executors import ProcessPool, SerialExecutor
 from alignup.simulate.node_simulation import SimulationResult
+from alignup.simulate.usage import format_amount
 
 Events = tuple[WorkloadEvent, ...]
 
@@ -108,7 +109,7 @@ def read_events(options: SimulateOptions, machine: Machine, *, with_selectors: b
 
 
 def _read_files(files: tuple[str, ...], *, with_selectors: bool) -> Events:
-    """All replicas of all workloads in *files*, arriving one after the other."""
+    """Return all replicas of all workloads in *files*, arriving one after the other."""
     workloads, skipped = inputs.read_workloads(files)
     terminal.print_notes(skipped)
     if finished := sum(workload.finished for workload in workloads):
@@ -167,7 +168,7 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
             amounts += [
                 snapshot.largest_by_node.get(node, {}).get(resource, 0) for snapshot in (result.peak, result.end)
             ]
-            figures = [_format_amount(resource, amount) for amount in amounts]
+            figures = [format_amount(resource, amount) for amount in amounts]
             rows.append(["" if number else f"node {node}", resource, *figures])
     if not rows:
         yield from section("In use", caption="nothing: no manager allocates per NUMA node with these settings")
@@ -179,12 +180,6 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
     parts = [sentences.format_amount(CPU, stranded.cpus)] if stranded.cpus else []
     parts += [f"{number} {clean(name)}" for name, number in stranded.devices.items() if number]
     yield (Cell(f"  {', '.join(parts) or 'nothing'}"),)
-
-
-def _format_amount(resource: str, amount: float) -> str:
-    if resource == "memory" or resource.startswith("hugepages-"):
-        return format_size(round(amount))
-    return f"{amount:.1f}" if isinstance(amount, float) and amount != int(amount) else str(int(amount))
 
 
 def _pod_lines(result: SimulationResult) -> Iterator[Line]:

@@ -12,6 +12,7 @@ from datetime import datetime
 from itertools import count, pairwise
 from pathlib import Path
 
+from alignup import atomic_files
 from alignup.align.errors import FileError
 from alignup.align.machine import Machine
 from alignup.doctor.configuration import check_configuration
@@ -19,7 +20,6 @@ from alignup.doctor.findings import DoctorReport
 from alignup.doctor.state_check import FileRepair, StateFiles, check_state
 from alignup.kubernetes.configuration import ConfigurationText
 from alignup.kubernetes.kubelet_files.state_files import PLUGINS_DIR, state_file_paths
-from alignup.store import atomic_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from msgspec import Meta
 
 from alignup.align.decision import Decision
 from alignup.align.workload import Pod, QoS
-from alignup.documents.checkpoints import PodGrants
 from alignup.documents.codec import Document, Timestamp
 from alignup.documents.decisions import DecisionDocument, PlacementDocument, RejectionDocument
+from alignup.documents.pods import PodGrants
 
 Story = Annotated[list[str], Meta(description="The decision in sentences.")]
 
@@ -30,7 +30,7 @@ class BusyError(Exception):
 
 
 class LedgerFullError(BusyError):
-    """The checkpoint would be too large with another pod; pods must be released first."""
+    """The ledger would be too large with another pod; pods must be released first."""
 
 
 class AdmissionStatus(StrEnum):

@@ -23,6 +23,8 @@ class QuantityDocument(Document, frozen=True):
 
 
 AmountsDocument = dict[str, str | QuantityDocument]
+#: container → resource → what the device plugin returned for the devices
+PodGrants = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 class ContainerDocument(Document, frozen=True, omit_defaults=True):

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from alignup import atomic_files
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
@@ -21,7 +22,6 @@ from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletF
 from alignup.kubernetes.plugins.pod_resources_client import PodResourcesClient
 from alignup.machines import machine_source
 from alignup.observe.observation import Sources
-from alignup.store import atomic_files
 
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from alignup import atomic_files
 from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
@@ -16,7 +17,6 @@ from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.store import atomic_files
 from alignup.web.server import serve_app
 from alignup.web.sockets import tcp_socket
 from alignup.web.until_signal import run_until_signal

@@ -165,14 +165,6 @@ class Feasibility(Mapping[str, Verdict]):
     def admitting(self) -> list[str]:
         return [host for host, verdict in self._found.items() if verdict.kind is VerdictKind.ADMITS]
 
-    def by_reason(self) -> dict[str, list[str]]:
-        """Return the hosts that do not admit the pod, by reason."""
-        hosts: dict[str, list[str]] = {}
-        for host, verdict in self._found.items():
-            if verdict.kind is not VerdictKind.ADMITS:
-                hosts.setdefault(verdict.reason, []).append(host)
-        return hosts
-
 
 NO_REPORT = unknown("no report about this host")
 

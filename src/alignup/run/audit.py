@@ -58,12 +58,12 @@ def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
 def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:
     if not any(record.exclusive for record in records):
         return
-    from alignup.store.checkpoint import CheckpointStore  # noqa: PLC0415 - slow to import
+    from alignup.store.state_store import StateStore  # noqa: PLC0415 - slow to import
 
     with registry.RunRegistry(directory).locked():
-        loaded = CheckpointStore(directory).load()
-    pods = loaded.document.pods if loaded else ()
-    held = {one.entry.pod.uid: one.entry.cpus.containers.get(CONTAINER, "") for one in pods}
+        stored = StateStore(directory).load()
+    pods = stored.pods if stored else ()
+    held = {pod.entry.pod.uid: pod.entry.cpus.containers.get(CONTAINER, "") for pod in pods}
     for record in records:
         if record.exclusive:
             yield from _compare_cpus(record, held.get(record.uid), where="the ledger")

@@ -8,6 +8,7 @@ are never allocated.
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -29,7 +30,6 @@ from alignup.align.workload import Amounts, Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.documents import codec
-from alignup.documents.checkpoints import CheckpointDocument, HeldPodDocument
 from alignup.documents.ledgers.documents import check_holders, pod_entry, residue
 from alignup.documents.ledgers.restore import restore_ledger
 from alignup.run import cgroup, process, registry
@@ -38,9 +38,9 @@ from alignup.run.claims import Claims
 from alignup.run.process_memory import NodeMap
 from alignup.run.registry import RunRegistry
 from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
-from alignup.store.checkpoint import CheckpointStore
-from alignup.store.checkpoint_format import Checkpoint
+from alignup.store.documents import HeldPodDocument
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
+from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
 
 _MIB = 1 << 20
 _RESERVED_SHARE = 32  #: one part in this many of the memory is reserved
@@ -113,7 +113,7 @@ def build_pod(request: RunRequest) -> Pod:
 
 
 class LocalAllocator:
-    """Allocates from the user's own ledger, in the checkpoint of a directory whose lock the caller holds."""
+    """Allocates from the user's own ledger, in the database of a directory whose lock the caller holds."""
 
     address = ""  #: no agent
 
@@ -133,7 +133,7 @@ class LocalAllocator:
         self._own = idle.ledger  #: the ledger without the claims of others
         self._others: list[str] = []  #: uids of pods that stand for claims of others in the ledger
         self._directory = directory
-        self._store: CheckpointStore | None = None  #: its constructor creates the directory
+        self._store: StateStore | None = None  #: its constructor creates the directory
         self._idle = idle
         self._permitted = permitted
         self._explain = explain
@@ -143,19 +143,19 @@ class LocalAllocator:
     def load(self, *, active: Collection[str], finished: Collection[str] = ()) -> None:
         del finished
         self.host = Host(self._idle.machine, self._idle.settings)
-        self._store = CheckpointStore(self._directory)
-        loaded = self._store.load()
-        if loaded is not None:
-            self._restore(loaded.document, active)
+        self._store = StateStore(self._directory)
+        stored = self._store.load()
+        if stored is not None:
+            self._restore(stored, active)
         self._active, self._own = active, self.host.ledger
         self._add_claims()
 
-    def _restore(self, document: CheckpointDocument, active: Collection[str]) -> None:
-        entries = [one.entry for one in document.pods if one.entry.pod.uid in active]
-        self.changed = len(entries) < len(document.pods)
+    def _restore(self, stored: StoredState, active: Collection[str]) -> None:
+        entries = [pod.entry for pod in stored.pods if pod.entry.pod.uid in active]
+        self.changed = len(entries) < len(stored.pods)
         idle, providers = self.host.ledger, self.host.providers
         try:
-            self.host.ledger = restore_ledger(entries, document.residue, idle=idle, providers=providers)
+            self.host.ledger = restore_ledger(entries, stored.residue, idle=idle, providers=providers)
         except RestoreError as error:
             raise StateError(
                 f"the resources of running runs do not fit this machine and these settings: {error}; "
@@ -246,7 +246,7 @@ class LocalAllocator:
         self.host.release(uid)
 
     def save(self) -> None:
-        """Write the checkpoint if the ledger has changed. Raises ``CheckpointError``."""
+        """Write the ledger if it has changed. Raises ``StoreError``."""
         if not self.changed:
             return
         host = Host(self._idle.machine, self._idle.settings, ledger=self.host.ledger) if self._others else self.host
@@ -254,14 +254,17 @@ class LocalAllocator:
             host.release(uid)
         ledger = host.ledger
         check_holders(ledger)
-        (self._store or CheckpointStore(self._directory)).save(
-            Checkpoint(
-                machine=machine_fingerprint(self.host.machine),
-                settings=settings_fingerprint(self.host.settings),
-                residue=residue(ledger, providers=self.host.providers),
-                pods=[codec.encode(HeldPodDocument(entry=pod_entry(ledger, uid))) for uid in ledger.pods],
-            )
+        parts = LedgerParts(
+            machine=machine_fingerprint(self.host.machine),
+            settings=settings_fingerprint(self.host.settings),
+            residue=residue(ledger, providers=self.host.providers),
         )
+        pods = [
+            PodRow(uid, Stage.ADMITTED, codec.encode(HeldPodDocument(entry=pod_entry(ledger, uid))))
+            for uid in ledger.pods
+        ]
+        with closing(self._store or StateStore(self._directory)) as store:
+            store.save(StateChange(parts=parts, pods=pods, whole=True))
         self.changed = False
 
 

@@ -14,13 +14,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from alignup import atomic_files
 from alignup.align.errors import AlignError, EnforceError, FileError
 from alignup.run import cgroup
 from alignup.run.claims import Claims
 from alignup.run.placement_audit import RunProcesses, find_run_processes
 from alignup.run.process import ProcessIdentity
 from alignup.run.run_record import RunRecord
-from alignup.store import atomic_files
 
 LOCK_NAME = "run.lock"
 _PREFIX, _SUFFIX = "run-", ".json"

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.synchronize import Event
@@ -171,21 +171,12 @@ class EngineName(StrEnum):
     DASK = "dask"
 
 
-class Engine(Protocol):
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
+class Engine(AbstractContextManager["Engine", None], Protocol):
     def results(self, job: Job, parcels: Sequence[bytes]) -> Iterator[Row]:
         """Yield the result of *job* for each of *parcels*, as they are finished."""
 
 
-class SerialEngine:
-    def __enter__(self) -> Self:
-        return self
-
+class SerialEngine(Engine):
     def __exit__(self, *error: object) -> None:
         pass
 
@@ -193,15 +184,12 @@ class SerialEngine:
         yield from map(job, parcels)
 
 
-class ProcessEngine:
+class ProcessEngine(Engine):
     """An engine with *count* processes (default: one per CPU); a pool whose process is killed is replaced."""
 
     def __init__(self, count: int | None = None) -> None:
         self._count = count
         self._pool: ProcessPool | None = None
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -237,7 +225,7 @@ class ProcessEngine:
             yield numbers[done], done.result()
 
 
-class DaskEngine:
+class DaskEngine(Engine):
     """An engine that uses the Dask cluster at *address*, or a local one with *count* processes."""
 
     def __init__(

@@ -10,7 +10,7 @@ from functools import cache, partial
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from alignup.align.workload.names import CPU, MEMORY, is_hugepages
+from alignup.align.workload.names import CPU, MEMORY
 from alignup.picture.machine_svg import draw_parts
 from alignup.picture.plots import (
     ComparedValue,
@@ -38,6 +38,7 @@ from alignup.simulate.executors import Row
 from alignup.simulate.node_report import build_timeline
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.sweeps import CombinationMeans, combination_means, invalid_combinations
+from alignup.simulate.usage import format_amount, format_mean
 from alignup.web.pages.page import static_file
 
 _MAX_VARIANTS = 40  #: combinations that are plotted
@@ -135,7 +136,7 @@ def _usage_rows(result: SimulationResult) -> list[list[str]]:
     rows = []
     for node, stats in result.nodes.items():
         for resource, use in stats.items():
-            amounts = [_format_amount(resource, amount) for amount in (use.total, use.mean, use.peak, use.end)]
+            amounts = [format_amount(resource, amount) for amount in (use.total, use.mean, use.peak, use.end)]
             share = f"{100 * use.mean / use.total:.0f} %" if use.total else ""
             rows.append([f"NUMA node {node}", resource, *amounts, share])
     return rows
@@ -230,7 +231,7 @@ def _requested_over_time(results: Results, resource: str) -> Markup:
 
 def _use_cells(resource: str, result: FleetResult) -> list[str]:
     use = result.use[resource]
-    amounts = [_format_amount(resource, amount) for amount in (use.allocatable, use.mean, use.peak)]
+    amounts = [format_amount(resource, amount) for amount in (use.allocatable, use.mean, use.peak)]
     return [*amounts, f"{use.share:.1%}"]
 
 
@@ -267,12 +268,10 @@ def _stranded_context(results: Results) -> dict[str, object]:
     strategies = [result.strategy for result in results]
     for style, resource in enumerate((CPU, MEMORY, *devices)):
         stranded = [result.stranded.amounts(resource) for result in results]
-        format_amount = partial(_format_amount, resource)
-        plots.append(
-            _bars(f"Stranded {resource}", strategies, [amount for amount, _ in stranded], format_amount, style=style)
-        )
+        text = partial(format_amount, resource)
+        plots.append(_bars(f"Stranded {resource}", strategies, [amount for amount, _ in stranded], text, style=style))
         rows += [
-            [resource, strategy, format_amount(amount), format_amount(free)]
+            [resource, strategy, text(amount), text(free)]
             for strategy, (amount, free) in zip(strategies, stranded, strict=True)
         ]
     return {"stranded_plots": plots, "stranded_rows": rows}
@@ -318,13 +317,13 @@ def _combination_row(means: CombinationMeans, resources: Sequence[str], devices:
     figures = means.figures
     return [
         *means.names,
-        *(_format_mean(figures[name]) for name in ("started", "failed", "pending", "rejections")),
+        *(format_mean(figures[name]) for name in ("started", "failed", "pending", "rejections")),
         *(format_duration(figures[name]) for name in ("waiting_p50", "waiting_p99")),
         *(f"{means.requested.get(name, 0.0):.1%}" for name in resources),
         f"{figures['mean_distance']:.2f}",
-        _format_mean(figures["stranded_cpus"]),
+        format_mean(figures["stranded_cpus"]),
         format_size(round(figures["stranded_memory"])),
-        *(_format_amount(name, means.stranded_devices.get(name, 0.0)) for name in devices),
+        *(format_amount(name, means.stranded_devices.get(name, 0.0)) for name in devices),
     ]
 
 
@@ -337,7 +336,7 @@ def _sweep_plots(
     differing = [place for place in range(3) if len({combination.names[place] for combination in means}) > 1] or [2]
     labels = [", ".join(combination.names[place] for place in differing) for combination in means]
 
-    def bars(title: str, figure: str, text: Format = _format_mean, *, style: int = 0) -> Markup:
+    def bars(title: str, figure: str, text: Format = format_mean, *, style: int = 0) -> Markup:
         return _bars(title, labels, [combination.figures[figure] for combination in means], text, style=style)
 
     utilization = [
@@ -355,7 +354,7 @@ def _sweep_plots(
             f"Stranded {name}",
             labels,
             [combination.stranded_devices.get(name, 0.0) for combination in means],
-            _format_mean,
+            format_mean,
             style=style,
         )
         for style, name in enumerate(devices, 2)
@@ -389,13 +388,3 @@ def _line_plot(
 ) -> Markup:
     plot = line_plot(clean(title), times, series, x=format_duration, y=y)
     return _markup(plot, name or f"{title} over time")
-
-
-def _format_amount(resource: str, amount: float) -> str:
-    if resource == MEMORY or is_hugepages(resource):
-        return format_size(round(amount))
-    return _format_mean(amount)
-
-
-def _format_mean(value: float) -> str:
-    return f"{value:,.1f}".removesuffix(".0")

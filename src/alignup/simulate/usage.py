@@ -20,13 +20,22 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.memory.ledger import NodeMemory
 from alignup.align.workload.demand import FitRequest
-from alignup.align.workload.names import CPU, MEMORY
+from alignup.align.workload.names import CPU, MEMORY, is_hugepages
+from alignup.picture.text_format import format_size
 from alignup.simulate.cluster_hosts import SimulatedHost
 from alignup.simulate.cluster_result import Alignment, ResourceUse, TimelinePoint, WaitingTimes
 from alignup.simulate.container_placements import common_nodes, container_placements
 
 MAX_POINTS = 200  #: of a timeline
 LOCAL = 10.0  #: the distance of a NUMA node from itself
+
+
+def format_amount(resource: str, amount: float) -> str:
+    return format_size(round(amount)) if resource == MEMORY or is_hugepages(resource) else format_mean(amount)
+
+
+def format_mean(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 class UsageStats(NamedTuple):

@@ -52,33 +52,27 @@ def test_packed(view, free, count, taken):
     assert bits.show(PackedSelection(view).take(bits.parse(free), count)) == taken
 
 
-@pytest.mark.parametrize(
-    ("free", "count", "taken"),
-    [
-        pytest.param("0-15", 3, "0-2", id="threads in numeric order, cores are no matter"),
-        pytest.param("0-15", 8, "0-3,8-11", id="but a whole socket is still taken as one"),
-        pytest.param("5-15", 3, "8-10", id="of the socket used most"),
-        pytest.param("2-15", 7, "2-4,8-11", id="then of the next"),
-    ],
-)
-def test_spread(free, count, taken):
-    assert bits.show(PackedSelection(SMALL, spread=True).take(bits.parse(free), count)) == taken
+SPREAD, BY_CACHE = PackedSelection(SMALL, spread=True), PackedSelection(CACHES, by_cache=True)
 
 
 @pytest.mark.parametrize(
-    ("free", "count", "taken"),
+    ("selection", "free", "count", "taken"),
     [
-        pytest.param("0-15", 4, "0-3", id="a whole cache"),
-        pytest.param("1-15", 4, "4-7", id="a whole cache before a broken one"),
-        pytest.param("2-15", 2, "2-3", id="inside the cache used most"),
-        pytest.param("0-15", 6, "0-5", id="a whole cache and a part of one"),
-        pytest.param("2-15", 6, "2-7", id="what is left after whole caches fits into one cache"),
-        pytest.param("0-15", 3, "0-2", id="an odd number leaves the highest thread"),
-        pytest.param("0,2,4,6", 3, "0,2,4", id="cores and threads where no cache comes out even"),
+        pytest.param(SPREAD, "0-15", 3, "0-2", id="spread: threads in numeric order, cores are no matter"),
+        pytest.param(SPREAD, "0-15", 8, "0-3,8-11", id="spread: but a whole socket is still taken as one"),
+        pytest.param(SPREAD, "5-15", 3, "8-10", id="spread: of the socket used most"),
+        pytest.param(SPREAD, "2-15", 7, "2-4,8-11", id="spread: then of the next"),
+        pytest.param(BY_CACHE, "0-15", 4, "0-3", id="by cache: a whole cache"),
+        pytest.param(BY_CACHE, "1-15", 4, "4-7", id="by cache: a whole cache before a broken one"),
+        pytest.param(BY_CACHE, "2-15", 2, "2-3", id="by cache: inside the cache used most"),
+        pytest.param(BY_CACHE, "0-15", 6, "0-5", id="by cache: a whole cache and a part of one"),
+        pytest.param(BY_CACHE, "2-15", 6, "2-7", id="by cache: what is left after whole caches fits into one cache"),
+        pytest.param(BY_CACHE, "0-15", 3, "0-2", id="by cache: an odd number leaves the highest thread"),
+        pytest.param(BY_CACHE, "0,2,4,6", 3, "0,2,4", id="by cache: cores and threads where no cache comes out even"),
     ],
 )
-def test_by_cache(free, count, taken):
-    assert bits.show(PackedSelection(CACHES, by_cache=True).take(bits.parse(free), count)) == taken
+def test_options(selection, free, count, taken):
+    assert bits.show(selection.take(bits.parse(free), count)) == taken
 
 
 def test_a_request_for_too_much():

@@ -115,34 +115,26 @@ def test_closer_nodes_win_among_sets_of_one_width():
     assert merged.runners_up == (bits.of([0, 1]), bits.of([0, 2]))
 
 
+def listed(nodes):
+    return st.builds(MergeInput, st.just("x"), lists(nodes, unknown_nodes=True))
+
+
+def in_families(nodes):
+    return st.builds(MergeInput, st.just("x"), families(nodes))
+
+
+@pytest.mark.parametrize(
+    ("any_input", "least", "most"),
+    [
+        pytest.param(listed, 0, 4, id="explicit lists"),
+        pytest.param(in_families, 1, 3, id="families"),
+        pytest.param(merge_inputs, 1, 3, id="families and lists"),
+    ],
+)
 @given(st.data())
-def test_explicit_lists_merge_as_the_whole_product_does(data):
+def test_hints_merge_as_their_whole_product_does(any_input, least, most, data):
     nodes = data.draw(node_sets(most=4))
-    inputs = [MergeInput("x", data.draw(lists(nodes, unknown_nodes=True))) for _ in range(data.draw(st.integers(0, 4)))]
-    distances = data.draw(st.none() | distances_between(nodes))
-
-    expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
-
-    for dense in (8, 0):
-        assert merge(inputs, nodes=nodes, distances=distances, dense=dense).hint == expected
-
-
-@given(st.data())
-def test_families_merge_as_the_whole_product_of_their_lists_does(data):
-    nodes = data.draw(node_sets(most=4))
-    inputs = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
-    distances = data.draw(st.none() | distances_between(nodes))
-
-    expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
-
-    for dense in (8, 0):
-        assert merge(inputs, nodes=nodes, distances=distances, dense=dense).hint == expected
-
-
-@given(st.data())
-def test_families_and_lists_mix(data):
-    nodes = data.draw(node_sets(most=4))
-    inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [data.draw(any_input(nodes)) for _ in range(data.draw(st.integers(least, most)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     expected = naive_merge.merge(inputs, nodes=nodes, distances=distances)
@@ -155,7 +147,7 @@ def test_families_and_lists_mix(data):
 @given(st.data())
 def test_above_eight_nodes_the_search_equals_counting(data):
     nodes = data.draw(node_sets(least=9, most=10))
-    inputs = [MergeInput("x", data.draw(families(nodes))) for _ in range(data.draw(st.integers(1, 3)))]
+    inputs = [data.draw(in_families(nodes)) for _ in range(data.draw(st.integers(1, 3)))]
     distances = data.draw(st.none() | distances_between(nodes))
 
     assert (
@@ -166,7 +158,6 @@ def test_above_eight_nodes_the_search_equals_counting(data):
 
 @given(st.data())
 def test_the_order_of_inputs_does_not_matter(data):
-    """A merged set depends on what was said, not on who spoke first."""
     nodes = data.draw(node_sets(most=5))
     inputs = [data.draw(merge_inputs(nodes)) for _ in range(data.draw(st.integers(2, 4)))]
     distances = data.draw(st.none() | distances_between(nodes))

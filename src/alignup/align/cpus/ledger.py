@@ -61,7 +61,7 @@ class CpuLedger:
             self._check_available(cpus & ~self.owned(uid))
         held = with_item(self.held, uid, {**self.held.get(uid, {}), container: cpus})
         again = self.reusable if reusable is None else (uid, reusable)
-        return type(self)(  # replace() would take as long as everything else here
+        return type(self)(
             node_cpus=self.node_cpus,
             reserved=self.reserved,
             shared=self.shared & ~cpus,
@@ -96,7 +96,7 @@ class CpuLedger:
             freed = 0 if uid in self.pod_held else containers[container] & ~bits.union(rest.values())
             return replace(self, shared=self.shared | freed, held=with_item(self.held, uid, rest))
         freed = self.owned(uid)
-        return type(self)(  # replace() would take as long as everything else here
+        return type(self)(
             node_cpus=self.node_cpus,
             reserved=self.reserved,
             shared=self.shared | freed,

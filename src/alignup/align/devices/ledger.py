@@ -234,7 +234,7 @@ class DeviceLedger:
                 free[resource] &= ~self.inventories[resource].find(ids)
             container_devices[resource] = tuple(sorted(ids, key=natural_sort_key) if len(ids) > 1 else ids)
         containers = {**self.held.get(uid, {}), container: container_devices}
-        return type(self)(  # replace() would take as long as everything else here
+        return type(self)(
             nodes=self.nodes,
             inventories=self.inventories,
             held=with_item(self.held, uid, containers),
@@ -258,14 +258,8 @@ class DeviceLedger:
                 if resource in free:
                     inventory = self.inventories[resource]
                     free[resource] |= inventory.find(ids) & inventory.healthy
-        return type(self)(  # replace() would take as long as everything else here
-            nodes=self.nodes,
-            inventories=self.inventories,
-            held=without_item(self.held, uid),
-            reusable=None if self.reusable and self.reusable[0] == uid else self.reusable,
-            in_use=in_use,
-            free=free,
-        )
+        reusable = None if self.reusable and self.reusable[0] == uid else self.reusable
+        return replace(self, held=without_item(self.held, uid), reusable=reusable, in_use=in_use, free=free)
 
     def with_reusable(self, uid: str, devices: Mapping[str, frozenset[str]]) -> Self:
         """Let the next container of the pod reuse *devices*; other pods can reuse nothing any more."""

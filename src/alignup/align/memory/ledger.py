@@ -111,10 +111,7 @@ class MemoryLedger:
         return {id_: node.tables.get(type_, EMPTY_TABLE).free for id_, node in self.nodes.items()}
 
     def has_free(self, nodes: NodeSet, need: Sizes) -> bool:
-        for type_, size in need.items():  # noqa: SIM110 - runs in every allocation, and all() takes twice as long
-            if self.free(nodes, type_) < size:
-                return False
-        return True
+        return all(self.free(nodes, type_) >= size for type_, size in need.items())
 
     def allocatable_on(self, nodes: NodeSet, type_: str) -> int:
         """Return the bytes of one type on *nodes* if nothing is allocated."""

@@ -9,6 +9,7 @@ spelling, which the provider rejects.
 Only names and resources are validated: images, volumes, probes and so on do not affect alignment.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from enum import StrEnum
@@ -98,8 +99,6 @@ def _on_host(pod: Pod, host: str) -> Pod:
     if not pod.name:
         raise PodError([Problem("metadata.name", "Required value: name is needed for the pod")])
     name = f"{pod.name}-{host.lower()}" if host else pod.name
-    import hashlib  # noqa: PLC0415 - only for static pods, and slow to import
-
     # The same file on the same host is the same pod; any change makes a new one.
     uid = pod.uid or hashlib.sha256(repr((host, pod)).encode(errors="replace")).hexdigest()[:32]
     return replace(pod, name=name, uid=uid, annotations={**pod.annotations, SOURCE_ANNOTATION: "file"})

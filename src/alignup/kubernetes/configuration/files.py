@@ -77,7 +77,7 @@ class ConfigurationText:
 
     def read(self) -> Configuration:
         """Return the configuration with defaults; :class:`ConfigurationError` if the kubelet would reject it."""
-        return read_document(self.document, name=self.name)
+        return read_document(self.parsed or self.document, name=self.name)
 
     def override(self, changes: Sequence[str]) -> "ConfigurationText":
         """Apply ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*; ``ParseError`` for an unknown field."""

@@ -22,6 +22,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from alignup import atomic_files
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet, quote
 from alignup.align.errors import FileError, ParseError, Problem, QuantityError, StateError
@@ -30,7 +31,6 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Resources
 from alignup.kubernetes.kubelet_files.go_json import STRING, GoField, GoType, Kind, checksum_text, decode, encode
-from alignup.store import atomic_files
 
 T = TypeVar("T")
 Contents = dict[str, Any]  #: of a file, by the field names of its newest version

@@ -150,7 +150,7 @@ class _Composer:
             raise DocumentError(f"more than {_MAX_DIRECTIVES} directives", line=1, own_limit=True)
         self._text = text
         self._get_event = YAML_LOADER(text).get_event
-        self._line = 1  #: of the last event
+        self._event: Any = None  #: the last one
         self._number = 0
         self._inside = False  #: a document
         self._nodes = 0
@@ -166,15 +166,17 @@ class _Composer:
     def current(self) -> int:
         return self._number if self._inside else self._number + 1
 
-    def error(self, message: str, *, own_limit: bool = False) -> DocumentError:
-        return DocumentError(message, line=self._line, document=self.current, own_limit=own_limit)
+    def error(self, message: str, *, line: int = 0, own_limit: bool = False) -> DocumentError:
+        """Return an error at *line*, or else at the last event."""
+        line = line or self._event.start_mark.line + 1
+        return DocumentError(message, line=line, document=self.current, own_limit=own_limit)
 
     def documents(self) -> tuple[ParsedDocument, ...]:
         documents = []
         try:
             self._next()  # the start of the stream
             while type(self._next()) is yaml.DocumentStartEvent:
-                line = self._line
+                line = self._event.start_mark.line + 1
                 self._number += 1
                 if self._number > MAX_DOCUMENTS:
                     raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file", own_limit=True)
@@ -189,19 +191,16 @@ class _Composer:
             raise self.error(str(error)) from None
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            self._line = mark.line + 1 if mark else 1
-            raise self.error(_describe(error, self._text)) from None
+            raise self.error(_describe(error, self._text), line=mark.line + 1 if mark else 1) from None
         except yaml.reader.ReaderError as error:
-            self._line = self._text.encode()[: error.position].count(b"\n") + 1
-            raise self.error(f"character {error.character:#x} is not allowed in YAML") from None
+            line = self._text.encode()[: error.position].count(b"\n") + 1
+            raise self.error(f"character {error.character:#x} is not allowed in YAML", line=line) from None
         except UnicodeDecodeError as error:
-            self._line = 1
-            raise self.error(f"not valid UTF-8: {error.reason}") from None
+            raise self.error(f"not valid UTF-8: {error.reason}", line=1) from None
         return tuple(documents)
 
     def _next(self) -> Any:  # noqa: ANN401 - any event
-        event = self._get_event()
-        self._line = event.start_mark.line + 1
+        self._event = event = self._get_event()
         return event
 
     def _value(self, event: Any, level: int) -> Any:  # noqa: ANN401 - any event, any value
@@ -247,7 +246,7 @@ class _Composer:
             while type(event := self._next()) is not yaml.SequenceEndEvent:
                 value.append(self._value(event, level))
         else:
-            self._lines[id(value)] = self._line
+            self._lines[id(value)] = event.start_mark.line + 1
             self._fill_object(value, level)
         if anchor is not None:
             anchor.nodes, anchor.depth = self._nodes - before, self._deepest - level + 1
@@ -262,7 +261,7 @@ class _Composer:
                 self._merge(value, merged, level)
                 continue
             if key in value and key not in merged:
-                self._repeated.append(DuplicateKey(self._line, key))
+                self._repeated.append(DuplicateKey(event.start_mark.line + 1, key))
             value[key] = self._value(self._next(), level)
 
     def _merge(self, value: dict[str, Any], merged: set[str], level: int) -> None:

@@ -291,7 +291,8 @@ class _Collector:
             self._report(top.diagnostics.problems, place)
         elif kind.endswith("List") and "items" in top.fields:
             items = top.list_of("items", lambda reader, name: reader.fields[name])
-            self._report(top.diagnostics.problems, place)
+            if top.diagnostics.problems:
+                self._report(top.diagnostics.problems, place)
             inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
             for index, item in enumerate(items):
                 self._add_object(replace(place, part=item, path=place.field(f"items[{index}]")), inherited)
