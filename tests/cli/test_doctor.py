@@ -27,7 +27,7 @@ def damaged(tmp_path):
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(directory)): one.read_bytes() for one in directory.rglob("*") if one.is_file()}
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_a_healthy_node():
@@ -155,8 +155,8 @@ def test_json(damaged):
 
     document = json.loads(run.stdout)
     assert (run.returncode, document["version"], document["healthy"]) == (0, 1, True)
-    assert [one["severity"] for one in document["findings"]].count("error") == 3
-    assert [one["severity"] for one in document["after"]].count("error") == 0
+    assert [finding["severity"] for finding in document["findings"]].count("error") == 3
+    assert [finding["severity"] for finding in document["after"]].count("error") == 0
     assert [repair["file"] for repair in document["repairs"]] == [
         "cpu_manager_state",
         "memory_manager_state",

@@ -150,9 +150,9 @@ def test_online_cpus(text, expected):
     files = with_(PLAIN, {f"{CPU}/online": text})
     tree = FileReader(files.packed())
 
-    found = cadvisor.read_topology(tree).report()
+    report = cadvisor.read_topology(tree).report()
 
-    assert bits.show(bits.of(cpu.id for cpu in found.cpus)) == expected
+    assert bits.show(bits.of(cpu.id for cpu in report.cpus)) == expected
 
 
 @pytest.mark.parametrize(
@@ -200,8 +200,8 @@ def test_the_inferred_report_matches_a_kernels_files(files):
 
 @given(strategies.machines())
 def test_a_fully_described_machine_matches_a_synthetic_one(machine):
-    found = system.read_machine(FileReader(kernel.describe(machine).packed()), name="the tree")
-    expected, plain = found.kubelet_view(), machine.kubelet_view()
+    report = system.read_machine(FileReader(kernel.describe(machine).packed()), name="the tree")
+    expected, plain = report.kubelet_view(), machine.kubelet_view()
 
     assert expected.node_cpus == plain.node_cpus
     assert expected.socket_cpus == plain.socket_cpus
@@ -210,7 +210,7 @@ def test_a_fully_described_machine_matches_a_synthetic_one(machine):
         (node.id, node.memory, set(node.hugepages)) for node in plain.nodes
     ]
     assert expected.distances == plain.distances
-    assert cadvisor.infer_report(found) == found.report
+    assert cadvisor.infer_report(report) == report.report
 
 
 MIB = 1 << 20

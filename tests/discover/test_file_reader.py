@@ -46,9 +46,9 @@ def test_numbers(text, number):
     ],
 )
 def test_masks(text, cpus):
-    found = tree_of(mask=text).cpus("mask")
+    parsed = tree_of(mask=text).cpus("mask")
 
-    assert (None if found is None else bits.show(found)) == cpus
+    assert (None if parsed is None else bits.show(parsed)) == cpus
 
 
 def test_the_first_readable_file_is_used():
@@ -126,9 +126,9 @@ def test_no_file_blocks(tmp_path: Path):
     (tmp_path / "zero").symlink_to("/dev/zero")
     tree = FileReader(DirectoryFiles(os.fspath(tmp_path)))
 
-    found = [tree.read(name) for name in ("pipe", "directory", "loop", "zero", "a\0b")]
+    contents = [tree.read(name) for name in ("pipe", "directory", "loop", "zero", "a\0b")]
 
-    assert found == [None] * 5
+    assert contents == [None] * 5
     assert len(tree.gaps) == 5
 
 

@@ -32,13 +32,21 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_one_machine_in_every_form(root: Path, tmp_path: Path):
-    found = discover(root)
+    discovered = discover(root)
     archive, described = tmp_path / "m.tar.gz", tmp_path / "m.yaml"
     record(root, archive)
-    described.write_text(machine_file.dump(found))
+    described.write_text(machine_file.dump(discovered))
 
-    for source in (root, str(root), archive, str(archive), described, str(described), machine_file.dump_json(found)):
-        assert load(source) == found
+    for source in (
+        root,
+        str(root),
+        archive,
+        str(archive),
+        described,
+        str(described),
+        machine_file.dump_json(discovered),
+    ):
+        assert load(source) == discovered
 
 
 def test_synthetic_machines_as_texts_and_files(tmp_path: Path):
@@ -316,7 +324,7 @@ def test_declared_devices_replace_the_machines_own():
 
     changed = add_devices(machine, ["example.com/gpu=1@0"])
 
-    assert [(one.resource, one.id) for one in changed.devices] == [("vendor.io/nic", "nic-0"), (GPU, "gpu-0")]
+    assert [(device.resource, device.id) for device in changed.devices] == [("vendor.io/nic", "nic-0"), (GPU, "gpu-0")]
     assert not changed.problems()
 
 

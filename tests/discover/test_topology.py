@@ -23,12 +23,12 @@ def read(files: Files) -> Machine:
 
 
 def groups(machine: Machine, kind: str) -> list[str]:
-    found: dict[int, int] = {}
+    cpus_by_group: dict[int, int] = {}
     for cpu in machine.cpus:
         number = getattr(cpu, kind)
         if number is not None:
-            found[number] = found.get(number, 0) | 1 << cpu.id
-    return sorted(map(bits.show, found.values()))
+            cpus_by_group[number] = cpus_by_group.get(number, 0) | 1 << cpu.id
+    return sorted(map(bits.show, cpus_by_group.values()))
 
 
 def online(machine: Machine) -> str:
@@ -179,11 +179,11 @@ def test_cores(files, cores):
     ],
 )
 def test_sockets(files, sockets):
-    found: dict[int, int] = {}
+    cpus_by_socket: dict[int, int] = {}
     for cpu in read(files).cpus:
-        found[cpu.socket] = found.get(cpu.socket, 0) | 1 << cpu.id
+        cpus_by_socket[cpu.socket] = cpus_by_socket.get(cpu.socket, 0) | 1 << cpu.id
 
-    assert {bits.show(cpus): socket for socket, cpus in found.items()} == sockets
+    assert {bits.show(cpus): socket for socket, cpus in cpus_by_socket.items()} == sockets
 
 
 # ---- caches
@@ -279,13 +279,13 @@ def test_a_fully_described_machine_has_no_gaps():
 
 @given(strategies.machines(max_id=255))
 def test_a_kernels_files_give_the_same_machine(machine):
-    found = read(kernel.describe(machine))
+    again = read(kernel.describe(machine))
 
     for kind in ("core", "socket", "cache", "node"):
-        assert groups(found, kind) == groups(machine, kind)
-    assert found.nodes == machine.nodes
-    assert found.distances == machine.distances
-    assert [(cpu.id, cpu.socket, cpu.node) for cpu in found.cpus] == [
+        assert groups(again, kind) == groups(machine, kind)
+    assert again.nodes == machine.nodes
+    assert again.distances == machine.distances
+    assert [(cpu.id, cpu.socket, cpu.node) for cpu in again.cpus] == [
         (cpu.id, cpu.socket, cpu.node) for cpu in machine.cpus
     ]
 
@@ -297,10 +297,10 @@ SPARSE = kernel.describe(synthetic.parse("numa:4(indexes=0,2,33,250) core:2 pu:1
 
 
 def homes(files: Files) -> dict[int | None, str]:
-    found: dict[int | None, int] = {}
+    cpus_by_node: dict[int | None, int] = {}
     for cpu in read(files).cpus:
-        found[cpu.node] = found.get(cpu.node, 0) | 1 << cpu.id
-    return {node: bits.show(cpus) for node, cpus in found.items()}
+        cpus_by_node[cpu.node] = cpus_by_node.get(cpu.node, 0) | 1 << cpu.id
+    return {node: bits.show(cpus) for node, cpus in cpus_by_node.items()}
 
 
 USUAL = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}

@@ -46,7 +46,7 @@ def check(on: Machine | None = None, **fields: Any) -> ConfigurationCheck:
 
 
 def by_severity(severity: Severity, findings: tuple[Finding, ...]) -> list[Finding]:
-    return [one for one in findings if one.severity is severity]
+    return [finding for finding in findings if finding.severity is severity]
 
 
 def cases(request: pytest.FixtureRequest, file: str) -> Iterator[Case]:

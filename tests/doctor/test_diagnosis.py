@@ -25,27 +25,27 @@ def directory(tmp_path):
 
 
 def names(directory):
-    return sorted(str(one.relative_to(directory)) for one in directory.rglob("*") if one.is_file())
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 
 def test_files_are_read_and_leftovers_are_listed(directory):
     (directory / f".{CPU}12345").touch()
     (directory / MEM).mkdir()
 
-    found = read_state_files(directory)
+    files = read_state_files(directory)
 
-    assert found.texts == {CPU: b"cpus", DEVICE_PATH: b"devices"}
-    assert found.unread == {MEM: f"cannot read {directory / MEM}: it is not a regular file"}
-    assert found.leftovers == (f".{CPU}12345",)
+    assert files.texts == {CPU: b"cpus", DEVICE_PATH: b"devices"}
+    assert files.unread == {MEM: f"cannot read {directory / MEM}: it is not a regular file"}
+    assert files.leftovers == (f".{CPU}12345",)
 
 
 def test_a_copy_may_have_all_files_in_one_directory(tmp_path):
     (tmp_path / state_files.DEVICE_FILE).write_bytes(b"devices")
 
-    found = read_state_files(tmp_path)
+    files = read_state_files(tmp_path)
     write_state_files(tmp_path, [FileRepair(DEVICE_PATH, b"devices", b"new", ())], now=NOW)
 
-    assert found.texts == {DEVICE_PATH: b"devices"}
+    assert files.texts == {DEVICE_PATH: b"devices"}
     assert (tmp_path / state_files.DEVICE_FILE).read_bytes() == b"new"
 
 

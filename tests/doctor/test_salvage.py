@@ -112,10 +112,12 @@ def older(**members: object) -> bytes:
     ],
 )
 def test_damage_is_described_and_the_best_contents_are_used(text, source, damage):
-    found = salvage(state_files.CPU_FORMAT, text, gates=GATES)
+    salvaged = salvage(state_files.CPU_FORMAT, text, gates=GATES)
 
-    assert (found.source, list(found.damage)) == (source, damage)
-    assert {uid: own for uid, own in (found.contents["entries"] or {}).items() if own != LISTS[uid]} == {}
+    assert (salvaged.source, list(salvaged.damage)) == (source, damage)
+    assert {
+        uid: containers for uid, containers in (salvaged.contents["entries"] or {}).items() if containers != LISTS[uid]
+    } == {}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_nothing_is_invented_for_a_truncated_text(value, data):
 def inside(part: object, whole: object) -> bool:
     """Whether *part* is *whole* without some members or items."""
     if isinstance(part, dict) and isinstance(whole, dict):
-        return all(key in whole and inside(one, whole[key]) for key, one in part.items())
+        return all(key in whole and inside(member, whole[key]) for key, member in part.items())
     if isinstance(part, list) and isinstance(whole, list):
         return len(part) <= len(whole) and all(map(inside, part, whole))
     return part == whole and type(part) is type(whole)
@@ -188,9 +190,9 @@ def inside(part: object, whole: object) -> bool:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_described(data):
-    found = salvage(state_files.CPU_FORMAT, data, gates=GATES)
+    salvaged = salvage(state_files.CPU_FORMAT, data, gates=GATES)
 
-    assert found.damage or found.source is SalvageSource.CONTENTS
+    assert salvaged.damage or salvaged.source is SalvageSource.CONTENTS
     salvage_devices(data)
 
 

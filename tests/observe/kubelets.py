@@ -70,7 +70,9 @@ class SimulatedKubelet:
         self.ended.clear()
         decision = self.host.admit(pod)
         assert decision.admitted, decision.rejection
-        self.allocated[pod.uid] = AllocatedPod({one.name: one.resources for one in pod.all_containers})
+        self.allocated[pod.uid] = AllocatedPod(
+            {container.name: container.resources for container in pod.all_containers}
+        )
         self.pods[pod.uid] = KnownPod(pod=pod, stage=PodStage.RUNNING, finished=False)
 
     def end(self, uid: str) -> None:
@@ -85,10 +87,12 @@ class SimulatedKubelet:
     @property
     def listed(self) -> tuple[ListedPod, ...]:
         ledger = self.host.ledger
-        found = []
+        pods = []
         for uid, admitted in ledger.pods.items():
             pod = admitted.pod
-            running = [one.name for one in (*pod.init, *pod.containers) if one.name not in pod.ordinary_init]
+            running = [
+                container.name for container in (*pod.init, *pod.containers) if container.name not in pod.ordinary_init
+            ]
             containers = {
                 name: ListedContainer(
                     ledger.cpus.holds(uid, name) or 0,
@@ -98,8 +102,8 @@ class SimulatedKubelet:
                 for name in running
             }
             if uid not in self.ended:
-                found.append(ListedPod(namespace=pod.namespace, name=pod.name, containers=containers))
-        return tuple(found)
+                pods.append(ListedPod(namespace=pod.namespace, name=pod.name, containers=containers))
+        return tuple(pods)
 
     def _devices(self, uid, container):
         for resource, ids in self.host.ledger.devices.holds(uid, container).items():
@@ -113,7 +117,7 @@ class SimulatedKubelet:
         return AllocatableResources(
             cpus=self.host.view.all_cpus & ~ledger.cpus.reserved,
             memory=ledger.memory.allocatable(),
-            devices=tuple(device for one in inventories for device in one.devices if device.healthy),
+            devices=tuple(device for inventory in inventories for device in inventory.devices if device.healthy),
         )
 
     def write(self, directory: Path) -> None:

@@ -186,10 +186,10 @@ async def test_the_state_between_two_writes_is_never_published(served, client, k
         )
         kubelet.write(tmp_path)
         await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
-    found = await report(client)
+    sources = await report(client)
 
-    assert found.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
-    assert found.sequence == 2
+    assert sources.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
+    assert sources.sequence == 2
 
 
 async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubelet, make, tmp_path):
@@ -240,9 +240,9 @@ async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(s
         (tmp_path / "config.yaml").write_bytes(changed.text)
         (tmp_path / "device-plugins" / "kubelet.sock").touch()
         await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
-    found = await report(client)
+    sources = await report(client)
 
-    assert found.settings == changed.host.settings
+    assert sources.settings == changed.host.settings
     state = await client.get(HOST_STATES.at("n"))
     assert state.machine_generation > 1
 
@@ -353,10 +353,10 @@ async def test_files_that_change_while_they_are_read_are_read_again(kubelet, ans
         return await listed()
 
     answers.list = list_and_write
-    found = await reader.read()
+    sources = await reader.read()
 
-    assert found.files.cpu == kubelet.files.cpu
-    assert len(found.listed) == 2
+    assert sources.files.cpu == kubelet.files.cpu
+    assert len(sources.listed) == 2
 
 
 async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answers, tmp_path):
@@ -374,11 +374,11 @@ async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answ
     assert (await reader.read()).configuration.max_pods == 7
     answers.fails = True
     await reader.refresh()
-    found = await reader.read()
+    sources = await reader.read()
 
-    assert found.configuration.max_pods == 110
+    assert sources.configuration.max_pods == 110
     file = tmp_path / "config.yaml"
-    assert found.gaps[0] == (
+    assert sources.gaps[0] == (
         f"the live configuration is unknown: forbidden; using {file}, without the flags of the kubelet"
     )
 
@@ -393,10 +393,10 @@ async def test_drop_in_files_are_part_of_the_configuration(kubelet, answers, tmp
     paths = KubeletPaths(directory=tmp_path, config_dir=drop_ins)
     reader = KubeletReader(paths, pod_resources=answers, discover=lambda _root: kubelet.machine)
 
-    found = await reader.read()
+    sources = await reader.read()
 
-    assert found.configuration.max_pods == 30
-    assert found.gaps[-1] == "the pods of the API server are unknown"
+    assert sources.configuration.max_pods == 30
+    assert sources.gaps[-1] == "the pods of the API server are unknown"
 
 
 async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet, answers, tmp_path):
@@ -406,7 +406,7 @@ async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet,
         KubeletPaths(directory=tmp_path / "empty"), pod_resources=answers, discover=lambda _root: kubelet.machine
     )
 
-    found = await reader.read()
+    sources = await reader.read()
 
-    assert found.files == state_files.KubeletFiles()
-    assert found.allocated is None
+    assert sources.files == state_files.KubeletFiles()
+    assert sources.allocated is None

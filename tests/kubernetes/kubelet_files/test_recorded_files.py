@@ -54,7 +54,7 @@ def test_every_file_is_written_back_unchanged(recordings):
 def in_any_order(state: DeviceState | None) -> Any:
     """Return held and healthy devices."""
     assert state
-    held = {(one.uid, one.container, one.resource): one.nodes for one in state.entries}
+    held = {(entry.uid, entry.container, entry.resource): entry.nodes for entry in state.entries}
     return held, {resource: set(ids or ()) for resource, ids in state.registered.items()}
 
 
@@ -126,7 +126,11 @@ def test_the_next_pod_is_decided_as_recorded(recordings):
             if step["verdict"] not in ("admitted", "rejected") or not all(before.get(name) for name in NAMES):
                 continue
             texts = {name: before[name].encode() for name in NAMES}
-            there = [manifests[one["uid"]] for one in before["pods"] if one["status"]["phase"] == "Running"]
+            there = [
+                manifests[running_pod["uid"]]
+                for running_pod in before["pods"]
+                if running_pod["status"]["phase"] == "Running"
+            ]
             restored = restore_ledger(host, parsed(texts, host), there)
             now = Host(machine, host.settings, ledger=restored.ledger)
             for gone in restored.unknown:  # the kubelet takes back what they had when the next pod comes
