@@ -4,6 +4,7 @@
 import asyncio
 import os
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,6 +77,8 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
     are those of another machine, and 2 when the input is invalid.
     """
     try:
+        import structlog  # noqa: PLC0415
+
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
         from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
@@ -90,6 +93,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         return
     drop_capabilities()
     terminal.log_to_stderr()
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     access = find_access(options.kubeconfig, context=options.context)
     problems = asyncio.run(observe.observe(access, service_options))
     for problem in problems:

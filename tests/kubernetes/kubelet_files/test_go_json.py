@@ -144,9 +144,9 @@ OUTER = GoType(
     Kind.STRUCT,
     fields=(
         GoField("name", "Name", STRING),
-        GoField("lists", "Lists", GoType("map[string]string", Kind.MAP, STRING, STRING)),
+        GoField("lists", "Lists", GoType("map[string]string", Kind.MAP, STRING)),
         GoField("nodes", "Nodes", GoType("state.Nodes", Kind.POINTER_MAP, INNER, INT), omit_empty=True),
-        GoField("pods", "Pods", GoType("state.Pods", Kind.MAP, CPUS, STRING), omit_empty=True),
+        GoField("pods", "Pods", GoType("state.Pods", Kind.MAP, CPUS), omit_empty=True),
         GoField("raw", "Raw", GoType("[]uint8", Kind.BYTES), omit_empty=True),
     ),
 )

@@ -178,7 +178,7 @@ class GoType:
     name: str  #: as Go prints it
     kind: Kind
     elem: Any = None  #: the type of the members of a slice or map
-    key: Any = None  #: the type of the keys of a map
+    key: Any = None  #: the type of the keys of a map; ``None``: string
     fields: tuple["GoField", ...] = ()  #: of a struct; in a set of CPUs, the only one has the type of the JSON object
 
     @property
@@ -256,7 +256,7 @@ class _Decoder:
         for name, member in pairs:
             nil = type_.kind is Kind.POINTER_MAP and member is None
             value = None if nil else self.read(type_.elem, member, type_.elem.zero)
-            key = name if type_.key.kind is Kind.STRING else _integer(type_.key, name.removeprefix("+"))
+            key = name if type_.key is None else _integer(type_.key, name.removeprefix("+"))
             if key is None:
                 self.mismatch(f"number {name}", type_.key.name)
             else:

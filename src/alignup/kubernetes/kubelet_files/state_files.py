@@ -65,14 +65,6 @@ def _struct(name: str, **types: GoType) -> GoType:
     return GoType(name, Kind.STRUCT, fields=tuple(fields))
 
 
-def _map(name: str, elem: GoType, *, key: GoType = STRING, kind: Kind = Kind.MAP) -> GoType:
-    return GoType(name, kind, elem, key)
-
-
-def _cpu_set(name: str, key: str, *, json_type: str) -> GoType:
-    return GoType(name, Kind.CPU_SET, fields=_struct(name, **{key: GoType(json_type, Kind.STRUCT)}).fields)
-
-
 _CHECKSUM = GoType("checksum.Checksum", Kind.UINT)
 
 
@@ -211,12 +203,16 @@ def fnv1a(text: str) -> int:
 _CPU_FIELDS = {
     "policyName": STRING,
     "defaultCpuSet": STRING,
-    "entries": _map("map[string]map[string]string", _map("map[string]string", STRING)),
+    "entries": GoType("map[string]map[string]string", Kind.MAP, GoType("map[string]string", Kind.MAP, STRING)),
 }
-_POD_CPUS = _cpu_set("state.PodEntry", "cpuSet", json_type="state.podEntryJSON")
-_CPU_PODS = _map("state.PodCPUAssignments", _POD_CPUS)
-_BASELINE = _cpu_set("state.ContainerBaseline", "baseline", json_type="state.containerBaselineJSON")
-_BASELINES = _map("state.ContainerBaselines", _map("map[string]state.ContainerBaseline", _BASELINE))
+_POD_CPUS_JSON = GoField("cpuSet", "CPUSet", GoType("state.podEntryJSON", Kind.STRUCT))
+_POD_CPUS = GoType("state.PodEntry", Kind.CPU_SET, fields=(_POD_CPUS_JSON,))
+_CPU_PODS = GoType("state.PodCPUAssignments", Kind.MAP, _POD_CPUS)
+_BASELINE_JSON = GoField("baseline", "Baseline", GoType("state.containerBaselineJSON", Kind.STRUCT))
+_BASELINE = GoType("state.ContainerBaseline", Kind.CPU_SET, fields=(_BASELINE_JSON,))
+_BASELINES = GoType(
+    "state.ContainerBaselines", Kind.MAP, GoType("map[string]state.ContainerBaseline", Kind.MAP, _BASELINE)
+)
 
 CPU_FORMAT = StateFileFormat(
     file_name=CPU_FILE,
@@ -309,16 +305,18 @@ _INTS = GoType("[]int", Kind.SLICE, _INT)
 _SIZE = GoType("uint64", Kind.UINT)
 _TABLE_KEYS = ("total", "systemReserved", "allocatable", "reserved", "free")
 _TABLE = _struct("state.MemoryTable", **dict.fromkeys(_TABLE_KEYS, _SIZE))
-_TABLES = _map("map[v1.ResourceName]*state.MemoryTable", _TABLE, kind=Kind.POINTER_MAP)
+_TABLES = GoType("map[v1.ResourceName]*state.MemoryTable", Kind.POINTER_MAP, _TABLE)
 _NODE = _struct("state.NUMANodeState", numberOfAssignments=_INT, memoryMap=_TABLES, cells=_INTS)
 _BLOCK = _struct("state.Block", numaAffinity=_INTS, type=GoType("v1.ResourceName", Kind.STRING), size=_SIZE)
 _BLOCKS = GoType("[]state.Block", Kind.SLICE, _BLOCK)
 _MEMORY_FIELDS = {
     "policyName": STRING,
-    "machineState": _map("state.NUMANodeMap", _NODE, key=_INT, kind=Kind.POINTER_MAP),
-    "entries": _map("state.ContainerMemoryAssignments", _map("map[string][]state.Block", _BLOCKS)),
+    "machineState": GoType("state.NUMANodeMap", Kind.POINTER_MAP, _NODE, _INT),
+    "entries": GoType(
+        "state.ContainerMemoryAssignments", Kind.MAP, GoType("map[string][]state.Block", Kind.MAP, _BLOCKS)
+    ),
 }
-_MEMORY_PODS = _map("state.PodMemoryAssignments", _struct("state.PodEntry", memoryBlocks=_BLOCKS))
+_MEMORY_PODS = GoType("state.PodMemoryAssignments", Kind.MAP, _struct("state.PodEntry", memoryBlocks=_BLOCKS))
 
 MEMORY_FORMAT = StateFileFormat(
     file_name=MEMORY_FILE,
@@ -428,13 +426,13 @@ _DEVICE_ENTRY = _struct(
     PodUID=STRING,
     ContainerName=STRING,
     ResourceName=STRING,
-    DeviceIDs=_map("checkpoint.DevicesPerNUMA", _IDS, key=GoType("int64", Kind.INT)),
+    DeviceIDs=GoType("checkpoint.DevicesPerNUMA", Kind.MAP, _IDS, GoType("int64", Kind.INT)),
     AllocResp=GoType("[]uint8", Kind.BYTES),
 )
 _DEVICE_DATA = _struct(
     "checkpoint.checkpointData",
     PodDeviceEntries=GoType("[]checkpoint.PodDevicesEntry", Kind.SLICE, _DEVICE_ENTRY),
-    RegisteredDevices=_map("map[string][]string", _IDS),
+    RegisteredDevices=GoType("map[string][]string", Kind.MAP, _IDS),
 )
 _DEVICE_STRUCT = _struct("checkpoint.Data", Data=_DEVICE_DATA, Checksum=_CHECKSUM)
 
@@ -519,14 +517,16 @@ def device_contents(state: DeviceState) -> Contents:
 # The kubelet writes it last in an admission, and only if the pod is admitted. After a resize in place it differs from
 # the pod's spec, and it is what the kubelet counts with. An ended pod stays in the file until the next admission.
 
-_AMOUNTS = _map("v1.ResourceList", STRING)
+_AMOUNTS = GoType("v1.ResourceList", Kind.MAP, STRING)
 _RESOURCES = _struct("v1.ResourceRequirements", limits=_AMOUNTS, requests=_AMOUNTS)
 _ALLOCATED_POD = _struct(
     "state.PodResourceInfo",
-    ContainerResources=_map("map[string]v1.ResourceRequirements", _RESOURCES),
+    ContainerResources=GoType("map[string]v1.ResourceRequirements", Kind.MAP, _RESOURCES),
     PodLevelResources=_RESOURCES,
 )
-_ALLOCATED_PODS = _struct("state.PodResourceCheckpointInfo", entries=_map("state.PodResourceInfoMap", _ALLOCATED_POD))
+_ALLOCATED_PODS = _struct(
+    "state.PodResourceCheckpointInfo", entries=GoType("state.PodResourceInfoMap", Kind.MAP, _ALLOCATED_POD)
+)
 _ALLOCATED_PODS_STRUCT = _struct("state.Checkpoint", data=STRING, checksum=_CHECKSUM)
 
 
