@@ -149,9 +149,9 @@ def drift() -> Observed:
 def _migrate(pid: int, nodes: str) -> None:
     """Move the memory of a process to NUMA node 3."""
     from alignup.align import bits  # noqa: PLC0415
-    from alignup.run import process_memory as memory  # noqa: PLC0415
+    from alignup.run import process  # noqa: PLC0415
 
-    memory.migrate(pid, bits.parse(nodes) & ~8, to=8)
+    process.migrate_memory(pid, bits.parse(nodes) & ~8, to=8)
 
 
 def main() -> None:

@@ -260,13 +260,13 @@ def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
 
 
 def test_a_missing_library_is_reported_with_what_to_install():
-    script = "import sys; sys.modules['uvicorn'] = None; from alignup.cli import main; main(['agent'])"
+    script = "import sys; sys.modules['httptools'] = None; from alignup.cli import main; main(['agent'])"
 
     run = python("-c", script)
 
     assert run.returncode == 1
     assert run.stderr.splitlines() == [
-        "alignup: uvicorn is not installed",
+        "alignup: httptools is not installed",
         f"  {install_advice('agent')}",
     ]
 

@@ -44,7 +44,7 @@ class AgentCommandOptions:
         "FILE", "Serve HTTPS with the certificates in FILE (PEM); read again when it changes"
     )
     tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
-    insecure_http: bool = flag_option("Serve HTTP without TLS on other than loopback addresses")
+    insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
     device_plugin_dir: Path | None = path_option(
         "DIR", "Where device plugins register, as with a kubelet", f"device-plugins {_IN_ROOT}"
     )
@@ -81,9 +81,6 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     the root directory, and 2 when the input is invalid.
     """
     try:
-        from alignup.agent.structlog_without_rich import import_structlog  # noqa: PLC0415 - not needed for --help
-
-        import_structlog()
         from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent") from error
@@ -173,8 +170,8 @@ def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
         raise click.UsageError("--web-listen is for browsers, which need HOST:PORT.")
     with_tls = options.tls_cert_file is not None
     if address.tls is not None and address.tls != with_tls:
-        what = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
-        raise click.UsageError(f"--web-listen {address} {what}.")
+        problem = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
+        raise click.UsageError(f"--web-listen {address} {problem}.")
     return address
 
 

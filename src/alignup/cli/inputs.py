@@ -1,4 +1,4 @@
-"""Read the inputs that commands share: a machine, a configuration, the state of a node, workloads.
+"""The inputs that commands share: a machine, a configuration, the state of a node, workloads.
 
 Invalid input raises an :class:`~alignup.cli.app.InputError` that says what is wrong, where, and what to do.
 """

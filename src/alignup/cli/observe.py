@@ -4,7 +4,6 @@
 import asyncio
 import os
 import socket
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +15,7 @@ from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
-from alignup.cli.options import check_exists, choice_option, flag_option, option, path_option, with_options
+from alignup.cli.options import NumberRange, check_exists, choice_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
     from alignup.observe.service import ObserveOptions
@@ -49,9 +48,7 @@ class ObserveCommandOptions:
         ["exclusive", "all"],
         "Pods in the fingerprint of NodeResourceTopology: those with exclusive resources, or all",
     )
-    period: float = option(
-        "SECONDS", "Time between full checks", "60", type=click.FloatRange(min=1, max=3600), default=60.0
-    )
+    period: float = option("SECONDS", "Time between full checks", "60", type=NumberRange(min=1, max=3600), default=60.0)
     once: bool = flag_option("Publish once, and exit")
     dry_run: bool = flag_option("Print the objects as YAML instead, and exit; needs no API server")
     machine: str | None = option(
@@ -77,11 +74,10 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
     are those of another machine, and 2 when the input is invalid.
     """
     try:
-        import structlog  # noqa: PLC0415
-
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
         from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
+        from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup observe --help'."
@@ -92,8 +88,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         asyncio.run(_print_objects(service_options, options.machine))
         return
     drop_capabilities()
-    terminal.log_to_stderr()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr()
     access = find_access(options.kubeconfig, context=options.context)
     problems = asyncio.run(observe.observe(access, service_options))
     for problem in problems:

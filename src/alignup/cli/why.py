@@ -18,7 +18,14 @@ from alignup.cli.app import InputError, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
-from alignup.cli.options import IGNORE_MISSING_HELP, HostOptions, output_option, with_options, workload_option
+from alignup.cli.options import (
+    IGNORE_MISSING_HELP,
+    HostOptions,
+    NumberRange,
+    output_option,
+    with_options,
+    workload_option,
+)
 from alignup.kubernetes.manifests.documents import to_yaml
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.cells import Cell, Line
@@ -40,7 +47,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
 @click.option(
     "--search",
-    type=click.FloatRange(0, 3600),
+    type=NumberRange(0, 3600),
     default=2.0,
     metavar="SECONDS",
     help="Search up to SECONDS for changes that would admit a rejected pod (default: 2).",
@@ -139,7 +146,7 @@ def _lines(host: Host, explanation: Explanation) -> Iterator[Line]:
 
 
 def _other_verdict(explanation: Explanation) -> str:
-    """The verdict that does not count: of the kubelet, or of a scheduler."""
+    """Return the verdict that does not count: of the kubelet, or of a scheduler."""
     if explanation.lenient:
         return f"For a scheduler: {sentences.not_schedulable(explanation.workload.pod, explanation.missing)}"
     declared = " ".join(f"--devices {name}=..." for name in explanation.missing)

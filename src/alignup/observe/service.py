@@ -17,9 +17,8 @@ from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.web.server import serve_app
+from alignup.web.server import run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
-from alignup.web.until_signal import run_until_signal
 
 KUBELET_PORT = 10250
 _KUBELET_CERTIFICATE = "pki/kubelet.crt"  #: which the kubelet signs itself if nobody else does

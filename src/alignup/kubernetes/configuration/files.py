@@ -126,7 +126,7 @@ def unwrap(text: bytes, *, name: str) -> ConfigurationText:
 
 
 def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText:
-    """A running kubelet's configuration, in which absent fields are empty: its defaults are already set.
+    """Return a running kubelet's configuration, in which absent fields are empty: its defaults are already set.
 
     A kubelet of another release may have feature gates that 1.37 does not know. They do not keep it from running.
     """

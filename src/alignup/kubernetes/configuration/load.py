@@ -1,4 +1,4 @@
-"""Decode a KubeletConfiguration, apply defaults and validate it, as the kubelet does; and write one.
+"""The decoding, defaults and validation of a KubeletConfiguration, as in the kubelet; and writing one.
 
 Validation has the kubelet's messages in its order. Only fields that affect alignment are checked. CPU and memory
 manager policies, options, reservations and thresholds are not part of it: they fail later, where they are used.

@@ -40,7 +40,7 @@ _NAMED_FLOAT = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class EvictionThreshold:
-    """Pods are evicted below this amount, or below this fraction of the capacity."""
+    """An amount, or a fraction of the capacity, below which pods are evicted."""
 
     signal: str
     quantity: Quantity | None = None

@@ -143,7 +143,7 @@ class _Anchor:
 
 
 class _Composer:
-    """Builds documents from the events of a YAML parser."""
+    """A composer of documents from the events of a YAML parser."""
 
     def __init__(self, text: str) -> None:
         if text.count("%TAG") > _MAX_DIRECTIVES:
@@ -351,7 +351,7 @@ def _decode_json(decoder: json.JSONDecoder, text: str, start: int, *, line: int,
 
 
 def _levels(value: object) -> Iterator[list[Any]]:
-    """The lists and objects in *value*, one level of nesting at a time."""
+    """Yield the lists and objects in *value*, one level of nesting at a time."""
     level = [value] if isinstance(value, dict | list) else []
     while level:
         yield level

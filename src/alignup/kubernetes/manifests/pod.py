@@ -245,5 +245,5 @@ def _resources_to_dict(resources: Resources) -> dict[str, Any]:
 
 
 def _present(**fields: object) -> dict[str, Any]:
-    """The fields that are not empty; 0 is not."""
+    """Return the fields that are not empty; 0 is not."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], {})}

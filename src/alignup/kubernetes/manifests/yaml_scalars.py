@@ -1,4 +1,4 @@
-"""How Kubernetes resolves YAML scalars, which is neither quite YAML 1.1 nor 1.2.
+"""YAML scalars as Kubernetes resolves them, which is neither quite YAML 1.1 nor 1.2.
 
 Kubernetes converts YAML to JSON before decoding, so a number arrives in its JSON spelling: ``1e3`` and ``0x3e8`` as
 ``1000``, ``1.500`` as ``1.5``. Quantities depend on that spelling, so a number is a :class:`NumberLiteral` here, not a
@@ -97,7 +97,7 @@ def resolve_tagged(text: str, tag: str) -> Scalar:
 
 
 def to_value(scalar: Scalar) -> str | bool | None:
-    """*scalar* as a value, numbers in their JSON spelling: without an exponent from 10⁻⁶ up to 10²¹."""
+    """Return *scalar* as a value, numbers in their JSON spelling: without an exponent from 10⁻⁶ up to 10²¹."""
     if isinstance(scalar, int) and not isinstance(scalar, bool):
         return NumberLiteral(scalar)
     if not isinstance(scalar, float):
@@ -113,7 +113,7 @@ def to_value(scalar: Scalar) -> str | bool | None:
 
 
 def to_key(scalar: Scalar) -> str:
-    """*scalar* as the key of an object, which is always a string."""
+    """Return *scalar* as the key of an object, which is always a string."""
     match scalar:
         case str():
             return scalar
@@ -128,7 +128,7 @@ def to_key(scalar: Scalar) -> str:
 
 
 def _integer(bare: str) -> int | None:
-    """A 64-bit integer; ``None`` for anything else."""
+    """Parse a 64-bit integer; ``None`` for anything else."""
     match = _INTEGER.fullmatch(bare)
     if match is None:
         late = _LATE_SIGN.fullmatch(bare)  # Go also accepts the sign after the prefix
@@ -143,13 +143,13 @@ def _integer(bare: str) -> int | None:
 
 
 def _float(bare: str, text: str) -> float | str:
-    """A float, or the text itself if it is too large for 64 bits."""
+    """Return a float, or the text itself if it is too large for 64 bits."""
     number = float(bare)
     return text if number in (float("inf"), float("-inf")) else number
 
 
 def _short(number: float) -> str:
-    """The spelling as a key: 32-bit precision, with an exponent below 10⁻⁴ and from 10⁶ on."""
+    """Return the spelling as a key: 32-bit precision, with an exponent below 10⁻⁴ and from 10⁶ on."""
     single = to_float32(number)
     if single != single or abs(single) == float("inf"):  # noqa: PLR0124 - only NaN differs from itself
         return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}[repr(single)]
@@ -163,7 +163,7 @@ def _short(number: float) -> str:
 
 
 def to_float32(number: float) -> float:
-    """*number* rounded to 32 bits, to infinity if it is too large."""
+    """Return *number* rounded to 32 bits, to infinity if it is too large."""
     try:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:
