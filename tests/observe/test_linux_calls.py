@@ -1,11 +1,13 @@
-"""Changes of files are noticed by name, also when they are renamed into place."""
+"""Changes of files are noticed by name, also if they are renamed into place; all capabilities are dropped for good."""
 
 import select
+import subprocess
+import sys
 
 import pytest
 
 from alignup import atomic_files
-from alignup.observe.directory_watch import DirectoryWatch
+from alignup.observe.linux_calls import DirectoryWatch
 from tests.observe.inotify_queue import fill_queue
 
 
@@ -60,3 +62,20 @@ def test_it_is_closed_once(watch):
     watch.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         watch.refresh()
+
+
+#: In another process, since this one needs its capabilities.
+CODE = """
+from pathlib import Path
+from alignup.observe.linux_calls import drop_capabilities
+drop_capabilities()
+lines = Path("/proc/self/status").read_text().splitlines()
+print([line.split()[1] for line in lines if line.startswith(("CapInh", "CapPrm", "CapEff", "CapAmb", "NoNewPrivs"))])
+"""
+
+
+def test_no_capability_is_left():
+    ran = subprocess.run([sys.executable, "-c", CODE], check=True, capture_output=True, text=True)  # noqa: S603 - ours
+
+    none = "0" * 16
+    assert ran.stdout.strip() == str([none, none, none, none, "1"])

@@ -1,8 +1,4 @@
-"""Notices changes of files in directories, by inotify.
-
-The kubelet replaces its state files by renaming, so the directories are watched, not the files. Only the names of
-changed files are reported; which of several changes happened does not matter to a reader of the whole file.
-"""
+"""What the observer asks of Linux beyond Python's standard library: to watch directories, and to drop capabilities."""
 
 import ctypes
 import os
@@ -19,7 +15,11 @@ _BUFFER = 64 << 10
 
 
 class DirectoryWatch:
-    """A watch on *directories*; those that do not exist are watched from the next :meth:`refresh` after they do."""
+    """A watch on *directories* by inotify; those that do not exist yet are watched from the next :meth:`refresh`.
+
+    The kubelet replaces its state files by renaming, so the directories are watched, not the files. Only the names of
+    changed files are reported; which of several changes happened does not matter to a reader of the whole file.
+    """
 
     def __init__(self, directories: Iterable[Path]) -> None:
         self._directories = tuple(directories)
@@ -54,7 +54,7 @@ class DirectoryWatch:
 
     def changes(self) -> set[Path] | None:
         """Return the paths that have changed since the last call; ``None`` if some were missed."""
-        found: set[Path] = set()
+        changed: set[Path] = set()
         missed = False
         for watch, mask, name in self._events():
             directory = self._watched.get(watch)
@@ -63,8 +63,8 @@ class DirectoryWatch:
             if mask & _Q_OVERFLOW or directory is None:
                 missed = missed or bool(mask & _Q_OVERFLOW)
             else:
-                found.add(directory / name if name else directory)
-        return None if missed else found
+                changed.add(directory / name if name else directory)
+        return None if missed else changed
 
     def _events(self) -> Iterator[tuple[int, int, str]]:
         while True:
@@ -79,8 +79,38 @@ class DirectoryWatch:
                 yield watch, mask, os.fsdecode(data[offset : offset + length].rstrip(b"\0"))
                 offset += length
 
-    def _check(self, result: int, what: str) -> int:
+    def _check(self, result: int, call: str) -> int:
         if result < 0:
             error = ctypes.get_errno()
-            raise OSError(error, f"{what}: {os.strerror(error)}")
+            raise OSError(error, f"{call}: {os.strerror(error)}")
         return result
+
+
+_CAPBSET_DROP, _NO_NEW_PRIVILEGES, _CAP_AMBIENT, _CLEAR_ALL = 24, 38, 47, 4
+_VERSION_3 = 0x20080522
+_LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
+
+
+class _Header(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+class _Sets(ctypes.Structure):
+    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+
+
+def drop_capabilities() -> None:
+    """Drop all for good, also for programs that this process starts; ``OSError`` if the kernel refuses.
+
+    The observer reads files of its own user, root, and needs none: not even ``CAP_DAC_READ_SEARCH``. Capabilities
+    belong to threads, so this must happen before the first other thread starts.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in range(int(_LAST_CAPABILITY.read_text("ascii")) + 1):
+        libc.prctl(_CAPBSET_DROP, capability, 0, 0, 0)  # fails without CAP_SETPCAP, when there is nothing to drop
+    libc.prctl(_CAP_AMBIENT, _CLEAR_ALL, 0, 0, 0)
+    if libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0) or libc.capset(
+        ctypes.byref(_Header(_VERSION_3, 0)), ctypes.byref((_Sets * 2)())
+    ):
+        error = ctypes.get_errno()
+        raise OSError(error, f"cannot drop capabilities: {os.strerror(error)}")

@@ -1,17 +1,137 @@
+"""Machines from files, directories and texts, and devices declared in a line of text."""
+
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import yaml
 from hypothesis import given
+from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.errors import MachineError, SourceError
+from alignup.align.errors import MachineError, ParseError, SourceError
 from alignup.align.machine import CadvisorNode, CadvisorReport, Cpu, Device, HugePages, Machine, NumaNode, PciDevice
 from alignup.documents.machines import machine_from_document
-from alignup.machines import load, machine_file, synthetic
+from alignup.machines import discover, load, machine_file, record, synthetic
+from alignup.machines.machine_source import DEVICE_EXAMPLE, add_devices, parse_devices
+from alignup.machines.synthetic import parse as machine_of
 from tests import strategies
+from tests.discover import kernel
+
+MACHINE = synthetic.parse("pack:2 numa:1 core:2 pu:2")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return kernel.describe(MACHINE).write(tmp_path / "root")
+
+
+def test_one_machine_in_every_form(root: Path, tmp_path: Path):
+    discovered = discover(root)
+    archive, described = tmp_path / "m.tar.gz", tmp_path / "m.yaml"
+    record(root, archive)
+    described.write_text(machine_file.dump(discovered))
+
+    for source in (
+        root,
+        str(root),
+        archive,
+        str(archive),
+        described,
+        str(described),
+        machine_file.dump_json(discovered),
+    ):
+        assert load(source) == discovered
+
+
+def test_synthetic_machines_as_texts_and_files(tmp_path: Path):
+    path = tmp_path / "machine.txt"
+    path.write_text("pack:2 numa:1 core:2 pu:2\n")
+
+    assert load("pack:2 numa:1 core:2 pu:2") == load(path) == MACHINE
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        pytest.param(
+            Path("no-such-machine.yaml"),
+            "no-such-machine.yaml does not exist: expected a machine's directory, archive or description",
+            id="a missing path",
+        ),
+        pytest.param(
+            "no-such-machine.yaml",
+            "it is not an existing file or directory, our YAML or JSON, cAdvisor's JSON or hwloc's XML;"
+            " read as a synthetic machine",
+            id="a text without a format",
+        ),
+        pytest.param("", "the text is empty", id="an empty text"),
+        pytest.param("# nothing\n---\n", "the text is empty", id="only a comment"),
+        pytest.param("{", "not valid JSON", id="half of JSON"),
+        pytest.param(
+            "{}", "does not describe a machine: expected a document with 'alignup: machine/v1'", id="empty JSON"
+        ),
+        pytest.param("[" * 100_000, "does not describe a machine", id="endless brackets"),
+        pytest.param('{"a":' * 100_000, "not valid JSON", id="endless braces"),
+        pytest.param("\n\n", "the text is empty", id="blank lines"),
+        pytest.param("a\0b", "does not describe a machine", id="a NUL"),
+    ],
+)
+def test_errors_list_what_was_tried(source, reason):
+    with pytest.raises(SourceError) as raised:
+        load(source)
+
+    assert reason in str(raised.value)
+
+
+def test_files_that_do_not_describe_a_machine(tmp_path: Path):
+    path = tmp_path / "noise"
+    for content, reason in (
+        (b"\xff\xfe\x00noise", "neither an archive (tar, with gzip, bzip2, xz or zstd) nor text"),
+        (b"", f"{path} is empty"),
+        (
+            b"pack:2 numa:0\n",
+            f"{path} does not describe a machine: it is not our YAML or JSON, cAdvisor's JSON or hwloc's XML; read as",
+        ),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(SourceError) as raised:
+            load(path)
+        assert reason in str(raised.value)
+    with pytest.raises(SourceError, match="has no online CPU"):
+        load(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="pipe is neither a file nor a directory"):
+        load(tmp_path / "pipe")
+    with pytest.raises(SourceError, match="is not a directory"):
+        discover(path)
+    with pytest.raises(SourceError, match="is not a directory"):
+        record(path, tmp_path / "x.tar.gz")
+
+
+def test_this_machine_has_cpus():
+    machine = discover()
+
+    assert machine.cpus
+    assert machine.kubelet_view().all_cpus
+
+
+def test_discovery_imports_only_the_standard_library():
+    code = (
+        "import sys; from alignup.machines import discover; discover();"
+        "print([name for name in ('yaml', 'msgspec', 'tarfile', 'subprocess') if name in sys.modules])"
+    )
+
+    command = [sys.executable, "-c", code]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 - our own code
+
+    assert printed.strip() == "[]"
+
 
 GIB = 1 << 30
 
@@ -177,3 +297,66 @@ def test_the_order_of_a_document_does_not_matter():
     turned = replace(machine, cpus=machine.cpus[::-1], nodes=machine.nodes[::-1])
 
     assert machine_file.parse(machine_file.dump(turned)) == machine
+
+
+GPU = "example.com/gpu"
+
+
+def places(devices: tuple[Device, ...]) -> list[tuple[str, str | None]]:
+    return [(device.id, None if device.nodes is None else bits.show(device.nodes)) for device in devices]
+
+
+def test_counts_and_nodes():
+    devices = parse_devices(["example.com/gpu=2@0,1@2+3,1"])
+
+    assert places(devices) == [("gpu-0", "0"), ("gpu-1", "0"), ("gpu-2", "2-3"), ("gpu-3", None)]
+    assert {device.resource for device in devices} == {GPU}
+
+
+def test_several_texts_may_declare_one_resource():
+    devices = parse_devices(["example.com/gpu=1@0", "vendor.io/nic=1@0", "example.com/gpu=1@1"])
+
+    assert places(devices) == [("gpu-0", "0"), ("nic-0", "0"), ("gpu-1", "1")]
+
+
+def test_declared_devices_replace_the_machines_own():
+    machine = add_devices(machine_of("numa:4 pu:1"), [DEVICE_EXAMPLE, "vendor.io/nic=1@3"])
+
+    changed = add_devices(machine, ["example.com/gpu=1@0"])
+
+    assert [(device.resource, device.id) for device in changed.devices] == [("vendor.io/nic", "nic-0"), (GPU, "gpu-0")]
+    assert not changed.problems()
+
+
+def test_zero_devices_can_be_declared():
+    assert parse_devices(["example.com/gpu=0"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("example.com/gpu", "has no number of devices", id="a name alone"),
+        pytest.param("gpu=4@0", "is not a valid device resource", id="a name without a domain"),
+        pytest.param("kubernetes.io/gpu=4@0", "is not a valid device resource", id="a kubernetes.io name"),
+        pytest.param("example.com/gpu=four", "is not a device count", id="a number in words"),
+        pytest.param("example.com/gpu=4@", "is not a device count", id="no node after the sign"),
+        pytest.param("example.com/gpu=4@0-3", "is not a device count", id="a range of nodes"),
+        pytest.param("example.com/gpu=-1@0", "is not a device count", id="a negative number"),
+        pytest.param("example.com/gpu=4@0,", "is not a device count", id="a comma at the end"),
+        pytest.param("example.com/gpu=999999@0", "more than 100000 devices", id="too many"),
+        pytest.param("example.com/gpu=1@999999999", "names NUMA node 999999999", id="a node number that is too large"),
+        pytest.param("example.com/gpu=1@7", "this machine has no NUMA node 7, only 0-1", id="an unknown node"),
+    ],
+)
+def test_invalid_specs_are_rejected(text, message):
+    with pytest.raises(ParseError, match=message):
+        add_devices(machine_of("numa:2 pu:1"), [text])
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_parsed_or_rejected(text):
+    try:
+        devices = parse_devices([f"example.com/gpu={text}"])
+    except ParseError:
+        return
+    assert all(device.resource == GPU for device in devices)

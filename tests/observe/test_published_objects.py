@@ -1,4 +1,4 @@
-"""NodeResourceTopology: zones, costs, counts and attributes as its consumers expect them."""
+"""NodeResourceTopology with zones, costs, counts and attributes as its consumers expect them; problems in HostState."""
 
 from dataclasses import replace
 
@@ -10,8 +10,8 @@ from alignup.documents.codec import encode
 from alignup.kubernetes.api.client import _decode
 from alignup.kubernetes.api.objects import NodeResourceTopology
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
-from alignup.observe.node_topology import FingerprintMethod, node_topology
 from alignup.observe.observation import join
+from alignup.observe.published_objects import FingerprintMethod, host_state, node_topology
 from tests.align.hosts import pod
 from tests.observe.kubelets import GIB, GPU, SimulatedKubelet
 from tests.strategies_pods import container, guaranteed
@@ -23,14 +23,14 @@ def topology(kubelet, **options):
     return node_topology(join(kubelet.sources(), settled=False), **options)
 
 
-def attributes(found):
-    return {one["name"]: one["value"] for one in found["attributes"]}
+def attributes(document):
+    return {attribute["name"]: attribute["value"] for attribute in document["attributes"]}
 
 
-def resource(found, zone, name):
+def resource(document, zone, name):
     """Capacity, allocatable and available of a resource in a zone."""
-    (own,) = (one for one in found["zones"] if one["name"] == zone)
-    amounts = {one["name"]: one for one in own["resources"]}
+    (numa_zone,) = (entry for entry in document["zones"] if entry["name"] == zone)
+    amounts = {entry["name"]: entry for entry in numa_zone["resources"]}
     return (
         tuple(int(amounts[name][key]) for key in ("capacity", "allocatable", "available")) if name in amounts else None
     )
@@ -39,22 +39,22 @@ def resource(found, zone, name):
 def test_each_numa_node_is_a_zone_with_exact_counts():
     kubelet = SimulatedKubelet()
     kubelet.admit(pod("a", gpu="1"))
-    found = topology(kubelet)
+    document = topology(kubelet)
 
-    assert [(zone["name"], zone["type"]) for zone in found["zones"]] == [("node-0", "Node"), ("node-1", "Node")]
-    assert resource(found, "node-0", "cpu") == (4, 3, 1)
-    assert resource(found, "node-1", "cpu") == (4, 4, 4)
-    assert resource(found, "node-0", "memory") == (16 * GIB, 16 * GIB - (64 << 20), 15 * GIB - (64 << 20))
-    assert resource(found, "node-1", "memory") == (16 * GIB, 16 * GIB, 16 * GIB)
-    assert (resource(found, "node-0", GPU), resource(found, "node-1", GPU)) == ((1, 1, 0), (1, 1, 1))
-    assert found["topologyPolicies"] == ["SingleNUMANodeContainerLevel"]
+    assert [(zone["name"], zone["type"]) for zone in document["zones"]] == [("node-0", "Node"), ("node-1", "Node")]
+    assert resource(document, "node-0", "cpu") == (4, 3, 1)
+    assert resource(document, "node-1", "cpu") == (4, 4, 4)
+    assert resource(document, "node-0", "memory") == (16 * GIB, 16 * GIB - (64 << 20), 15 * GIB - (64 << 20))
+    assert resource(document, "node-1", "memory") == (16 * GIB, 16 * GIB, 16 * GIB)
+    assert (resource(document, "node-0", GPU), resource(document, "node-1", GPU)) == ((1, 1, 0), (1, 1, 1))
+    assert document["topologyPolicies"] == ["SingleNUMANodeContainerLevel"]
 
 
 def test_consumers_decode_it():
-    found = _decode(encode({"metadata": {"name": "n"}, **topology(SimulatedKubelet())}), NodeResourceTopology)
+    document = _decode(encode({"metadata": {"name": "n"}, **topology(SimulatedKubelet())}), NodeResourceTopology)
 
-    assert [zone.name for zone in found.zones] == ["node-0", "node-1"]
-    assert found.zones[0].resources[0].allocatable == "3"
+    assert [zone.name for zone in document.zones] == ["node-0", "node-1"]
+    assert document.zones[0].resources[0].allocatable == "3"
 
 
 def test_attributes_name_every_policy_and_option():
@@ -66,9 +66,9 @@ def test_attributes_name_every_policy_and_option():
         cpuManagerPolicyOptions={"full-pcpus-only": "true"},
     )
 
-    found = attributes(topology(kubelet))
+    document = attributes(topology(kubelet))
 
-    assert {name: value for name, value in found.items() if "Fingerprint" not in name} == {
+    assert {name: value for name, value in document.items() if "Fingerprint" not in name} == {
         "topologyManagerPolicy": "single-numa-node",
         "topologyManagerScope": "pod",
         "topologyManagerMaxNUMANodes": "16",
@@ -91,10 +91,10 @@ def test_the_fingerprint_names_its_method_and_counts_the_same_pods_as_a_schedule
         Pod(name="i", uid="i", init=only_init, containers=(guaranteed("app", {"cpu": "500m", "memory": "1Gi"}),))
     )
 
-    found = attributes(topology(kubelet, method=method))
+    document = attributes(topology(kubelet, method=method))
 
-    assert found["nodeTopologyPodsFingerprintMethod"] == method
-    assert found["nodeTopologyPodsFingerprint"] == pod_fingerprint([("default", name) for name in names])
+    assert document["nodeTopologyPodsFingerprintMethod"] == method
+    assert document["nodeTopologyPodsFingerprint"] == pod_fingerprint([("default", name) for name in names])
 
 
 def sparse_kubelet(**changes):
@@ -111,22 +111,22 @@ def sparse_kubelet(**changes):
 
 
 def test_ids_with_gaps_keep_their_numbers_and_costs():
-    found = topology(sparse_kubelet())
+    document = topology(sparse_kubelet())
 
-    assert [zone["name"] for zone in found["zones"]] == ["node-0", "node-3"]
-    assert found["zones"][1]["costs"] == [{"name": "node-0", "value": 32}, {"name": "node-3", "value": 10}]
-    assert resource(found, "node-3", "hugepages-2Mi") == (GIB, GIB, GIB)
-    assert resource(found, "node-3", "memory") == (16 * GIB, 15 * GIB, 15 * GIB)
+    assert [zone["name"] for zone in document["zones"]] == ["node-0", "node-3"]
+    assert document["zones"][1]["costs"] == [{"name": "node-0", "value": 32}, {"name": "node-3", "value": 10}]
+    assert resource(document, "node-3", "hugepages-2Mi") == (GIB, GIB, GIB)
+    assert resource(document, "node-3", "memory") == (16 * GIB, 15 * GIB, 15 * GIB)
 
 
 def test_memory_on_several_nodes_is_subtracted_where_the_kubelet_subtracts_it():
     kubelet = sparse_kubelet(topologyManagerPolicy="restricted")
     kubelet.admit(pod("a", memory="20Gi", cpu="5"))
 
-    found = topology(kubelet)
+    document = topology(kubelet)
 
     tables = kubelet.host.ledger.memory.nodes
-    available = [resource(found, zone, "memory")[2] for zone in ("node-0", "node-3")]
+    available = [resource(document, zone, "memory")[2] for zone in ("node-0", "node-3")]
     assert available == [tables[0].tables["memory"].free, tables[3].tables["memory"].free]
     assert sum(available) == 11 * GIB - (64 << 20)
 
@@ -148,8 +148,18 @@ def test_what_no_manager_allocates_is_available_as_a_whole():
     )
     kubelet.admit(pod("a"))
 
-    found = topology(kubelet)
+    document = topology(kubelet)
 
-    assert resource(found, "node-0", "cpu") == (4, 4, 4)
-    assert resource(found, "node-0", "memory") == (16 * GIB, 16 * GIB, 16 * GIB)
-    assert found["topologyPolicies"] == ["None"]
+    assert resource(document, "node-0", "cpu") == (4, 4, 4)
+    assert resource(document, "node-0", "memory") == (16 * GIB, 16 * GIB, 16 * GIB)
+    assert document["topologyPolicies"] == ["None"]
+
+
+def test_many_problems_are_shortened():
+    observation = join(SimulatedKubelet().sources())
+
+    def problems(*contradictions):
+        return host_state(replace(observation, contradictions=contradictions, gaps=())).problems
+
+    assert problems("a", "b") == ["a", "b"]
+    assert problems(*(str(number) for number in range(25)))[-2:] == ["19", "and 5 more"]

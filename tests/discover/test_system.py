@@ -1,8 +1,14 @@
+"""PCI devices of the kernel, and GPUs of NVML."""
+
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
 import pytest
 
 from alignup.align.errors import SourceError
-from alignup.align.machine import PciDevice
-from alignup.machines import system
+from alignup.align.machine import Device, PciDevice
+from alignup.machines import synthetic, system
 from alignup.machines.file_reader import ArchiveFiles, FileReader
 
 BUS = "sys/bus/pci/devices"
@@ -12,20 +18,20 @@ def device(**texts: str) -> PciDevice:
     """The only device, described by *texts* at the target of its link."""
     contents = {f"sys/devices/pci0000:00/0000:00:04.0/{name}": f"{text}\n".encode() for name, text in texts.items()}
     links = {f"{BUS}/0000:00:04.0": "../../../devices/pci0000:00/0000:00:04.0"}
-    (found,) = system.read_pci_devices(FileReader(ArchiveFiles.of(contents, links)))
-    return found
+    (described,) = system.read_pci_devices(FileReader(ArchiveFiles.of(contents, links)))
+    return described
 
 
 def test_a_fully_described_device():
-    found = device(
+    described = device(
         **{"class": "0x030200"}, vendor="0x10de", device="0x2335", numa_node="1", local_cpulist="4-7", local_cpus="f"
     )
 
-    assert found == PciDevice("0000:00:04.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xF0)
+    assert described == PciDevice("0000:00:04.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xF0)
 
 
 def test_names_of_the_system_for_a_device():
-    found = device(
+    described = device(
         vendor="0x15b3",
         **{
             "net/eth0/address": "",
@@ -35,7 +41,7 @@ def test_names_of_the_system_for_a_device():
         },
     )
 
-    assert found.names == ("eth0", "eth1", "mlx5_0", "nvme0")
+    assert described.names == ("eth0", "eth1", "mlx5_0", "nvme0")
 
 
 @pytest.mark.parametrize(
@@ -49,10 +55,10 @@ def test_names_of_the_system_for_a_device():
     ],
 )
 def test_locality_is_the_kernels(texts, node, cpus):
-    found = device(vendor="0x8086", **texts)
+    described = device(vendor="0x8086", **texts)
 
-    assert (found.node, found.cpus) == (node, cpus)
-    assert found.kind is None
+    assert (described.node, described.cpus) == (node, cpus)
+    assert described.kind is None
 
 
 def test_long_domains_and_odd_entries():
@@ -85,3 +91,67 @@ def test_too_many_devices_are_an_error():
 
     with pytest.raises(SourceError, match="has 65536 PCI devices: expected at most 16384"):
         system.read_pci_devices(tree)
+
+
+CARD = PciDevice("0000:9d:00.0", kind=0x030200, vendor=system.NVIDIA, device=0x2335, node=1)
+PLAIN = synthetic.parse("numa:2 core:2 pu:1")
+WITH_CARD = replace(PLAIN, pci=(CARD, PciDevice("0000:00:02.0", kind=0x030000, vendor=0x1234)))
+
+
+class NVMLError(Exception):
+    pass
+
+
+def library(*, fails: bool = False) -> ModuleType:
+    made = ModuleType("pynvml")
+
+    def init() -> None:
+        if fails:
+            raise NVMLError("Driver Not Loaded")
+
+    made.__dict__.update(
+        NVMLError=NVMLError,
+        nvmlInit=init,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+        nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(
+            busId=b"00000000:9D:00.0" if handle == 0 else "00000000:AA:00.0"
+        ),
+    )
+    return made
+
+
+def test_gpus_have_the_node_of_their_pci_device(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", library())
+
+    described = system.add_gpus(WITH_CARD)
+
+    assert described.devices == (
+        Device(system.GPU_RESOURCE, "GPU-0", nodes=0b10),
+        Device(system.GPU_RESOURCE, "GPU-1", nodes=None),
+    )
+    assert [device.names for device in described.pci] == [("GPU 0",), ()]
+
+
+@pytest.mark.parametrize(
+    ("nvml", "reason"),
+    [
+        pytest.param(None, "nvidia-ml-py is not installed", id="no library"),
+        pytest.param(library(fails=True), "Driver Not Loaded", id="no driver"),
+    ],
+)
+def test_unreadable_gpus_are_a_gap(monkeypatch, nvml, reason):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    machine = system.add_gpus(WITH_CARD)
+
+    assert machine.devices == ()
+    assert machine.gaps == (f"1 NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}",)
+
+
+def test_nvml_is_not_used_without_gpus(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
+
+    assert system.add_gpus(PLAIN) is PLAIN

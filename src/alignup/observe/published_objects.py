@@ -1,8 +1,9 @@
-"""An observed host as a NodeResourceTopology object, version v1alpha2, as NFD and its consumers have it.
+"""The objects that describe an observed host: HostState, and NodeResourceTopology as NFD and its consumers have it.
 
-There is one zone for each NUMA node. Counts are exact where others approximate: a device near several NUMA nodes counts
-in each of their zones, and is subtracted from each; memory of a container on several NUMA nodes is subtracted where the
-kubelet subtracts it. A resource that no manager allocates by NUMA node is available as a whole in its zone.
+NodeResourceTopology (v1alpha2) has one zone for each NUMA node. Counts are exact where others approximate: a device
+near several NUMA nodes counts in each of their zones, and is subtracted from each; memory of a container on several
+NUMA nodes is subtracted where the kubelet subtracts it. A resource that no manager allocates by NUMA node is available
+as a whole in its zone.
 """
 
 from collections.abc import Iterator
@@ -14,11 +15,42 @@ from alignup.align.cpus.options import CpuPolicy
 from alignup.align.host import Host
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload.names import CPU, MEMORY
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes import configuration as kubelet_configuration
+from alignup.kubernetes.api.host_states import ledger_document, machine_document
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
 from alignup.kubernetes.configuration import Configuration
-from alignup.observe.observation import Observation
+from alignup.observe.observation import Observation, Sources
 
-_ZONE_TYPE = "Node"
+MAX_PROBLEMS = 20  #: of one host in its object
+
+
+def host_state(observation: Observation) -> HostStateDocument:
+    """Return the object without its metadata and generations."""
+    host = observation.host
+    problems = [*observation.contradictions, *observation.gaps]
+    more = len(problems) - MAX_PROBLEMS  # an object must stay small
+    return HostStateDocument(
+        kubelet=observation.kubelet,
+        machine=machine_document(host.machine),
+        configuration=kubelet_configuration.alignment_fields(observation.configuration),
+        ledger=ledger_document(host.ledger),
+        problems=[*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems,
+    )
+
+
+def unknown_host_state(sources: Sources | None, problem: str) -> HostStateDocument:
+    """Return the object of a host whose ledger cannot be determined."""
+    if sources is None:
+        return HostStateDocument(problems=[problem])
+    return HostStateDocument(
+        kubelet=sources.kubelet,
+        machine=machine_document(sources.machine),
+        configuration=kubelet_configuration.alignment_fields(sources.configuration),
+        problems=[problem],
+    )
+
+
 _POLICIES = {
     Policy.BEST_EFFORT: "BestEffort",
     Policy.RESTRICTED: "Restricted",
@@ -41,9 +73,14 @@ def node_topology(
     host = observation.host
     topology = host.settings.topology
     level = f"{_POLICIES[topology.policy]}{_LEVELS[topology.scope]}" if topology.policy in _POLICIES else "None"
+    fingerprinted = [
+        (admitted.pod.namespace, admitted.pod.name)
+        for uid, admitted in host.ledger.pods.items()
+        if method is FingerprintMethod.ALL or _has_exclusive_resources(host, uid)
+    ]
     attributes = {
         **_policy_attributes(observation.configuration, max_nodes=topology.options.max_nodes),
-        "nodeTopologyPodsFingerprint": pod_fingerprint(_fingerprinted(host, method)),
+        "nodeTopologyPodsFingerprint": pod_fingerprint(fingerprinted),
         "nodeTopologyPodsFingerprintMethod": str(method),
     }
     return {
@@ -65,22 +102,15 @@ def _policy_attributes(configuration: Configuration, *, max_nodes: int) -> dict[
         "cpuManagerPolicy": configuration.cpu_manager_policy,
         "memoryManagerPolicy": configuration.memory_manager_policy,
         **{
-            name: ",".join(f"{key}={value}" for key, value in sorted(given.items()))
-            for name, given in options.items()
-            if given
+            name: ",".join(f"{key}={value}" for key, value in sorted(values.items()))
+            for name, values in options.items()
+            if values
         },
     }
 
 
-def _fingerprinted(host: Host, method: FingerprintMethod) -> Iterator[tuple[str, str]]:
-    for uid, admitted in host.ledger.pods.items():
-        pod = admitted.pod
-        if method is FingerprintMethod.ALL or _has_exclusive_resources(host, uid):
-            yield pod.namespace, pod.name
-
-
 def _has_exclusive_resources(host: Host, uid: str) -> bool:
-    """Whether PodResources lists a resource with a NUMA node for the pod; it leaves out ordinary init containers."""
+    """Return whether PodResources, which omits ordinary init containers, lists a resource with a NUMA node."""
     ledger = host.ledger
     pod = ledger.pods[uid].pod
     if ledger.cpus.pod_held.get(uid) or ledger.memory.pod_held.get(uid):
@@ -98,10 +128,10 @@ def _has_exclusive_resources(host: Host, uid: str) -> bool:
 
 
 def _zone(host: Host, node: int) -> dict[str, Any]:
-    zone: dict[str, Any] = {"name": _zone_name(node), "type": _ZONE_TYPE}
+    zone: dict[str, Any] = {"name": f"node-{node}", "type": "Node"}
     if (distances := host.machine.distances) is not None:
         others = [other.id for other in host.view.nodes if other.id in distances.ids]
-        zone["costs"] = [{"name": _zone_name(other), "value": distances.between(node, other)} for other in others]
+        zone["costs"] = [{"name": f"node-{other}", "value": distances.between(node, other)} for other in others]
     zone["resources"] = [
         {"name": name, "capacity": str(capacity), "allocatable": str(allocatable), "available": str(available)}
         for name, capacity, allocatable, available in (
@@ -113,27 +143,23 @@ def _zone(host: Host, node: int) -> dict[str, Any]:
     return zone
 
 
-def _zone_name(node: int) -> str:
-    return f"node-{node}"
-
-
 _Amounts = tuple[str, int, int, int]  #: resource, capacity, allocatable, available
 
 
 def _cpus(host: Host, node: int) -> _Amounts:
-    own = host.view.node_cpus.get(node, 0)
+    cpus = host.view.node_cpus.get(node, 0)
     ledger = host.ledger.cpus
-    capacity = own.bit_count()
+    capacity = cpus.bit_count()
     if host.settings.cpus.policy != CpuPolicy.STATIC:
         return CPU, capacity, capacity, capacity
-    return CPU, capacity, (own & ~ledger.reserved).bit_count(), ledger.free.get(node, 0)
+    return CPU, capacity, (cpus & ~ledger.reserved).bit_count(), ledger.free.get(node, 0)
 
 
 def _memory(host: Host, node: int) -> Iterator[_Amounts]:
-    machine = next(one for one in host.view.nodes if one.id == node)
-    pages = {one.resource: one.bytes for one in machine.hugepages}
+    numa_node = next(numa_node for numa_node in host.view.nodes if numa_node.id == node)
+    pages = {pages.resource: pages.bytes for pages in numa_node.hugepages}
     managed = host.ledger.memory.nodes.get(node)
-    for name, capacity in ((MEMORY, machine.memory or 0), *sorted(pages.items())):
+    for name, capacity in ((MEMORY, numa_node.memory or 0), *sorted(pages.items())):
         if managed is None:
             unmanaged = capacity - sum(pages.values()) if name == MEMORY else capacity
             yield name, capacity, unmanaged, unmanaged
