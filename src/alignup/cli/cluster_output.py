@@ -10,9 +10,9 @@ from alignup.cli.app import Place
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.observe.kubelet_sources import known_pod
-from alignup.picture.cells import Cell, Line
+from alignup.picture.text_format import Cell, Line
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
 from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
