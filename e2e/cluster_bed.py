@@ -92,15 +92,15 @@ class ClusterBed:
 
     def mispredictions(self) -> list[str]:
         """Pods that hold something else than ``alignup schedule`` predicted when it bound them."""
-        found = []
+        mispredictions = []
         for node in self.nodes.values():
             kubelet = node.view()
-            for one in node.pods():
-                text = one["metadata"].get("annotations", {}).get(PLACEMENT)
-                compared = text is not None and one["metadata"]["uid"] in kubelet.stored and is_admitted(one)
-                difference = placement_difference(json.loads(text), one, kubelet) if compared else ""
-                found += [f"{one['metadata']['name']} on {node.name}: {difference}"] if difference else []
-        return found
+            for pod in node.pods():
+                text = pod["metadata"].get("annotations", {}).get(PLACEMENT)
+                compared = text is not None and pod["metadata"]["uid"] in kubelet.stored and is_admitted(pod)
+                difference = placement_difference(json.loads(text), pod, kubelet) if compared else ""
+                mispredictions += [f"{pod['metadata']['name']} on {node.name}: {difference}"] if difference else []
+        return mispredictions
 
     @contextmanager
     def extender(self, *, replicas: int = 1) -> Iterator[ScheduleReplicas]:

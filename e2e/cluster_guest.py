@@ -58,7 +58,7 @@ NETWORK_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  #: directories t
 SIZE = 1500  #: MiB of the image
 
 #: CPU 0 and 128 MiB of NUMA node 0 are reserved.
-NARROW = Shape(2, 2, 2, tuple(Node(384, f"{2 * one}-{2 * one + 1}") for one in range(4)))
+NARROW = Shape(2, 2, 2, tuple(Node(384, f"{2 * node}-{2 * node + 1}") for node in range(4)))
 WIDE = Shape(2, 2, 2, (Node(768, "0-3"), Node(768, "4-7")))
 
 _REPOSITORY = Path(__file__).parents[1]
@@ -243,9 +243,9 @@ def _add_kubernetes(root: Path, programs: Path | None) -> None:
 
 def _image_key(programs: Path | None) -> str:
     """A text that changes with the content of the image."""
-    code = [inspect.getsource(one) for one in (image, _add_kubernetes)]
-    code += [inspect.getsource(one) for one in (disk, containerd)]
-    found = hashlib.sha256(f"{_INIT}{IMAGES}{MODULES}{PROGRAMS}{SIZE}{code}{platform.python_version()}".encode())
+    code = [inspect.getsource(part) for part in (image, _add_kubernetes)]
+    code += [inspect.getsource(part) for part in (disk, containerd)]
+    digest = hashlib.sha256(f"{_INIT}{IMAGES}{MODULES}{PROGRAMS}{SIZE}{code}{platform.python_version()}".encode())
     for path in (
         *(control_plane.program(name, programs) for name in ("kubelet", *PROGRAMS)),
         *_modules().values(),
@@ -253,9 +253,9 @@ def _image_key(programs: Path | None) -> str:
         Path(sys.base_prefix),
     ):
         status = path.stat()
-        found.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
-    found.update((_REPOSITORY / "lock" / "dev.txt").read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    digest.update((_REPOSITORY / "lock" / "dev.txt").read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _modules() -> dict[str, Path]:
@@ -265,9 +265,9 @@ def _modules() -> dict[str, Path]:
         return {}
     release = kernel.name.removeprefix("vmlinuz-")
     for place in (kernel.parents[1] / "lib" / "modules" / release, Path("/lib/modules") / release):
-        found = {path.stem: path for path in place.rglob("*.ko")}
-        if found:
-            return {name: found[name] for name in MODULES if name in found}
+        modules = {path.stem: path for path in place.rglob("*.ko")}
+        if modules:
+            return {name: modules[name] for name in MODULES if name in modules}
     return {}
 
 
@@ -284,8 +284,8 @@ def _missing_modules() -> str | None:
 
 def _network_plugins() -> list[Path]:
     """The CNI plugins that guests need, as far as they exist."""
-    found = ([place / name for place in NETWORK_PLUGINS if (place / name).is_file()] for name in PLUGIN_NAMES)
-    return [paths[0] for paths in found if paths]
+    candidates = ([place / name for place in NETWORK_PLUGINS if (place / name).is_file()] for name in PLUGIN_NAMES)
+    return [paths[0] for paths in candidates if paths]
 
 
 def _missing_plugins() -> str | None:
@@ -296,12 +296,12 @@ def _missing_plugins() -> str | None:
 
 def _write_tar(path: Path, texts: Mapping[str, str], files: Mapping[str, Path]) -> None:
     """Write the second disk of a guest: the project with its compiled modules, *texts* and *files*."""
-    source, own = _REPOSITORY / "src" / "alignup", _REPOSITORY / "e2e"
-    for directory in (source, own):
+    source, tests = _REPOSITORY / "src" / "alignup", _REPOSITORY / "e2e"
+    for directory in (source, tests):
         compileall.compile_dir(directory, quiet=1)
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as packed:
         packed.add(source, "src/alignup")
-        packed.add(own, "src/e2e")
+        packed.add(tests, "src/e2e")
         for name, file in files.items():
             packed.add(file, name.lstrip("/"))
         for name, text in texts.items():

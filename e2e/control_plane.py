@@ -56,21 +56,21 @@ def extenders(port: int, *, ignorable: bool = False) -> dict[str, Any]:
 
 def missing(programs: Iterable[str] = ("kube-apiserver",)) -> str | None:
     """Why *programs* of Kubernetes cannot run here; ``None`` if they can."""
-    found = directories()
-    absent = [one for one in programs if not found or not all((place / one).is_file() for place in found)]
+    places = directories()
+    absent = [name for name in programs if not places or not all((place / name).is_file() for place in places)]
     if absent:
         return (
             f"set {VARIABLE} to a directory with {', '.join(absent)}: in kubernetes-server-linux-amd64.tar.gz "
             "(https://kubernetes.io/releases/download/)"
         )
-    if not all((place / "etcd").is_file() for place in found) and (without := not_installed(["etcd"])):
+    if not all((place / "etcd").is_file() for place in places) and (without := not_installed(["etcd"])):
         return without
     return not_installed(["openssl"])
 
 
 def directories() -> tuple[Path, ...]:
     """The directories of Kubernetes' programs, one for each version."""
-    return tuple(Path(one) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one)
+    return tuple(Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
 
 
 def version(directory: Path | None) -> str:
@@ -84,8 +84,8 @@ def version(directory: Path | None) -> str:
 
 def program(name: str, directory: Path | None = None) -> Path:
     """The path of a program in a directory, by default the first one with programs of Kubernetes, or on the PATH."""
-    own = (directory or directories()[0]) / name
-    return own if own.is_file() else Path(shutil.which(name) or name)
+    path = (directory or directories()[0]) / name
+    return path if path.is_file() else Path(shutil.which(name) or name)
 
 
 def node_token(name: str) -> str:
@@ -309,7 +309,7 @@ def _openssl(*arguments: object) -> None:
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that nothing uses."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports: list[int] = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports

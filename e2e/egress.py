@@ -62,8 +62,8 @@ class EgressProxy:
 
     def _target(self, host: str) -> int | None:
         """The port of the guest that has an address."""
-        found = _GUEST_ADDRESS.fullmatch(host)
-        return self._guests.get(int(found[1])) if found else None
+        match = _GUEST_ADDRESS.fullmatch(host)
+        return self._guests.get(int(match[1])) if match else None
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -100,11 +100,11 @@ def _read_head(line: socket.socket) -> bytes:
     return head
 
 
-def copy_both_ways(one: socket.socket, other: socket.socket) -> None:
+def copy_both_ways(first: socket.socket, second: socket.socket) -> None:
     """Copy between two connections until both have ended."""
-    back = threading.Thread(target=_copy, args=(other, one), daemon=True)
+    back = threading.Thread(target=_copy, args=(second, first), daemon=True)
     back.start()
-    _copy(one, other)
+    _copy(first, second)
     back.join()
 
 
@@ -113,6 +113,6 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while chunk := source.recv(1 << 16):
             target.sendall(chunk)
-    for one in (source, target):
+    for connection in (source, target):
         with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)

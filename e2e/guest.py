@@ -5,7 +5,6 @@ second disk is the script itself, so that many guests share one image. It needs 
 file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``. ``ALIGNUP_GUEST_ACCELERATOR=kvm`` uses KVM.
 """
 
-import json
 import os
 import subprocess
 import tempfile
@@ -13,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from e2e import containerd, disk
 from e2e.programs import not_installed
@@ -112,24 +110,6 @@ def _printed(command: list[str], out: Path, *, seconds: int) -> str:
     return out.read_text("utf-8", "replace")
 
 
-def call_script(module: str, function: str, *arguments: object) -> str:
-    """A script that calls *function* with JSON *arguments* and prints its result as JSON."""
-    values = [f"json.loads({json.dumps(one)!r})" for one in arguments]
-    # One argument a line, so that a traceback does not show all of them.
-    given = "".join(f"arguments.append({value})\n" for value in values)
-    call = f"print('\\n' + json.dumps({function}(*arguments)))\n"
-    return f"import json\nfrom {module} import {function}\narguments = []\n{given}{call}"
-
-
-def result_of(printed: str) -> dict[str, Any]:
-    """The result printed by :func:`call_script`."""
-    try:
-        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    except (IndexError, ValueError) as error:
-        raise RuntimeError(f"the script failed in the guest:\n{printed[-TAIL:]}") from error
-    return found
-
-
 def _padded(script: str) -> bytes:
     """A script padded with empty lines to a whole number of sectors."""
     text = script.encode() + b"\n"
@@ -140,8 +120,8 @@ def _between(printed: str) -> str:
     _, begun, output = printed.partition(disk.BEGIN)
     output, ended, _ = output.partition(disk.END)
     if not begun or not ended:
-        what = "timed out or crashed" if begun else "did not boot"
-        raise RuntimeError(f"the guest {what}:\n{printed[-TAIL:]}")
+        failure = "timed out or crashed" if begun else "did not boot"
+        raise RuntimeError(f"the guest {failure}:\n{printed[-TAIL:]}")
     return output.strip().replace("\r", "")
 
 

@@ -104,10 +104,10 @@ class ExpectedGuest:
         self.shape, self.raw = shape, raw
         self.all = range(shape.sockets * shape.cores * shape.threads)
         self.online = [cpu for cpu in self.all if cpu not in shape.offline]
-        self.near = {cpu: node for node, made in enumerate(shape.nodes) for cpu in _members(made.cpus)}
-        for node, made in enumerate(shape.nodes):
-            if not 0.4 * made.memory < self.memory(node) / 1024 <= made.memory:
-                raise RuntimeError(f"node {node} has {self.memory(node)} KiB of memory, not {made.memory} MiB")
+        self.near = {cpu: node for node, wanted in enumerate(shape.nodes) for cpu in _members(wanted.cpus)}
+        for node, wanted in enumerate(shape.nodes):
+            if not 0.4 * wanted.memory < self.memory(node) / 1024 <= wanted.memory:
+                raise RuntimeError(f"node {node} has {self.memory(node)} KiB of memory, not {wanted.memory} MiB")
         for node in shape.nics:
             cards = [card for card in raw["pci"] if card["class"] == "0x020000" and card["numa_node"] == node]
             if not cards:
@@ -155,7 +155,7 @@ class ExpectedGuest:
                 {"id": node, "cpus_online": cpus, "memory_kib": self.memory(node), "hugepages": self.pages(node)}
                 for node, cpus in inside.items()
             ],
-            "memory_only_nodes": [node for node, made in enumerate(self.shape.nodes) if not made.cpus],
+            "memory_only_nodes": [node for node, wanted in enumerate(self.shape.nodes) if not wanted.cpus],
             "memoryless_nodes": [],
             "distances": {"node_ids": list(nodes), "matrix": self.rows()},
             "hugepages_global": self.pages(None),
@@ -198,8 +198,8 @@ class ExpectedGuest:
         siblings = [other for other in self.online if self.core(other) == self.core(cpu)]
         sharing = [other for other in self.online if self.socket(other) == self.socket(cpu)]
         here = {self.core(other) for other in self.online if self.near[other] == self.near[cpu]}
-        own = len(sharing) == len(here) * len([other for other in siblings if self.near[other] == self.near[cpu]])
-        cache = self.socket(cpu) if own else self.raw["l3"][str(cpu)]
+        threads = len([other for other in siblings if self.near[other] == self.near[cpu]])
+        cache = self.socket(cpu) if len(sharing) == len(here) * threads else self.raw["l3"][str(cpu)]
         return [self.socket(cpu), self.near[cpu], min(siblings), cache]
 
     def _kubelet_pages(self, node: int | None) -> list[dict[str, int]]:

@@ -135,7 +135,7 @@ async def test_the_permissions_suffice_for_the_gate_controller(kubeconfig: Path)
             running = asyncio.ensure_future(service.run())
             async with ApiClient(find_access(kubeconfig)) as admin:
                 while not service.leading or not all(
-                    one.client_config.ca_bundle for one in (await admin.get(reference)).webhooks
+                    webhook.client_config.ca_bundle for webhook in (await admin.get(reference)).webhooks
                 ):
                     assert not running.done(), running.exception()
                     await asyncio.sleep(0.1)
