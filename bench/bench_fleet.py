@@ -52,8 +52,8 @@ def figures() -> Iterator[Figure]:
     yield Figure(f"{name}, all pods stay", spent, 60.0, note)
     busy = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
     cluster = [HostGroup(name="node", machine=busy.machine, settings=busy.settings, count=HOSTS)]
-    made = generate_for_cluster(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
-    spent, result = simulate(cluster, made)
+    trace = generate_for_cluster(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
+    spent, result = simulate(cluster, trace)
     each = spent / GENERATED
     note = f"{1 / each:,.0f} pods/s, {result.started:,} started"
     yield Figure(f"a generated pod on {HOSTS:,} nodes", each, 1 / 1500, note)

@@ -25,8 +25,8 @@ def figures() -> Iterator[Figure]:
         yield simulated(f"{policy}", events, policy, budget=1 / 8000)
     machine = host(8, Policy.NONE, cpus=256).machine
     for profile in Profile:
-        made = generate(profile, machine, seed=1, pods=PODS // 4)
-        yield simulated(f"generated, {profile}", made, Policy.SINGLE_NUMA_NODE, budget=None)
+        generated = generate(profile, machine, seed=1, pods=PODS // 4)
+        yield simulated(f"generated, {profile}", generated, Policy.SINGLE_NUMA_NODE, budget=None)
     yield from workload_figures(events)
 
 
@@ -58,8 +58,8 @@ def once(events: Sequence[WorkloadEvent], policy: Policy) -> tuple[float, Simula
 
 def workload_figures(events: Sequence[WorkloadEvent]) -> Iterator[Figure]:
     machine = host(8, Policy.NONE, cpus=256).machine
-    made = best_cpu(partial(generate, Profile.MIXED, machine, seed=1, pods=1000), rounds=3)
-    yield Figure("1,000 pods generated", made)
+    seconds = best_cpu(partial(generate, Profile.MIXED, machine, seed=1, pods=1000), rounds=3)
+    yield Figure("1,000 pods generated", seconds)
     text = io.StringIO()
     write(events, text)
     yield Figure(f"a trace of {PODS:,} pods written", best_cpu(lambda: write(events, io.StringIO()), rounds=3))

@@ -253,13 +253,13 @@ def _held(holdings: Document, kubelet: KubeletView) -> Document:
     }
 
 
-def _given(given: Document, kubelet: KubeletView) -> Document:
+def _given(allocations: Document, kubelet: KubeletView) -> Document:
     """What a container was predicted to get, as :func:`_held` has it."""
-    memory = {type_: text.partition("=") for type_, text in given.get("memory", {}).items()}
-    devices = {resource: ids.split(",") for resource, ids in given.get("device", {}).items()}
+    memory = {type_: text.partition("=") for type_, text in allocations.get("memory", {}).items()}
+    devices = {resource: ids.split(",") for resource, ids in allocations.get("device", {}).items()}
     return _held(
         {
-            "cpus": _members(given["cpu"]["cpu"]) if "cpu" in given else [],
+            "cpus": _members(allocations["cpu"]["cpu"]) if "cpu" in allocations else [],
             # An init container whose memory others reuse has a block of 0 bytes.
             "memory": [(_members(nodes), type_, int(size)) for type_, (nodes, _, size) in memory.items() if int(size)],
             "devices": devices,

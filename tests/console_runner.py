@@ -36,14 +36,14 @@ class ConsoleCommand(NamedTuple):
 
 def parse_commands(text: str) -> list[ConsoleCommand]:
     """Return the commands of a document."""
-    found = []
+    commands = []
     for block in CONSOLE.finditer(text):
         head, *pieces = re.split(r"^\$ ", block["body"], flags=re.MULTILINE)
         assert not head, "a console block begins with a command"
         for piece in pieces:
             command, _, output = re.sub(r"\\\n\s*", "", piece).partition("\n")
-            found.append(ConsoleCommand(command, output))
-    return found
+            commands.append(ConsoleCommand(command, output))
+    return commands
 
 
 def documents() -> dict[str, list[ConsoleCommand]]:

@@ -16,6 +16,6 @@ def short_directory() -> Iterator[Path]:
     usual = tempfile.gettempdir()
     base = usual if len(os.fsencode(usual)) <= _SHORT else _ELSEWHERE
     with tempfile.TemporaryDirectory(prefix="alignup-", dir=base) as place:
-        own = Path(place) / "t"  # nested, so that a test may rename it
-        own.mkdir()
-        yield own
+        directory = Path(place) / "t"  # nested, so that a test may rename it
+        directory.mkdir()
+        yield directory

@@ -108,4 +108,4 @@ def wait_for_devices(agent: Any, count: int = 4, resource: str = GPU) -> None:
         found = agent.get("/v1/machine").get("devices", ())
         return len([one for one in found if one["resource"] == resource and one.get("healthy", True)]) == count
 
-    wait_for(healthy, what=lambda: f"{count} devices of {resource}")
+    wait_for(healthy, describe=lambda: f"{count} devices of {resource}")

@@ -10,5 +10,5 @@ __all__ = ["anyio_backend", "directory", "listener", "manager", "metrics", "one_
 @pytest.fixture
 def root():
     """A directory with a short path, which sockets need."""
-    with short_directory() as made:
-        yield made
+    with short_directory() as path:
+        yield path

@@ -42,8 +42,8 @@ def test_every_page_is_in_the_navigation_once_and_tasks_come_first(generated):
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
     paths = nav_paths(nav)
 
-    made = {f"docs/reference/{name}" for name in generated}
-    known = {str(path.relative_to(ROOT)) for path in PAGES} | {"deploy/README.md"} | made
+    reference_pages = {f"docs/reference/{name}" for name in generated}
+    known = {str(path.relative_to(ROOT)) for path in PAGES} | {"deploy/README.md"} | reference_pages
     assert len(paths) == len(set(paths))
     assert set(paths) == known
     assert [title for entry in nav for title in entry] == [
