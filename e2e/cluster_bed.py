@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from e2e import cluster_guest
 from e2e.api import NODES, Api
@@ -16,8 +16,6 @@ from e2e.egress import EgressProxy
 from e2e.guest import Shape
 from e2e.observed_node import ObservedNode, install_observer, is_admitted, placement_difference
 from e2e.schedule_replicas import ScheduleReplicas, extender_replicas, gate_replicas
-
-Document = dict[str, Any]
 
 PLACEMENT = "alignup.dev/predicted-placement"  #: the annotation of a pod that ``alignup schedule`` has bound
 

@@ -35,11 +35,6 @@ pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark
 SECONDS = 60.0  #: for what takes milliseconds
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An API server on which everything was installed."""

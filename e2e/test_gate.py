@@ -49,11 +49,6 @@ CONFIGURATION = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     flags = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)

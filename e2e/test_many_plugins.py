@@ -19,11 +19,6 @@ PLUGINS, DEVICES = 50, 1_000
 TIMEOUT = 300.0  #: seconds
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def resource(number: int) -> str:
     return f"example.com/r{number}"
 

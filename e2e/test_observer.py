@@ -33,11 +33,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         yield control
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane, tmp_path: Path) -> None:
     kubelet = SimulatedKubelet()
     (tmp_path / "device-plugins").mkdir()

@@ -34,11 +34,6 @@ NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def plane(tmp_path: Path) -> Iterator[ControlPlane]:
     flags = ("--disable-admission-plugins=ServiceAccount",)
     with ControlPlane(tmp_path, nodes=("a", "b", "c"), flags=flags) as control:
