@@ -9,7 +9,7 @@ help:
 	@echo "make run       run an agent on an example machine, with pods; stop it with Ctrl-C (ONCE=1: exit when done)"
 	@echo "make test      run all tests"
 	@echo "make soak      run the tests that scale for half an hour, with a new seed (SEED=1: with this one)"
-	@echo "make coverage  measure which lines of align/ and state/ the tests run"
+	@echo "make coverage  measure which lines of align/ and store/ the tests run"
 	@echo "make lint      run ruff, mypy and the import rules"
 	@echo "make bench     run the benchmarks, each beside its budget and the last release"
 	@echo "make e2e       run the tests that need root, containerd or QEMU (skips with the reason where they are missing)"
@@ -19,6 +19,7 @@ help:
 	@echo "make browser   install what tests of the web pages in Chromium need, for make e2e"
 	@echo "make sbom      write the bill of materials (CycloneDX) and the licenses of all libraries to dist/"
 	@echo "make audit     compare the locked libraries with known vulnerabilities (pip-audit)"
+	@echo "make version   set the version in all files that have it (VERSION=0.2.0)"
 	@echo "make docs      build the documentation as a site in build/site"
 	@echo "make format    format the code"
 

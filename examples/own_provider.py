@@ -81,11 +81,11 @@ class CacheWays(Provider[WayLedger]):
 
     def candidates(self, ledger: WayLedger, count: int) -> dict[int, int]:
         """Node → the first of *count* adjacent free ways, for the nodes that have them."""
-        hints = {}
+        first_ways = {}
         for node in self.nodes:
             starts = [way for way, run in enumerate(self.runs(ledger, node)) if run >= count]
-            hints.update({node: starts[0]} if starts else {})
-        return hints
+            first_ways.update({node: starts[0]} if starts else {})
+        return first_ways
 
     def runs(self, ledger: WayLedger, node: int) -> list[int]:
         """For each way of a node, the number of free ways from there on; a 0 at the end."""
@@ -99,7 +99,7 @@ class CacheWays(Provider[WayLedger]):
 def requested(pod: Pod, container: Container | None) -> int:
     """The number of ways in the limits of a container, or of a pod as a whole."""
     containers = pod.all_containers if container is None else (container,)
-    return sum(item.resources.limits[WAYS].value() for item in containers if WAYS in item.resources.limits)
+    return sum(each.resources.limits[WAYS].value() for each in containers if WAYS in each.resources.limits)
 
 
 def main() -> None:
