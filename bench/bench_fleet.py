@@ -69,14 +69,14 @@ def figures() -> Iterator[Figure]:
 
 
 def simulate(groups: list[HostGroup], pods: tuple[PodSubmission, ...]) -> tuple[float, FleetResult]:
-    """The CPU time of one simulation with our strategy, and its result."""
+    """Return the CPU time of one simulation with our strategy, and its result."""
     start = process_time()
     result = ClusterSimulation(groups, pods).run()
     return process_time() - start, result
 
 
 def sweep(engine: Engine) -> float:
-    """The time of some equal simulations, without the start of the processes."""
+    """Return the time of some equal simulations, without the start of the processes."""
     kubelet = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
     task = SweepTask(
         machine="m",
@@ -110,7 +110,7 @@ def openb_workload() -> tuple[list[HostGroup], tuple[PodSubmission, ...], str]:
 
 
 def drawn_pods() -> tuple[PodSubmission, ...]:
-    """8,152 pods with as many GPUs as those of openb; a few dozen sizes, like there."""
+    """Return 8,152 pods with as many GPUs as those of openb; a few dozen sizes, like there."""
     random = Random(1)
     numbers = [gpus for gpus, count in PODS.items() for _ in range(count)]
     random.shuffle(numbers)

@@ -68,7 +68,7 @@ async def _measure() -> Measured:
 
 
 async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> float:
-    """The least CPU time of a request; each of the known shape comes after a pod was assumed."""
+    """Return the least CPU time of a request; each of the known shape comes after a pod was assumed."""
     least = inf
     for number in range(shapes if shapes > 1 else REQUESTS):
         requested = pod(f"asked-{number}", cpu=str(1 + number if shapes > 1 else 1), memory="1Gi")

@@ -31,7 +31,7 @@ def figures() -> Iterator[Figure]:
 
 
 def arrivals_and_departures() -> tuple[WorkloadEvent, ...]:
-    """Pods with one container; about forty are present at a time."""
+    """Return pods with one container; about forty are present at a time."""
     random = Random(1)
     shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
     events: list[WorkloadEvent] = []
@@ -42,14 +42,14 @@ def arrivals_and_departures() -> tuple[WorkloadEvent, ...]:
 
 
 def simulated(name: str, events: Sequence[WorkloadEvent], policy: Policy, *, budget: float | None) -> Figure:
-    """The CPU time of a whole simulation per pod."""
+    """Return the CPU time of a whole simulation per pod."""
     spent, result = min((once(events, policy) for _ in range(ROUNDS)), key=itemgetter(0))
     each = spent / len(result.outcomes)
     return Figure(f"simulation, {name}, per pod", each, budget, f"{1 / each:,.0f} pods/s, {result.admitted} admitted")
 
 
 def once(events: Sequence[WorkloadEvent], policy: Policy) -> tuple[float, SimulationResult]:
-    """The CPU time of one run on an idle host, and its result."""
+    """Return the CPU time of one run on an idle host, and its result."""
     kubelet = host(8, policy, cpus=256)
     start = process_time()
     result = run(kubelet, events)

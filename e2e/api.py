@@ -65,7 +65,7 @@ class Api:
         return document
 
     def _trust(self) -> ssl.SSLContext:
-        """The authority of the control plane, which exists once that has been started."""
+        """Return the authority of the control plane, which exists once that has been started."""
         if self._context is None:
             self._context = ssl.create_default_context(cafile=str(self.plane.certificate))
             self._context.verify_flags &= ~ssl.VERIFY_X509_STRICT

@@ -89,7 +89,7 @@ class ClusterBed:
             self.api.request("PATCH", f"{NODES}/{name}", patch, content="application/merge-patch+json")
 
     def mispredictions(self) -> list[str]:
-        """Pods that hold something else than ``alignup schedule`` predicted when it bound them."""
+        """Return pods that hold something else than ``alignup schedule`` predicted when it bound them."""
         mispredictions = []
         for node in self.nodes.values():
             kubelet = node.view()

@@ -77,7 +77,7 @@ class FaultyCluster:
             node.restart_kubelet(kubelet_config(), number=signal.SIGKILL)
 
     def kill_service(self) -> None:
-        """The standby leads, and another one is started."""
+        """Kill the leader, wait until the standby leads, and start another replica."""
         self.service.kill_leader()
         self.service.start()
         self.service.wait_leader()
@@ -89,7 +89,7 @@ class FaultyCluster:
         self.second.start_observer()
 
     def delete_running_pods(self) -> None:
-        """Pods end before their time, and others take their place."""
+        """Delete the running pods, so that others take their place."""
         running = [pod for pod in self.bed.api.items(PODS) if pod["status"]["phase"] == "Running"]
         for pod in running:
             self.bed.api.request("DELETE", f"{PODS}/{pod['metadata']['name']}")

@@ -71,12 +71,12 @@ for module in {" ".join(MODULES)}; do /bin/busybox insmod /modules/$module.ko; d
 
 
 def missing() -> str | None:
-    """Why a cluster of guests cannot run here; ``None`` if it can."""
+    """Return why a cluster of guests cannot run here; ``None`` if it can."""
     return control_plane.missing(KUBERNETES) or guest.missing_node() or _missing_modules() or _missing_plugins()
 
 
 def kubelet_config(**fields: object) -> Document:
-    """A KubeletConfiguration with all managers, and with *fields* instead of its own."""
+    """Return a KubeletConfiguration with all managers, and with *fields* instead of its own."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -187,11 +187,11 @@ class ClusterGuest:
         until(f"guest {self.name} has booted", answers, detail=self.console_tail)
 
     def console_tail(self) -> str:
-        """The end of what the guest has printed."""
+        """Return the end of what the guest has printed."""
         return self.console.read_text("utf-8", "replace")[-4000:]
 
     def kubeconfig(self, token: str) -> str:
-        """A kubeconfig for use in the guest."""
+        """Return a kubeconfig for use in the guest."""
         with tempfile.TemporaryDirectory() as scratch:
             return self.plane.kubeconfig(Path(scratch) / "config", {"token": token}, address=self.gateway).read_text()
 
@@ -213,7 +213,7 @@ class ClusterGuest:
 
 
 def image(programs: Path | None = None) -> Path:
-    """The image of all guests with the kubelet in *programs*, from the cache if nothing in it has changed."""
+    """Return the image of all guests with the kubelet in *programs*, from the cache if nothing in it has changed."""
     place = Path(os.environ.get(CACHE) or Path(tempfile.gettempdir()) / f"alignup-guest-cache-{os.getuid()}")
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"kubernetes-node-{_image_key(programs)}.ext4"
@@ -242,7 +242,7 @@ def _add_kubernetes(root: Path, programs: Path | None) -> None:
 
 
 def _image_key(programs: Path | None) -> str:
-    """A text that changes with the content of the image."""
+    """Return a text that changes with the content of the image."""
     code = [inspect.getsource(part) for part in (image, _add_kubernetes)]
     code += [inspect.getsource(part) for part in (disk, containerd)]
     digest = hashlib.sha256(f"{_INIT}{IMAGES}{MODULES}{PROGRAMS}{SIZE}{code}{platform.python_version()}".encode())
@@ -259,7 +259,7 @@ def _image_key(programs: Path | None) -> str:
 
 
 def _modules() -> dict[str, Path]:
-    """The kernel modules that guests need, as far as they exist."""
+    """Return the kernel modules that guests need, as far as they exist."""
     kernel = guest.kernel()
     if kernel is None:
         return {}
@@ -283,7 +283,7 @@ def _missing_modules() -> str | None:
 
 
 def _network_plugins() -> list[Path]:
-    """The CNI plugins that guests need, as far as they exist."""
+    """Return the CNI plugins that guests need, as far as they exist."""
     candidates = ([place / name for place in NETWORK_PLUGINS if (place / name).is_file()] for name in PLUGIN_NAMES)
     return [paths[0] for paths in candidates if paths]
 

@@ -30,7 +30,7 @@ def archives(directory: Path) -> dict[str, Path]:
 
 
 def scheduler_image() -> str:
-    """The name of the image of kube-scheduler that is deployed."""
+    """Return the name of the image of kube-scheduler that is deployed."""
     deployment = next(yaml.safe_load_all(_DEPLOYED.read_text("utf-8")))
     containers = deployment["spec"]["template"]["spec"]["containers"]
     return next(str(container["image"]) for container in containers if container["name"] == "kube-scheduler")

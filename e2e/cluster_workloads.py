@@ -52,7 +52,7 @@ class Workload:
 
 
 def workloads(narrow: str, wide: str, other_wide: str, *, pods: int = 40) -> Iterator[Workload]:
-    """S1 to S5b; S4 has *pods* pods."""
+    """Return the workloads S1 to S5b; S4 has *pods* pods."""
     mixed, both_wide = (narrow, wide), (wide, other_wide)
     yield Workload("S1", mixed, lambda api: run_deployment(api, 2, cpu=3, memory="32Mi"))
     yield Workload("S2", mixed, lambda api: run_together(api, (2, 1, 4, 2, 3, 2)))
@@ -90,7 +90,7 @@ def run_stream(api: Api, count: int) -> PodCounts:
 
 
 def run_in_turn(api: Api, *, deployment: bool) -> PodCounts:
-    """Pods one after the other; the last one as a pod, or as a Deployment."""
+    """Create pods one after the other, the last one as a pod or as a Deployment, and count them."""
     for number, (cpus, memory) in enumerate(((2, "48Mi"), (4, "48Mi"), (3, "48Mi"), (1, "128Mi"))):
         create_pod(api, f"turn-{number}", make_container(cpu=cpus, memory=memory))
         until("the kubelet has decided", lambda: not count_pods(api).pending, detail=lambda: count_pods(api))

@@ -90,7 +90,7 @@ def _filter(unit_settings: Mapping[str, str], filters: Sequence[str]) -> None:
 
 
 def _calls(group: str) -> Iterator[str]:
-    """The system calls of one of systemd's groups, recursively."""
+    """Return the system calls of one of systemd's groups, recursively."""
     if not group.startswith("@"):
         yield group
         return

@@ -39,7 +39,7 @@ _READY = "Start streaming server"  #: the last log line before it serves CRI
 
 
 def missing() -> str | None:
-    """Why containerd cannot run here; ``None`` if it can."""
+    """Return why containerd cannot run here; ``None`` if it can."""
     if absent := not_installed(PROGRAMS):
         return absent
     if os.geteuid():
@@ -51,7 +51,7 @@ def missing() -> str | None:
 
 
 def version() -> str:
-    """The version of containerd, such as ``1.6.20``."""
+    """Return the version of containerd, such as ``1.6.20``."""
     output = subprocess.run(
         ["containerd", "--version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True
     ).stdout
@@ -59,7 +59,7 @@ def version() -> str:
 
 
 def configuration(place: Path) -> str:
-    """The configuration of a containerd that stores everything in *place*."""
+    """Return the configuration of a containerd that stores everything in *place*."""
     first = version().startswith("1.")
     plugins = _plugins_1(place) if first else _plugins_2(place)
     return f"""version = {2 if first else 3}
@@ -196,7 +196,7 @@ def containerd(place: Path) -> Iterator[Containerd]:
 
 
 def _layer() -> bytes:
-    """An image layer with busybox."""
+    """Return an image layer with busybox."""
     binary = Path(shutil.which("busybox") or "").read_bytes()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as packed:
@@ -221,7 +221,7 @@ def _member(name: str, size: int) -> tarfile.TarInfo:
 
 
 def _config(layer: str, *, name: str) -> dict[str, object]:
-    """The configuration of an image; the label gives images with the same layer different ids."""
+    """Return the configuration of an image; the label gives images with the same layer different ids."""
     machine = platform.machine()
     return {
         "architecture": _ARCHITECTURES.get(machine, machine),
@@ -237,7 +237,7 @@ def _config(layer: str, *, name: str) -> dict[str, object]:
 
 
 def _shims(socket: Path) -> Sequence[int]:
-    """The shim processes of this containerd."""
+    """Return the shim processes of this containerd."""
     shims = []
     for pid in _pids():
         with suppress(FileNotFoundError, ProcessLookupError):
@@ -263,7 +263,7 @@ def _pids() -> Sequence[int]:
 
 
 def _groups(pid: int) -> Iterator[Path]:
-    """The cgroups of the container of a process."""
+    """Return the cgroups of the container of a process."""
     with suppress(FileNotFoundError, ProcessLookupError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

@@ -45,7 +45,7 @@ _UNNEEDED = ("site-packages", "test", "tests", "idlelib", "tkinter", "config-*",
 
 
 def make(scratch: Path) -> Path:
-    """An image in the empty directory *scratch*, for scripts that need only the standard library."""
+    """Return an image in the empty directory *scratch*, for scripts that need only the standard library."""
     return pack(fill(scratch / "root"), scratch / "root.ext4", size=400)
 
 
@@ -116,7 +116,7 @@ def _dependencies(root: Path, extras: Iterable[str]) -> None:
 
 
 def _files(name: str, extras: frozenset[str]) -> Iterator[metadata.PackagePath]:
-    """The files of all direct and indirect dependencies of the package *name*."""
+    """Return the files of all direct and indirect dependencies of the package *name*."""
     seen, left = {name}, [(name, extras)]
     while left:
         package, wanted = left.pop()
@@ -130,7 +130,7 @@ def _files(name: str, extras: frozenset[str]) -> Iterator[metadata.PackagePath]:
 
 
 def _needs(package: metadata.Distribution, extras: frozenset[str]) -> set[str]:
-    """The names of installed packages that *package* requires."""
+    """Return the names of installed packages that *package* requires."""
     names = set()
     for line in package.requires or ():
         wanted, _, condition = line.partition(";")

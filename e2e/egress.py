@@ -46,7 +46,7 @@ class EgressProxy:
         return f"--egress-selector-config-file={configuration}", "--enable-aggregator-routing"
 
     def add_guest(self, number: int, port: int) -> None:
-        """The guest *number* takes CONNECT requests at this port of this machine."""
+        """Send CONNECT requests for addresses of the guest *number* to this port of this machine."""
         self._guests[number] = port
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class EgressProxy:
         self._place.cleanup()
 
     def _target(self, host: str) -> int | None:
-        """The port of the guest that has an address."""
+        """Return the port of the guest that has an address."""
         match = _GUEST_ADDRESS.fullmatch(host)
         return self._guests.get(int(match[1])) if match else None
 
@@ -90,7 +90,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def _read_head(line: socket.socket) -> bytes:
-    """The head of a request, after which nothing comes before the answer."""
+    """Return the head of a request, after which nothing comes before the answer."""
     head = b""
     while not head.endswith(_HEAD_END):
         chunk = line.recv(1 << 12)

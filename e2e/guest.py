@@ -51,17 +51,17 @@ class Shape:
 
 
 def missing() -> str | None:
-    """Why guests cannot run here; ``None`` if they can."""
+    """Return why guests cannot run here; ``None`` if they can."""
     return not_installed(PROGRAMS) or (None if kernel() else NO_KERNEL)
 
 
 def missing_node() -> str | None:
-    """Why guests with a container runtime cannot run here; ``None`` if they can."""
+    """Return why guests with a container runtime cannot run here; ``None`` if they can."""
     return missing() or not_installed(containerd.PROGRAMS)
 
 
 def kernel() -> Path | None:
-    """The kernel of guests; ``None``: not found."""
+    """Return the kernel of guests; ``None``: not found."""
     named = os.environ.get("ALIGNUP_GUEST_KERNEL")
     if named:
         return Path(named) if Path(named).is_file() else None
@@ -69,7 +69,7 @@ def kernel() -> Path | None:
 
 
 def accelerator() -> str:
-    """What runs the CPUs of guests: by default software, because not every ``/dev/kvm`` works."""
+    """Return what runs the CPUs of guests: by default software, because not every ``/dev/kvm`` works."""
     return os.environ.get("ALIGNUP_GUEST_ACCELERATOR", "tcg")
 
 
@@ -94,7 +94,7 @@ def run(shape: Shape, script: str, *, image: Path, seconds: int = SECONDS, tries
 
 
 def _printed(command: list[str], out: Path, *, seconds: int) -> str:
-    """The output of a guest until it powers off, fails to boot or times out."""
+    """Return the output of a guest until it powers off, fails to boot or times out."""
     begun, output = time.monotonic(), ""
     with out.open("wb") as file:
         process = subprocess.Popen(  # noqa: S603
@@ -111,7 +111,7 @@ def _printed(command: list[str], out: Path, *, seconds: int) -> str:
 
 
 def _padded(script: str) -> bytes:
-    """A script padded with empty lines to a whole number of sectors."""
+    """Return a script padded with empty lines to a whole number of sectors."""
     text = script.encode() + b"\n"
     return text + b"\n" * (-len(text) % SECTOR)
 
@@ -135,12 +135,12 @@ def _setup_lines(shape: Shape) -> Iterator[str]:
 
 
 def setup_script(shape: Shape) -> str:
-    """Python code that a guest runs first: huge pages, and CPUs offline."""
+    """Return Python code that a guest runs first: huge pages, and CPUs offline."""
     return "".join(_setup_lines(shape))
 
 
 def qemu_command(shape: Shape, disks: tuple[Path, ...], booted: Path, *, network: str = "") -> Iterator[str]:
-    """The command of a guest; *network* are the options of a user network, which needs kernel modules."""
+    """Return the command of a guest; *network* are the options of a user network, which needs kernel modules."""
     total = sum(node.memory for node in shape.nodes)
     count = shape.sockets * shape.cores * shape.threads
     yield from ("qemu-system-x86_64", "-machine", f"q35,accel={accelerator()}", "-cpu", CPU, "-m", f"{total}M")

@@ -117,17 +117,17 @@ class KubernetesNode:
         return name in self._processes and self._processes[name].poll() is None
 
     async def log(self, name: str, characters: int = 6000) -> str:
-        """The end of the log of a process."""
+        """Return the end of the log of a process."""
         path = RUNTIME / "containerd.log" if name == "containerd" else LOGS / f"{name}.log"
         return path.read_text("utf-8", "replace")[-characters:] if path.exists() else ""
 
     async def files(self) -> dict[str, Any]:
-        """The state files of the kubelet; ``None`` for those that do not exist."""
+        """Return the state files of the kubelet; ``None`` for those that do not exist."""
         paths = [KUBELET_DIR / name for name in STATE_FILES]
         return {path.name: json.loads(path.read_bytes()) if path.exists() else None for path in paths}
 
     async def snapshot(self) -> Document:
-        """The state files and the PodResources responses of one moment."""
+        """Return the state files and the PodResources responses of one moment."""
         while True:
             files = await self.files()
             responses = await self.resources()
@@ -175,7 +175,7 @@ class KubernetesNode:
             await asyncio.wait_for(self.plugins[resource].wait_registered(count + 1), TIMEOUT)
 
     async def registrations(self) -> dict[str, int]:
-        """The number of registrations of each plugin."""
+        """Return the number of registrations of each plugin."""
         return {resource: plugin.registrations for resource, plugin in self.plugins.items()}
 
     async def health(self, resource: str, id_: str, health: str) -> None:
@@ -186,7 +186,7 @@ class KubernetesNode:
             self.plugins[resource].set_health(id_, health)
 
     async def resources(self) -> Document:
-        """Both PodResources responses in the format of recordings."""
+        """Return both PodResources responses in the format of recordings."""
         responses = {}
         async with grpc.aio.insecure_channel(f"unix:{KUBELET_DIR}/pod-resources/kubelet.sock") as line:
             for key, method, request, kind in (
@@ -244,7 +244,7 @@ async def _answer_calls(methods: object, reader: asyncio.StreamReader, writer: a
 
 
 def _is_complete(files: Document) -> bool:
-    """Whether every CPU is shared or held, and as much memory is reserved as containers hold."""
+    """Return whether every CPU is shared or held, and as much memory is reserved as containers hold."""
     cpus, memory = files["cpu_manager_state"], files["memory_manager_state"]
     held = [cpuset for containers in cpus.get("entries", {}).values() for cpuset in containers.values()]
     known = bits.union(map(bits.parse, (cpus["defaultCpuSet"], *held)))

@@ -36,7 +36,7 @@ def probe(until: str) -> None:
 
 
 def where(pid: int | str) -> Observed:
-    """The placement of a process, read from the kernel's files without alignup's code."""
+    """Return the placement of a process, read from the kernel's files without alignup's code."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     pages: dict[str, int] = {}
@@ -68,14 +68,14 @@ class Alignup:
             os._exit(entry.run(list(words)))
 
     def printed(self) -> Observed:
-        """The first line its command printed."""
+        """Return the first line its command printed."""
         while not self.out.exists() or "\n" not in self.out.read_text():
             time.sleep(0.02)
         observed: Observed = json.loads(self.out.read_text().splitlines()[0])
         return observed
 
     def end(self) -> Observed:
-        """Its exit code and output."""
+        """Return its exit code and output."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return {"code": code, "output": self.out.read_text()}
 
@@ -86,7 +86,7 @@ def run_probe(*options: str, until: str = "") -> Alignup:
 
 
 def under_each_policy() -> Observed:
-    """A run that fits one NUMA node, under every policy and with both enforcement methods."""
+    """Observe a run that fits one NUMA node, under every policy and with both enforcement methods."""
     observed = {}
     for policy in POLICIES:
         run = run_probe("--policy", policy, "--cpus", "2", "--memory", "48Mi")
@@ -98,7 +98,7 @@ def under_each_policy() -> Observed:
 
 
 def rejected() -> Observed:
-    """A run that fits no single NUMA node."""
+    """Observe a run that fits no single NUMA node."""
     return run_probe("--policy", "single-numa-node", "--cpus", "3").end()
 
 
@@ -113,7 +113,7 @@ def closest() -> Observed:
 
 
 def by_socket() -> Observed:
-    """Two concurrent runs on two NUMA nodes each."""
+    """Observe two concurrent runs on two NUMA nodes each."""
     options = ("--policy", "restricted", "--option", BY_SOCKET, "--cpus", "3")
     first = run_probe(*options, until="first")
     second = run_probe(*options, until="second") if first.printed() else first

@@ -44,7 +44,7 @@ class KubeletView:
         }
 
     def containers(self) -> list[dict[str, Any]]:
-        """What each container of :attr:`listed` holds."""
+        """Return what each container of :attr:`listed` holds."""
         return [held for containers in self.listed.values() for held in containers.values()]
 
     @property
@@ -89,7 +89,7 @@ class KubeletView:
         return {key: tuple(sorted(nodes)) for key, nodes in _devices(self._allocatable["devices"]).items()}
 
     def free_memory(self, node: int, type_: str, ended: Collection[str]) -> int | None:
-        """What the memory manager has free on a NUMA node, with what *ended* pods have left; ``None``: unknown."""
+        """Return the free bytes of a NUMA node, with those that *ended* pods still hold; ``None``: unknown."""
         states: Mapping[str, Any] = (self.snapshot["files"]["memory_manager_state"] or {}).get("machineState") or {}
         table = states.get(str(node), {}).get("memoryMap", {}).get(type_)
         if table is None:
@@ -111,7 +111,7 @@ class KubeletView:
 
 
 def host_state_differences(state: Document, kubelet: KubeletView) -> list[str]:
-    """How a HostState differs from what its kubelet says."""
+    """Return how a HostState differs from what its kubelet says."""
     if state.get("ledger") is None:
         return [f"the ledger is unknown: {state.get('problems')}"]
     differences = [f"problem: {problem}" for problem in state.get("problems", ())]
@@ -168,7 +168,7 @@ def _allocatable_differences(state: Document, kubelet: KubeletView) -> Iterator[
 
 
 def _init_cpus(state: Document, kubelet: KubeletView) -> Iterator[tuple[int, ...]]:
-    """CPUs of init containers, which PodResources does not list."""
+    """Return the CPUs of init containers, which PodResources does not list."""
     for pod in state["ledger"].get("pods", ()):
         listed = kubelet.listed.get(_name(pod), {})
         for name, held in kubelet.stored.get(pod["uid"], {}).items():
@@ -179,7 +179,7 @@ def _init_cpus(state: Document, kubelet: KubeletView) -> Iterator[tuple[int, ...
 def topology_differences(
     topology: Document, kubelet: KubeletView, shape: Shape, pods: Iterable[Document], state: Document
 ) -> list[str]:
-    """How a NodeResourceTopology differs from a recount as its consumers read it; *pods* are all of the node."""
+    """Return how a NodeResourceTopology differs from a recount as its consumers read it; *pods* are all of the node."""
     attributes = {attribute["name"]: attribute["value"] for attribute in topology["attributes"]}
     zones = {zone["name"]: zone for zone in topology["zones"]}
     differences = []
@@ -205,7 +205,7 @@ def topology_differences(
 
 
 def _recount(kubelet: KubeletView, node: int, cpus: set[int], ended: Collection[str]) -> dict[str, dict[str, int]]:
-    """Resource → amounts of one zone."""
+    """Return the amounts of each resource of one zone."""
     containers = kubelet.containers()
     counted: dict[str, dict[str, int]] = {}
     if kubelet.cpus:
@@ -225,7 +225,7 @@ def _recount(kubelet: KubeletView, node: int, cpus: set[int], ended: Collection[
 
 
 def scheduler_fingerprint(pods: Iterable[Document], named: Collection[str]) -> str:
-    """The fingerprint that a scheduler plugin computes for a node: of its running pods with exclusive resources."""
+    """Return the fingerprint that a scheduler plugin computes of the running pods with exclusive resources."""
     names = sorted(
         xxh64_intdigest(pod["metadata"]["name"].encode(), xxh64_intdigest(pod["metadata"]["namespace"].encode()))
         for pod in pods
@@ -252,7 +252,7 @@ def _is_exclusive(pod: Document, named: Collection[str]) -> bool:
 
 
 def quantity(text: str) -> int:
-    """A whole quantity, such as ``64Mi``."""
+    """Return a whole quantity, such as ``64Mi``."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text} is not expected here")
@@ -260,7 +260,7 @@ def quantity(text: str) -> int:
 
 
 def _name(pod: Document) -> str:
-    """The name of a pod of a HostState; while it is unknown, its uid."""
+    """Return the name of a pod of a HostState; while it is unknown, its uid."""
     return f"{pod['namespace']}/{pod['name']}" if "namespace" in pod else str(pod["uid"])
 
 
@@ -292,7 +292,7 @@ def _listed_container(container: Document) -> dict[str, Any]:
 
 
 def _devices(listed: Iterable[Document]) -> dict[tuple[str, str], set[int]]:
-    """PodResources lists a device near two NUMA nodes twice."""
+    """Return the NUMA nodes of each device; PodResources lists a device near two of them twice."""
     nodes: dict[tuple[str, str], set[int]] = {}
     for device in listed:
         for id_ in device["device_ids"]:

@@ -63,7 +63,7 @@ async def create_nodes(client: ApiClient, count: int) -> None:
 
 
 def _node(name: str) -> dict[str, Any]:
-    """The metadata of a node in one of three zones."""
+    """Return the metadata of a node in one of three zones."""
     zone = "abc"[int(name[-4:]) % 3]
     return {"name": name, "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone}}
 
@@ -111,13 +111,13 @@ class BoundPods:
 
 
 def cpu_milliseconds(process: int) -> float:
-    """The CPU time that a process has used."""
+    """Return the CPU time that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_megabytes(process: int) -> float:
-    """The most memory that a process has had."""
+    """Return the most memory that a process has had."""
     match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
     return int(match[1]) / 1024 if match else 0
 
@@ -155,7 +155,7 @@ class Measurement:
         await self._client.create(PODS, {"metadata": {"name": name, **metadata}, "spec": spec}, namespace="default")
 
     async def _rate(self, metadata: dict[str, Any], processes: dict[str, int]) -> str:
-        """The pods per second that are bound, and the CPU time for one."""
+        """Return the pods per second that are bound, and the CPU time for one."""
         used = {name: cpu_milliseconds(process) for name, process in processes.items()}
         times = await self._bind("measured", self._pods, metadata)
         spent = {name: (cpu_milliseconds(process) - used[name]) / self._pods for name, process in processes.items()}
@@ -164,7 +164,7 @@ class Measurement:
         return f"{(len(times) - 1) / (times[-1] - times[0]):.0f} pods/s; CPU time for a pod: {each}, sum {total}"
 
     async def _latency(self, metadata: dict[str, Any]) -> str:
-        """The time from the creation of a pod until it is bound, when pods come one after the other."""
+        """Return the time from the creation of a pod until it is bound, when pods come one after the other."""
         taken = []
         for name in (f"single-{number}" for number in range(SINGLE)):
             begun = time.monotonic()

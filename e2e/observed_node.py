@@ -50,7 +50,7 @@ def install_observer(api: Api) -> None:
 def make_pod(
     name: str, *containers: Mapping[str, Any], init: Iterable[Mapping[str, Any]] = (), **spec: object
 ) -> Document:
-    """A pod that only :meth:`ObservedNode.send` schedules."""
+    """Return a pod that only :meth:`ObservedNode.send` schedules."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -69,7 +69,7 @@ def make_pod(
 
 
 def make_container(name: str = "app", *, requests: Mapping[str, object] | None = None, **limits: object) -> Document:
-    """A container that sleeps; ``gpu=1`` is a limit of ``example.com/gpu``."""
+    """Return a container that sleeps; ``gpu=1`` is a limit of ``example.com/gpu``."""
     named = {_resource(key): str(value) for key, value in limits.items()}
     resources: Document = {"limits": named}
     if requests is not None:
@@ -114,7 +114,7 @@ class ObservedNode:
         return self.api.get("/api/v1/namespaces/default/serviceaccounts/default") is not None
 
     def logs(self) -> str:
-        """The ends of all logs, for errors."""
+        """Return the ends of all logs, for errors."""
         return "\n".join(f"--- {name}\n{self.guest.ask('log', name=name)[-3000:]}" for name in ("kubelet", OBSERVER))
 
     def view(self) -> KubeletView:
@@ -127,7 +127,7 @@ class ObservedNode:
         return self.api.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.name}")
 
     def differences(self, problem: str = "") -> list[str]:
-        """How the published objects differ from what the kubelet says; *problem* is expected in a HostState."""
+        """Return how the published objects differ from what the kubelet says; *problem* is expected in a HostState."""
         state = self.state()
         topology = self.api.get(f"{TOPOLOGIES}/{self.name}")
         if not state or topology is None:
@@ -157,12 +157,12 @@ class ObservedNode:
         self.timings[step] = time.monotonic() - begun
 
     def predict(self, name: str) -> Document:
-        """What ``alignup cluster why`` says about this node and a pod of the cluster."""
+        """Return what ``alignup cluster why`` says about this node and a pod of the cluster."""
         answer = self.alignup("why", name, "--search", "0")["answers"][0]
         return next(node for group in answer["groups"] for node in group["nodes"] if node["node"] == self.name)
 
     def alignup(self, *words: str) -> Document:
-        """The JSON that a subcommand of ``alignup cluster`` prints."""
+        """Return the JSON that a subcommand of ``alignup cluster`` prints."""
         command = [
             sys.executable,
             "-m",
@@ -214,13 +214,13 @@ class ObservedNode:
 
 
 def is_admitted(pod: Document) -> bool:
-    """Whether the kubelet of a pod has admitted it; it may not run yet."""
+    """Return whether the kubelet of a pod has admitted it; it may not run yet."""
     status = pod["status"]
     return status["phase"] == "Running" or (status["phase"] == "Pending" and bool(status.get("containerStatuses")))
 
 
 def _misprediction(predicted: Document, pod: Document, kubelet: KubeletView) -> str:
-    """What the kubelet did differently; empty if nothing."""
+    """Return what the kubelet did differently; empty if nothing."""
     status = pod["status"]
     rejected = status["phase"] == "Failed" and "rejected" in status.get("message", "")
     if (predicted["kubelet"] == "rejects") is not rejected:
@@ -231,7 +231,7 @@ def _misprediction(predicted: Document, pod: Document, kubelet: KubeletView) -> 
 
 
 def placement_difference(placements: Iterable[Document], pod: Document, kubelet: KubeletView) -> str:
-    """How what a pod holds differs from its predicted *placements*; empty if it does not."""
+    """Return how what a pod holds differs from its predicted *placements*; empty if it does not."""
     held = kubelet.stored.get(pod["metadata"]["uid"], {})
     for placement in placements:
         name = placement["container"]
@@ -242,7 +242,7 @@ def placement_difference(placements: Iterable[Document], pod: Document, kubelet:
 
 
 def _held(holdings: Document, kubelet: KubeletView) -> Document:
-    """What a container holds; of devices their NUMA nodes, because the kubelet takes any of several equal ones."""
+    """Return what a container holds; of devices the NUMA nodes, because the kubelet takes any of several equal ones."""
     return {
         "cpus": list(holdings.get("cpus", ())),
         "memory": {type_: (list(nodes), size) for nodes, type_, size in holdings.get("memory", ())},
@@ -254,7 +254,7 @@ def _held(holdings: Document, kubelet: KubeletView) -> Document:
 
 
 def _given(allocations: Document, kubelet: KubeletView) -> Document:
-    """What a container was predicted to get, as :func:`_held` has it."""
+    """Return what a container was predicted to get, as :func:`_held` has it."""
     memory = {type_: text.partition("=") for type_, text in allocations.get("memory", {}).items()}
     devices = {resource: ids.split(",") for resource, ids in allocations.get("device", {}).items()}
     return _held(
@@ -269,7 +269,7 @@ def _given(allocations: Document, kubelet: KubeletView) -> Document:
 
 
 def _members(text: str) -> list[int]:
-    """The numbers of a list such as ``1,4-5``."""
+    """Return the numbers of a list such as ``1,4-5``."""
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -29,7 +29,7 @@ PACKAGES = {
 
 
 def not_installed(programs: Iterable[str]) -> str | None:
-    """Which of these are missing, and how to install them on Debian; ``None`` if none is."""
+    """Return which of these are missing, and how to install them on Debian; ``None`` if none is."""
     absent = [program for program in programs if not shutil.which(program)]
     if not absent:
         return None

@@ -120,18 +120,18 @@ class ExpectedGuest:
         return self.core(cpu) // self.shape.cores
 
     def memory(self, node: int) -> int:
-        """The usable memory of a NUMA node in KiB."""
+        """Return the usable memory of a NUMA node in KiB."""
         kib: int = self.raw["memory"][str(node)]
         return kib
 
     def pages(self, node: int | None) -> dict[str, dict[str, int]]:
-        """The huge pages of a NUMA node, or of all."""
+        """Return the huge pages of a NUMA node, or of all."""
         counts = self.shape.hugepages
         huge = sum(counts.values()) if node is None else counts.get(node, 0)
         return {size: {"nr": huge if size == "2048" else 0} for size in sorted(self.raw["sizes"], key=int)}
 
     def distance(self, a: int, b: int) -> int:
-        """The distance of two NUMA nodes; 20 is QEMU's default."""
+        """Return the distance of two NUMA nodes; 20 is QEMU's default."""
         return 10 if a == b else self.shape.distances.get((min(a, b), max(a, b)), 20)
 
     def rows(self) -> list[list[int]]:
@@ -139,7 +139,7 @@ class ExpectedGuest:
         return [[self.distance(a, b) for b in nodes] for a in nodes]
 
     def hardware(self) -> dict[str, Any]:
-        """The content of ``expected/NAME.json``."""
+        """Return the content of ``expected/NAME.json``."""
         nodes = range(len(self.shape.nodes))
         inside = {node: [cpu for cpu in self.online if self.near[cpu] == node] for node in nodes}
         return {
@@ -164,7 +164,7 @@ class ExpectedGuest:
         }
 
     def kubelet(self) -> dict[str, Any]:
-        """The content of ``expected/NAME.kubelet.json``."""
+        """Return the content of ``expected/NAME.kubelet.json``."""
         cpus = {str(cpu): self._numbers(cpu) for cpu in self.online}
         order = sorted(range(len(self.shape.nodes)), key=str)
         return {
@@ -190,7 +190,7 @@ class ExpectedGuest:
         }
 
     def _numbers(self, cpu: int) -> list[int]:
-        """Socket, NUMA node, core and cache, with the kubelet's ids.
+        """Return socket, NUMA node, core and cache, with the kubelet's ids.
 
         An L3 with as many CPUs as the NUMA node would have if all its cores were like this one belongs to the node; the
         kubelet then uses the socket's id for the cache.

@@ -43,13 +43,13 @@ class Replica:
     process: subprocess.Popen[bytes]
 
     def is_ready(self) -> bool:
-        """Whether it leads, and knows the cluster."""
+        """Return whether it leads, and knows the cluster."""
         with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=10):
             return True
         return False
 
     def predictions(self) -> Counter[str]:
-        """The metric of predictions: labels → count."""
+        """Return the metric of predictions: labels → count."""
         with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         shown = (line.removeprefix(METRIC).rpartition(" ") for line in lines if line.startswith(f"{METRIC}{{"))
@@ -93,7 +93,7 @@ class ScheduleReplicas:
         _end(leader, signal.SIGKILL)
 
     def predictions(self) -> Counter[str]:
-        """Predictions by verdict, outcome and cause, over all processes."""
+        """Return predictions by verdict, outcome and cause, over all processes."""
         return sum((replica.predictions() for replica in self.running), Counter(self._before))
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ def test_a_new_user_can_follow_the_page(bed: ClusterBed) -> None:
 
 
 def commands(page: Path) -> list[ConsoleCommand]:
-    """The commands of a page that need a cluster."""
+    """Return the commands of a page that need a cluster."""
     text = page.read_text("utf-8")
     blocks = re.findall(rf"^```{BLOCK}\n.*?^```$", text, re.MULTILINE | re.DOTALL)
     documented = parse_commands("\n".join(block.replace(BLOCK, "console", 1) for block in blocks))
@@ -80,6 +80,6 @@ def run(bed: ClusterBed, command: str) -> tuple[int, str]:
 
 
 def state(bed: ClusterBed) -> str:
-    """What there is to see when a command failed."""
+    """Return what helps to find out why a command failed."""
     words = ("get pods -A -o wide", "get events -A", "-n alignup describe pods", "get hoststates")
     return "\n".join(run(bed, f"kubectl {subcommand}")[1][-4000:] for subcommand in words)

@@ -55,7 +55,7 @@ def _kubectl(kubeconfig: Path, *words: str | Path, stdin: str = "") -> str:
 
 
 def _account(kubeconfig: Path, name: str) -> Access:
-    """The access of a pod with this service account."""
+    """Return the access of a pod with this service account."""
     headers = (
         ("Impersonate-User", f"system:serviceaccount:alignup:{name}"),
         ("Impersonate-Group", "system:serviceaccounts"),
@@ -65,7 +65,7 @@ def _account(kubeconfig: Path, name: str) -> Access:
 
 
 def _observer(kubeconfig: Path, node: str) -> Access:
-    """The access of an observer pod on *node*."""
+    """Return the access of an observer pod on *node*."""
     access = _account(kubeconfig, "alignup-observer")
     where = ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node)
     return replace(access, headers=(*access.headers, where))

@@ -38,7 +38,7 @@ def test_what_is_published_and_predicted_is_what_the_kubelet_does(node: Observed
 
 
 def live(node: ObservedNode) -> None:
-    """The scripted life."""
+    """Take the node through everything that can happen to it."""
     node.check("idle")
     start_plugins(node)
     send_pods(node)
@@ -109,7 +109,7 @@ def end_pods(node: ObservedNode) -> None:
 
 
 def restart_programs(node: ObservedNode) -> None:
-    """Plugins, the kubelet and the observer stop and come again."""
+    """Stop plugins, the kubelet and the observer, and start them again."""
     guest = node.guest
     guest.ask("health", resource="example.com/gpu", id_="gpu-3", health="Unhealthy")
     node.check("an unhealthy device")

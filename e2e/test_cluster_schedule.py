@@ -148,13 +148,13 @@ def test_a_pod_that_fits_nowhere_waits_with_a_reason_and_runs_when_there_is_room
 
 
 def messages(bed: ClusterBed, name: str) -> str:
-    """The events of a pod, as ``kubectl describe`` shows them."""
+    """Return the events of a pod, as ``kubectl describe`` shows them."""
     events = [event for event in bed.api.items(EVENTS) if event["involvedObject"]["name"] == name]
     return "\n".join(f"{event.get('reason')}: {event.get('message')}" for event in events)
 
 
 def why(bed: ClusterBed, name: str) -> str:
-    """What ``kubectl alignup why`` prints."""
+    """Return what ``kubectl alignup why`` prints."""
     access = str(bed.plane.directory / "admin.kubeconfig")
     command = [sys.executable, "-m", "alignup", "cluster", "why", name, "--kubeconfig", access]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603

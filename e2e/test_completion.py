@@ -50,7 +50,7 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def in_bash(typed: str, place: Path) -> str:
-    """What bash offers for the last word."""
+    """Return what bash offers for the last word."""
     *before, last = typed.split(" ")
     words = " ".join(map(shlex.quote, [*before, last]))
     script = f"""
@@ -75,7 +75,7 @@ def run(command: list[str], place: Path) -> str:
 
 
 def in_zsh(typed: str, place: Path) -> str:
-    """The line that a person sees after the tabulator key."""
+    """Return the line that zsh shows after the tab key."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(place)
@@ -93,7 +93,7 @@ def in_zsh(typed: str, place: Path) -> str:
 
 
 def read_until(terminal: int, text: bytes) -> bytes:
-    """What is read up to *text*; what was typed ahead is echoed with a tabulator first, and does not count."""
+    """Return what is read up to *text*; what was typed ahead is echoed with a tab first, and does not count."""
     output, end = b"", time.monotonic() + SECONDS
     while text not in output.rpartition(b"\t")[2].removeprefix(text):
         assert time.monotonic() < end, output

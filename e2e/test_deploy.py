@@ -71,7 +71,7 @@ class Service:
         self.listener.close()
 
     def notification(self) -> str:
-        """The next notification for systemd."""
+        """Return the next notification for systemd."""
         return self.listener.recv(4096).decode()
 
     def alignup(self, *words: str) -> str:

@@ -32,7 +32,7 @@ POD = {
 
 
 def commands() -> str:
-    """All commands of the page as one script that stops when one of them fails."""
+    """Return all commands of the page as one script that stops when one of them fails."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     # The exit code 1 of alignup why is its answer: no.
     return "set -e\n" + "".join(

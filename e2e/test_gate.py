@@ -240,7 +240,7 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
 
 
 def configuration(service: dict[str, Any]) -> dict[str, Any]:
-    """The configuration that is deployed, for a webhook on this machine."""
+    """Return the configuration that is deployed, for a webhook on this machine."""
     documents = {document["kind"]: document for document in yaml.safe_load_all(WEBHOOK.read_text())}
     deployed = documents[CONFIGURATION.resource.kind]
     for hook in deployed["webhooks"]:

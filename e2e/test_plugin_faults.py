@@ -48,6 +48,6 @@ def test_a_plugin_that_flaps_a_hundred_times_is_harmless(tmp_path: Path) -> None
 
 
 def _flaps(metrics: str) -> int:
-    """The number of registrations."""
+    """Return the number of registrations."""
     name = 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"}'
     return next((int(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name)), 0)

@@ -44,7 +44,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Observed:
 
 
 def elsewhere(process: Observed, nodes: str) -> int:
-    """Pages of a process that are not on *nodes*."""
+    """Count the pages of a process that are not on *nodes*."""
     return sum(count for node, count in process["pages"].items() if not bits.parse(nodes) >> int(node) & 1)
 
 

@@ -77,7 +77,7 @@ def is_ready(port: int) -> bool:
 
 
 def pod(name: str, cpus: int, *, node: str = "") -> dict[str, Any]:
-    """A Guaranteed pod; for *node* only, if given."""
+    """Return a Guaranteed pod; for *node* only, if given."""
     limits = {"cpu": str(cpus), "memory": "1Gi"}
     container = {"name": "app", "image": "none", "resources": {"limits": limits}}
     spec: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": 1}
@@ -90,7 +90,7 @@ def pod(name: str, cpus: int, *, node: str = "") -> dict[str, Any]:
 
 @asynccontextmanager
 async def working_nodes(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes]]:
-    """Three fake nodes."""
+    """Yield three fake nodes."""
     async with ApiClient(find_access(plane.kubeconfig(plane.directory / "admin.json"))) as client:
         await define_host_states(client)
         nodes = FakeNodes(client)
@@ -102,7 +102,7 @@ async def working_nodes(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, F
 
 @asynccontextmanager
 async def scheduled_cluster(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes, int]]:
-    """Three fake nodes, the service, and a scheduler that asks it."""
+    """Yield three fake nodes, the service, and a scheduler that asks it."""
     (port,) = free_ports(1)
     async with working_nodes(plane) as (client, nodes):
         with service(plane, port):

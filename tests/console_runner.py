@@ -166,7 +166,7 @@ class Shell:
 
 
 def is_plain(command: str) -> bool:
-    """Whether *command* is ``alignup`` with arguments, without pipes, redirections and other operators."""
+    """Return whether *command* is ``alignup`` with arguments, without pipes, redirections and other operators."""
     tokens = list(shlex.shlex(command, posix=True, punctuation_chars=True))
     return tokens[0] == "alignup" and not any(set(token) <= set("();<>|&") for token in tokens)
 

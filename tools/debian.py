@@ -18,7 +18,7 @@ _LICENCE = re.compile(r"usr/share/doc/[^/]+/copyright$")
 
 
 def architecture() -> str:
-    """Debian's name of this machine's architecture, which for ``amd64`` and ``arm64`` is also Go's."""
+    """Return Debian's name of this machine's architecture, which for ``amd64`` and ``arm64`` is also Go's."""
     return _run("dpkg", "--print-architecture").decode().strip()
 
 

@@ -38,7 +38,7 @@ def download(lock: Path, into: Path, *, python: str, libc: tuple[int, int]) -> l
 
 
 def source_date(root: Path) -> int:
-    """The time of the source: ``SOURCE_DATE_EPOCH``, or that of the commit, or the first day a wheel can have."""
+    """Return the time of the source: ``SOURCE_DATE_EPOCH``, that of the commit, or the first day a wheel can have."""
     if seconds := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(seconds)
     command = ["git", "-C", str(root), "log", "-1", "--format=%ct"]

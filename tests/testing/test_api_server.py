@@ -40,7 +40,7 @@ def apply(http, body, manager, **parameters):
 
 
 def fields(document):
-    """The fields that each manager owns."""
+    """Return the fields that each manager owns."""
     return {entry["manager"]: entry["fieldsV1"] for entry in document["metadata"].get("managedFields", ())}
 
 

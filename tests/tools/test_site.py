@@ -26,7 +26,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def nav_paths(entry):
-    """Every path in the navigation, in order."""
+    """Return every path in the navigation, in order."""
     if isinstance(entry, str):
         return [entry]
     values = entry.values() if isinstance(entry, dict) else entry
