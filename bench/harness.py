@@ -1,4 +1,4 @@
-"""Measure the best of several runs: other load on the machine only ever makes a figure worse."""
+"""Measurements, each the best of several runs: other load on the machine only ever makes a figure worse."""
 
 import atexit
 import os

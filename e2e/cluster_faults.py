@@ -1,4 +1,4 @@
-"""Faults of a cluster while pods come and end: a plugin, a kubelet, our service or an observer stops and comes again.
+"""Faults of a cluster while pods start and end: a plugin, a kubelet, our service or an observer is restarted.
 
 Pods of 1 to 4 CPUs, every third with a device, come one after the other and end after a while.
 """

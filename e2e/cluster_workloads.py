@@ -1,4 +1,4 @@
-"""Workloads that a scheduler without knowledge of NUMA nodes gets wrong, and counts of what became of their pods.
+"""Workloads that a scheduler without knowledge of NUMA nodes places wrongly, and counts of their pods by outcome.
 
 The narrow node has four NUMA nodes with 1, 2, 2 and 2 free CPUs and 384 MiB each, a wide one has two with 3 and 4 free
 CPUs and 768 MiB each. Every workload fits somewhere.
@@ -25,7 +25,7 @@ _SCHEDULER = "default-scheduler"
 
 @dataclass(frozen=True)
 class PodCounts:
-    """What became of the pods of a workload."""
+    """The pods of a workload, counted by outcome."""
 
     running: int = 0  #: or starting, after the kubelet has admitted them
     succeeded: int = 0

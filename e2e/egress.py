@@ -1,4 +1,4 @@
-"""The way of an API server to kubelets and pods of guests, whose addresses only exist inside of QEMU's user networks.
+"""A proxy from an API server to kubelets and pods of guests, whose addresses exist only in QEMU's user networks.
 
 The API server asks a proxy for each connection to a node, pod or webhook (HTTP CONNECT on a unix socket). The proxy
 passes the request to the guest that has the address, which opens the connection. :data:`HOST` is this machine.

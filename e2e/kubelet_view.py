@@ -1,4 +1,4 @@
-"""What a kubelet says that its pods hold, and how a HostState and a NodeResourceTopology differ from that.
+"""The kubelet's view of what its pods hold, and how a HostState and a NodeResourceTopology differ from it.
 
 Everything is counted here from the JSON of the kubelet's files and of PodResources, independently of the observer.
 """

@@ -1,4 +1,4 @@
-"""Which programs a test needs, and the Debian packages that have them."""
+"""The programs that tests need, and the Debian packages that have them."""
 
 import shutil
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""The observer and ``alignup cluster`` beside a real kubelet, through a scripted life of one node."""
+"""The observer and ``alignup cluster`` beside a real kubelet, on one node that goes through a script of changes."""
 # ruff: noqa: S101
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Run the ``console`` blocks of documents and compare the output.
+"""A runner of the ``console`` blocks in documents, which compares the output.
 
 A ``console`` block holds commands, each after ``$ ``, and their output. A line of three dots stands for any lines left
 out. The commands of a document run in order. ``export`` applies to later commands. A command that ends in ``&`` runs

@@ -1,4 +1,4 @@
-"""How much work the tests do: a little in ``make test``, a lot in ``make soak``.
+"""The amount of work that tests do: a little in ``make test``, a lot in ``make soak``.
 
 ``make test`` runs the same examples with the same seeds every time. ``make soak`` runs only the tests that scale
 (property tests, and those marked ``soak``), with a new seed that it prints.

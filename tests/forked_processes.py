@@ -1,4 +1,4 @@
-"""Start our programs quickly: fork them from one server process that has already imported their modules."""
+"""Processes that start quickly: forks of one server process that has already imported the modules of our programs."""
 
 import multiprocessing
 import signal

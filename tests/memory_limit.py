@@ -1,4 +1,4 @@
-"""Run Python code in a process whose memory is limited."""
+"""Python code in a process whose memory is limited."""
 
 import subprocess
 import sys

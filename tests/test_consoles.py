@@ -1,4 +1,4 @@
-"""What README and documents show on a terminal is what comes out there, in a directory with the examples in it."""
+"""The console sessions in README and documents show the real output, in a directory with the examples."""
 
 import runpy
 import shlex

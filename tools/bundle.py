@@ -1,4 +1,4 @@
-"""Builds one executable file for machines without Python: ``make bundle``.
+"""One executable file for machines without Python: ``make bundle``.
 
 The file is a shell script with a compressed archive after it: the files of the container image, Python and the C
 library among them. When it is started for the first time it unpacks them into the user's cache; later it only starts

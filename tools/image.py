@@ -1,4 +1,4 @@
-"""Builds the container image without a base image: ``make image``.
+"""The container image, built without a base image: ``make image``.
 
 Debian's Python and its libraries come from Debian's packages, the Python libraries from lock/runtime.txt, and Alignup
 from its wheel. What the image tells the container runtime is in the Containerfile. The image has no shell and no

@@ -1,4 +1,4 @@
-"""Renders the chart as ``helm template`` does, for the few constructs of Go's templates that it uses.
+"""The chart, rendered as ``helm template`` does, for the few constructs of Go's templates that it uses.
 
 They are: fields of ``.Values``, ``.Release``, ``.Chart`` and of the dot; ``if``, ``with``, ``range`` and ``end``; texts
 and numbers; pipelines; and the functions below. Anything else is an error. Where Helm is installed, a test compares.
