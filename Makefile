@@ -51,7 +51,7 @@ soak: $(READY)
 
 coverage: $(READY)
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/documents tests/store tests/doctor tests/agent/test_recovery.py
+	$(BIN)/coverage run -m pytest -q tests/align tests/conformance tests/recorded tests/documents tests/store tests/test_atomic_files.py tests/doctor tests/agent/test_recovery.py
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage report
 

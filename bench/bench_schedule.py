@@ -11,12 +11,14 @@ from multiprocessing import get_context
 from time import process_time
 from typing import Any
 
+import structlog
+
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
 from alignup.kubernetes.manifests.pod import pod_to_dict
 from alignup.observe.observation import join
-from alignup.schedule.app import PrometheusScheduleMetrics
 from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
 from bench.harness import Figure
@@ -46,6 +48,7 @@ def figures() -> Iterator[Figure]:
 
 
 def measure() -> Measured:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
     return asyncio.run(_measure())
 
 

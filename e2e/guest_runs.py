@@ -149,15 +149,15 @@ def drift() -> Observed:
 def _migrate(pid: int, nodes: str) -> None:
     """Move the memory of a process to NUMA node 3."""
     from alignup.align import bits  # noqa: PLC0415
-    from alignup.run import process_memory as memory  # noqa: PLC0415
+    from alignup.run import process  # noqa: PLC0415
 
-    memory.migrate(pid, bits.parse(nodes) & ~8, to=8)
+    process.migrate_memory(pid, bits.parse(nodes) & ~8, to=8)
 
 
 def main() -> None:
     subprocess.run(["/bin/busybox", "mount", "-t", "cgroup2", "none", os.fspath(GROUPS)], check=True)
     os.environ["ALIGNUP_RUN_DIR"] = str(PLACE / "runs")
-    from alignup.cli import audit, run, why_output  # noqa: F401, PLC0415 - before forking
+    from alignup.cli import audit, run, why  # noqa: F401, PLC0415 - before forking
     from alignup.run import lifecycle, local_allocator  # noqa: F401, PLC0415
 
     seen = {}

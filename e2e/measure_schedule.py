@@ -24,7 +24,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from alignup.gate.names import GATE
+from alignup.gate.admission import GATE
 from alignup.kubernetes.api import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
 from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
 from alignup.kubernetes.api.objects import ApiPod, PartialObject

@@ -9,7 +9,8 @@ import sys
 from dataclasses import replace
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.schedule.app import PrometheusScheduleMetrics, schedule_app
+from alignup.schedule.app import schedule_app
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.page_backend import LivePages
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer

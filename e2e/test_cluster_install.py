@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.gate.admission_review import WEBHOOK_CONFIGURATIONS
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.service import GateServiceOptions, WebhookOptions, gate_service
+from alignup.gate.certificate_keeper import WEBHOOK_CONFIGURATIONS
+from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiClient, find_access
 from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.observe.service import observe
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
@@ -126,7 +125,7 @@ async def test_the_permissions_suffice_for_the_gate_controller(kubeconfig: Path)
     async with ApiClient(_account(kubeconfig, "alignup-schedule")) as client, asyncio.timeout(SECONDS):
         metrics = PrometheusScheduleMetrics()
         service = ScheduleService(client, metrics, lease=lease)
-        with gate_service(client, service.live, PrometheusGateMetrics(metrics.registry), options) as service.gate:
+        with add_gate(service, options):
             running = asyncio.ensure_future(service.run())
             async with ApiClient(find_access(kubeconfig)) as admin:
                 while not service.leading or not all(

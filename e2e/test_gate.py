@@ -16,13 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from alignup.gate.admission import answer_review
-from alignup.gate.admission_review import SECRETS, WEBHOOK_CONFIGURATIONS
-from alignup.gate.affinity import pinned_node
-from alignup.gate.certificate_keeper import CertificateKeeper
-from alignup.gate.controller import GateController
-from alignup.gate.names import GATE, LABEL
-from alignup.gate.options import GateOptions
+from alignup.gate.admission import GATE, LABEL, answer_review
+from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
+from alignup.gate.controller import GateController, GateOptions
+from alignup.gate.releases import pinned_node
 from alignup.gate.webhook_app import webhook_app
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import InvalidObjectError

@@ -26,7 +26,6 @@ _FORKING.set_forkserver_preload(
         "alignup.cli.simulate",
         "alignup.cli.simulate_output",
         "alignup.cli.why",
-        "alignup.cli.why_output",
         "alignup.machines",
         "alignup.run.local_allocator",
         "alignup.run.lifecycle",

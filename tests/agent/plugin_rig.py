@@ -76,7 +76,7 @@ async def start_rig(
     directory: Path,
     *,
     now: AgentState | None = None,
-    save: SaveState = lambda _: None,
+    save: SaveState = lambda *_: None,
     timeouts: PluginTimeouts = PATIENT,
     clock: Callable[[], float] = time.monotonic,
     stopwatch: Callable[[], float] = time.perf_counter,
@@ -105,7 +105,10 @@ def wait_for_devices(agent: Any, count: int = 4, resource: str = GPU) -> None:
     """Wait until an agent has *count* healthy devices."""
 
     def healthy() -> bool:
-        found = agent.get("/v1/machine").get("devices", ())
-        return len([one for one in found if one["resource"] == resource and one.get("healthy", True)]) == count
+        devices = agent.get("/v1/machine").get("devices", ())
+        return (
+            len([device for device in devices if device["resource"] == resource and device.get("healthy", True)])
+            == count
+        )
 
     wait_for(healthy, describe=lambda: f"{count} devices of {resource}")

@@ -1,10 +1,17 @@
 """Small hosts and agent states for tests of the agent."""
 
+from contextlib import closing
 from itertools import count
+from pathlib import Path
 from typing import Any
 
+import structlog
+
 from alignup.agent.state import AgentState, Clock
+from alignup.agent.state_saver import StateSaver
 from alignup.agent.wait_queue import WaitQueue
+from alignup.align.host import Host
+from alignup.store.state_store import StateStore, StoredState
 from tests.align.hosts import host, pod
 
 ANY_DECISION = host().decide(pod("any"))
@@ -27,3 +34,27 @@ def empty_state(
         waiting=WaitQueue(max_overtakes=max_overtakes, capacity=capacity),
         wait_enabled=wait_enabled,
     )
+
+
+def saver(store: StateStore, of: Host) -> StateSaver:
+    """Return what saves states of a host, without a log."""
+    return StateSaver(store, of, structlog.wrap_logger(None, processors=[drop]))
+
+
+def drop(*_: object) -> Any:
+    raise structlog.DropEvent
+
+
+def save_states(directory: Path, *states: AgentState) -> None:
+    """Save states one after the other, as one agent does."""
+    with closing(StateStore(directory)) as store:
+        save = saver(store, states[0].host).save
+        for state in states:
+            save(state)
+
+
+def stored(directory: Path) -> StoredState:
+    """Return what the next agent loads."""
+    state = StateStore(directory).load()
+    assert state
+    return state

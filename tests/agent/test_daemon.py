@@ -16,10 +16,11 @@ import httpx2
 import pytest
 
 from alignup.align.errors import ParseError
-from alignup.store.checkpoint import CheckpointStore
+from alignup.store.database import NAME
 from alignup.web.address import default_root, parse_address
 from tests.agent.agent_process import serve_command
 from tests.agent.agents import CONFIG, Agent, arguments, pod, run_until_exit, running
+from tests.agent.states import stored
 from tests.certificates import ca_file, install
 from tests.deadlines import wait_for
 from tests.forked_processes import forked
@@ -28,8 +29,8 @@ from tests.forked_processes import forked
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One agent for all tests that leave no pods."""
-    with running(tmp_path_factory.mktemp("agent") / "root") as one:
-        yield one
+    with running(tmp_path_factory.mktemp("agent") / "root") as agent:
+        yield agent
 
 
 @pytest.fixture
@@ -39,22 +40,16 @@ def agent(shared):
     return shared
 
 
-def stored_pods(root):
-    loaded = CheckpointStore(root).load()
-    assert loaded
-    return list(loaded.document.pods)
-
-
 def test_an_admission_is_durable_before_the_answer(agent):
     answer = agent.admit("web", cpu="3")
 
-    stored = stored_pods(agent.root)
+    held = stored(agent.root).pods
     (placement,) = answer.json()["decision"]["placements"]
     assert answer.status_code == 201
     assert placement["given"]["cpu"]["cpu"] == "1-3"
-    assert [one.entry.cpus.containers["app"] for one in stored] == ["1-3"]
+    assert [pod.entry.cpus.containers["app"] for pod in held] == ["1-3"]
     assert agent.release("web").status_code == 200
-    assert stored_pods(agent.root) == []
+    assert stored(agent.root).pods == []
 
 
 @pytest.mark.parametrize(("uid", "status"), [("a/b", 422), ("x" * 1_025, 422), ("x" * 1_024, 201), ("a?b#c%2F é", 201)])
@@ -72,11 +67,11 @@ def test_the_history_has_a_decision_as_soon_as_it_is_answered(agent):
     rejected = agent.admit("unseen", cpu="9")
 
     kept = agent.get("/v1/decisions?limit=2")["decisions"]
-    one = agent.get(f"/v1/decisions/{kept[0]['id']}")
+    detail = agent.get(f"/v1/decisions/{kept[0]['id']}")
 
     assert rejected.status_code == 409
     assert [each["decision"]["pod"]["name"] for each in kept] == ["unseen", "seen"]
-    assert one["story"][0].startswith("Pod default/unseen is rejected")
+    assert detail["explanation"][0].startswith("Pod default/unseen is rejected")
     agent.release("seen")
 
 
@@ -114,7 +109,7 @@ def test_events_are_streamed(agent):
         agent.release("received")
         events = [json.loads(line.removeprefix("data: ")) for line in islice(_data(lines), 2)]
 
-    assert [(one["kind"], one["detail"]["pod"]["uid"]) for one in events] == [
+    assert [(event["kind"], event["detail"]["pod"]["uid"]) for event in events] == [
         ("admitted", "received"),
         ("released", "received"),
     ]
@@ -130,7 +125,7 @@ def test_only_the_owner_can_access_the_files(agent):
 
     assert stat.S_IMODE(agent.root.stat().st_mode) == 0o700
     assert set(modes.values()) == {0o600}
-    assert {"agent.sock", "checkpoint.json", "history.sqlite"} <= modes.keys()
+    assert {"agent.sock", NAME, f"{NAME}-wal"} <= modes.keys()
 
 
 def test_a_second_agent_on_the_same_directory_names_the_first(agent):
@@ -204,8 +199,8 @@ def test_a_restart_restores_everything(tmp_path):
         then = agent.pods()
 
     assert waits.status_code == 202
-    assert {uid: one["placements"] for uid, one in after.items()} == {
-        uid: one["placements"] for uid, one in before.items()
+    assert {uid: shown["placements"] for uid, shown in after.items()} == {
+        uid: shown["placements"] for uid, shown in before.items()
     }
     assert (after["c"]["status"], after["c"]["position"]) == ("waiting", 1)
     assert then["c"]["status"] == "admitted"
@@ -223,7 +218,7 @@ def test_systemd_is_notified_of_readiness_liveness_and_shutdown(tmp_path):
             while "STOPPING=1" not in messages:
                 messages.append(received.recv(1000).decode())
 
-    assert sum(one.startswith("READY=1\nSTATUS=0 pods") for one in messages) == 1
+    assert sum(message.startswith("READY=1\nSTATUS=0 pods") for message in messages) == 1
     assert messages.count("WATCHDOG=1") >= 2
 
 
@@ -250,13 +245,13 @@ def test_a_changed_machine_is_reported_with_a_remedy_and_without_a_crash_loop(tm
         agent.admit("a", cpu="2")
         agent.admit("b", cpu="4")
     smaller = {"machine": "pack:2 numa:1(memory=16GiB) core:3 pu:1"}
-    stored = (tmp_path / "root" / "checkpoint.json").read_bytes()
+    before = (tmp_path / "root" / NAME).read_bytes()
 
     with running(tmp_path / "root", **smaller) as agent:
         ready, rejected = agent.http.get("/readyz"), agent.admit("c")
         shown = agent.pods()
         tried = agent.http.post("/v1/pods?dryRun=true", json=pod("c"))
-    untouched = (tmp_path / "root" / "checkpoint.json").read_bytes() == stored
+    untouched = (tmp_path / "root" / NAME).read_bytes() == before
     with running(tmp_path / "root", "--recover", "drop-misfits", **smaller) as agent:
         after, admitted = agent.pods(), agent.admit("c")
         notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
@@ -270,26 +265,45 @@ def test_a_changed_machine_is_reported_with_a_remedy_and_without_a_crash_loop(tm
     assert any("default/b" in note for note in notes)
 
 
-def test_a_damaged_checkpoint_is_reported_and_the_previous_one_can_be_used(tmp_path):
+def test_a_damaged_database_is_reported_and_can_be_set_aside(tmp_path):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="2")
-    with running(tmp_path / "root") as agent:
-        agent.admit("b", cpu="2")
-    checkpoint = tmp_path / "root" / "checkpoint.json"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-40])
+    database = tmp_path / "root" / NAME
+    database.write_bytes(database.read_bytes()[:-8192])
+    damaged = database.read_bytes()
 
     with running(tmp_path / "root") as agent:
-        ready, rejected = agent.http.get("/readyz"), agent.admit("c")
-    files = {"": checkpoint.read_bytes(), ".journal": checkpoint.with_name("checkpoint.journal").read_bytes()}
-    with running(tmp_path / "root", "--recover", "previous") as agent:
-        after, admitted = agent.pods(), agent.admit("c")
+        ready, rejected, history = agent.http.get("/readyz"), agent.admit("c"), agent.http.get("/v1/decisions")
+    untouched = database.read_bytes() == damaged
+    with running(tmp_path / "root", "--recover", "set-aside") as agent:
+        empty, admitted = agent.pods(), agent.admit("c")
+        notes = [line["detail"] for line in agent.log() if line["event"] == "recovered"]
 
-    assert (ready.status_code, rejected.status_code) == (503, 503)
-    assert "--recover previous" in ready.json()["errors"][0]["what"]
-    assert list(after) == ["a"]
+    assert (ready.status_code, rejected.status_code, history.status_code) == (503, 503, 503)
+    assert "or start with --recover set-aside to rename it and start empty" in ready.json()["errors"][0]["what"]
+    assert untouched
+    assert empty == {}
     assert admitted.status_code == 201
-    aside = {path.name: path.read_bytes() for path in checkpoint.parent.glob("checkpoint.json.aside-*")}
-    assert aside == {f"checkpoint.json.aside-1{tail}": data for tail, data in files.items()}
+    assert database.with_name(f"{NAME}.aside-1").read_bytes() == damaged
+    assert any(f"set aside: {NAME}.aside-1" in note for note in notes)
+
+
+def test_state_of_an_earlier_version_is_reported_and_can_be_set_aside(tmp_path):
+    (tmp_path / "root").mkdir(mode=0o700)
+    (tmp_path / "root" / "checkpoint.json").write_text("old")
+
+    with running(tmp_path / "root") as agent:
+        ready = agent.http.get("/readyz")
+    with running(tmp_path / "root", "--recover", "set-aside") as agent:
+        admitted = agent.admit("a")
+    with running(tmp_path / "root", "--recover", "set-aside") as agent:  # the option can stay set
+        pods = agent.pods()
+
+    assert ready.status_code == 503
+    assert "it has state of an earlier version" in ready.json()["errors"][0]["what"]
+    assert admitted.status_code == 201
+    assert list(pods) == ["a"]
+    assert (tmp_path / "root" / "checkpoint.json.aside-1").read_text() == "old"
 
 
 def test_a_kubelets_state_is_imported_and_exported(tmp_path):
@@ -307,8 +321,8 @@ def test_a_kubelets_state_is_imported_and_exported(tmp_path):
 
     assert code == 0, output
     assert {path.name for path in state.iterdir()} == {"cpu_manager_state", "memory_manager_state", "device-plugins"}
-    assert {uid: one["placements"][0]["given"] for uid, one in after.items()} == {
-        uid: one["placements"][0]["given"] for uid, one in before.items()
+    assert {uid: shown["placements"][0]["given"] for uid, shown in after.items()} == {
+        uid: shown["placements"][0]["given"] for uid, shown in before.items()
     }
     assert released == [200, 200]
     assert empty == {}

@@ -7,22 +7,22 @@ from contextlib import suppress
 
 import pytest
 
-from alignup.agent.checkpointer import Checkpointer
+from alignup.agent import api
 from alignup.agent.devices.device_state import with_announced_devices
 from alignup.agent.metrics import Metrics
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
 from alignup.documents import codec
-from alignup.documents.api import BusyError, NotReadyError
 from alignup.documents.decisions import decision_document, from_document
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
 from alignup.picture.machine_svg import draw_svg
-from alignup.store.checkpoint import CheckpointStore
-from alignup.web import responses
+from alignup.store.state_store import StateStore
+from alignup.web.metrics import metrics_lines
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.hostile_plugin import HostilePlugin
 from tests.agent.plugin_rig import start_rig
-from tests.agent.states import empty_state
+from tests.agent.states import empty_state, save_states
 from tests.align.hosts import GPU, host, pod
 from tests.deadlines import until
 from tests.effort import SEED, attacked, rounds
@@ -37,7 +37,7 @@ FPGA = "example.com/fpga"
 TIMEOUTS = PluginTimeouts(dial=2, preferred=2, allocate=2)  #: a busy machine is slow
 
 
-def check(rig, store):
+def check(rig, root):
     """Check that no device has two owners, and that everything can be shown, saved and restored."""
     state = rig.queue.state
     for resource, in_use in state.host.ledger.devices.in_use.items():
@@ -51,13 +51,13 @@ def check(rig, store):
     shown = with_announced_devices(state.settled_host())
     codec.encode(machine_to_document(shown.machine))
     draw_svg(shown.machine, shown.ledger).encode()
-    assert Metrics(lambda: shown).text()
+    assert list(metrics_lines(Metrics(lambda: shown).registry))
     for view in state.pod_views():
-        assert codec.encode(responses.pod_detail_document(view))
+        assert codec.encode(api.pod_detail_document(view))
         stored = codec.load(codec.encode(decision_document(view.decision)))
         assert from_document(stored).placements == view.decision.placements
-    Checkpointer(store, host())(state)
-    recovered = recover(store, host(), options=RecoveryOptions(wait_enabled=True), now=0.0)
+    save_states(root, state)
+    recovered = recover(StateStore(root), host(), options=RecoveryOptions(wait_enabled=True), now=0.0)
     assert recovered.problems == ()
     assert recovered.state.host.ledger.devices.in_use == state.settled_host().ledger.devices.in_use
     assert [view.pod.uid for view in recovered.state.pod_views()] == [view.pod.uid for view in state.pod_views()]
@@ -68,7 +68,6 @@ async def test_hostile_plugins_harm_only_pods_that_request_their_devices():
     findings: list[str] = []
     dice, turns = random.Random(SEED), rounds(8, soak=1_000)
     with short_directory() as directory:
-        store = CheckpointStore(directory / "root")
         state = empty_state(wait_enabled=True, capacity=50, memory=False)
         async with (
             start_rig(directory, now=state, timeouts=TIMEOUTS) as rig,
@@ -89,7 +88,7 @@ async def test_hostile_plugins_harm_only_pods_that_request_their_devices():
                     with suppress(asyncio.CancelledError, BusyError, NotReadyError):
                         await client
                 try:
-                    check(rig, store)
+                    check(rig, directory / "root")
                 except Exception as error:  # noqa: BLE001 - all of them are reported together
                     findings.append(f"step {turn}: {error!r}")
                 for view in rig.queue.state.pod_views():

@@ -6,19 +6,17 @@ from dataclasses import replace
 import pytest
 
 from alignup.agent import pod_record
-from alignup.agent.checkpointer import Checkpointer
 from alignup.agent.pod_record import MAX_METADATA
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
-from alignup.documents.api import LedgerFullError
-from alignup.store.checkpoint import CheckpointStore
-from alignup.store.checkpoint_format import NAME
-from alignup.web.responses import backend_problem
+from alignup.documents import codec
+from alignup.store.state_store import StateStore
+from alignup.web.responses import LedgerFullError, service_problem
 from tests.agent.plugin_rig import start_rig
-from tests.agent.states import clock, empty_state
+from tests.agent.states import clock, empty_state, saver, stored
 from tests.align.hosts import host, pod
 from tests.deadlines import wait_for
 
@@ -26,15 +24,19 @@ SMALL, LARGE = {"note": "x" * 100}, {"note": "x" * 6_000}
 
 
 class LimitedAgent:
-    """An admission queue whose checkpoint may have *size* bytes with a new pod, and *slack* bytes more without."""
+    """An admission queue whose ledger may have *size* bytes with a new pod."""
 
-    def __init__(self, directory, *, size, slack=1_000, state=None):
-        self.path = directory / NAME
-        self._limit = size + slack
+    def __init__(self, directory, *, size, state=None):
+        self.directory = directory
         state = state or empty_state(wait_enabled=True)
-        saver = Checkpointer(CheckpointStore(directory, limit=self._limit), state.host, limit=size)
-        self.queue = AdmissionQueue(state, saver, clock=clock(), dispatch=lambda _: None, retry_seconds=0.01)
+        self.store = StateStore(directory, limit=size)
+        save = saver(self.store, state.host).save
+        self.queue = AdmissionQueue(state, save, clock=clock(), dispatch=lambda _: None, retry_seconds=0.01)
         wait_for(lambda: not self.queue.problems())
+
+    def close(self):
+        self.queue.close()
+        self.store.close()
 
     def run(self, *jobs):
         """Run jobs concurrently; return results and errors."""
@@ -48,14 +50,14 @@ class LimitedAgent:
         return self.run((Transaction.admit, pod(uid, **options)))[0]
 
     def recovered(self) -> AgentState:
-        found = recover(
-            CheckpointStore(self.path.parent, limit=self._limit),
-            host(),
-            options=RecoveryOptions(wait_enabled=True),
-            now=0.0,
-        )
-        assert found.problems == ()
-        return found.state
+        result = recover(StateStore(self.directory), host(), options=RecoveryOptions(wait_enabled=True), now=0.0)
+        assert result.problems == ()
+        return result.state
+
+    def size(self) -> int:
+        """Return the bytes of all pods in the database."""
+        state = stored(self.directory)
+        return sum(len(codec.encode(document)) for document in (*state.pods, *state.waiting))
 
 
 @pytest.fixture
@@ -68,27 +70,27 @@ def start(tmp_path):
 
     yield start
     for agent in agents:
-        agent.queue.close()
+        agent.close()
 
 
 def test_a_full_ledger_admits_no_pod_and_can_be_read_again(start):
-    agent = start(size=6_000)
+    agent = start(size=4_000)
 
     results = [agent.admit(f"p{number}", cpu="1m", annotations=SMALL) for number in range(12)]
 
-    admitted = [one for one in results if not isinstance(one, Exception)]
-    rejected = [one for one in results if isinstance(one, Exception)]
+    admitted = [result for result in results if not isinstance(result, Exception)]
+    rejected = [result for result in results if isinstance(result, Exception)]
     assert len(admitted) >= 3
-    assert {type(one) for one in rejected} == {LedgerFullError}
-    assert "the ledger is full: the checkpoint would have 6" in str(rejected[0])
-    assert backend_problem(rejected[0]).status == 507
+    assert {type(error) for error in rejected} == {LedgerFullError}
+    assert "the ledger is full: it would have 4" in str(rejected[0])
+    assert service_problem(rejected[0]).status == 507
     assert agent.queue.problems() == ()
-    assert agent.path.stat().st_size <= 6_000
+    assert 3_000 < agent.size() <= 4_000
     assert list(agent.recovered().admitted) == list(agent.queue.state.admitted)
 
 
 def test_a_full_ledger_releases_pods(start):
-    agent = start(size=6_000)
+    agent = start(size=4_000)
     while not isinstance(agent.admit(f"p{len(agent.queue.state.admitted)}", cpu="1m", annotations=SMALL), Exception):
         pass
     kept, *others = agent.queue.state.admitted
@@ -101,7 +103,7 @@ def test_a_full_ledger_releases_pods(start):
 
 
 def test_only_the_jobs_that_do_not_fit_are_rejected(start):
-    agent = start(size=5_500)
+    agent = start(size=3_500)
     agent.admit("old", cpu="1m")
 
     first, large, released, small = agent.run(
@@ -123,12 +125,9 @@ def test_a_release_succeeds_even_if_the_waiting_pods_would_not_fit(start):
     for uid, cpu in (("a", "4"), ("b", "3"), *((f"w{number}", "1") for number in range(6))):
         trial.admit(uid, cpu=cpu)
     before = trial.queue.state
-    trial.queue.close()
-    Checkpointer(CheckpointStore(trial.path.parent), before.host)(before)
-    size = trial.path.stat().st_size
-    for path in trial.path.parent.glob("checkpoint.*"):
-        path.unlink()
-    agent = start(size=size, slack=100, state=before)
+    size = trial.size()
+    trial.close()
+    agent = start(size=size, state=before)
 
     (released,) = agent.run((Transaction.release, "a"))
 

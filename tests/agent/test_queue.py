@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.queue import MAX_JOBS, AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, PodError
-from alignup.documents.api import AdmissionStatus, BusyError, NotReadyError
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 from tests.deadlines import wait_for
@@ -19,6 +20,7 @@ class Disk:
 
     def __init__(self):
         self.written = []
+        self.recorded = []  #: events that were saved with states
         self.full = False
         self.saving = threading.Event()  #: a save has begun since ``block``
         self.unblocked = threading.Event()
@@ -32,12 +34,13 @@ class Disk:
         """Return once the queue waits for a blocked save."""
         assert await asyncio.to_thread(self.saving.wait, 60)
 
-    def __call__(self, what):
+    def __call__(self, state, events):
         self.saving.set()
         assert self.unblocked.wait(60)
         if self.full:
-            raise FileError("cannot write checkpoint.json: No space left on device")
-        self.written.append(what)
+            raise FileError("cannot write the database: No space left on device")
+        self.written.append(state)
+        self.recorded += events
 
 
 def wait_until_ready(queue):
@@ -99,7 +102,7 @@ def test_a_caller_can_wait_until_events_are_dispatched(queue, events):
         queue.run(Transaction.flush_events),
     )
 
-    assert [one.kind for one in events] == ["admitted", "rejected"]
+    assert [event.kind for event in events] == ["admitted", "rejected"]
 
 
 def test_the_initial_state_is_saved(disk):
@@ -109,6 +112,27 @@ def test_the_initial_state_is_saved(disk):
     opened.close()
 
     assert disk.written == [first]
+
+
+def test_the_decisions_of_a_batch_are_saved_with_its_state(queue, disk):
+    run(queue.run(Transaction.admit, pod("a")), queue.run(Transaction.admit, pod("b", cpu="9")))
+
+    assert [event.pod.uid for event in disk.recorded] == ["a", "b"]
+
+
+def test_decisions_that_change_nothing_are_recorded_in_order(disk):
+    """They are saved with the next change, or recorded before they are dispatched."""
+    recorded: list = []
+    queue = AdmissionQueue(empty_state(), disk, clock=clock(), dispatch=lambda _: None, record=recorded.extend)
+    wait_until_ready(queue)
+
+    run(queue.run(Transaction.admit, pod("a", cpu="9")), queue.run(Transaction.flush_events))
+    run(queue.run(Transaction.admit, pod("b", cpu="9")))
+    run(queue.run(Transaction.admit, pod("c")), queue.run(Transaction.flush_events))
+    queue.close()
+
+    assert [event.pod.uid for event in [*recorded, *disk.recorded]] == ["a", "b", "c"]
+    assert "c" not in [event.pod.uid for event in recorded]
 
 
 def test_jobs_that_change_nothing_are_not_saved(queue, disk):
@@ -145,7 +169,7 @@ def test_jobs_that_arrive_during_a_save_are_saved_together(queue, disk):
     admissions = asyncio.run(crowd())
 
     assert all(admission.pod_view.status is AdmissionStatus.ADMITTED for admission in admissions)
-    assert [list(what.admitted) for what in disk.written] == [["a"], ["a", "b", "c", "d"]]
+    assert [list(state.admitted) for state in disk.written] == [["a"], ["a", "b", "c", "d"]]
 
 
 def test_a_full_disk_undoes_the_decision_and_the_agent_stays_up(queue, disk, events):
@@ -267,7 +291,7 @@ def test_the_pending_pod_of_a_caller_that_is_gone_is_handed_over(queue):
 
     asyncio.run(leave())
 
-    assert [one.pod.uid for one in started] == ["a"]
+    assert [pending.pod.uid for pending in started] == ["a"]
 
 
 def test_a_read_only_queue_rejects_changes(disk):
@@ -306,7 +330,7 @@ def test_close_finishes_the_jobs_in_the_queue(disk):
 
 
 def test_a_bug_in_saving_is_reported_to_the_caller():
-    def broken(_state):
+    def broken(_state, _events):
         raise KeyError("x")
 
     faulty = AdmissionQueue(empty_state(), broken, clock=clock(), dispatch=lambda _: None)

@@ -40,7 +40,7 @@ class Blockage:
 
 @pytest.fixture
 def queue():
-    made = AdmissionQueue(empty_state(), lambda _: None, clock=clock(), dispatch=lambda _: None)
+    made = AdmissionQueue(empty_state(), lambda *_: None, clock=clock(), dispatch=lambda _: None)
     wait_for(lambda: not made.problems())
     yield made
     made.close()

@@ -1,14 +1,12 @@
-"""The state is restored from the checkpoint, or the problem has a remedy."""
+"""The state is restored from the database, or the problem has a remedy."""
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.checkpointer import Checkpointer
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import NOT_RETRIED
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
 from alignup.agent.state import AgentState
@@ -19,63 +17,47 @@ from alignup.align.errors import PodError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
-from alignup.align.settings import Policy
-from alignup.documents.api import AdmissionStatus
-from alignup.store.checkpoint import CheckpointStore
-from alignup.store.checkpoint_format import NAME
-from tests.agent.states import clock, empty_state
+from alignup.store.database import NAME
+from alignup.store.state_store import StateStore
+from tests.agent.states import clock, empty_state, save_states, saver, stored
 from tests.align.hosts import GPU, host, pod
 from tests.effort import examples
 from tests.store.rewriting import rewrite
 
 WAITS = RecoveryOptions(waiting=WaitQueue(max_overtakes=3, capacity=10), wait_enabled=True)
-PREVIOUS, DROP = frozenset({RecoveryMode.PREVIOUS}), frozenset({RecoveryMode.DROP_MISFITS})
+ASIDE, DROP = frozenset({RecoveryMode.SET_ASIDE}), frozenset({RecoveryMode.DROP_MISFITS})
 
 
 def save_after(directory, *pods, release=()) -> AgentState:
     """The state after admitting *pods* and releasing some, saved in *directory* after each step."""
-    now = empty_state(wait_enabled=True, max_overtakes=3)
-    checkpointer = Checkpointer(CheckpointStore(directory), now.host)
-    jobs = [lambda transaction, one=one: transaction.admit(one) for one in pods]
+    state = empty_state(wait_enabled=True, max_overtakes=3)
+    jobs = [lambda transaction, pod=pod: transaction.admit(pod) for pod in pods]
     jobs += [lambda transaction, uid=uid: transaction.release(uid) for uid in release]
+    states = []
     for job in jobs:
-        transaction = Transaction(now, clock())
+        transaction = Transaction(state, clock())
         job(transaction)
-        now = transaction.state()
-        checkpointer(now)
-    return now
+        states.append(transaction.state())
+        state = states[-1].saved()
+    save_states(directory, *states)
+    return state
 
 
-def recover_from(directory, one=None, *, options=WAITS, imported=None):
-    return recover(CheckpointStore(directory), one or host(), options=options, now=5.0, imported=imported)
+def recover_from(directory, on=None, *, options=WAITS, imported=None):
+    return recover(StateStore(directory), on or host(), options=options, now=5.0, imported=imported)
 
 
-def durable_facts(one: AgentState):
+def durable_facts(state: AgentState):
     """Everything that must survive a restart."""
     return {
-        "ledger": one.host.ledger,
-        "held": [(known.pod, known.since, known.source) for known in one.admitted.values()],
-        "line": [(known.pod, known.since, known.source) for known in one.waiting.pods.values()],
-        "overtaken": one.waiting.overtakes,
+        "ledger": state.host.ledger,
+        "held": [(record.pod, record.since, record.source) for record in state.admitted.values()],
+        "waiting": [(record.pod, record.since, record.source) for record in state.waiting.pods.values()],
+        "overtaken": state.waiting.overtakes,
     }
 
 
-def test_a_checkpoint_of_release_0_1_is_recovered(tmp_path):
-    old = Path(__file__).parents[1] / "documents" / "version1" / NAME
-    (tmp_path / NAME).write_bytes(old.read_bytes())
-    (tmp_path / NAME).chmod(0o600)
-
-    recovered = recover_from(tmp_path, host(Policy.BEST_EFFORT))
-
-    state = recovered.state
-    assert recovered.problems == ()
-    assert recovered.notes == ("the checkpoint has version 1; the next one will have version 3",)
-    assert list(state.admitted) == ["trainer", "big", "small"]
-    assert state.waiting.overtakes == {"next": 1}
-    assert state.plugins == {GPU}
-
-
-def test_without_a_checkpoint_the_state_is_empty(tmp_path):
+def test_without_a_database_the_state_is_empty(tmp_path):
     recovered = recover_from(tmp_path / "root")
 
     assert recovered.problems == recovered.notes == ()
@@ -139,13 +121,14 @@ NO_CPUS = {"cpus": CpuSettings(policy="none", reservation=Quantity.parse("1"))}
 )
 def test_a_pod_that_cannot_be_restored_makes_the_agent_read_only(tmp_path, changed, message):
     save_after(tmp_path, pod("a", cpu="3"), pod("b", cpu="4"))
-    stored = (tmp_path / NAME).read_bytes()
+    before = (tmp_path / NAME).read_bytes()
 
     recovered = recover_from(tmp_path, host(**changed))
 
-    assert any(message in problem for problem in recovered.problems)
-    assert all("--recover drop-misfits" in problem for problem in recovered.problems)
-    assert (tmp_path / NAME).read_bytes() == stored
+    assert any(message in problem.text for problem in recovered.problems)
+    assert {problem.mode for problem in recovered.problems} == {RecoveryMode.DROP_MISFITS}
+    assert all("restore the machine or the configuration" in problem.text for problem in recovered.problems)
+    assert (tmp_path / NAME).read_bytes() == before
 
 
 def test_restorable_pods_are_listed_while_the_agent_is_read_only(tmp_path):
@@ -173,7 +156,7 @@ def test_drop_misfits_releases_pods_that_cannot_be_restored(tmp_path):
 def test_drop_misfits_releases_no_other_pod(tmp_path):
     before = save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="4"))
 
-    recovered = recover_from(tmp_path, options=replace(WAITS, modes=DROP | PREVIOUS))
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=DROP | ASIDE))
 
     assert durable_facts(recovered.state) == durable_facts(before)
 
@@ -198,76 +181,87 @@ def test_pods_keep_devices_whose_plugin_has_not_reconnected(tmp_path):
         pytest.param(lambda data: bytes([data[0] ^ 1]) + data[1:], id="a bit flipped"),
     ],
 )
-def test_a_damaged_checkpoint_is_an_error_unless_the_previous_one_may_be_used(tmp_path, harm):
-    before = save_after(tmp_path, pod("a", cpu="2"))
-    kept_twice = Checkpointer(CheckpointStore(tmp_path), before.host)
-    kept_twice(before)
+def test_a_damaged_database_is_an_error_unless_it_may_be_set_aside(tmp_path, harm):
+    save_after(tmp_path, pod("a", cpu="2"))
     (tmp_path / NAME).write_bytes(harm((tmp_path / NAME).read_bytes()))
     damaged = (tmp_path / NAME).read_bytes()
 
     rejected = recover_from(tmp_path)
-    recovered = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+    untouched = (tmp_path / NAME).read_bytes() == damaged
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=ASIDE))
 
-    assert "--recover previous" in rejected.problems[0]
-    assert rejected.state.pod_views() == ()
-    assert (tmp_path / NAME).read_bytes() == damaged
-    assert durable_facts(recovered.state) == durable_facts(before)
-    assert any("using the previous checkpoint" in note for note in recovered.notes)
+    (problem,) = rejected.problems
+    assert problem.mode is RecoveryMode.SET_ASIDE
+    assert problem.text.startswith(f"{tmp_path}/{NAME}: ")
+    assert problem.text.endswith(f"out of {tmp_path} to start empty: what its pods hold is then free")
+    assert rejected.state.pod_views() == recovered.state.pod_views() == ()
+    assert untouched
+    assert recovered.problems == ()
+    assert recovered.notes[0] == problem.text
+    assert recovered.notes[1].startswith(f"starting without its pods; set aside: {NAME}.aside-1")
+    assert (tmp_path / f"{NAME}.aside-1").read_bytes() == damaged
 
 
-def test_the_advice_is_right_if_the_previous_checkpoint_is_of_no_use_either(tmp_path):
-    save_after(tmp_path, pod("a"))
+def test_messages_say_how_to_choose_what_may_be_lost(tmp_path):
+    """Only the program knows its options."""
     (tmp_path / NAME).write_bytes(b"damaged")
+    (tmp_path / NAME).chmod(0o600)
+    hints = {RecoveryMode.SET_ASIDE: "say so"}
 
-    alone = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
-    (tmp_path / f"{NAME}.previous").write_bytes(b"damaged")
-    (tmp_path / f"{NAME}.previous").chmod(0o600)
-    both = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
-    (tmp_path / NAME).unlink()
-    only_previous = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+    recovered = recover_from(tmp_path)
 
-    advice = f"move it out of {tmp_path} to start empty: what its pods hold is then free"
-    for recovered, where in ((alone, NAME), (both, NAME), (only_previous, f"{NAME}.previous")):
-        (problem,) = recovered.problems
-        assert problem.startswith(f"{tmp_path}/{where}: ")
-        assert problem.endswith(advice)
-        assert "--recover" not in problem
+    assert recovered.messages(WAITS) == (recovered.problems[0].text,)
+    assert recovered.messages(replace(WAITS, hints=hints)) == (f"{recovered.problems[0].text}, or say so",)
 
 
-def test_a_contradictory_checkpoint_is_left_for_the_previous_one(tmp_path):
-    """Its checksum is right, but two pods have one uid."""
-    before = save_after(tmp_path, pod("a"), pod("b", cpu="1"))
-    Checkpointer(CheckpointStore(tmp_path), before.host)(before)
-    rewrite(tmp_path / NAME, lambda document: document["pods"].append(document["pods"][0]))
+def test_state_of_an_earlier_version_is_an_error_unless_it_may_be_set_aside(tmp_path):
+    (tmp_path / "checkpoint.json").write_bytes(b"old")
+
+    rejected = recover_from(tmp_path)
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=ASIDE))
+
+    (problem,) = rejected.problems
+    assert "it has state of an earlier version, which this version does not read: checkpoint.json" in problem.text
+    assert problem.mode is RecoveryMode.SET_ASIDE
+    assert recovered.notes[1] == "starting without its pods; set aside: checkpoint.json.aside-1"
+    assert (tmp_path / "checkpoint.json.aside-1").read_bytes() == b"old"
+
+
+def test_an_untrusted_database_cannot_be_set_aside(tmp_path):
+    save_after(tmp_path, pod("a"))
+    (tmp_path / NAME).chmod(0o666)
+
+    (problem,) = recover_from(tmp_path, options=replace(WAITS, modes=ASIDE)).problems
+
+    assert problem.mode is None
+    assert "other users can write to it" in problem.text
+
+
+def test_contradictory_contents_are_an_error_unless_they_may_be_set_aside(tmp_path):
+    """The checksum is right, but two pods have one uid."""
+    save_after(tmp_path, pod("a"), pod("b", cpu="1"))
+
+    def change(everything):
+        everything["pods"][1]["document"] = everything["pods"][0]["document"]
+
+    rewrite(tmp_path, change)
 
     (problem,) = recover_from(tmp_path).problems
-    recovered = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=ASIDE))
 
-    assert "start with --recover previous to fall back to the previous one" in problem
+    assert problem.text.endswith("; start the alignup version that wrote it")
+    assert problem.mode is RecoveryMode.SET_ASIDE
     assert recovered.problems == ()
-    assert list(recovered.state.admitted) == ["a", "b"]
-    assert recovered.notes[0] == problem
+    assert recovered.notes[0] == problem.text
+    assert (tmp_path / f"{NAME}.aside-1").exists()
 
 
-def test_a_valid_checkpoint_takes_precedence_over_the_previous_one(tmp_path):
+def test_a_valid_database_is_not_set_aside(tmp_path):
     before = save_after(tmp_path, pod("a", cpu="2"), pod("b", cpu="2"))
 
-    recovered = recover_from(tmp_path, options=replace(WAITS, modes=PREVIOUS))
+    recovered = recover_from(tmp_path, options=replace(WAITS, modes=ASIDE))
 
     assert durable_facts(recovered.state) == durable_facts(before)
-
-
-def test_a_checkpoint_of_a_later_version_is_an_error(tmp_path):
-    save_after(tmp_path, pod("a"))
-    text = (tmp_path / NAME).read_bytes()
-    head, body = text.split(b",\n", 1)
-    import hashlib  # noqa: PLC0415 - only here
-
-    later = body.replace(b'"version":3', b'"version":99')
-    (tmp_path / NAME).write_bytes(b'{"sha256":"%s",\n%s' % (hashlib.sha256(later).hexdigest().encode(), later))
-
-    assert head.startswith(b'{"sha256"')
-    assert "version 99" in recover_from(tmp_path).problems[0]
 
 
 def test_a_kubelets_state_is_imported_once(tmp_path):
@@ -276,11 +270,11 @@ def test_a_kubelets_state_is_imported_once(tmp_path):
     ledger = there.ledger
 
     first = recover_from(tmp_path, imported=lambda: ImportedState(ledger))
-    Checkpointer(CheckpointStore(tmp_path), first.state.host)(first.state)
-    second = recover_from(tmp_path, imported=lambda: pytest.fail("there is a checkpoint"))
+    save_states(tmp_path, first.state)
+    second = recover_from(tmp_path, imported=lambda: pytest.fail("there is a stored state"))
 
     assert first.state.host.ledger == ledger
-    assert "there is a checkpoint, so the kubelet's state files are ignored" in second.notes
+    assert "there is a stored state, so the kubelet's state files are ignored" in second.notes
     assert durable_facts(second.state) == durable_facts(first.state)
 
 
@@ -305,38 +299,38 @@ def test_a_restored_waiting_pod_holds_nothing_and_has_a_reason(tmp_path):
 
 
 def test_a_restored_pod_that_waits_for_a_plugin_says_so(tmp_path):
-    own = "example.com/fpga"
+    resource = "example.com/fpga"
     plugged = Transaction(empty_state(wait_enabled=True), clock())
-    plugged.set_devices(own, [Device(own, "fpga-0", 1, healthy=False)])
-    plugged.admit(pod("a", None, **{own: "1"}))
-    plugged.plugin_stopped(own, gone=True)
-    Checkpointer(CheckpointStore(tmp_path), host())(plugged.state())
+    plugged.set_devices(resource, [Device(resource, "fpga-0", 1, healthy=False)])
+    plugged.admit(pod("a", None, **{resource: "1"}))
+    plugged.plugin_stopped(resource, gone=True)
+    save_states(tmp_path, plugged.state())
 
     (view,) = recover_from(tmp_path).state.pod_views()
 
     assert view.status == AdmissionStatus.WAITING
-    assert view.decision.rejection.reason == f"OutOf{own}"
+    assert view.decision.rejection.reason == f"OutOf{resource}"
     assert view.decision.placements == ()
 
 
 @pytest.mark.parametrize("uid", ["a/b", "x" * 1_025, "..", "a\nb"])
-def test_a_checkpointed_pod_that_can_never_be_released_is_a_misfit(tmp_path, uid):
+def test_a_stored_pod_that_can_never_be_released_is_a_misfit(tmp_path, uid):
     before = save_after(tmp_path, pod("good", cpu="1"))
     bad, waiting = replace(pod("bad", cpu="1"), uid=uid), replace(pod("waits", cpu="4"), uid=f"{uid}/w")
     before.host.apply(before.host.decide(bad))
-    records = {one.uid: replace(before.admitted["good"], pod=one) for one in (bad, waiting)}
+    records = {pod.uid: replace(before.admitted["good"], pod=pod) for pod in (bad, waiting)}
     state = replace(
         before,
         admitted={**before.admitted, uid: records[uid]},
         waiting=replace(before.waiting, pods={waiting.uid: records[waiting.uid]}),
     )
-    Checkpointer(CheckpointStore(tmp_path), host())(state)
+    save_states(tmp_path, state)
 
     recovered, dropped = recover_from(tmp_path), recover_from(tmp_path, options=replace(WAITS, modes=DROP))
 
     (problem,) = recovered.problems
-    assert "metadata.uid" in problem
-    assert "--recover drop-misfits" in problem
+    assert "metadata.uid" in problem.text
+    assert problem.mode is RecoveryMode.DROP_MISFITS
     assert dropped.problems == ()
     assert [view.pod.uid for view in dropped.state.pod_views()] == ["good"]
     assert any(note.startswith("default/waits is removed from the wait queue: ") for note in dropped.notes)
@@ -349,7 +343,7 @@ def test_an_imported_pod_that_can_never_be_released_is_a_problem(tmp_path):
     recovered = recover_from(tmp_path, imported=lambda: ImportedState(kubelet.ledger))
 
     (problem,) = recovered.problems
-    assert "metadata.uid" in problem
+    assert "metadata.uid" in problem.text
     assert recovered.state.pod_views() == ()
 
 
@@ -361,21 +355,19 @@ def test_a_restored_wait_queue_may_exceed_a_lowered_capacity(tmp_path):
     assert list(recovered.state.waiting.pods) == list(before.waiting.pods) == ["b", "c"]
 
 
-def test_only_new_pods_are_encoded_but_all_are_saved(tmp_path):
-    now = empty_state()
-    checkpointer = Checkpointer(CheckpointStore(tmp_path), now.host)
+def test_pods_whose_devices_moved_are_written_again(tmp_path):
+    states = [empty_state()]
     for uid in ("a", "b"):
-        transaction = Transaction(now, clock())
+        transaction = Transaction(states[-1].saved(), clock())
         transaction.admit(pod(uid, cpu="1", gpu="1"))
-        now = transaction.state()
-        checkpointer(now)
-    transaction = Transaction(now, clock())
+        states.append(transaction.state())
+    transaction = Transaction(states[-1].saved(), clock())
     transaction.set_devices(GPU, [Device(GPU, "gpu-0", nodes=2), Device(GPU, "gpu-1", nodes=1)])
 
-    checkpointer(transaction.state())
+    save_states(tmp_path, *states, transaction.state())
 
-    stored = json.loads((tmp_path / NAME).read_bytes())["pods"]
-    assert [one["entry"]["devices"]["app"][GPU] for one in stored] == [{"gpu-0": "1"}, {"gpu-1": "0"}]
+    pods = stored(tmp_path).pods
+    assert [held.entry.devices["app"][GPU] for held in pods] == [{"gpu-0": "1"}, {"gpu-1": "0"}]
 
 
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -383,8 +375,9 @@ def test_only_new_pods_are_encoded_but_all_are_saved(tmp_path):
 def test_a_restored_agent_continues_like_the_original(tmp_path_factory, jobs):
     directory = tmp_path_factory.mktemp("root")
     now = empty_state(wait_enabled=True, max_overtakes=3)
-    checkpointer = Checkpointer(CheckpointStore(directory), now.host)
-    checkpointer(now)
+    store = StateStore(directory)
+    save = saver(store, now.host).save
+    save(now)
     for uid, cpu, comes in jobs:
         transaction = Transaction(now, clock())
         try:
@@ -392,7 +385,8 @@ def test_a_restored_agent_continues_like_the_original(tmp_path_factory, jobs):
         except PodError:
             continue
         now = transaction.state()
-        checkpointer(now)
+        save(now)
+    store.close()
 
     again = recover_from(directory).state
 

@@ -4,7 +4,6 @@ import pytest
 
 from alignup.align.errors import (
     AlignError,
-    CheckpointError,
     ConfigurationError,
     DocumentError,
     LocatedProblem,
@@ -14,6 +13,8 @@ from alignup.align.errors import (
     Problem,
     ProviderError,
     RestoreError,
+    StoreError,
+    StoreProblem,
     TraceError,
     WorkLimitError,
 )
@@ -43,9 +44,9 @@ LOCATED = LocatedProblem("pods.yaml, line 3", NAME)
             RestoreError(["a: no CPU 3", "b: no CPU 4"], uids=["a", "b"]), "a: no CPU 3; b: no CPU 4", id="pods"
         ),
         pytest.param(
-            CheckpointError("is corrupt", where="state/checkpoint.json", advice="remove it"),
-            "state/checkpoint.json: is corrupt; remove it",
-            id="a corrupt checkpoint",
+            StoreError("is corrupt", where="state/db", advice="remove it", kind=StoreProblem.UNUSABLE),
+            "state/db: is corrupt; remove it",
+            id="a corrupt database",
         ),
         pytest.param(
             TraceError("not a number", file="trace.jsonl", line=7, field="cpu"),
@@ -70,10 +71,11 @@ def test_a_manifest_error_lists_the_first_problems_and_counts_the_others():
     assert str(error).endswith("and 1,214 more")
 
 
-def test_a_checkpoint_error_has_parts():
-    error = CheckpointError("is corrupt", where="state", advice="remove it")
+def test_a_store_error_has_parts():
+    error = StoreError("is corrupt", where="state", advice="remove it", kind=StoreProblem.UNUSABLE)
 
     assert (error.what, error.where, error.advice) == ("is corrupt", "state", "remove it")
+    assert error.kind is StoreProblem.UNUSABLE
 
 
 def test_a_provider_error_without_a_reason_is_wrapped_as_in_the_kubelet():

@@ -260,13 +260,13 @@ def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
 
 
 def test_a_missing_library_is_reported_with_what_to_install():
-    script = "import sys; sys.modules['uvicorn'] = None; from alignup.cli import main; main(['agent'])"
+    script = "import sys; sys.modules['httptools'] = None; from alignup.cli import main; main(['agent'])"
 
     run = python("-c", script)
 
     assert run.returncode == 1
     assert run.stderr.splitlines() == [
-        "alignup: uvicorn is not installed",
+        "alignup: httptools is not installed",
         f"  {install_advice('agent')}",
     ]
 
@@ -278,16 +278,16 @@ def test_an_invalid_address_is_an_error():
     assert "'nowhere' is not an address" in err
 
 
-def test_an_agent_with_a_corrupt_checkpoint_says_what_to_do(tmp_path, manifest):
+def test_an_agent_with_a_corrupt_database_says_what_to_do(tmp_path, manifest):
     with running(tmp_path / "root") as agent:
         agent.admit("a", cpu="4")
-        wait_for((tmp_path / "root" / "checkpoint.json.previous").exists)  # when the agent is idle
-    (tmp_path / "root" / "checkpoint.json").write_text("{}")
+    (tmp_path / "root" / "alignup.sqlite").write_text("{}")
     with running(tmp_path / "root") as agent:
         code, _, said = run_command("admit", "-f", manifest("b"), agent=agent.root)
 
     assert code == 1
-    assert "--recover previous to continue from the previous one (1 pod)" in said
+    assert "it is corrupt: file is not a database" in said
+    assert "start with --recover set-aside to rename it and start empty" in said
 
 
 def test_the_examples_in_the_help_work(tmp_path):

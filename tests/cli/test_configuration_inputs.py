@@ -106,7 +106,7 @@ def test_doctor_reports_the_drop_in_that_sets_a_field(drop_ins):
     )
 
     findings = json.loads(run.stdout)["findings"]
-    where = [one["where"] for one in findings if one["severity"] == "error"]
+    where = [finding["where"] for finding in findings if finding["severity"] == "error"]
     assert where == [f"cpuManagerPolicyOptions[align-by-socket] in {directory}/50-cpus.conf"]
 
 

@@ -5,11 +5,10 @@ import ssl
 import pytest
 import trustme
 
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.service import GateServiceOptions, WebhookOptions, gate_service
+from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.observe.service import observe
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
@@ -81,7 +80,7 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as client:
         counted = PrometheusScheduleMetrics()
         service = ScheduleService(client, counted, lease=lease)
-        with gate_service(client, service.live, PrometheusGateMetrics(counted.registry), options) as service.gate:
+        with add_gate(service, options):
             running = follow(service.run())
             cluster.gate(pod("wide", cpu="4"))
             await until(lambda: cluster.bound().get("wide") == "a")

@@ -23,42 +23,42 @@ from alignup.documents.decisions import (
     to_document,
     upgrade,
 )
-from tests.align.hosts import GPU, host, pod
+from tests.align.hosts import GPU, make_host, make_pod
 
 #: Documents that release 0.1 wrote.
 VERSION_1 = json.loads((Path(__file__).parent / "version1" / "decisions.json").read_text())
 
 
 def admitted() -> Decision:
-    return host().decide(pod(gpu="1"))
+    return make_host().decide(make_pod(gpu="1"))
 
 
 def rejected() -> Decision:
-    return host().decide(pod(cpu="5", gpu="1"))
+    return make_host().decide(make_pod(cpu="5", gpu="1"))
 
 
 def rejected_by_a_provider() -> Decision:
-    return host(Policy.BEST_EFFORT).decide(pod(gpu="3"))
+    return make_host(Policy.BEST_EFFORT).decide(make_pod(gpu="3"))
 
 
 def too_many_pods() -> Decision:
-    return host(Policy.NONE, max_pods=0).decide(pod())
+    return make_host(Policy.NONE, max_pods=0).decide(make_pod())
 
 
 def asking() -> Decision:
-    one = host(preferred_allocation=frozenset({GPU}))
-    one.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
-    return one.decide(pod(gpu="2"))
+    host = make_host(preferred_allocation=frozenset({GPU}))
+    host.update_devices(GPU, [Device(GPU, f"gpu-{number}", nodes=1) for number in range(3)])
+    return host.decide(make_pod(gpu="2"))
 
 
 def kept() -> Decision:
-    one = host(scope=Scope.POD)
-    one.admit(pod())
-    return one.decide(pod())
+    host = make_host(scope=Scope.POD)
+    host.admit(make_pod())
+    return host.decide(make_pod())
 
 
 def unaligned() -> Decision:
-    return host(Policy.BEST_EFFORT, shape="numa:8 core:4 pu:1").decide(pod(cpu="9"))
+    return make_host(Policy.BEST_EFFORT, shape="numa:8 core:4 pu:1").decide(make_pod(cpu="9"))
 
 
 MAKERS = [admitted, rejected, rejected_by_a_provider, too_many_pods, asking, kept, unaligned]
@@ -122,8 +122,8 @@ def test_an_unsupported_version_is_named(version):
 
 @pytest.mark.parametrize("kind", VERSION_1)
 def test_version_1_is_read(kind):
-    one = host()
-    decisions = {"admitted": one.admit(pod("a", gpu="1")), "rejected": one.decide(pod("c", cpu="5"))}
+    host = make_host()
+    decisions = {"admitted": host.admit(make_pod("a", gpu="1")), "rejected": host.decide(make_pod("c", cpu="5"))}
 
     decision = from_document(VERSION_1[kind])
 

@@ -26,7 +26,7 @@ from alignup.documents.ledgers.documents import PodEntryDocument, ResidueDocumen
 from alignup.documents.ledgers.restore import restore_ledger
 from alignup.documents.pods import PodDocument, pod_document, read_pod
 from alignup.machines.synthetic import parse
-from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, host, hosts, pod
+from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, hosts, make_host, make_pod
 from tests.effort import examples
 from tests.strategies_pods import amounts, guaranteed
 
@@ -38,18 +38,18 @@ class StoredLedger(codec.Document, frozen=True):
     residue: ResidueDocument
 
 
-def stored(one: Host) -> Document:
+def stored(host: Host) -> Document:
     """Return the ledger of a host as decoded JSON."""
-    entries = [pod_entry(one.ledger, uid) for uid in one.ledger.pods]
-    document = StoredLedger(entries, residue(one.ledger, providers=one.providers))
+    entries = [pod_entry(host.ledger, uid) for uid in host.ledger.pods]
+    document = StoredLedger(entries, residue(host.ledger, providers=host.providers))
     plain: Document = json.loads(codec.encode(document))
     return plain
 
 
-def ledger_of(document: Document, one: Host, **more: Any) -> Ledger:
+def ledger_of(document: Document, host: Host, **more: Any) -> Ledger:
     """Restore a ledger on the idle ledger of a host."""
     read = codec.convert(document, StoredLedger)
-    return restore_ledger(read.pods, read.residue, idle=one.ledger, **more)
+    return restore_ledger(read.pods, read.residue, idle=host.ledger, **more)
 
 
 def restored(document: Document, like: Host) -> Host:
@@ -62,17 +62,17 @@ def without(document: Document, uids: Collection[str]) -> Document:
     return {**document, "pods": [entry for entry in document["pods"] if entry["pod"]["uid"] not in uids]}
 
 
-def live(one: Host, data: st.DataObject) -> None:
+def live(host: Host, data: st.DataObject) -> None:
     """Admit, start and release pods at random."""
     for number in range(data.draw(st.integers(1, 6))):
-        admit(one, data.draw(arrivals(f"u{number}")))
-        residents = [resident.pod for resident in one.ledger.pods.values()]
-        what = data.draw(st.sampled_from(("nothing", "nothing", "start", "start", "release")))
-        if residents and what == "start":
+        admit(host, data.draw(arrivals(f"u{number}")))
+        residents = [resident.pod for resident in host.ledger.pods.values()]
+        action = data.draw(st.sampled_from(("nothing", "nothing", "start", "start", "release")))
+        if residents and action == "start":
             chosen = data.draw(st.sampled_from(residents))
-            one.start_container(chosen.uid, data.draw(st.sampled_from(chosen.all_containers)).name)
-        elif residents and what == "release":
-            one.release(data.draw(st.sampled_from(residents)).uid)
+            host.start_container(chosen.uid, data.draw(st.sampled_from(chosen.all_containers)).name)
+        elif residents and action == "release":
+            host.release(data.draw(st.sampled_from(residents)).uid)
 
 
 @settings(max_examples=examples(80))
@@ -99,8 +99,8 @@ def test_a_restored_ledger_is_the_same(host, data):
 def test_plugins_that_register_again_complete_the_ledger(host, data):
     """Only held devices and the names of resources are stored."""
     bare = Host(replace(host.machine, devices=()), host.settings)
-    own = {name: data.draw(devices(name, [node.id for node in host.machine.nodes])) for name in (GPU, NIC)}
-    for resource, announced in own.items():
+    plugged = {name: data.draw(devices(name, [node.id for node in host.machine.nodes])) for name in (GPU, NIC)}
+    for resource, announced in plugged.items():
         bare.update_devices(resource, announced)
     live(bare, data)
 
@@ -110,17 +110,17 @@ def test_plugins_that_register_again_complete_the_ledger(host, data):
     assert (after.held, after.in_use, after.reusable) == (before.held, before.in_use, before.reusable)
     assert after.handled == before.handled
     assert not any(after.free.values()), "nothing is allocated before the plugins register"
-    for resource, announced in own.items():
+    for resource, announced in plugged.items():
         again.update_devices(resource, announced)
     assert again.ledger == bare.ledger
 
 
 def test_a_resource_is_known_without_its_plugin():
     """A pod that requests it is rejected; a kubelet that forgot it would run the pod without the device."""
-    one = host()
-    again = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings))
+    host = make_host()
+    again = ledger_of(stored(host), Host(replace(host.machine, devices=()), host.settings))
 
-    decision = Host(replace(one.machine, devices=()), one.settings, ledger=again).decide(pod("late", gpu="1"))
+    decision = Host(replace(host.machine, devices=()), host.settings, ledger=again).decide(make_pod("late", gpu="1"))
 
     assert decision.rejection
     assert decision.rejection.message == (
@@ -130,21 +130,21 @@ def test_a_resource_is_known_without_its_plugin():
 
 
 def test_held_devices_keep_their_nodes():
-    one = host()
-    one.admit(pod("a", gpu="1"))
+    host = make_host()
+    host.admit(make_pod("a", gpu="1"))
 
-    (entry,) = stored(one)["pods"]
-    ledger = ledger_of(stored(one), Host(replace(one.machine, devices=()), one.settings)).devices
+    (entry,) = stored(host)["pods"]
+    ledger = ledger_of(stored(host), Host(replace(host.machine, devices=()), host.settings)).devices
 
     assert entry["devices"] == {"app": {GPU: {"gpu-0": "0"}}}
     assert ledger.inventories[GPU].devices == (Device(GPU, "gpu-0", nodes=1, healthy=False),)
 
 
 def test_an_entry_is_readable():
-    one = host()
-    one.admit(pod("a", gpu="1"))
+    host = make_host()
+    host.admit(make_pod("a", gpu="1"))
 
-    assert json.loads(codec.encode(pod_entry(one.ledger, "a"))) == {
+    assert json.loads(codec.encode(pod_entry(host.ledger, "a"))) == {
         "pod": {
             "name": "a",
             "namespace": "default",
@@ -166,39 +166,41 @@ def test_an_entry_is_readable():
 
 
 def test_entries_of_other_pods_do_not_change():
-    one = host(Policy.BEST_EFFORT)
-    one.admit(pod("a", gpu="1"))
-    before = pod_entry(one.ledger, "a")
+    host = make_host(Policy.BEST_EFFORT)
+    host.admit(make_pod("a", gpu="1"))
+    before = pod_entry(host.ledger, "a")
 
-    one.admit(pod("b", cpu="3", memory="20Gi", nic="1"))
+    host.admit(make_pod("b", cpu="3", memory="20Gi", nic="1"))
 
-    assert pod_entry(one.ledger, "a") == before
+    assert pod_entry(host.ledger, "a") == before
 
 
 def pod_level(uid: str, *, cpu: int, gibibytes: int, init: bool = False) -> Pod:
     """Return a pod with pod-level resources, one container with a part of them, and a helper on the rest."""
-    own = amounts({"cpu": str(cpu), "memory": f"{gibibytes}Gi"})
+    resources = amounts({"cpu": str(cpu), "memory": f"{gibibytes}Gi"})
     app = guaranteed("app", {"cpu": str(max(1, cpu - 2)), "memory": "1Gi"})
     first = (guaranteed("first", {"cpu": "1", "memory": "1Gi"}),) if init else ()
-    return Pod(name=uid, uid=uid, init=first, containers=(app, Container("helper")), resources=Resources(own, own))
+    return Pod(
+        name=uid, uid=uid, init=first, containers=(app, Container("helper")), resources=Resources(resources, resources)
+    )
 
 
 def pod_level_host(shape: str = "pack:2 numa:1 core:4 pu:1") -> Host:
     gates = FeatureGates({"PodLevelResourceManagers": True})
-    return host(Policy.BEST_EFFORT, Scope.POD, gates=gates, shape=shape)
+    return make_host(Policy.BEST_EFFORT, Scope.POD, gates=gates, shape=shape)
 
 
 def test_a_pod_level_allocation_is_restored():
     """Its containers share it, and it is released with the pod."""
-    one = pod_level_host()
-    assert one.admit(pod_level("a", cpu=4, gibibytes=4)).admitted
+    host = pod_level_host()
+    assert host.admit(pod_level("a", cpu=4, gibibytes=4)).admitted
 
-    (entry,) = stored(one)["pods"]
+    (entry,) = stored(host)["pods"]
 
     assert entry["cpus"] == {"pod": "4-7", "containers": {"app": "4-5", "helper": "6-7"}}
     assert entry["memory"]["pod"] == [{"nodes": "1", "type": "memory", "bytes": 4 * GIB}]
     with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(one), pod_level_host(WITHOUT_SECOND))
+        ledger_of(stored(host), pod_level_host(WITHOUT_SECOND))
     assert list(caught.value.problems) == [
         "CPUs 4-5 of default/a (container app) no longer exist on this machine",
         "CPUs 6-7 of default/a (container helper) no longer exist on this machine",
@@ -213,31 +215,31 @@ requests = st.tuples(st.integers(2, 5), st.integers(2, 20), st.booleans())
 @settings(max_examples=examples(40))
 @given(st.lists(requests, min_size=1, max_size=4), st.integers(0, 4))
 def test_restored_pod_level_allocations_are_the_same(asked, gone):
-    one = pod_level_host("pack:3 numa:1 core:4 pu:1")
+    host = pod_level_host("pack:3 numa:1 core:4 pu:1")
     for number, (cpu, gibibytes, init) in enumerate(asked):
         wanted = pod_level(f"u{number}", cpu=cpu, gibibytes=gibibytes, init=init)
-        if one.admit(wanted).admitted and init:
-            one.start_container(wanted.uid, "app")
-    one.release(f"u{gone}")
+        if host.admit(wanted).admitted and init:
+            host.start_container(wanted.uid, "app")
+    host.release(f"u{gone}")
 
-    again = restored(stored(one), one)
+    again = restored(stored(host), host)
 
-    assert again.ledger == one.ledger
-    for uid in one.ledger.pods:
+    assert again.ledger == host.ledger
+    for uid in host.ledger.pods:
         again.release(uid)
     assert again.ledger == pod_level_host("pack:3 numa:1 core:4 pu:1").ledger
 
 
 def test_the_spread_of_memory_over_a_group_is_restored():
     """A pod overflows the first node; the next one is on the second node, and stays there after its release."""
-    one = host(Policy.BEST_EFFORT)
-    one.admit(pod("first", cpu="1", memory="18Gi"))
-    one.admit(pod("other", cpu="1", memory="6Gi"))
-    one.release("first")
+    host = make_host(Policy.BEST_EFFORT)
+    host.admit(make_pod("first", cpu="1", memory="18Gi"))
+    host.admit(make_pod("other", cpu="1", memory="6Gi"))
+    host.release("first")
 
-    ledger = restored(stored(one), one).ledger.memory
+    ledger = restored(stored(host), host).ledger.memory
 
-    assert ledger == one.ledger.memory
+    assert ledger == host.ledger.memory
     assert [node.tables["memory"].reserved for node in ledger.nodes.values()] == [0, 6 * GIB]
 
 
@@ -249,11 +251,11 @@ def shrunk(machine: Machine, by: int) -> Machine:
 
 def test_a_machine_with_slightly_less_memory_keeps_its_pods():
     """Firmware and kernel use a different amount at each boot."""
-    one = host(Policy.BEST_EFFORT)
-    one.admit(pod("wide", cpu="1", memory="20Gi"))
+    host = make_host(Policy.BEST_EFFORT)
+    host.admit(make_pod("wide", cpu="1", memory="20Gi"))
 
-    smaller = Host(shrunk(one.machine, 4096), one.settings)
-    ledger = ledger_of(stored(one), smaller).memory
+    smaller = Host(shrunk(host.machine, 4096), host.settings)
+    ledger = ledger_of(stored(host), smaller).memory
 
     first, second = (node.tables["memory"] for node in ledger.nodes.values())
     assert (first.free, first.reserved + second.reserved) == (0, 20 * GIB)
@@ -267,54 +269,54 @@ WITHOUT_SECOND = "pack:1 numa:1 core:4 pu:1"
     ("now", "problems"),
     [
         pytest.param(
-            host(shape=SMALLER),
+            make_host(shape=SMALLER),
             ["CPU 2 of default/a (container app) no longer exists on this machine"],
             id="a missing CPU",
         ),
         pytest.param(
-            host(cpus=CpuSettings(policy="static", reservation=Quantity.parse("2"), explicit=bits.of([0, 1]))),
+            make_host(cpus=CpuSettings(policy="static", reservation=Quantity.parse("2"), explicit=bits.of([0, 1]))),
             ["CPU 1 of default/a (container app) is now reserved for the system"],
             id="a reserved CPU",
         ),
         pytest.param(
-            host(cpus=CpuSettings()),
+            make_host(cpus=CpuSettings()),
             ["CPUs 1-2 of default/a (container app) cannot be kept: this host does not allocate exclusive CPUs now"],
             id="no exclusive CPUs",
         ),
         pytest.param(
-            host(memory=False),
+            make_host(memory=False),
             ["memory of default/a (container app) cannot be kept: this host does not allocate memory now"],
             id="no memory manager",
         ),
     ],
 )
 def test_each_holding_that_cannot_be_kept_is_named(now, problems):
-    one = host()
-    one.admit(pod("a"))
+    host = make_host()
+    host.admit(make_pod("a"))
 
     with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(one), now)
+        ledger_of(stored(host), now)
 
     assert list(caught.value.problems) == problems
 
 
 def test_all_conflicts_are_reported_at_once():
     """The machine lost its second node, and most memory of the first."""
-    one = host(Policy.BEST_EFFORT)
-    one.admit(pod("a", memory="10Gi"))
-    one.admit(pod("b", cpu="3", memory="12Gi", gpu="1"))
+    host = make_host(Policy.BEST_EFFORT)
+    host.admit(make_pod("a", memory="10Gi"))
+    host.admit(make_pod("b", cpu="3", memory="12Gi", gpu="1"))
     machine = shrunk(parse(WITHOUT_SECOND, memory=16 * GIB), 12 * GIB)
 
     with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(one), Host(machine, one.settings))
+        ledger_of(stored(host), Host(machine, host.settings))
 
     assert list(caught.value.problems) == [
         "CPUs 4-6 of default/b (container app) no longer exist on this machine",
         "memory of default/b (container app) is on NUMA node 1, which no longer exists on this machine",
     ]
-    one.release("b")
+    host.release("b")
     with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(one), Host(machine, one.settings))
+        ledger_of(stored(host), Host(machine, host.settings))
     assert str(caught.value) == (
         f"memory on NUMA node 0 is too small for {10 * GIB} bytes of default/a (container app): "
         f"{10 * GIB} bytes are held there, but only {4 * GIB - (64 << 20)} exist"
@@ -323,45 +325,45 @@ def test_all_conflicts_are_reported_at_once():
 
 def test_the_other_pods_stay_without_the_conflicting_ones():
     """Of three pods on one node, the newest is released if only two fit."""
-    one = host(Policy.BEST_EFFORT, shape="pack:1 numa:1 core:8 pu:1")
+    host = make_host(Policy.BEST_EFFORT, shape="pack:1 numa:1 core:8 pu:1")
     for uid in ("a", "b", "c"):
-        one.admit(pod(uid, memory="4Gi"))
-    smaller = Host(shrunk(one.machine, 6 * GIB), one.settings)
+        host.admit(make_pod(uid, memory="4Gi"))
+    smaller = Host(shrunk(host.machine, 6 * GIB), host.settings)
 
     with pytest.raises(RestoreError) as caught:
-        ledger_of(stored(one), smaller)
-    ledger = ledger_of(without(stored(one), caught.value.uids), smaller)
+        ledger_of(stored(host), smaller)
+    ledger = ledger_of(without(stored(host), caught.value.uids), smaller)
 
-    one.release("c")
+    host.release("c")
     assert caught.value.uids == ("c",)
-    assert ledger.cpus.held == one.ledger.cpus.held
-    assert ledger.used == one.ledger.used
-    assert Host(smaller.machine, one.settings, ledger=ledger).admit(pod("d", memory="1Gi")).admitted
+    assert ledger.cpus.held == host.ledger.cpus.held
+    assert ledger.used == host.ledger.used
+    assert Host(smaller.machine, host.settings, ledger=ledger).admit(make_pod("d", memory="1Gi")).admitted
 
 
 def test_a_released_pod_leaves_nothing_to_reuse():
     """Otherwise it would get the resources of its init container without a request when it is admitted again."""
-    one = host()
+    host = make_host()
     asked = {"cpu": "2", "memory": "2Gi", GPU: "1"}
     waiting = Pod(name="a", uid="a", init=(guaranteed("first", asked),), containers=(guaranteed("app", asked),))
     prepared = replace(waiting, containers=(guaranteed("app", {"cpu": "1", "memory": "1Gi"}),))
-    assert one.admit(prepared).admitted
+    assert host.admit(prepared).admitted
 
-    again = restored(without(stored(one), {"a"}), one)
+    again = restored(without(stored(host), {"a"}), host)
 
     assert again.ledger.cpus.reusable is None
-    assert again.ledger == Host(one.machine, one.settings).ledger
-    assert again.admit(waiting).placements == host().admit(waiting).placements
+    assert again.ledger == Host(host.machine, host.settings).ledger
+    assert again.admit(waiting).placements == make_host().admit(waiting).placements
 
 
 def test_a_missing_huge_page_size_is_named():
-    one = host()
-    one.admit(pod("a"))
-    document = stored(one)
+    host = make_host()
+    host.admit(make_pod("a"))
+    document = stored(host)
     document["pods"][0]["memory"]["containers"]["app"][0]["type"] = "hugepages-1Gi"
 
     with pytest.raises(RestoreError, match=r"hugepages-1Gi of default/a .* on NUMA node 0, which no longer has any"):
-        ledger_of(document, host())
+        ledger_of(document, make_host())
 
 
 def both(kind: str) -> Callable[[Document], None]:
@@ -382,14 +384,14 @@ def both(kind: str) -> Callable[[Document], None]:
     ],
 )
 def test_nothing_has_two_owners(kind, problem):
-    one = host()
+    host = make_host()
     for uid in ("a", "b"):
-        one.admit(pod(uid, gpu="1"))
-    document = stored(one)
+        host.admit(make_pod(uid, gpu="1"))
+    document = stored(host)
     both(kind)(document)
 
     with pytest.raises(RestoreError) as caught:
-        ledger_of(document, host())
+        ledger_of(document, make_host())
 
     assert problem in caught.value.problems
 
@@ -479,30 +481,30 @@ def set_to(*path: Any, value: Any) -> Callable[[Document], None]:
     ],
 )
 def test_an_invalid_ledger_is_rejected(change, message):
-    one = host()
+    host = make_host()
     for uid in ("a", "b"):
-        one.admit(pod(uid, cpu="1"))
-    document = stored(one)
+        host.admit(make_pod(uid, cpu="1"))
+    document = stored(host)
     change(document)
 
     with pytest.raises((StateError, ParseError), match=message):
-        ledger_of(document, host())
+        ledger_of(document, make_host())
 
 
 def test_a_ledger_is_restored_on_an_idle_one():
-    one = host()
-    one.admit(pod("a"))
+    host = make_host()
+    host.admit(make_pod("a"))
 
     with pytest.raises(StateError, match="cannot restore a ledger on one that has pods"):
-        ledger_of(stored(one), one)
+        ledger_of(stored(host), host)
 
 
 def test_holdings_without_a_pod_are_an_error():
-    one = host()
-    one.admit(pod("a"))
+    host = make_host()
+    host.admit(make_pod("a"))
 
     with pytest.raises(StateError, match="pods a hold resources but are not in the ledger"):
-        check_holders(replace(one.ledger, pods={}))
+        check_holders(replace(host.ledger, pods={}))
 
 
 AMOUNTS = ("1", "2000m", "1.5Gi", "1e3", "5n", "0", "-3", "1536Mi", "12E", "1e-3", "0.5", "1000000", "1e300", "3e2147")
@@ -588,11 +590,11 @@ class StoredLicenseProvider(LicenseProvider):
 
 
 def test_a_provider_from_outside_stores_its_ledger():
-    one = host()
-    joined = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
-    joined.admit(pod("a"))
+    host = make_host()
+    joined = Host(host.machine, host.settings, others=[StoredLicenseProvider()])
+    joined.admit(make_pod("a"))
     document = stored(joined)
-    idle = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
+    idle = Host(host.machine, host.settings, others=[StoredLicenseProvider()])
 
     assert document["residue"]["providers"] == {"license": {"a": 0}}
     assert ledger_of(document, idle, providers=idle.providers) == joined.ledger
@@ -604,8 +606,8 @@ def test_a_provider_from_outside_stores_its_ledger():
 
 def test_a_provider_that_cannot_store_its_ledger_raises():
     """Even with nothing held: an agent fails when it starts, not when the first pod arrives."""
-    one = host()
-    joined = Host(one.machine, one.settings, others=[LicenseProvider()])
+    host = make_host()
+    joined = Host(host.machine, host.settings, others=[LicenseProvider()])
 
     with pytest.raises(StateError, match="the provider license cannot store its ledger"):
         residue(joined.ledger, providers=joined.providers)
@@ -614,14 +616,14 @@ def test_a_provider_that_cannot_store_its_ledger_raises():
 
 
 def test_a_new_provider_starts_idle():
-    one = host()
-    one.admit(pod("a"))
-    idle = Host(one.machine, one.settings, others=[StoredLicenseProvider()])
+    host = make_host()
+    host.admit(make_pod("a"))
+    idle = Host(host.machine, host.settings, others=[StoredLicenseProvider()])
 
-    ledger = ledger_of(stored(one), idle, providers=idle.providers)
+    ledger = ledger_of(stored(host), idle, providers=idle.providers)
 
     assert ledger.others["license"] == {}
-    assert ledger.pods == one.ledger.pods
+    assert ledger.pods == host.ledger.pods
 
 
 @pytest.mark.parametrize("value", [3, True, "0", None, {"nodes": 0}])

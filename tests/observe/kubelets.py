@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from alignup import atomic_files
 from alignup.align import bits
 from alignup.align.errors import PluginError
 from alignup.align.host import Host
@@ -18,7 +19,6 @@ from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources
 from alignup.machines.synthetic import parse
 from alignup.observe.kubelet_sources import KnownPod, Sources
 from alignup.placement.host_report import PodStage
-from alignup.store import atomic_files
 from tests.align import hosts
 
 GIB, GPU = hosts.GIB, hosts.GPU

@@ -4,8 +4,8 @@ import select
 
 import pytest
 
+from alignup import atomic_files
 from alignup.observe.directory_watch import DirectoryWatch
-from alignup.store import atomic_files
 from tests.observe.inotify_queue import fill_queue
 
 

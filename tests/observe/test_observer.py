@@ -7,6 +7,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
+from alignup import atomic_files
 from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, read_host_state
@@ -16,7 +17,6 @@ from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observation import ForeignFilesError
 from alignup.observe.observer import Observer, ObserverTiming
 from alignup.observe.publisher import Publisher
-from alignup.store import atomic_files
 from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
 from tests.observe.inotify_queue import fill_queue

@@ -5,6 +5,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import chdir, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 NOBODY = 65534
 
@@ -34,3 +35,17 @@ def without_rights(directory: Path) -> Iterator[None]:
         finally:
             os.seteuid(0)
             os.setegid(0)
+
+
+@contextmanager
+def private_directory() -> Iterator[Path]:
+    """Yield a new directory, and become its owner, another user if this is root: permissions do not stop root.
+
+    It is where every user can reach it, unlike the directories of pytest.
+    """
+    with TemporaryDirectory(prefix="alignup-") as place:
+        directory = Path(place)
+        if os.geteuid() == 0:
+            os.chown(directory, NOBODY, NOBODY)
+        with without_rights(directory):
+            yield directory

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from alignup.store import atomic_files
+from alignup import atomic_files
 from alignup.store.lock import lock
 
 ROOT = Path(__file__).parents[2]

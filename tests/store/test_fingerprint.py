@@ -12,8 +12,8 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.documents import codec
-from alignup.documents.checkpoints import Fingerprint
 from alignup.machines.synthetic import parse
+from alignup.store.documents import Fingerprint
 from alignup.store.fingerprint import fingerprint_of, machine_fingerprint, settings_fingerprint
 
 GIB = 1 << 30
@@ -55,8 +55,8 @@ def test_every_setting_counts(name):
         *(settings_fingerprint(replace(Settings(), **{name: to})) for to in CHANGED[name]),
     ]
 
-    assert len({one.fingerprint for one in fingerprints}) == 1 + len(CHANGED[name])
-    assert all(len(fingerprints[0].differences(one)) == 1 for one in fingerprints[1:])
+    assert len({fingerprint.fingerprint for fingerprint in fingerprints}) == 1 + len(CHANGED[name])
+    assert all(len(fingerprints[0].differences(fingerprint)) == 1 for fingerprint in fingerprints[1:])
 
 
 @pytest.mark.parametrize(

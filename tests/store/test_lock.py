@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from alignup.align.errors import CheckpointError
+from alignup.align.errors import StoreError
 from alignup.store.lock import NAME, lock
 from tests.store import processes
 
@@ -26,7 +26,7 @@ def holder(tmp_path):
 
 
 def test_a_second_process_gets_the_pid_of_the_first(tmp_path, holder):
-    with pytest.raises(CheckpointError) as caught, lock(tmp_path):
+    with pytest.raises(StoreError) as caught, lock(tmp_path):
         pass
 
     assert caught.value.what == f"another agent (pid {holder.pid}) uses {tmp_path}"
@@ -42,7 +42,7 @@ def test_a_killed_process_releases_the_lock(tmp_path, holder):
 
 
 def test_one_process_cannot_take_it_twice(tmp_path):
-    with lock(tmp_path), pytest.raises(CheckpointError, match=f"pid {os.getpid()}"), lock(tmp_path):
+    with lock(tmp_path), pytest.raises(StoreError, match=f"pid {os.getpid()}"), lock(tmp_path):
         pass
 
     with lock(tmp_path):
@@ -60,7 +60,7 @@ def test_an_error_releases_the_lock(tmp_path):
 def test_the_pid_is_unknown_if_the_file_is_empty(tmp_path, holder):
     (tmp_path / NAME).write_bytes(b"")
 
-    with pytest.raises(CheckpointError, match="pid unknown"), lock(tmp_path):
+    with pytest.raises(StoreError, match="pid unknown"), lock(tmp_path):
         pass
 
 
@@ -76,5 +76,5 @@ def test_a_file_that_cannot_be_locked_is_an_error(tmp_path, way):
         (tmp_path / "target").touch()
         (tmp_path / NAME).symlink_to(tmp_path / "target")
 
-    with pytest.raises(CheckpointError, match="cannot be locked"), lock(directory):
+    with pytest.raises(StoreError, match="cannot be locked"), lock(directory):
         pass

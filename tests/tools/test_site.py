@@ -12,8 +12,7 @@ from alignup.align.cpus.options import OPTION_STAGES
 from alignup.align.settings import FEATURE_GATES, TOPOLOGY_OPTIONS
 from alignup.cli import exit_codes
 from alignup.documents.machines import MachineDocument
-from alignup.kubernetes.configuration.load import USED_FIELDS
-from alignup.kubernetes.configuration.model import Configuration
+from alignup.kubernetes.configuration.fields import USED_FIELDS, Configuration
 from alignup.simulate import cluster_file, sweep_file, trace
 from tests.console_runner import ROOT
 from tools import reference

@@ -1,6 +1,6 @@
-"""Dispatches events to the log, the history, the metrics and the event streams, once they are durable.
+"""The dispatcher of events: to the log, the metrics and the event streams, once they are durable.
 
-A failure here never affects an admission: a history that cannot be written is only logged.
+A failure here never affects an admission.
 """
 
 import asyncio
@@ -15,10 +15,9 @@ from alignup.agent.metrics import Metrics
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
+from alignup.align.explain import sentences
 from alignup.documents.decisions import DecisionDocument, recent_documents
-from alignup.store.history import History
-from alignup.web.event_bus import EventBus
-from alignup.web.log import log_event
+from alignup.web.events import EventBus
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)
@@ -30,31 +29,17 @@ class EventDispatcher:
 
     loop: asyncio.AbstractEventLoop
     log: FilteringBoundLogger
-    history: History
     metrics: Metrics
     event_bus: EventBus
-    _history_problem: str = ""  #: the last one logged
 
     def __call__(self, events: Sequence[AgentEvent]) -> None:
-        documents, decisions = [], []
+        documents = []
         for event in events:
             log_event(self.log, event)
             decision = None if event.decision is None else recent_documents.document(event.decision)
-            if decision is not None and event.kind is not EventKind.KEPT:
-                decisions.append((decision, event.time))
             documents.append((event, event_document(event, decision)))
-        if decisions:
-            self._store(decisions)
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(self._publish, documents)
-
-    def _store(self, decisions: Sequence[tuple[DecisionDocument, float]]) -> None:
-        """Add decisions with their times to the history; log each problem once."""
-        added = self.history.add_all(decisions)
-        for what in filter(None, (added.note, added.problem)):
-            if what != self._history_problem:
-                self.log.warning("history", detail=what)
-        self._history_problem = added.problem
 
     def _publish(self, documents: Sequence[tuple[AgentEvent, Document]]) -> None:
         for event, document in documents:
@@ -75,3 +60,23 @@ def event_document(event: AgentEvent, decision: DecisionDocument | None) -> Docu
     if event.detail:
         document["detail"] = event.detail
     return document
+
+
+def log_event(log: FilteringBoundLogger, event: AgentEvent) -> None:
+    fields: dict[str, Any] = {"detail": event.detail} if event.detail else {}
+    if event.pod is not None:
+        fields |= {"pod": f"{event.pod.namespace}/{event.pod.name}", "uid": event.pod.uid, "source": event.source}
+    if event.decision is not None:
+        fields["policy"] = str(event.decision.policy)
+        if event.decision.rejection is not None:
+            fields |= {"reason": event.decision.rejection.reason, "message": event.decision.rejection.message}
+        else:
+            placements = event.decision.placements
+            texts = (
+                f"{placement.container} on {placement.hint}: {sentences.describe_allocation(placement)}"
+                for placement in placements
+            )
+            fields["placed"] = "; ".join(texts)
+        fields["ms"] = round(event.seconds * 1000, 2)
+    method = log.warning if event.kind is EventKind.REJECTED else log.info
+    method(str(event.kind), **fields)

@@ -1,6 +1,7 @@
 """Exports the agent's state to a kubelet's state files, and reads device grants from them."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +10,24 @@ from alignup.agent.recovery import recover
 from alignup.agent.state import AgentState
 from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
-from alignup.documents.checkpoints import PodGrants
+from alignup.documents.pods import PodGrants
 from alignup.kubernetes.kubelet_files import ledger as states
 from alignup.kubernetes.kubelet_files import state_dir
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
-from alignup.store.checkpoint import CheckpointStore
 from alignup.store.lock import lock
+from alignup.store.state_store import StateStore
 
 
 def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
     """Write the state files to *directory* and yield messages; the agent must not be running."""
-    store = CheckpointStore(options.root)
-    with lock(options.root):
+    with lock(options.root), closing(StateStore(options.root)) as store:
         recovered = recover(store, options.host, options=options.recovery, now=options.clock.now())
     if recovered.problems:
-        raise StateError("; ".join(recovered.problems))
-    found = states.export_ledger(recovered.state.host, responses=allocate_responses(recovered.state))
-    for path in state_dir.write_dir(directory, found, gates=options.host.settings.gates):
+        raise StateError("; ".join(recovered.messages(options.recovery)))
+    files = states.export_ledger(recovered.state.host, responses=allocate_responses(recovered.state))
+    for path in state_dir.write_dir(directory, files, gates=options.host.settings.gates):
         yield f"wrote {path}"
-    for gap in found.gaps:
+    for gap in files.gaps:
         yield f"note: {gap}"
     if waiting := len(recovered.state.waiting.pods):
         yield f"note: {waiting} waiting pods are not exported"
@@ -35,17 +35,17 @@ def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
 
 def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:
     """Return uid, container and resource → the serialized response of the plugin's Allocate."""
-    found = {}
+    responses = {}
     for uid, record in state.admitted.items():
         for container, grants in record.grants.items():
             for resource, grant in grants.items():
                 message = AllocateResponse.from_document(grant).to_message()
-                found[uid, container, resource] = message.SerializeToString(deterministic=True)
-    return found
+                responses[uid, container, resource] = message.SerializeToString(deterministic=True)
+    return responses
 
 
 def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]:
-    found: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
+    grants: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
     devices = state_dir.read_dir(directory, gates=gates).devices
     for entry in devices.entries if devices else ():
         if not entry.response:
@@ -53,7 +53,7 @@ def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]
         try:
             grant = AllocateResponse.from_bytes(entry.response)
         except StateError as error:
-            what = f"cannot decode the Allocate response for {entry.resource} of pod {entry.uid}"
-            raise StateError(f"{directory}: {what}: {error}") from error
-        found.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = grant.to_document()
-    return found
+            message = f"cannot decode the Allocate response for {entry.resource} of pod {entry.uid}"
+            raise StateError(f"{directory}: {message}: {error}") from error
+        grants.setdefault(entry.uid, {}).setdefault(entry.container, {})[entry.resource] = grant.to_document()
+    return grants

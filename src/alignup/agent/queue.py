@@ -1,9 +1,9 @@
 """The admission queue: the only place that changes the agent's state.
 
 Jobs wait in one queue, and one thread runs them one after the other, each on the state that the previous one left. All
-jobs that arrive meanwhile are checkpointed together, and answered only then. If the checkpoint cannot be written, the
-new state is dropped and nothing has happened. If it would be too large, each job is tried alone, so that only those
-fail that do not fit. Reading never waits: the current state is an immutable value.
+jobs that arrive meanwhile are saved in one transaction, and answered only then. If it fails, the new state is dropped
+and nothing has happened. If the ledger would be too large, each job is tried alone, so that only those fail that do not
+fit. Reading never waits: the current state is an immutable value.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from alignup.agent.pending_admission import PendingAdmission
 from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
-from alignup.align.errors import AlignError, CheckpointFullError
+from alignup.align.errors import AlignError, StoreFullError
 from alignup.align.host import Host
-from alignup.documents.api import BusyError, LedgerFullError, NotReadyError
+from alignup.web.responses import BusyError, LedgerFullError, NotReadyError
 
 MAX_JOBS = 1_024  #: in the queue
-MAX_BATCH = 32  #: jobs in one checkpoint
+MAX_BATCH = 32  #: jobs in one transaction of the database
 
 #: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or until they are many.
 #: Before many are dispatched, the event loop gets the time to send the answers.
@@ -36,7 +36,8 @@ JobResult = TypeVar("JobResult")
 Parameters = ParamSpec("Parameters")
 DispatchEvents = Callable[[Sequence[AgentEvent]], None]
 StartPending = Callable[[Sequence[PendingAdmission]], None]
-SaveState = Callable[[AgentState], None]  #: returns when the state is durable; raises ``OSError`` or ``AlignError``
+#: Returns when the state and the decisions of the events are durable; raises ``OSError`` or ``AlignError``.
+SaveState = Callable[[AgentState, Sequence[AgentEvent]], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +57,9 @@ _Done = tuple[_Job, Transaction, Any]  #: a job that has run, and its result
 class AdmissionQueue:
     """Runs jobs until it is closed.
 
-    *dispatch* gets the events after the jobs are answered; it must not raise. The initial state is saved too, so that
-    a full disk shows at once. A failed save is repeated after *retry_seconds*. *when_idle* is called once there were
+    *dispatch* gets the events after the jobs are answered, and *record* before that those whose decisions no save has
+    stored, because nothing else changed; both must not raise. The initial state is saved too, so that a full disk shows
+    at once. A failed save is repeated after *retry_seconds*. *when_idle* is called once there were
     no jobs for *idle_seconds* after a save; it must not raise. With *problems* the queue is read-only: it saves
     nothing and rejects all jobs.
     """
@@ -69,6 +71,7 @@ class AdmissionQueue:
         *,
         clock: Clock,
         dispatch: DispatchEvents,
+        record: DispatchEvents = lambda _: None,
         problems: tuple[str, ...] = (),
         retry_seconds: float = 1.0,
         when_idle: Callable[[], None] = lambda: None,
@@ -77,14 +80,15 @@ class AdmissionQueue:
         self._state = state
         self._save = save
         self._clock = clock
-        self._dispatch = dispatch
+        self._dispatch, self._record = dispatch, record
         self._problems = problems
         self._retry_seconds = retry_seconds
         self._when_idle, self._idle_seconds = when_idle, idle_seconds
         self._saved = False  #: whether something was saved since ``when_idle`` was called
         self.start_pending: StartPending = lambda _: None  #: called with waiting pods that need their device plugins
         self._events: list[AgentEvent] = []  #: not dispatched yet
-        self._save_error = "" if problems else "the checkpoint is not written yet"  #: empty: it is written
+        self._unrecorded: list[AgentEvent] = []  #: those of them that are not in the history yet
+        self._save_error = "" if problems else "the state is not written yet"  #: empty: it is written
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._results: dict[asyncio.AbstractEventLoop, deque[_Result]] = {}  #: not yet with their callers
         self._thread = threading.Thread(target=self._work, name="admission queue", daemon=True)
@@ -204,8 +208,8 @@ class AdmissionQueue:
         state, batch = self._run_all(jobs, admits_waiting=admits_waiting)
         durable = any(transaction.durable for _, transaction, _ in batch)
         try:
-            written = not durable or self._write(state)
-        except CheckpointFullError as error:
+            written = not durable or self._write(state, _events(batch))
+        except StoreFullError as error:
             self._process_each([job for job, _, _ in batch], error, admits_waiting=admits_waiting)
             return
         if not written:
@@ -213,9 +217,11 @@ class AdmissionQueue:
             self._deliver(*((job, None, NotReadyError(self._save_error)) for job in failed))
             state, batch = self._run_all(job for job, transaction, _ in batch if transaction.always)
         self._state = state.saved() if durable and written else state
+        if not (durable and written):
+            self._unrecorded += _events(batch)
         self._answer(batch)
 
-    def _process_each(self, jobs: Sequence[_Job], error: CheckpointFullError, *, admits_waiting: bool) -> None:
+    def _process_each(self, jobs: Sequence[_Job], error: StoreFullError, *, admits_waiting: bool) -> None:
         """Try jobs alone that are too large together, and then without admitting waiting pods: a release fits."""
         if len(jobs) > 1 or admits_waiting:
             for job in jobs:
@@ -226,9 +232,8 @@ class AdmissionQueue:
     def _answer(self, batch: Sequence[_Done]) -> None:
         flushed = [job for job, transaction, _ in batch if transaction.after_events]
         self._deliver(*((job, result, None) for job, transaction, result in batch if not transaction.after_events))
-        for _, transaction, _ in batch:
-            self._events += transaction.events
-        if started := [one for _, transaction, _ in batch for one in transaction.started]:
+        self._events += _events(batch)
+        if started := [pending for _, transaction, _ in batch for pending in transaction.started]:
             self.start_pending(started)
         if flushed:
             self._dispatch_events()
@@ -252,24 +257,32 @@ class AdmissionQueue:
         return state, batch
 
     def _dispatch_events(self) -> None:
+        if self._unrecorded:
+            self._record(self._unrecorded)
+            self._unrecorded = []
         events, self._events = self._events, []
         if events:
             self._dispatch(events)
 
-    def _write(self, state: AgentState) -> bool:
+    def _write(self, state: AgentState, events: Sequence[AgentEvent] = ()) -> bool:
         """Return whether *state* is durable; if not, ``problems`` reports the error until it is.
 
-        Raise ``CheckpointFullError`` if a new state is too large; the current one stays.
+        Raise ``StoreFullError`` if a new state is too large; the current one stays.
         """
         try:
-            self._save(state)
+            self._save(state, [*self._unrecorded, *events])
         except (OSError, AlignError) as error:
-            if isinstance(error, CheckpointFullError) and state is not self._state:
+            if isinstance(error, StoreFullError) and state is not self._state:
                 raise
-            self._save_error = f"no pod can be admitted or released while the checkpoint cannot be written: {error}"
+            self._save_error = f"no pod can be admitted or released while the state cannot be written: {error}"
         except Exception as error:  # noqa: BLE001 - waiting clients must get an answer
-            what = f"{type(error).__name__}: {error}"
-            self._save_error = f"the checkpoint cannot be written because of a bug in alignup: {what}"
+            message = f"{type(error).__name__}: {error}"
+            self._save_error = f"the state cannot be written because of a bug in alignup: {message}"
         else:
             self._save_error, self._saved = "", True
+            self._unrecorded = []
         return not self._save_error
+
+
+def _events(batch: Sequence[_Done]) -> list[AgentEvent]:
+    return [event for _, transaction, _ in batch for event in transaction.events]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, islice
 
+from alignup.agent.api import AdmissionStatus, PodView
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
 from alignup.agent.pod_record import API_SOURCE, PodRecord, RecordMap
 from alignup.agent.wait_queue import WaitQueue
@@ -13,7 +14,6 @@ from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.documents.api import AdmissionStatus, PodView
 
 
 class EventKind(StrEnum):
@@ -56,7 +56,7 @@ class AgentState:
     waiting: WaitQueue = field(default_factory=WaitQueue)
     wait_enabled: bool = False  #: whether pods from the API wait if they do not fit; pods from manifests always do
     plugins: frozenset[str] = frozenset()  #: resources that device plugins serve or have served
-    #: by uid; they hold resources in the ledger and are not checkpointed. Pods from manifests are also ``waiting``.
+    #: by uid; they hold resources in the ledger and are not saved. Pods from manifests are also ``waiting``.
     pending: Mapping[str, PendingAdmission] = field(default_factory=dict)
     backing_off: frozenset[str] = frozenset()  #: uids of waiting pods that a plugin rejected recently
 

@@ -3,8 +3,10 @@
 Outside ``align``, the rejection of a pod is a decision, not an exception.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 #: Ends the message of an error that Kubernetes would not report: the input exceeds a limit of this package.
 OWN_LIMIT = "(a limit of alignup)"
@@ -31,10 +33,14 @@ class QuantityError(ParseError):
 
 
 class DocumentError(ParseError):
-    """A malformed YAML or JSON text; ``line`` and ``document`` count from 1."""
+    """A malformed YAML or JSON text; ``line`` and ``document`` count from 1.
 
-    def __init__(self, what: str, *, line: int, document: int = 1) -> None:
-        self.what, self.line, self.document = what, line, document
+    ``own_limit``: Kubernetes would read the text, but it exceeds a limit of this package.
+    """
+
+    def __init__(self, what: str, *, line: int, document: int = 1, own_limit: bool = False) -> None:
+        what = f"{what} {OWN_LIMIT}" if own_limit else what
+        self.what, self.line, self.document, self.own_limit = what, line, document, own_limit
         super().__init__(f"line {line}: {what}")
 
 
@@ -62,12 +68,25 @@ class SourceError(FileFieldError):
     """A file, directory, archive or text without a readable machine."""
 
 
+class ProblemKind(StrEnum):
+    """The kinds of problems that programs tell apart."""
+
+    NOT_A_STRING = "not a string"
+    OTHER_TYPE = "other type"  #: another wrong type
+    QUANTITY = "quantity"  #: not a quantity
+    UNKNOWN_GATE = "unknown gate"
+    LOCKED_GATE = "locked gate"  #: of a feature gate that cannot be set to this value
+    OWN_LIMIT = "own limit"  #: of this package, not of Kubernetes
+    OTHER = "other"
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A problem of one field of a document; ``field`` is its path, empty for the whole document."""
 
     field: str
     what: str
+    kind: ProblemKind = dataclasses.field(default=ProblemKind.OTHER, compare=False)
 
     def __str__(self) -> str:
         return f"{self.field}: {self.what}" if self.field else self.what
@@ -147,20 +166,32 @@ class RestoreError(StateError):
         super().__init__("; ".join(problems))
 
 
-class CheckpointError(StateError):
-    """An unusable checkpoint or checkpoint directory: ``what`` is wrong, ``where``, and what to do."""
+class StoreProblem(StrEnum):
+    """What is wrong with a database: what a program can offer to do about it depends on it."""
 
-    def __init__(self, what: str, *, where: str, advice: str) -> None:
-        self.what, self.where, self.advice = what, where, advice
+    UNUSABLE = "unusable"  #: corrupt, foreign, or of another version; it can be set aside
+    MISSING = "missing"  #: removed while it was open
+    IN_USE = "in use"  #: by another process
+    UNTRUSTED = "untrusted"  #: other users can change it
+    UNWRITABLE = "unwritable"
+    FULL = "full"  #: the ledger has as many bytes as it may have
+
+
+class StoreError(StateError):
+    """An unusable database or state directory: ``what`` is wrong, ``where``, and what to do."""
+
+    def __init__(self, what: str, *, where: str, advice: str, kind: StoreProblem) -> None:
+        self.what, self.where, self.advice, self.kind = what, where, advice, kind
         super().__init__(f"{where}: {what}; {advice}")
 
 
-class CheckpointFullError(CheckpointError):
-    """A checkpoint with more bytes than it may have; nothing was written."""
+class StoreFullError(StoreError):
+    """The ledger would have more bytes than it may have; nothing was written."""
 
     def __init__(self, where: str, *, size: int, limit: int) -> None:
-        message = f"the ledger is full: the checkpoint would have {size} bytes, and the limit is {limit}"
-        super().__init__(message, where=where, advice="release pods, or admit pods with fewer labels and annotations")
+        what = f"the ledger is full: it would have {size} bytes, and the limit is {limit}"
+        advice = "release pods, or admit pods with fewer labels and annotations"
+        super().__init__(what, where=where, advice=advice, kind=StoreProblem.FULL)
 
 
 class TraceError(FileFieldError, ValueError):

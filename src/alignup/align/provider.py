@@ -74,7 +74,7 @@ class Provider(Protocol[ProviderLedger]):
         return {}
 
     def to_json(self, ledger: ProviderLedger) -> object:
-        """Return the ledger as plain JSON values, for a checkpoint."""
+        """Return the ledger as plain JSON values, to be stored."""
         del ledger
         raise StateError(f"the provider {self.name} cannot store its ledger: it has no to_json and from_json")
 

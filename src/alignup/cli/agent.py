@@ -33,7 +33,7 @@ _ROOTS = "/var/lib/alignup for root, ~/.local/state/alignup for other users"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCommandOptions:
-    root_dir: Path | None = path_option("DIR", "Directory of the checkpoint, history and socket", _ROOTS)
+    root_dir: Path | None = path_option("DIR", "Directory of the database and the socket", _ROOTS)
     manifest_dir: Path | None = path_option("DIR", "Admit the pods whose manifests are in DIR")
     listen: str | None = option("ADDRESS", "unix:PATH, HOST:PORT, or :PORT on all addresses", f"agent.sock {_IN_ROOT}")
     web_listen: str | None = option(
@@ -44,7 +44,7 @@ class AgentCommandOptions:
         "FILE", "Serve HTTPS with the certificates in FILE (PEM); read again when it changes"
     )
     tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
-    insecure_http: bool = flag_option("Serve HTTP without TLS on other than loopback addresses")
+    insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
     device_plugin_dir: Path | None = path_option(
         "DIR", "Where device plugins register, as with a kubelet", f"device-plugins {_IN_ROOT}"
     )
@@ -57,8 +57,8 @@ class AgentCommandOptions:
     history: int = count_option(10_000, "How many past decisions to keep", minimum=1)
     recover: tuple[str, ...] = option(
         "",
-        "previous: fall back to the latest earlier state. drop-misfits: release pods that no longer fit",
-        type=click.Choice(["previous", "drop-misfits"]),
+        "set-aside: rename an unusable database and start empty. drop-misfits: release pods that no longer fit",
+        type=click.Choice(["set-aside", "drop-misfits"]),
         multiple=True,
     )
     export: Path | None = path_option("DIR", "Write the kubelet's state files for the current pods to DIR, and exit")
@@ -81,9 +81,6 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     the root directory, and 2 when the input is invalid.
     """
     try:
-        from alignup.agent.structlog_without_rich import import_structlog  # noqa: PLC0415 - not needed for --help
-
-        import_structlog()
         from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent") from error
@@ -130,6 +127,10 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
             ),
             wait_enabled=wait,
             modes=frozenset(map(recovery.RecoveryMode, options.recover)),
+            hints={
+                recovery.RecoveryMode.SET_ASIDE: "start with --recover set-aside to rename it and start empty",
+                recovery.RecoveryMode.DROP_MISFITS: "start with --recover drop-misfits to release only these pods",
+            },
         ),
         history=options.history,
         plugins=_absolute(options.device_plugin_dir),
@@ -169,8 +170,8 @@ def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
         raise click.UsageError("--web-listen is for browsers, which need HOST:PORT.")
     with_tls = options.tls_cert_file is not None
     if address.tls is not None and address.tls != with_tls:
-        what = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
-        raise click.UsageError(f"--web-listen {address} {what}.")
+        problem = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
+        raise click.UsageError(f"--web-listen {address} {problem}.")
     return address
 
 

@@ -6,7 +6,7 @@ from importlib import import_module
 
 import click
 
-from alignup.cli.exit_codes import USAGE
+from alignup.cli.exit_codes import FAILED, USAGE
 
 #: Command → summary. A command's module in this package has the same name; ``alignup --help`` does not import it.
 COMMANDS = {
@@ -34,7 +34,7 @@ COMMANDS = {
 class InputError(click.ClickException):
     """Invalid input: what is wrong (one line each), where it is, and what to do about it.
 
-    A *where* of the form ``in FILE, line N`` or ``in --option`` is printed before each line; see ``error_form``.
+    A *where* of the form ``in FILE, line N`` or ``in --option`` is printed before each line; see ``error_format``.
     """
 
     exit_code = USAGE
@@ -42,6 +42,12 @@ class InputError(click.ClickException):
     def __init__(self, *what: str, where: str = "", advice: str = "") -> None:
         super().__init__("; ".join(what))
         self.what, self.where, self.advice = what, where, advice
+
+
+class FailureError(InputError):
+    """A failure with valid input: a server does not answer, an object is not found, a library is missing."""
+
+    exit_code = FAILED
 
 
 @dataclass(slots=True)

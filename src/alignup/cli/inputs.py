@@ -1,12 +1,12 @@
-"""Read the inputs that commands share: a machine, a configuration, the state of a node, workloads.
+"""The inputs that commands share: a machine, a configuration, the state of a node, workloads.
 
 Invalid input raises an :class:`~alignup.cli.app.InputError` that says what is wrong, where, and what to do.
 """
 
-import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -18,17 +18,21 @@ from alignup.align.errors import (
     DocumentError,
     FileFieldError,
     ManifestError,
+    ParseError,
     Problem,
+    ProblemKind,
     SettingsError,
 )
 from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.cli.app import InputError
-from alignup.cli.configuration_origin import ConfigurationPlace
+from alignup.cli.error_format import put_place
 from alignup.cli.machine import load_machine, machine_place
 from alignup.cli.options import HostOptions, NodeOptions
+from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
+from alignup.kubernetes.kubelet_files import ledger, state_dir
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.machines import device_spec
@@ -49,6 +53,53 @@ _STAGE_TEXTS = {str(StartupStage.DEFAULTING_PANIC): "the kubelet panics while it
 _EMPTY = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 
 
+#: What ``ConfigurationText.name`` has after the name of the file.
+_PART = re.compile(r"(?P<file>.*), (?:document (?P<document>\d+)|(?P<field>[A-Za-z.]+|items\[0\]))")
+
+
+class ConfigurationInput(NamedTuple):
+    """The options that make up a configuration."""
+
+    source: ConfigurationText
+    changes: tuple[str, ...] = ()
+
+    def read(self) -> Configuration:
+        """Return the configuration; its warnings include what is unknown about it."""
+        source = self.source
+        with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION, locate=self.locate):
+            read = source.read()
+        return replace(read, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in read.warnings)))
+
+    def locate(self, problem: Problem) -> str:
+        """Return *problem* as ``FILE:LINE: FIELD: what``, as far as the place is known."""
+        for change in reversed(self.changes):
+            field, key, _ = configuration.parse_override(change)
+            inner = f"{field}[{key}" if key else f"{field}["
+            if problem.field == field or problem.field.startswith((inner, f"{field}.")):
+                return f"--set {change}: {problem}"
+        part = _PART.fullmatch(self.source.name)
+        file = self.source.origin(problem.field) or (part["file"] if part else self.source.name)
+        path = Path(file)
+        if not path.exists():
+            return str(problem)
+        parent = part["field"] if part and part["field"] and file == part["file"] else ""
+        if parent == "data.kubelet":
+            line, parent = self._line_in_config_map(path, problem.field), ""
+        else:
+            document = int(part["document"] or 1) if part else 1
+            line = find_line(_read_again(path), ".".join(filter(None, (parent, problem.field))), document=document)
+        place = f"{file}:{line}" if line and problem.field else file
+        return put_place(f"{parent}.{problem}" if parent else str(problem), place)
+
+    def _line_in_config_map(self, path: Path, field: str) -> int:
+        """Return the line in a ConfigMap whose text is a block below the key."""
+        inner = find_line(self.source.text, field)
+        outer = find_line(text := _read_again(path), "data.kubelet")
+        lines = text.splitlines()
+        is_block = outer and re.search(rb":\s*[|>][-+0-9]*\s*$", lines[outer - 1])
+        return outer + inner if is_block and inner else outer
+
+
 class HostInput(NamedTuple):
     host: Host
     configuration: Configuration
@@ -58,12 +109,12 @@ class HostInput(NamedTuple):
 def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
     place = machine_place(machine, option="--machine")
     with input_errors(place, advice="See 'alignup machine show --help' for the forms of MACHINE."):
-        found = load_machine(machine)
-    return add_devices(found, devices)
+        loaded = load_machine(machine)
+    return add_devices(loaded, devices) if devices else loaded
 
 
 def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
-    """*machine* with the devices of ``--devices``."""
+    """Return *machine* with the devices of ``--devices``."""
     with input_errors("in --devices", advice=f"Use a value like {device_spec.EXAMPLE}."):
         return device_spec.add_devices(machine, devices)
 
@@ -72,34 +123,29 @@ def read_configuration(
     config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None
 ) -> Configuration:
     """Return the configuration; its warnings include what is unknown about it."""
-    return _parse_configuration(ConfigurationPlace(configuration_text(config, changes, config_dir=config_dir), changes))
-
-
-def _parse_configuration(place: ConfigurationPlace) -> Configuration:
-    source = place.source
-    with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION, locate=place.locate):
-        found = configuration.read(source.text, name=source.name)
-    return replace(found, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in found.warnings)))
+    return ConfigurationInput(configuration_text(config, changes, config_dir=config_dir), changes).read()
 
 
 def configuration_text(
     config: Path | None, changes: tuple[str, ...] = (), *, config_dir: Path | None = None
 ) -> ConfigurationText:
     """Return the text of ``--config`` with the drop-ins of ``--config-dir`` and the overrides of ``--set``."""
-    with input_errors("in --set", advice=_GIVE_FIELD):
-        for change in changes:
+    for change in changes:
+        try:
             configuration.parse_override(change)
+        except ParseError as error:
+            raise InputError(f"--set {error}", where="in --set", advice=_GIVE_FIELD) from error
     if config is not None and config_dir is None and config.is_dir():
         config, config_dir = None, config
-    source = ConfigurationText(json.dumps(_EMPTY).encode(), "--set")
-    if config is not None:
+    if config is None:
+        source = ConfigurationText.of(_EMPTY, "--set")
+    else:
         text = _read_file(config, option="--config")
         with input_errors(f"in {config}", advice=_GIVE_CONFIGURATION):
             source = configuration.unwrap(text, name=str(config))
     if config_dir is not None:
         source = _with_drop_ins(source if config else None, config_dir)
-    with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION):
-        return replace(source, text=configuration.apply_overrides(source.text, changes)) if changes else source
+    return source.override(changes) if changes else source
 
 
 def _with_drop_ins(base: ConfigurationText | None, directory: Path) -> ConfigurationText:
@@ -120,44 +166,43 @@ def _read_file(path: Path, *, option: str) -> bytes:
     with input_errors(f"in {option}", advice=advice), path.open("rb") as file:
         text = file.read(MAX_CONFIG + 1)
     if len(text) > MAX_CONFIG:
-        what = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
-        raise InputError(what, where=f"in {option}", advice=advice)
+        message = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
+        raise InputError(message, where=f"in {option}", advice=advice)
     return text
 
 
 def read_host(options: HostOptions) -> HostInput:
-    machine = read_machine(options.machine, options.devices)
-    found = build_host(machine, options)
+    node = build_host(read_machine(options.machine, options.devices), options)
     if options.state is not None:
-        return _with_state(found, options.state, options.pods)
+        return _with_state(node, options.state, options.pods)
     if options.pods:
         raise InputError("--pods requires --state", advice="Add --state DIR.")
-    return found
+    return node
 
 
 def build_host(machine: Machine, options: NodeOptions) -> HostInput:
-    """An empty host with the configuration of *options*."""
+    """Return an empty host with the configuration of *options*."""
     source = configuration_text(options.config, options.changes, config_dir=options.config_dir)
-    place = ConfigurationPlace(source, options.changes)
-    read = _parse_configuration(place)
-    given = options.config or options.config_dir
-    where = f"with {given or 'this configuration'} on {options.machine or 'this machine'}"
-    with input_errors(where, advice=_RUN_DOCTOR, locate=place.locate):
+    configured = ConfigurationInput(source, options.changes)
+    read = configured.read()
+    name = options.config or options.config_dir or "this configuration"
+    where = f"with {name} on {options.machine or 'this machine'}"
+    with input_errors(where, advice=_RUN_DOCTOR, locate=configured.locate):
         settings = configuration.host_settings(read, machine)
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
-    with input_errors(where, advice=advice, locate=place.locate):
+    with input_errors(where, advice=advice, locate=configured.locate):
         try:
             return HostInput(Host(machine, settings), read, read.warnings)
         except SettingsError as error:
             errors = () if many else configuration.startup_errors(read, machine)
-            raise next((one for one in errors if str(error) in str(one)), error) from error
+            raise next((located for located in errors if located.manager == error.manager), error) from error
 
 
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files*, and notes on what was skipped. With *keep*, pods carry their manifests."""
     with input_errors("", advice="Give manifests as kubectl takes them: files, directories, or - for standard input."):
-        reading = manifests.read_paths(files, standard_input())
+        reading = manifests.read_paths(files, standard_input() if "-" in files else None)
     return reading.workloads, reading.warnings
 
 
@@ -167,7 +212,7 @@ def standard_input() -> BinaryIO | None:
 
 
 def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: Sequence[str]) -> list[Workload]:
-    chosen = [work for work in workloads if name in (None, work.name, work.title, work.prefix)]
+    chosen = [work for work in workloads if name is None or name in (work.name, work.title, work.prefix)]
     if not chosen:
         known = ", ".join(work.title for work in workloads)
         named = ", ".join(files)
@@ -180,8 +225,6 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
 
 
 def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) -> HostInput:
-    from alignup.kubernetes.kubelet_files import ledger, state_dir  # noqa: PLC0415 - only for --state
-
     workloads, skipped = read_workloads(pod_files) if pod_files else ((), ())
     nameless = tuple(
         f"{work.source}: skipped {work.kind} {work.name}: without a uid it cannot be found in the state files"
@@ -194,8 +237,8 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
         files = state_dir.read_dir(directory, gates=node.host.settings.gates)
     with input_errors(where, advice="Run 'alignup doctor', which checks and repairs state files."):
         restored = ledger.restore_ledger(node.host, files, pods)
-    host = Host(node.host.machine, node.host.settings, ledger=restored.ledger)
-    return HostInput(host, node.configuration, (*node.notes, *skipped, *nameless, *restored.gaps))
+    node.host.ledger = restored.ledger
+    return node._replace(notes=(*node.notes, *skipped, *nameless, *restored.gaps))
 
 
 def check_writable(option: str, path: Path | None) -> None:
@@ -216,30 +259,31 @@ def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], st
         yield
     except ConfigurationError as error:
         stage = error.stage.replace("_", " ")
-        own_advice = (error.advice or "").rstrip(".")
+        error_advice = (error.advice or "").rstrip(".")
         loaded = advice == _GIVE_CONFIGURATION and error.stage != StartupStage.LOAD
-        own = all(problem.what.endswith(OWN_LIMIT) for problem in error.problems)
-        remark = "" if own else _STAGE_TEXTS.get(error.stage, f"the kubelet stops at {stage}")
+        own_limit = all(problem.kind is ProblemKind.OWN_LIMIT for problem in error.problems)
+        remark = "" if own_limit else _STAGE_TEXTS.get(error.stage, f"the kubelet stops at {stage}")
         raise InputError(
             *map(locate, error.problems),
             # Located problems have the file already.
             where=remark if locate is not str and where.startswith("in ") else _with_remark(where, remark),
-            advice=f"{own_advice[0].upper()}{own_advice[1:]}." if own_advice else (_FIX_VALUE if loaded else advice),
+            advice=f"{error_advice[0].upper()}{error_advice[1:]}."
+            if error_advice
+            else (_FIX_VALUE if loaded else advice),
         ) from error
     except ManifestError as error:
-        first = error.problems[0]
-        one = len(error.problems) == 1
-        raise InputError(
-            *([str(first.problem)] if one else error.lines()), where=f"in {first.where}" if one else "", advice=advice
-        ) from error
+        if len(error.problems) > 1:
+            raise InputError(*error.lines(), advice=advice) from error
+        (located,) = error.problems
+        raise InputError(str(located.problem), where=f"in {located.where}", advice=advice) from error
     except DocumentError as error:
         raise InputError(error.what, where=f"{where}, line {error.line}", advice=advice) from error
     except FileFieldError as error:
         if not error.file:
             raise InputError(str(error), where=where, advice=advice) from error
         line = f", line {error.line}" if error.line else ""
-        what = f"{error.field}: {error.what}" if error.field else error.what
-        raise InputError(what, where=f"in {error.file}{line}", advice=advice) from error
+        message = f"{error.field}: {error.what}" if error.field else error.what
+        raise InputError(message, where=f"in {error.file}{line}", advice=advice) from error
     except AlignError as error:
         raise InputError(str(error), where=where, advice=advice) from error
     except OSError as error:
@@ -249,3 +293,12 @@ def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], st
 
 def _with_remark(where: str, remark: str) -> str:
     return f"{where} ({remark})" if remark else where
+
+
+def _read_again(path: Path) -> bytes:
+    """Return the beginning of a file that was read, to find lines in it; empty for a pipe."""
+    if not path.is_file():
+        return b""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(MAX_CONFIG)
+    return b""

@@ -15,7 +15,7 @@ from alignup.cli.app import InputError, Session, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
-from alignup.cli.options import check_exists, choice_option, flag_option, option, path_option, with_options
+from alignup.cli.options import NumberRange, check_exists, choice_option, flag_option, option, path_option, with_options
 
 if TYPE_CHECKING:
     from alignup.observe.service import ObserveOptions
@@ -48,9 +48,7 @@ class ObserveCommandOptions:
         ["exclusive", "all"],
         "Pods in the fingerprint of NodeResourceTopology: those with exclusive resources, or all",
     )
-    period: float = option(
-        "SECONDS", "Time between full checks", "60", type=click.FloatRange(min=1, max=3600), default=60.0
-    )
+    period: float = option("SECONDS", "Time between full checks", "60", type=NumberRange(min=1, max=3600), default=60.0)
     once: bool = flag_option("Publish once, and exit")
     dry_run: bool = flag_option("Print the objects as YAML instead, and exit; needs no API server")
     machine: str | None = option(
@@ -79,6 +77,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
         from alignup.observe.capabilities import drop_capabilities  # noqa: PLC0415
+        from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup observe --help'."
@@ -89,7 +88,7 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
         asyncio.run(_print_objects(given, options.machine))
         return
     drop_capabilities()
-    terminal.log_to_stderr()
+    log_to_stderr()
     access = find_access(options.kubeconfig, context=options.context)
     problems = asyncio.run(observe.observe(access, given))
     for problem in problems:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from alignup.align.cpus.provider import CpuProvider
-from alignup.align.errors import OWN_LIMIT, ConfigurationError, Problem
+from alignup.align.errors import ConfigurationError, Problem, ProblemKind
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
@@ -87,7 +87,7 @@ def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]
         stage = StartupStage(failure.stage)
         for problem in failure.problems:
             area = _AREAS.get(stage, Area.CONFIGURATION)
-            if problem.what.endswith(OWN_LIMIT):
+            if problem.kind is ProblemKind.OWN_LIMIT:
                 yield beyond_own_limit(area, problem.what, where=problem.field)
                 continue
             # How a file cannot be decoded is in our words; the kubelet quotes Go's decoders.
@@ -105,15 +105,15 @@ def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]
 def _advice(problem: Problem, stage: StartupStage) -> str:
     gate = problem.field.removeprefix("featureGates[").removesuffix("]")
     match stage:
-        case StartupStage.LOAD if problem.what.startswith("must be a string"):
+        case StartupStage.LOAD if problem.kind is ProblemKind.NOT_A_STRING:
             return f'put the value in quotes: {problem.field.rpartition("[")[2].removesuffix("]")}: "…"'
         case StartupStage.LOAD if problem.field:
             return f"correct {problem.field}"
         case StartupStage.LOAD:
             return "provide a KubeletConfiguration of kubelet.config.k8s.io/v1beta1 in YAML or JSON"
-        case StartupStage.DEFAULTING_PANIC if problem.what.startswith("unrecognized"):
+        case StartupStage.DEFAULTING_PANIC if problem.kind is ProblemKind.UNKNOWN_GATE:
             return f"remove {gate}: Kubernetes 1.37 has no such feature gate"
-        case StartupStage.DEFAULTING_PANIC if problem.what.startswith("cannot set"):
+        case StartupStage.DEFAULTING_PANIC if problem.kind is ProblemKind.LOCKED_GATE:
             return f"remove {gate}: it can no longer be changed"
         case StartupStage.DEFAULTING_PANIC:
             return f"disable {gate} too, or enable the gates it depends on"

@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import count
 from pathlib import Path
 
+from alignup import atomic_files
 from alignup.align.errors import FileError
 from alignup.align.machine import Machine
 from alignup.doctor.configuration import check_configuration
@@ -17,7 +18,6 @@ from alignup.doctor.findings import DoctorReport
 from alignup.doctor.state_check import FileRepair, StateFiles, check_state
 from alignup.kubernetes.configuration import ConfigurationText
 from alignup.kubernetes.kubelet_files.state_dir import state_files
-from alignup.store import atomic_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from functools import cached_property, partial
 
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
-from alignup.align.errors import ConfigurationError, DocumentError, QuantityError, SettingsError
+from alignup.align.errors import ConfigurationError, DocumentError, ProblemKind, QuantityError, SettingsError
 from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.ledger import MemoryLedger
@@ -20,9 +20,10 @@ from alignup.align.workload.names import CPU
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, NodeReservations, StartupStage, feature_gates
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.yaml_documents import ParsedDocument
+from alignup.kubernetes.manifests.documents import ParsedDocument
 
 OPTION_GATES = {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
+_GATE_KINDS = (ProblemKind.UNKNOWN_GATE, ProblemKind.LOCKED_GATE)
 _TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file is unknown
 
 
@@ -55,7 +56,7 @@ def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set
         except ConfigurationError as error:
             document = document or _first_document(text)
             errors.append(error)
-            single = all(problem.what.startswith(("unrecognized", "cannot set")) for problem in error.problems)
+            single = all(problem.kind in _GATE_KINDS for problem in error.problems)
             if error.stage != StartupStage.DEFAULTING_PANIC:
                 concerned = {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
             else:  # of the feature gates only the named ones, where that is enough

@@ -26,7 +26,7 @@ from alignup.align.settings import (
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, format_cpus, note, ok, warning
 from alignup.doctor.manager_inputs import OPTION_GATES, ManagerInputs, error_message
-from alignup.kubernetes.configuration.model import DEFAULT_EVICTION_HARD
+from alignup.kubernetes.configuration.fields import DEFAULT_EVICTION_HARD
 from alignup.kubernetes.configuration.node_allocatable import RESERVED_SIGNALS
 from alignup.kubernetes.manifests.documents import to_yaml
 

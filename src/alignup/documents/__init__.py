@@ -1,1 +1,1 @@
-"""Our JSON documents: decisions, ledgers, machines, checkpoints and the HTTP API."""
+"""Our JSON documents: decisions, ledgers, machines and the HTTP API."""

@@ -1,4 +1,4 @@
-"""Encode and decode our JSON documents.
+"""The encoding and decoding of our JSON documents.
 
 A document is a msgspec struct. Its type is the only description of its shape: encoding, validation and JSON Schema
 derive from it. Every decoding error is a :class:`ParseError` that starts with the path of the bad value, such as
@@ -128,6 +128,6 @@ def parse_or_none(text: str | None) -> Bits | None:
 
 
 def _parse_error(error: msgspec.ValidationError) -> ParseError:
-    what, _, path = str(error).partition(" - at `$")
-    what, path = what[:1].lower() + what[1:], path.removesuffix("`").removeprefix(".")
-    return FieldError(what, field=path) if path else ParseError(what)
+    message, _, path = str(error).partition(" - at `$")
+    message, path = message[:1].lower() + message[1:], path.removesuffix("`").removeprefix(".")
+    return FieldError(message, field=path) if path else ParseError(message)

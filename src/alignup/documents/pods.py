@@ -23,6 +23,8 @@ class QuantityDocument(Document, frozen=True):
 
 
 AmountsDocument = dict[str, str | QuantityDocument]
+#: container → resource → what the device plugin returned for the devices
+PodGrants = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 
 class ContainerDocument(Document, frozen=True, omit_defaults=True):
@@ -128,6 +130,8 @@ def _amounts_document(amounts: Amounts) -> AmountsDocument:
 
 def _amounts(document: AmountsDocument) -> dict[str, Quantity]:
     return {
-        name: Quantity.parse(one) if isinstance(one, str) else build(Quantity, one, unscaled=int(one.unscaled, 16))
-        for name, one in document.items()
+        name: Quantity.parse(amount)
+        if isinstance(amount, str)
+        else build(Quantity, amount, unscaled=int(amount.unscaled, 16))
+        for name, amount in document.items()
     }

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 
 from alignup.align.quantity import Quantity
-from alignup.web.health import health_routes
+from alignup.web.metrics import health_app
 
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  #: seconds
 
@@ -82,6 +82,4 @@ def observer_app(
     def liveness() -> tuple[str, ...]:
         return () if alive() else ("the observer does not check the host any more",)
 
-    app = Starlette(routes=health_routes(metrics.registry, readiness=problems, liveness=liveness))
-    app.router.redirect_slashes = False
-    return app
+    return health_app(metrics.registry, readiness=problems, liveness=liveness)

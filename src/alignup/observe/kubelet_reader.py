@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from alignup import atomic_files
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
@@ -22,7 +23,6 @@ from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
 from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedPod
 from alignup.machines import machine_source as source
 from alignup.observe.kubelet_sources import KnownPod, Sources
-from alignup.store import atomic_files
 
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
@@ -176,7 +176,7 @@ class KubeletReader:
         if self._configz is not None:
             try:
                 live = configuration.unwrap(await self._configz(), name="/configz")
-                return configuration.read(live.text, name=live.name), live.notes
+                return live.read(), live.notes
             except AlignError as error:
                 reason = f"the live configuration is unknown: {error}"
         path, directory = self.paths.config, self.paths.config_dir
@@ -192,7 +192,7 @@ class KubeletReader:
             ]
             found = configuration.merge_drop_ins(found, drop_ins, directory=str(directory))
         gaps = (f"{reason}; using {path}, without the flags of the kubelet",) if reason else ()
-        return configuration.read(found.text, name=found.name), (*gaps, *found.notes)
+        return found.read(), (*gaps, *found.notes)
 
     def _versions(self) -> FileVersions:
         return tuple(map(_version, self.paths.state_files))

@@ -13,12 +13,11 @@ from alignup.align.errors import PodError
 from alignup.align.machine import Machine
 from alignup.align.workload import Pod, Resources
 from alignup.align.workload.validation import MIRROR_ANNOTATION
-from alignup.kubernetes.api import PODS
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.kubernetes.configuration import Configuration
 from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPod, AllocatedPods
 from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod import pod_from
 from alignup.placement.host_report import PodStage, pod_stage
 
 if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
@@ -61,7 +60,7 @@ def known_pod(pod: ApiPod) -> KnownPod:
 
     The API server has static pods as mirror pods with another uid; the kubelet's is in an annotation.
     """
-    read = replace(read_pod(PODS.document(pod)), uid=kubelet_uid(pod), labels={}, annotations={})
+    read = replace(pod_from(pod), uid=kubelet_uid(pod), labels={}, annotations={})
     status = pod.status
     reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
     return KnownPod(pod=read, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)

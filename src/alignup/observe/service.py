@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
+from alignup import atomic_files
 from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
@@ -16,10 +17,8 @@ from alignup.observe.kubelet_sources import KnownPod, known_pod
 from alignup.observe.node_topology import FingerprintMethod
 from alignup.observe.observer import Observer, ObserverTiming
 from alignup.observe.publisher import Publisher
-from alignup.store import atomic_files
-from alignup.web.server import serve_app
+from alignup.web.server import run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
-from alignup.web.until_signal import run_until_signal
 
 KUBELET_PORT = 10250
 _KUBELET_CERTIFICATE = "pki/kubelet.crt"  #: which the kubelet signs itself if nobody else does

@@ -1,1 +1,1 @@
-"""What survives a crash: our checkpoint and history, and the kubelet's state files."""
+"""What survives a crash: one SQLite database in each state directory, with the ledger and the history of decisions."""

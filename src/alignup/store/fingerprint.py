@@ -12,7 +12,7 @@ from alignup.align.host import Settings
 from alignup.align.machine import Machine
 from alignup.align.quantity import Quantity
 from alignup.align.settings import TOPOLOGY_OPTIONS
-from alignup.documents.checkpoints import Fingerprint
+from alignup.store.documents import Fingerprint
 
 
 def fingerprint_of(facts: Mapping[str, str]) -> Fingerprint:
@@ -28,7 +28,7 @@ def machine_fingerprint(machine: Machine) -> Fingerprint:
     for node in view.nodes:
         cpus = f"CPUs {bits.show(view.node_cpus.get(node.id, 0)) or 'none'}"
         memory = "memory unknown" if node.memory is None else f"{node.memory} bytes"
-        pages = (f"{one.count} {one.resource}" for one in node.hugepages)
+        pages = (f"{page.count} {page.resource}" for page in node.hugepages)
         facts[f"NUMA node {node.id}"] = ", ".join((cpus, memory, *pages))
     return fingerprint_of(facts)
 
@@ -67,6 +67,6 @@ def _text(value: object) -> str:
         case Quantity():
             return value.canonical()
         case Mapping():
-            return ", ".join(f"{name}={_text(one)}" for name, one in sorted(value.items()))
+            return ", ".join(f"{name}={_text(part)}" for name, part in sorted(value.items()))
         case _:
             return str(value)

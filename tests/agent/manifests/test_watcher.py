@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.manifests.directory import ManifestDir
 from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
-from alignup.align.errors import CheckpointFullError, FileError
-from alignup.documents.api import AdmissionStatus
+from alignup.align.errors import FileError, StoreFullError
 from alignup.web import log
 from tests.agent.agents import pod as document
 from tests.agent.agents import running
@@ -46,11 +46,11 @@ class WatcherRig:
             ManifestDir(directory), self.queue, log=log.make_logger(self.out, readable=False), interval=0.01
         )
 
-    def _save(self, state):
+    def _save(self, state, _events):
         if self.full:
             raise FileError("cannot write: No space left on device")
         if any(record.pod.name == "large" for record in state.all_records()):
-            raise CheckpointFullError("checkpoint.json", size=2, limit=1)
+            raise StoreFullError("alignup.sqlite", size=2, limit=1)
 
     def scan(self, times=2):
         async def scans():

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import DocumentError
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.documents import read
-from alignup.kubernetes.manifests.yaml_documents import DuplicateKey, ParsedDocument
+from alignup.kubernetes.manifests.documents import DuplicateKey, ParsedDocument, read
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from tests.deadlines import cpu_limit
 
@@ -29,9 +28,9 @@ def error_of(text):
 def typed(value):
     """*value* with its types, so that the number 1 differs from the string "1"."""
     if isinstance(value, dict):
-        return {key: typed(one) for key, one in value.items()}
+        return {key: typed(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [typed(one) for one in value]
+        return [typed(item) for item in value]
     return (type(value).__name__, value)
 
 
@@ -85,7 +84,7 @@ def test_merge_keys(text, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "what"),
+    ("text", "line", "message"),
     [
         pytest.param("a: b\n\tc: d", 2, "found a tab character that violates indentation", id="a tab in a scalar"),
         pytest.param("a:\n\tb: c", 2, "found a tab where YAML allows only spaces", id="a tab instead of spaces"),
@@ -119,11 +118,11 @@ def test_merge_keys(text, value):
         pytest.param("{a: 1,\n b: }}", 2, "did not find expected", id="an object closed twice"),
     ],
 )
-def test_invalid_texts(text, line, what):
+def test_invalid_texts(text, line, message):
     error = error_of(text)
 
     assert error.line == line
-    assert what in error.what
+    assert message in error.what
     assert str(error) == f"line {line}: {error.what}"
     assert "\n" not in str(error)
 
@@ -131,7 +130,7 @@ def test_invalid_texts(text, line, what):
 def test_empty_documents_are_counted():
     text = "# nothing\n---\na: 1\n---\n# nothing\n---\n~\n--- b\n...\n---\n- c\n"
 
-    assert [(one.number, one.line, one.value) for one in read(text)] == [
+    assert [(document.number, document.line, document.value) for document in read(text)] == [
         (1, 2, {"a": "1"}),
         (4, 8, "b"),
         (5, 10, ["c"]),
@@ -222,7 +221,7 @@ def test_numbers_keep_their_spelling_in_json_only(text, value):
 
 
 def test_several_json_documents():
-    assert [(one.number, one.line, one.value) for one in read('{"a": 1}\n\n{}\n{"b": 2} null')] == [
+    assert [(document.number, document.line, document.value) for document in read('{"a": 1}\n\n{}\n{"b": 2} null')] == [
         (1, 1, {"a": "1"}),
         (2, 3, {}),
         (3, 4, {"b": "2"}),
@@ -230,7 +229,7 @@ def test_several_json_documents():
 
 
 def test_json_documents_separated_by_dashes_are_yaml():
-    assert [one.value for one in read('{"a": 1e3}\n---\n{"b": 2}')] == [{"a": "1000"}, {"b": "2"}]
+    assert [document.value for document in read('{"a": 1e3}\n---\n{"b": 2}')] == [{"a": "1000"}, {"b": "2"}]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -278,13 +277,13 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_bombs_are_rejected_quickly(bomb):
-    make, what = BOMBS[bomb]
+    make, message = BOMBS[bomb]
     text = make()
 
     with cpu_limit():
         error = error_of(text)
 
-    assert what in error.what
+    assert message in error.what
 
 
 LARGE = {
@@ -344,7 +343,9 @@ def test_yaml_and_json_give_the_same_value(value, flow, indent):
 def test_documents_are_numbered(several):
     text = "".join(f"--- {json.dumps(value, ensure_ascii=False)}\n" for value in several)
 
-    assert [(one.number, one.line) for one in read(text)] == [(number, number) for number in range(1, len(several) + 1)]
+    assert [(document.number, document.line) for document in read(text)] == [
+        (number, number) for number in range(1, len(several) + 1)
+    ]
 
 
 PIECES = ("\n  ", "&x ", "*x", "<<: ", "!!int ", "null", ".inf", "---", "...", "%TAG ! x", "\\ud800", ": ", "- ")
@@ -354,20 +355,23 @@ YAML_BITS = st.sampled_from("a1~#?>|!{}[]'\"\\,:-\t\n\x85\u2028\ufeff\0é") | st
 @given(st.lists(YAML_BITS, max_size=30).map("".join))
 def test_any_text_gives_documents_or_an_error(text):
     try:
-        found = read(text)
+        parsed = read(text)
     except DocumentError as error:
         assert error.line >= 1
         assert error.document >= 1
     else:
-        assert all(isinstance(one, ParsedDocument) and one.value is not None and one.line >= 1 for one in found)
-        json.dumps([one.value for one in found]).encode()
+        assert all(
+            isinstance(document, ParsedDocument) and document.value is not None and document.line >= 1
+            for document in parsed
+        )
+        json.dumps([document.value for document in parsed]).encode()
 
 
 @given(st.binary(max_size=60) | st.binary(max_size=60).map(lambda some: b"\xff\xfe" + some) | st.text().map(str.encode))
 def test_any_bytes_give_documents_or_an_error(text):
     try:
-        found = read(text)
+        parsed = read(text)
     except DocumentError as error:
         assert error.line >= 1
     else:
-        assert isinstance(found, tuple)
+        assert isinstance(parsed, tuple)

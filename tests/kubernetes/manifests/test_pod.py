@@ -1,16 +1,22 @@
 import json
+from dataclasses import replace
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.errors import DocumentError, PodError
+from alignup.align.errors import AlignError, DocumentError, PodError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
-from alignup.kubernetes.manifests.pod import read_pod, read_pod_text
+from alignup.align.workload.validation import accept
+from alignup.kubernetes.manifests.pod import PodObject, pod_from, pod_to_dict, read_json_pod, read_pod, read_pod_text
 from tests.strategies_pods import amounts, pods
 
 FORMAT = "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+
+
+TWO = {"cpu": Quantity.parse("2")}
 
 
 def document(**spec):
@@ -160,7 +166,7 @@ def test_quantities_in_yaml(token, printed):
 
 
 @pytest.mark.parametrize(
-    ("token", "what"),
+    ("token", "message"),
     [
         pytest.param('""', FORMAT, id="an empty string"),
         pytest.param('"1 Gi"', FORMAT, id="a space inside"),
@@ -172,10 +178,10 @@ def test_quantities_in_yaml(token, printed):
         pytest.param('"1K"', "unable to parse quantity's suffix", id="an unknown suffix"),
     ],
 )
-def test_invalid_quantities_name_the_field(token, what):
+def test_invalid_quantities_name_the_field(token, message):
     text = json.dumps(asking(cpu="?")).replace('"?"', token)
 
-    assert problems_of(read_pod_text, text) == [("spec.containers[0].resources.requests[cpu]", what)]
+    assert problems_of(read_pod_text, text) == [("spec.containers[0].resources.requests[cpu]", message)]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_decoded_values_that_are_not_quantities(value):
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "what"),
+    ("change", "field", "message"),
     [
         pytest.param({"kind": "Pods"}, "kind", 'no kind "Pods" is registered for version "v1"', id="another kind"),
         pytest.param(
@@ -273,8 +279,8 @@ def test_decoded_values_that_are_not_quantities(value):
         ),
     ],
 )
-def test_problems_name_the_field(change, field, what):
-    assert problems_of(read_pod, document() | change) == [(field, what)]
+def test_problems_name_the_field(change, field, message):
+    assert problems_of(read_pod, document() | change) == [(field, message)]
 
 
 def test_all_problems_are_reported_at_once():
@@ -328,38 +334,153 @@ def test_any_document_gives_a_pod_or_problems(written, as_text):
         assert isinstance(pod, Pod)
 
 
-def written_as(pod):
-    """*pod* as a Pod object."""
-
-    def listed(amounts):
-        return {name: str(amount) for name, amount in amounts.items()}
-
-    def resources(own):
-        return {"requests": listed(own.requests), "limits": listed(own.limits)}
-
-    def containers(some):
-        return [
+FULL = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "trainer",
+        "namespace": "ml",
+        "uid": "u-1",
+        "labels": {"app": "trainer"},
+        "annotations": {"a/b": "ü", "empty": ""},
+        "creationTimestamp": None,
+    },
+    "spec": {
+        "initContainers": [{"name": "fetch", "restartPolicy": "Always"}],
+        "containers": [
             {
-                "name": one.name,
-                "resources": resources(one.resources),
-                "restartPolicy": "Always" if one.restartable else None,
-            }
-            for one in some
-        ]
+                "name": "app",
+                "image": "example.com/app",
+                "resources": {
+                    "requests": {"cpu": 2, "memory": " 1.5Gi "},
+                    "limits": {"cpu": "2000m", "memory": 1.5e9, "example.com/gpu": None},
+                    "claims": [{"name": "claim"}, {}],
+                },
+            },
+            {"name": "odd", "restartPolicy": "Sometimes"},
+        ],
+        "resources": {"limits": {"cpu": "4"}},
+        "overhead": {"memory": "64Mi"},
+        "resourceClaims": [{"name": "claim"}],
+        "priority": -5,
+        "os": {"name": "linux"},
+    },
+    "status": {"qosClass": "Burstable", "containerStatuses": [{"name": "app", "allocatedResources": {"cpu": 2.0}}]},
+}
+MINIMAL = {"apiVersion": "v1", "kind": "Pod"}
 
-    written = document(
-        containers=containers(pod.containers),
-        initContainers=containers(pod.init),
-        resources=resources(pod.resources),
-        overhead=listed(pod.overhead),
-        priority=pod.priority,
-    )
-    written["metadata"] = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
-    return written
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param(FULL, id="all fields"),
+        pytest.param(MINIMAL, id="no fields"),
+        pytest.param(MINIMAL | {"spec": {"os": {}, "containers": [], "priority": None}}, id="empty fields"),
+        pytest.param(MINIMAL | {"status": {}}, id="an empty status"),
+    ],
+)
+def test_json_is_decoded_as_other_texts_are_read(written):
+    content = json.dumps(written).encode()
+    decoded = read_json_pod(content)
+
+    assert decoded is not None
+    assert decoded == read_pod_text(content)
+    assert str(decoded) == str(read_pod_text(content))  # amounts are spelled alike
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"apiVersion: v1\nkind: Pod\n", id="YAML"),
+        pytest.param(b"{apiVersion: v1, kind: Pod}", id="YAML that begins like JSON"),
+        pytest.param(b"[]", id="a list"),
+        pytest.param(json.dumps(MINIMAL).encode() * 2, id="two documents"),
+        pytest.param(json.dumps(MINIMAL | {"kind": "Deployment"}).encode(), id="no pod"),
+        pytest.param(json.dumps(MINIMAL | {"spec": {"containers": [{"name": 5}]}}).encode(), id="a wrong type"),
+        pytest.param(json.dumps(MINIMAL | {"spec": {"overhead": {"cpu": "much"}}}).encode(), id="a wrong amount"),
+        pytest.param(json.dumps(MINIMAL | {"status": {"qosClass": "Best"}}).encode(), id="an unknown class"),
+        pytest.param(json.dumps(MINIMAL | {"metadata": None, "spec": None, "status": None}).encode(), id="null"),
+        pytest.param(json.dumps(FULL).encode("utf-16"), id="UTF-16"),
+        pytest.param(json.dumps(MINIMAL | {"spec": {"priority": 1e3}}).encode(), id="a fraction as the priority"),
+        pytest.param(json.dumps(MINIMAL | {"spec": {"overhead": {"cpu": '"1"'}}}).encode(), id="an escape"),
+        pytest.param(b'{"apiVersion": "v1", "kind": "Pod", "odd": "\xff"}', id="no UTF-8 in a field that is skipped"),
+    ],
+)
+def test_unusual_and_invalid_texts_are_left_to_the_field_reader(content):
+    assert read_json_pod(content) is None
+
+
+values = (
+    st.none() | st.booleans() | st.sampled_from(["", "1", "1Gi", "x", "1e3", 1, 0.5, -1, 1e30, [], {}, {"name": "n"}])
+)
+limits = st.dictionaries(st.sampled_from(["cpu", "memory", "example.com/gpu"]), values, max_size=2)
+resources = values | st.fixed_dictionaries({"limits": limits})
+containers = st.fixed_dictionaries({}, optional={"name": values, "restartPolicy": values, "resources": resources})
+
+
+@given(
+    st.fixed_dictionaries({}, optional={"containers": values | st.lists(containers, max_size=2), "priority": values})
+)
+def test_no_document_is_read_in_two_ways(spec):
+    content = json.dumps(MINIMAL | {"spec": spec}).encode()
+    decoded = read_json_pod(content)
+    if decoded is None:
+        return
+    try:
+        read = read_pod_text(content)
+    except AlignError as error:  # must not be read
+        pytest.fail(f"{content!r}: {error}")
+    assert decoded == read
+
+
+@pytest.mark.parametrize(
+    ("written", "field", "message"),
+    [
+        pytest.param({"spec": {"overhead": {"cpu": "x"}}}, "spec.overhead[cpu]", FORMAT, id="an invalid amount"),
+        pytest.param(
+            {"status": {"qosClass": "Best"}},
+            "status.qosClass",
+            'Unsupported value: "Best": supported values: "Guaranteed", "Burstable", "BestEffort"',
+            id="an unknown class",
+        ),
+    ],
+)
+def test_problems_of_decoded_objects_name_the_field(written, field, message):
+    assert problems_of(pod_from, msgspec.convert(written, PodObject)) == [(field, message)]
 
 
 @given(pods())
 def test_pods_round_trip(pod):
-    written = written_as(pod)
+    written = pod_to_dict(pod)
+    text = json.dumps(written).encode()
 
-    assert read_pod(written) == read_pod_text(json.dumps(written)) == pod
+    assert read_pod(written) == read_pod_text(text) == read_json_pod(text) == pod
+    assert pod_from(msgspec.convert(written, PodObject)) == pod
+    assert accept(read_pod(pod_to_dict(accept(pod)))) == accept(pod)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"labels": {"app": "web"}, "annotations": {"a/b": "c"}}, id="labels and annotations"),
+        pytest.param({"claims": ("gpu",)}, id="resource claims"),
+        pytest.param({"priority": 0, "os": "linux"}, id="priority and operating system"),
+        pytest.param({"statuses": {"app": ContainerStatus(TWO, TWO)}}, id="container statuses"),
+        pytest.param({"resize_infeasible": True}, id="an infeasible resize"),
+        pytest.param({"uid": "1-2-3", "namespace": "prod"}, id="uid and namespace"),
+    ],
+)
+def test_all_fields_are_written(changes):
+    resources = Resources(TWO, TWO, claims=("gpu",) if "claims" in changes else ())
+    pod = replace(Pod(name="p", containers=(Container("app", resources),)), **changes)
+
+    assert read_pod(pod_to_dict(pod)) == pod
+
+
+def test_empty_fields_are_omitted():
+    assert pod_to_dict(Pod(name="p", containers=(Container("app"),))) == {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"containers": [{"name": "app"}]},
+    }

@@ -12,8 +12,7 @@ from alignup.align.errors import ManifestError, PodError, Problem
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.object_location import SourceLocation
-from alignup.kubernetes.manifests.workloads import LoadedWorkloads, read_paths, read_workloads
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, SourceLocation, read_paths, read_workloads
 from tests.deadlines import cpu_limit
 from tests.strategies_pods import amounts
 
@@ -28,8 +27,8 @@ def pod(name="web", **more):
 
 
 def controller(kind, version="apps/v1", *, name="web", pods=None, **more):
-    own = {"template": {"metadata": {"labels": {"app": "x"}}, "spec": pods or spec()}, **more}
-    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "shop"}, "spec": own}
+    template_spec = {"template": {"metadata": {"labels": {"app": "x"}}, "spec": pods or spec()}, **more}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "shop"}, "spec": template_spec}
 
 
 def listed(*items, kind="List", version="v1"):
@@ -41,7 +40,7 @@ def read(*objects):
     return read_workloads(yaml.safe_dump_all(objects, sort_keys=False), name="some.yaml")
 
 
-def one(*objects):
+def only_workload(*objects):
     (workload,) = read(*objects).workloads
     return workload
 
@@ -53,7 +52,7 @@ def problems_of(text):
 
 
 def test_a_pod_is_a_workload_with_one_replica():
-    workload = one(pod())
+    workload = only_workload(pod())
 
     assert (workload.kind, workload.name, workload.namespace, workload.replicas) == ("Pod", "web", "default", 1)
     assert workload.source == SourceLocation("some.yaml", None, 1)
@@ -63,10 +62,10 @@ def test_a_pod_is_a_workload_with_one_replica():
 
 
 def test_pods_are_defaulted_like_the_api_server_does():
-    found = one(pod()).pod
+    accepted = only_workload(pod()).pod
 
-    assert found.qos is found.recorded_qos is QoS.GUARANTEED
-    assert found.containers[0].resources.requests == amounts({"cpu": "2", "memory": "1Gi"})
+    assert accepted.qos is accepted.recorded_qos is QoS.GUARANTEED
+    assert accepted.containers[0].resources.requests == amounts({"cpu": "2", "memory": "1Gi"})
 
 
 def test_a_custom_accept_function_is_used():
@@ -83,7 +82,7 @@ def test_a_pod_from_a_cluster():
     written["metadata"] |= {"uid": "u1", "namespace": "shop", "creationTimestamp": "2024-01-01T00:00:00Z"}
     written["spec"] |= {"nodeName": "node-1", "priority": 1000}
 
-    workload = one(written)
+    workload = only_workload(written)
 
     assert (workload.pod.uid, workload.namespace, workload.pod.priority) == ("u1", "shop", 1000)
     assert (workload.phase, workload.host, workload.finished) == ("Succeeded", "node-1", True)
@@ -110,7 +109,7 @@ def test_a_pod_from_a_cluster():
     ],
 )
 def test_controllers_create_replicas(written, replicas):
-    workload = one(written)
+    workload = only_workload(written)
     pods = list(workload.pods())
 
     assert (workload.kind, workload.name, workload.namespace) == (written["kind"], "web", "shop")
@@ -126,17 +125,17 @@ def test_a_cron_job_counts_as_one_run():
     job = {"spec": {"parallelism": 2, "template": {"spec": spec()}}}
     written = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "c"}, "spec": {"jobTemplate": job}}
 
-    assert [each.name for each in one(written).pods()] == ["c-0", "c-1"]
+    assert [each.name for each in only_workload(written).pods()] == ["c-0", "c-1"]
 
 
 def test_a_pod_template():
     written = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "t"}, "template": {"spec": spec()}}
 
-    assert one(written).pod.qos is QoS.GUARANTEED
+    assert only_workload(written).pod.qos is QoS.GUARANTEED
 
 
 def test_derived_uids_are_stable_and_differ_between_kinds():
-    again = [one(controller(kind)).pod.uid for kind in ("Deployment", "StatefulSet", "Deployment")]
+    again = [only_workload(controller(kind)).pod.uid for kind in ("Deployment", "StatefulSet", "Deployment")]
 
     assert again[0] == again[2] != again[1]
     assert again[0] == "be7b68cb-7647-5689-8c7f-f34dadf72bf2"
@@ -170,7 +169,7 @@ def test_lists_may_be_nested_and_mixed():
 def test_items_of_a_typed_list_inherit_its_kind(kind, version, item):
     bare = {key: value for key, value in item.items() if key not in ("kind", "apiVersion")}
 
-    assert one(listed(bare, kind=kind, version=version)).kind == kind.removesuffix("List")
+    assert only_workload(listed(bare, kind=kind, version=version)).kind == kind.removesuffix("List")
 
 
 def test_an_empty_list_is_valid():

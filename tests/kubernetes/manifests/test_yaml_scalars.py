@@ -50,10 +50,10 @@ def value_of(text):
     ],
 )
 def test_numbers_are_spelled_as_in_json(text, number):
-    found = value_of(text)
+    value = value_of(text)
 
-    assert type(found) is NumberLiteral
-    assert found == number
+    assert type(value) is NumberLiteral
+    assert value == number
 
 
 @pytest.mark.parametrize(
@@ -133,9 +133,9 @@ def test_invalid_keys(text):
     ],
 )
 def test_tags(text, tag, meaning):
-    found = yaml_scalars.resolve_tagged(text, tag if tag.startswith("!") else f"tag:yaml.org,2002:{tag}")
+    value = yaml_scalars.resolve_tagged(text, tag if tag.startswith("!") else f"tag:yaml.org,2002:{tag}")
 
-    assert (type(found), found) == (type(meaning), meaning)
+    assert (type(value), value) == (type(meaning), meaning)
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_64_bit_integers_are_exact(number):
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_floats_are_exact(number):
-    found = value_of(f"{number:.17g}")
+    value = value_of(f"{number:.17g}")
 
-    assert type(found) is NumberLiteral
-    assert float(found) == number
+    assert type(value) is NumberLiteral
+    assert float(value) == number
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -182,8 +182,8 @@ def test_32_bit_floats_are_exact_as_keys(number):
 @given(st.text())
 def test_any_scalar_resolves(text):
     try:
-        found = value_of(text)
+        value = value_of(text)
     except ScalarError:
         assert text.strip("+-.").lower() in ("inf", "nan")
     else:
-        assert found is None or isinstance(found, str | bool)
+        assert value is None or isinstance(value, str | bool)

@@ -144,7 +144,7 @@ def device_nodes(ledger: DeviceLedger, resource: str, id_: str) -> str | None:
 
 
 def check_holders(ledger: Ledger) -> None:
-    """Raise ``StateError`` if a pod that is not in the ledger holds something: a checkpoint would lose it."""
+    """Raise ``StateError`` if a pod that is not in the ledger holds something: it would not be stored."""
     cpus, memory, devices = ledger.cpus, ledger.memory, ledger.devices
     for held in (cpus.held, cpus.pod_held, memory.held, memory.pod_held, devices.held):
         if unknown := held.keys() - ledger.pods.keys():

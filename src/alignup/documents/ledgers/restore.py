@@ -176,7 +176,7 @@ def _cpu_problems(
 
 
 def _shortened(members: Bits) -> str:
-    """Return a list for a message; a checkpoint can name a million members."""
+    """Return a list for a message; a stored ledger can name a million members."""
     text = bits.show(members)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 

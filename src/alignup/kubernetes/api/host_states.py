@@ -43,7 +43,7 @@ from alignup.documents.machines import machine_from_document, machine_to_documen
 from alignup.documents.pods import ContainerDocument, PodDocument
 from alignup.kubernetes import configuration as kubelet_configuration
 from alignup.kubernetes.api import Resource
-from alignup.kubernetes.manifests.documents import to_json
+from alignup.kubernetes.manifests.documents import ParsedDocument, to_json
 from alignup.placement.host_report import HostReport
 
 if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
@@ -133,12 +133,12 @@ class HostStateReader:
         )
 
     def _idle_host(self, state: HostStateDocument) -> Host:
-        text = to_json(state.configuration)
-        key = f"{to_json(state.machine)}\n{text}"
+        key = f"{to_json(state.machine)}\n{to_json(state.configuration)}"
         if key not in self._idle:
             name = f"HostState {state.metadata.name}"
             machine = replace(machine_from_document(state.machine, name=name), devices=())
-            configuration = kubelet_configuration.read(text, name=name)
+            document = ParsedDocument(1, 1, state.configuration)
+            configuration = kubelet_configuration.read_document(document, name=name)
             self._idle[key] = Host(machine, kubelet_configuration.host_settings(configuration, machine))
         return self._idle[key]
 

@@ -1,16 +1,27 @@
 """Kubernetes objects, with only those of their fields that Alignup reads.
 
 Decoding skips everything else, which makes large lists fast and small. Names are Kubernetes' own with underscores;
-timestamps stay strings. ``Resource.document`` returns an object as it would be in JSON, for readers of manifests.
+timestamps stay strings.
 """
 
 from typing import Protocol
 
 import msgspec
 
+from alignup.kubernetes.manifests.pod import (
+    Labels,
+    NamedItem,
+    ObjectPart,
+    PodCondition,
+    PodMetadata,
+    PodObject,
+    PodSpec,
+    PodStatus,
+    ReportedContainer,
+    ResourceAmounts,
+)
+
 Amount = str | int | float  #: a quantity; API servers send strings, custom resources may have numbers
-Labels = dict[str, str]
-ResourceAmounts = dict[str, Amount]
 
 #: The whole object once more, as text; nothing reads it, and it can be the largest part of an object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -36,13 +47,7 @@ class ApiObject(Protocol):
     def metadata(self) -> Metadata: ...
 
 
-class ObjectPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
-    """The base of all parts of objects; they have no cycles, so the garbage collector need not track them."""
-
-
 class OwnerReference(ObjectPart, frozen=True):
-    """An object that owns another."""
-
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -50,21 +55,15 @@ class OwnerReference(ObjectPart, frozen=True):
     controller: bool = False
 
 
-class ObjectMeta(ObjectPart, frozen=True):
+class ObjectMeta(PodMetadata, frozen=True):
     """The metadata of an object, without managed fields."""
 
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
     resource_version: str = ""
     generation: int = 0
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
-    labels: Labels = {}
-    annotations: Labels = {}
     owner_references: tuple[OwnerReference, ...] = ()
-    finalizers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.annotations:
@@ -82,39 +81,13 @@ class PartialObject(ObjectPart, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
 
 
-class Condition(ObjectPart, frozen=True):
-    """A condition of a pod or node."""
-
-    type: str
+class Condition(PodCondition, frozen=True):
     status: str = ""  #: True, False or Unknown
-    reason: str = ""
     message: str = ""
     last_transition_time: str | None = None
 
 
 # Pods
-
-
-class NamedItem(ObjectPart, frozen=True):
-    """An element of a list of which only the name matters."""
-
-    name: str = ""
-
-
-class ResourceRequirements(ObjectPart, frozen=True):
-    """Requests and limits."""
-
-    requests: ResourceAmounts = {}
-    limits: ResourceAmounts = {}
-    claims: tuple[NamedItem, ...] = ()
-
-
-class ApiContainer(ObjectPart, frozen=True):
-    """A container of a pod."""
-
-    name: str = ""
-    resources: ResourceRequirements = ResourceRequirements()
-    restart_policy: str = ""  #: Always: an init container that is a sidecar
 
 
 class NodeSelectorRequirement(ObjectPart, frozen=True):
@@ -175,30 +148,15 @@ class TopologySpreadConstraint(ObjectPart, frozen=True):
 
 
 class Toleration(ObjectPart, frozen=True):
-    """A taint of nodes that a pod tolerates."""
-
     key: str = ""
     operator: str = ""  #: Exists, Equal; empty: Equal
     value: str = ""
     effect: str = ""
 
 
-class ApiPodSpec(ObjectPart, frozen=True):
-    """What a pod requests, and where it may run."""
-
+class ApiPodSpec(PodSpec, frozen=True):
     node_name: str = ""
-    scheduler_name: str = ""
-    containers: tuple[ApiContainer, ...] = ()
-    init_containers: tuple[ApiContainer, ...] = ()
-    resources: ResourceRequirements | None = None
-    overhead: ResourceAmounts = {}
-    resource_claims: tuple[NamedItem, ...] = ()
-    priority: int | None = None
-    priority_class_name: str = ""
-    preemption_policy: str = ""
     restart_policy: str = ""
-    termination_grace_period_seconds: int | None = None
-    os: NamedItem | None = None
     scheduling_gates: tuple[NamedItem, ...] = ()
     node_selector: Labels = {}
     affinity: PodAffinity | None = None
@@ -207,11 +165,7 @@ class ApiPodSpec(ObjectPart, frozen=True):
 
 
 class TerminatedState(ObjectPart, frozen=True):
-    """How a container ended."""
-
     exit_code: int = 0
-    reason: str = ""
-    finished_at: str | None = None
 
 
 class ApiContainerState(ObjectPart, frozen=True):
@@ -220,32 +174,22 @@ class ApiContainerState(ObjectPart, frozen=True):
     terminated: TerminatedState | None = None
 
 
-class ApiContainerStatus(ObjectPart, frozen=True):
+class ApiContainerStatus(ReportedContainer, frozen=True):
     """The status of a container, with the resources that the kubelet has allocated to it."""
 
-    name: str = ""
     state: ApiContainerState = ApiContainerState()
-    allocated_resources: ResourceAmounts = {}
-    resources: ResourceRequirements | None = None
 
 
-class ApiPodStatus(ObjectPart, frozen=True):
-    """What the kubelet and the scheduler report about a pod."""
-
+class ApiPodStatus(PodStatus, frozen=True):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    qos_class: str = ""
-    nominated_node_name: str = ""
-    start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ApiContainerStatus, ...] = ()
     init_container_statuses: tuple[ApiContainerStatus, ...] = ()
 
 
-class ApiPod(ObjectPart, frozen=True):
-    """A pod."""
-
+class ApiPod(PodObject, frozen=True):
     metadata: ObjectMeta = ObjectMeta()
     spec: ApiPodSpec = ApiPodSpec()
     status: ApiPodStatus = ApiPodStatus()
@@ -260,38 +204,27 @@ class ApiPod(ObjectPart, frozen=True):
 
 
 class Taint(ObjectPart, frozen=True):
-    """What keeps pods off a node."""
-
     key: str
     effect: str
     value: str = ""
 
 
 class NodeAddress(ObjectPart, frozen=True):
-    """An address of a node."""
-
     type: str
     address: str
 
 
 class NodeInfo(ObjectPart, frozen=True):
-    """Versions and identity of a node."""
-
     kubelet_version: str = ""
-    machine_id: str = msgspec.field(name="machineID", default="")
     boot_id: str = msgspec.field(name="bootID", default="")
 
 
 class ApiNodeSpec(ObjectPart, frozen=True):
-    """Which pods a node accepts."""
-
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class ApiNodeStatus(ObjectPart, frozen=True):
-    """What the kubelet reports about its node."""
-
     allocatable: ResourceAmounts = {}
     capacity: ResourceAmounts = {}
     conditions: tuple[Condition, ...] = ()
@@ -300,8 +233,6 @@ class ApiNodeStatus(ObjectPart, frozen=True):
 
 
 class ApiNode(ObjectPart, frozen=True):
-    """A Kubernetes node."""
-
     metadata: ObjectMeta = ObjectMeta()
     spec: ApiNodeSpec = ApiNodeSpec()
     status: ApiNodeStatus = ApiNodeStatus()
@@ -338,15 +269,11 @@ class TopologyAttribute(ObjectPart, frozen=True):
 
 
 class ZoneCost(ObjectPart, frozen=True):
-    """The NUMA distance to another zone."""
-
     name: str
     value: int
 
 
 class ZoneResource(ObjectPart, frozen=True):
-    """How much of a resource a zone has."""
-
     name: str
     capacity: Amount
     allocatable: Amount

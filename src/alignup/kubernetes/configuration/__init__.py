@@ -1,24 +1,28 @@
 """KubeletConfiguration files, and what a kubelet makes of one on a machine.
 
     source = unwrap(path.read_bytes(), name=path.name)            # a file, /configz, a ConfigMap, an OpenShift object
-    configuration = read(source.text, name=source.name)           # load, defaults, validation
+    configuration = source.read()                                 # decoding, defaults, validation
     host = Host(machine, host_settings(configuration, machine))   # reservations, policies, options
     errors = startup_errors(configuration, machine)               # everything that keeps a kubelet from starting
 
 A kubelet stops at its first error; ``ConfigurationError.stage`` names the startup step that fails.
 """
 
-from alignup.kubernetes.configuration.drop_ins import find_drop_ins, merge_drop_ins, parse_drop_in
-from alignup.kubernetes.configuration.export import alignment_fields
-from alignup.kubernetes.configuration.load import apply_overrides, parse_override, read
+from alignup.kubernetes.configuration.fields import Configuration, Duration, StartupStage
+from alignup.kubernetes.configuration.files import (
+    ConfigurationText,
+    find_drop_ins,
+    merge_drop_ins,
+    parse_drop_in,
+    unwrap,
+)
+from alignup.kubernetes.configuration.load import alignment_fields, parse_override, read, read_document
 from alignup.kubernetes.configuration.managers import host_settings, node_status, startup_errors
-from alignup.kubernetes.configuration.model import Configuration, Duration, StartupStage
 from alignup.kubernetes.configuration.node_allocatable import (
     NodeReservations,
     compute_node_allocatable,
     compute_reservations,
 )
-from alignup.kubernetes.configuration.wrapping_objects import ConfigurationText, unwrap
 
 __all__ = [
     "Configuration",
@@ -27,7 +31,6 @@ __all__ = [
     "NodeReservations",
     "StartupStage",
     "alignment_fields",
-    "apply_overrides",
     "compute_node_allocatable",
     "compute_reservations",
     "find_drop_ins",
@@ -37,6 +40,7 @@ __all__ = [
     "parse_drop_in",
     "parse_override",
     "read",
+    "read_document",
     "startup_errors",
     "unwrap",
 ]

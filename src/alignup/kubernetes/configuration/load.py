@@ -1,35 +1,60 @@
-"""Loads a KubeletConfiguration file: decodes it, applies defaults and validates it, as the kubelet does.
+"""The decoding, defaults and validation of a KubeletConfiguration, as in the kubelet; and writing one.
 
 Validation has the kubelet's messages in its order. Only fields that affect alignment are checked. CPU and memory
 manager policies, options, reservations and thresholds are not part of it: they fail later, where they are used.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import quote
-from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem
+from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
-from alignup.align.settings import Policy, Scope
+from alignup.align.settings import FEATURE_GATES, Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
-from alignup.kubernetes.configuration.fields import FIELDS, holds_text, read_fields, suggest_field
-from alignup.kubernetes.configuration.model import DEFAULT_EVICTION_HARD, Configuration, StartupStage
+from alignup.kubernetes.configuration.fields import (
+    DEFAULT_EVICTION_HARD,
+    KIND,
+    USED_FIELDS,
+    VERSION,
+    Configuration,
+    StartupStage,
+    holds_text,
+    read_fields,
+    suggest_field,
+)
 from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.kubernetes.manifests.yaml_documents import ParsedDocument
-
-VERSION = "kubelet.config.k8s.io/v1beta1"
-KIND = "KubeletConfiguration"
-
-_ATTRIBUTES = {field.name.replace("_", ""): field.name for field in fields(Configuration)}
-#: The fields that are used → their attributes of :class:`Configuration`.
-USED_FIELDS: Mapping[str, str] = {name: _ATTRIBUTES[name.lower()] for name in FIELDS if name.lower() in _ATTRIBUTES}
 
 #: Fields whose default also replaces an empty string or 0.
-_DEFAULT_IF_ZERO = "topologyManagerPolicy topologyManagerScope cpuManagerPolicy memoryManagerPolicy maxPods"
+_DEFAULT_IF_ZERO = (
+    "topologyManagerPolicy",
+    "topologyManagerScope",
+    "cpuManagerPolicy",
+    "memoryManagerPolicy",
+    "maxPods",
+)
+#: Fields that :func:`alignment_fields` writes.
+_ALIGNMENT_FIELDS = (
+    "topologyManagerPolicy",
+    "topologyManagerScope",
+    "topologyManagerPolicyOptions",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
+    "memoryManagerPolicy",
+    "reservedMemory",
+    "reservedSystemCPUs",
+    "systemReserved",
+    "kubeReserved",
+    "evictionHard",
+    "maxPods",
+    "podsPerCore",
+    "featureGates",
+)
 _NONE = "none"
 _SYSTEM = ("system-reserved", "system-reserved-compressible")
 _KUBE = ("kube-reserved", "kube-reserved-compressible")
@@ -42,80 +67,98 @@ _MAX_NAME = 200  # characters
 
 
 def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
-    """The configuration in *text*, with defaults; :class:`ConfigurationError` if the kubelet would reject it.
+    """Return the configuration in *text*, with defaults; :class:`ConfigurationError` if the kubelet would reject it.
 
     Like the kubelet, read only the first of several YAML documents.
     """
-    configuration = load(text, name=name)
-    if problems := _validation_problems(configuration):
+    return read_document(first_document(text, name=name), name=name)
+
+
+def read_document(document: ParsedDocument, *, name: str) -> Configuration:
+    """Like :func:`read`, for a document that is parsed already."""
+    configuration = decode_document(document, name=name)
+    invalid = dict.fromkeys(
+        (
+            *_field_problems(configuration),
+            *_enforcement_problems(configuration),
+            *_reserved_cpu_problems(configuration),
+        )
+    )
+    memory = dict.fromkeys(reserved_memory.reservation_problems(configuration.reserved_memory))
+    problems = [Problem(field, f"invalid configuration: {message}") for field, message in invalid]
+    problems += [Problem("reservedMemory", message) for message in memory]
+    if problems:
         raise ConfigurationError(problems, stage=StartupStage.VALIDATION, source=name)
     return configuration
 
 
-def load(text: str | bytes, *, name: str) -> Configuration:
-    """Like :func:`read`, without validation, which the kubelet leaves until drop-ins are merged."""
-    document = first_document(text, name=name)
+def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
+    """Like :func:`read_document`, without validation, which the kubelet leaves until drop-ins are merged."""
     top = ObjectReader.of(document.value)
-    given = read_fields(top) if has_type(top) else {}
+    read = read_fields(top) if has_type(top) else {}
     if top.diagnostics.problems:
         raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
-    given = {field: one for field, one in given.items() if field not in {"kind", "apiVersion"}}
-    if problems := feature_gates.problems(given.get("featureGates", {})):
+    used = {field: value for field, value in read.items() if field in USED_FIELDS}
+    if problems := feature_gates.problems(used.get("featureGates", {})):
         # Unknown gates were most often removed since.
-        gates = [one.field[len("featureGates[") : -1] for one in problems if one.what.startswith("unrecognized")]
+        unknown = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
+        gates = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
         advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
+    for field in _DEFAULT_IF_ZERO:
+        if not used.get(field, True):
+            del used[field]
+    if "cpuManagerReconcilePeriod" in used and not used["cpuManagerReconcilePeriod"].nanoseconds:
+        del used["cpuManagerReconcilePeriod"]
+    if used.get("mergeDefaultEvictionSettings") and "evictionHard" in used:
+        used["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used["evictionHard"]}
     duplicates = document.repeated[:_MAX_WARNINGS]
     return Configuration(
-        **_with_defaults(given),
+        **{USED_FIELDS[field]: value for field, value in used.items()},
         warnings=(
             *_unknown_fields(top.diagnostics.unknown),
-            *(f"line {one.line}: {one}" if document.lines else str(one) for one in duplicates),
+            *(f"line {key.line}: {key}" if document.lines else str(key) for key in duplicates),
         ),
-        given=frozenset(given),
+        given=frozenset(read) - {"kind", "apiVersion"},
         source=name,
     )
 
 
-def first_document(text: str | bytes, *, name: str) -> ParsedDocument:
-    """The document that the kubelet reads; :class:`ConfigurationError` if there is none."""
-    if not text:
-        what = f"kubelet config file {quote(name)} was empty"
-        raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name)
-    try:
-        document = _first_document(text, is_json=text.lstrip()[:1] in ("{", b"{"))
-    except (ParseError, ValueError) as error:
-        what = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
-        raise ConfigurationError([Problem("", what)], stage=StartupStage.LOAD, source=name) from None
-    if document is None:  # comments, white space, an empty first document
-        shown = text if isinstance(text, str) else text.decode(errors="replace")
-        what = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
-        raise ConfigurationError([Problem("kind", what)], stage=StartupStage.LOAD, source=name)
-    return document
+def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument, ...] | None = None) -> ParsedDocument:
+    """Return the document of *text* that the kubelet reads; :class:`ConfigurationError` if there is none.
 
-
-def apply_overrides(text: bytes, changes: Sequence[str]) -> bytes:
-    """The configuration as JSON, with ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*.
-
-    The value is YAML, except in fields that hold strings. ``ParseError`` if a field is unknown: the kubelet would
-    ignore it.
+    *parsed* has the documents of the text, if it is parsed already.
     """
-    overrides = [parse_override(change) for change in changes]
-    found = documents.read(text)
-    if not found or found[0].number > 1:
-        return text  # empty, which the kubelet rejects
-    document = dict(found[0].value) if isinstance(found[0].value, Mapping) else {}
-    for field, key, new in overrides:
-        inner = document.get(field)
-        document[field] = {**(inner if isinstance(inner, Mapping) else {}), key: new} if key else new
-    return documents.to_json(document).encode()
+    if not text:
+        message = f"kubelet config file {quote(name)} was empty"
+        raise ConfigurationError([Problem("", message)], stage=StartupStage.LOAD, source=name)
+    is_json = text.lstrip()[:1] in ("{", b"{")
+    try:
+        parsed = _readable_documents(text) if parsed is None else parsed
+        if is_json and not (len(parsed) == 1 and parsed[0].json and text.rstrip()[-1:] in ("}", b"}")):
+            # The kubelet does not fall back to YAML.
+            json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
+    except (ParseError, ValueError) as error:
+        message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
+        own_limit = isinstance(error, DocumentError) and error.own_limit
+        problem = Problem("", message, ProblemKind.OWN_LIMIT if own_limit else ProblemKind.OTHER)
+        raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
+    if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
+        shown = text if isinstance(text, str) else text.decode(errors="replace")
+        message = f"Object 'Kind' is missing in {quote(shown[:_MAX_NAME])}; the file is empty, set kind: {KIND}"
+        raise ConfigurationError([Problem("kind", message)], stage=StartupStage.LOAD, source=name)
+    return parsed[0]
 
 
 def parse_override(change: str) -> tuple[str, str, object]:
-    """The field, the key in it or an empty string, and the new value of ``FIELD=VALUE`` or ``FIELD.KEY=VALUE``."""
+    """Return the field, the key in it or an empty string, and the new value of ``FIELD=VALUE`` or ``FIELD.KEY=VALUE``.
+
+    The value is YAML, except in fields that hold strings. ``ParseError`` if the field is unknown: the kubelet would
+    ignore it.
+    """
     path, equals, text = change.partition("=")
     if not equals or not path.strip("."):
-        raise ParseError(f"--set {change}: no value; use an override like topologyManagerPolicy=restricted")
+        raise ParseError(f"{change}: no value; use an override like topologyManagerPolicy=restricted")
     field, _, key = path.partition(".")
     value: object = text
     if not holds_text(field):
@@ -126,19 +169,53 @@ def parse_override(change: str) -> tuple[str, str, object]:
     if unknown := top.diagnostics.unknown:
         close = None if "." in unknown[0] else suggest_field(unknown[0][:_MAX_NAME])
         hint = f"; did you mean {close}?" if close else ""
-        raise ParseError(f"--set {change[:_MAX_NAME]}: unknown field {quote(unknown[0][:_MAX_NAME])}{hint}")
+        raise ParseError(f"{change[:_MAX_NAME]}: unknown field {quote(unknown[0][:_MAX_NAME])}{hint}")
     return field, key, value
 
 
-def _first_document(text: str | bytes, *, is_json: bool) -> ParsedDocument | None:
-    found = _readable_documents(text)
-    if is_json:  # the kubelet does not fall back to YAML
-        json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
-    return found[0] if found and found[0].number == 1 else None
+def alignment_fields(configuration: Configuration) -> dict[str, Any]:
+    """Return the fields that affect alignment and differ from the kubelet's defaults, as a KubeletConfiguration."""
+    document: dict[str, Any] = {"apiVersion": VERSION, "kind": KIND}
+    defaults = {
+        field.name: field.default_factory() if field.default_factory is not MISSING else field.default
+        for field in fields(Configuration)
+    }
+    for name in _ALIGNMENT_FIELDS:
+        value = getattr(configuration, USED_FIELDS[name])
+        if value == defaults[USED_FIELDS[name]]:
+            continue
+        if name == "featureGates":  # others do not affect alignment
+            value = {gate: on for gate, on in value.items() if gate in FEATURE_GATES}
+        elif name == "reservedMemory":
+            value = reserved_memory_document(configuration)
+        document[name] = dict(value) if isinstance(value, dict) else value
+    return document
+
+
+def reserved_memory_document(configuration: Configuration) -> list[dict[str, Any]]:
+    return [
+        {"numaNode": entry.node, "limits": {name: str(amount) for name, amount in entry.limits.items()}}
+        for entry in configuration.reserved_memory
+    ]
+
+
+def has_type(top: ObjectReader) -> bool:
+    """Return whether an object is a KubeletConfiguration of the right version; otherwise the problem is recorded."""
+    kind, version = top.text("kind"), top.text("apiVersion")
+    if top.diagnostics.problems:
+        return False
+    if not kind:
+        top.error("kind", f"is missing: set kind: {KIND}")
+    elif not version:
+        top.error("apiVersion", f"is missing: set apiVersion: {VERSION}")
+    elif (kind, version) != (KIND, VERSION):
+        message = f"no kind {quote(kind)} is registered for version {quote(version)}; use {KIND} of {VERSION}"
+        top.error("kind" if kind != KIND else "apiVersion", message)
+    return not top.diagnostics.problems
 
 
 def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
-    """The documents of *text* up to the first that cannot be parsed."""
+    """Return the documents of *text* up to the first that cannot be parsed."""
     try:
         return documents.read(text)
     except DocumentError as error:
@@ -151,34 +228,6 @@ def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
         return _readable_documents("".join(lines[: max(ends, default=0)]))
 
 
-def has_type(top: ObjectReader) -> bool:
-    """Whether an object is a KubeletConfiguration of the right version; otherwise the problem is recorded."""
-    kind, version = top.text("kind"), top.text("apiVersion")
-    if top.diagnostics.problems:
-        return False
-    if not kind:
-        top.error("kind", f"is missing: set kind: {KIND}")
-    elif not version:
-        top.error("apiVersion", f"is missing: set apiVersion: {VERSION}")
-    elif (kind, version) != (KIND, VERSION):
-        what = f"no kind {quote(kind)} is registered for version {quote(version)}; use {KIND} of {VERSION}"
-        top.error("kind" if kind != KIND else "apiVersion", what)
-    return not top.diagnostics.problems
-
-
-def _with_defaults(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a :class:`Configuration` that differ from its defaults."""
-    used = {name: given[name] for name in USED_FIELDS if name in given}
-    for name in _DEFAULT_IF_ZERO.split():
-        if not used.get(name, True):
-            del used[name]
-    if "cpuManagerReconcilePeriod" in used and not used["cpuManagerReconcilePeriod"].nanoseconds:
-        del used["cpuManagerReconcilePeriod"]
-    if used.get("mergeDefaultEvictionSettings") and "evictionHard" in used:
-        used["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used["evictionHard"]}
-    return {USED_FIELDS[name]: one for name, one in used.items()}
-
-
 def _unknown_fields(paths: Sequence[str]) -> Iterator[str]:
     for path in paths[:_MAX_WARNINGS]:
         close = None if "." in path else suggest_field(path[:_MAX_NAME])
@@ -187,16 +236,6 @@ def _unknown_fields(paths: Sequence[str]) -> Iterator[str]:
         yield f"the kubelet ignores unknown field {quote(name)}{hint}"
     if len(paths) > _MAX_WARNINGS:
         yield f"the kubelet ignores {len(paths) - _MAX_WARNINGS} more unknown fields"
-
-
-def _validation_problems(configuration: Configuration) -> tuple[Problem, ...]:
-    checks = (_field_problems, _enforcement_problems, _reserved_cpus)
-    found = dict.fromkeys(problem for check in checks for problem in check(configuration))
-    memory = reserved_memory.reservation_problems(configuration.reserved_memory)
-    return (
-        *(Problem(field, f"invalid configuration: {what}") for field, what in found),
-        *(Problem("reservedMemory", what) for what in dict.fromkeys(memory)),
-    )
 
 
 def _field_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -208,11 +247,11 @@ def _field_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
             yield field, f"{field} ({flag}) {number} must not be a negative number"
     policy, scope = configuration.topology_manager_policy, configuration.topology_manager_scope
     if policy not in set(Policy):
-        what = f"(--topology-manager-policy) {quote(policy)} must be one of: [{' '.join(map(quote, Policy))}]"
-        yield "topologyManagerPolicy", f"topologyManagerPolicy {what}"
+        message = f"(--topology-manager-policy) {quote(policy)} must be one of: [{' '.join(map(quote, Policy))}]"
+        yield "topologyManagerPolicy", f"topologyManagerPolicy {message}"
     if scope not in set(Scope):
-        what = f"(--topology-manager-scope) {quote(scope)} must be one of: {', or '.join(map(quote, Scope))}"
-        yield "topologyManagerScope", f"topologyManagerScope {what}"
+        message = f"(--topology-manager-scope) {quote(scope)} must be one of: {', or '.join(map(quote, Scope))}"
+        yield "topologyManagerScope", f"topologyManagerScope {message}"
 
 
 def _enforcement_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -229,8 +268,8 @@ def _enforcement_problems(configuration: Configuration) -> Iterator[tuple[str, s
         elif name != _NONE:
             yield _ENFORCE, f"option {quote(name)} specified for {_ENFORCE_FLAG}. Valid options are {_OPTIONS}"
         elif len(chosen) > 1:
-            what = f"may not contain additional enforcements when {quote(_NONE)} is specified"
-            yield _ENFORCE, f"{_ENFORCE_FLAG} {what}"
+            message = f"may not contain additional enforcements when {quote(_NONE)} is specified"
+            yield _ENFORCE, f"{_ENFORCE_FLAG} {message}"
 
 
 def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -242,11 +281,11 @@ def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, st
             either = " or ".join(map(quote, names))
             yield field, f"{field} ({flag}) must be specified when {either} included in {_ENFORCE_FLAG}"
     if not configuration.cgroups_per_qos:
-        what = f"(--cgroups-per-qos) must be set to true when {quote(name)} contained in {_ENFORCE_FLAG}"
-        yield "cgroupsPerQOS", f"cgroupsPerQOS {what}"
+        message = f"(--cgroups-per-qos) must be set to true when {quote(name)} contained in {_ENFORCE_FLAG}"
+        yield "cgroupsPerQOS", f"cgroupsPerQOS {message}"
 
 
-def _reserved_cpus(configuration: Configuration) -> Iterator[tuple[str, str]]:
+def _reserved_cpu_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
     field, cpus = "reservedSystemCPUs", configuration.reserved_system_cpus
     if not cpus:
         return

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, quote
-from alignup.align.errors import ConfigurationError, Problem, QuantityError
+from alignup.align.errors import ConfigurationError, Problem, ProblemKind, QuantityError
 from alignup.align.machine import KubeletView, Machine, hugepages_resource
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Amounts
 from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
-from alignup.kubernetes.configuration.model import Configuration, StartupStage, StringMap
+from alignup.kubernetes.configuration.fields import Configuration, StartupStage, StringMap
 from alignup.kubernetes.manifests.yaml_scalars import to_float32
 
 _T = TypeVar("_T")
@@ -40,7 +40,7 @@ _NAMED_FLOAT = re.compile(r"[+-]?inf(?:inity)?|nan", re.ASCII | re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class EvictionThreshold:
-    """Pods are evicted below this amount, or below this fraction of the capacity."""
+    """An amount, or a fraction of the capacity, below which pods are evicted."""
 
     signal: str
     quantity: Quantity | None = None
@@ -91,7 +91,7 @@ class NodeStatus:
 
 
 def compute_reservations(configuration: Configuration, machine: Machine) -> NodeReservations:
-    """:class:`ConfigurationError` of the stages from reserved_cpus to eviction_hard."""
+    """Return what is reserved; :class:`ConfigurationError` of the stages from reserved_cpus to eviction_hard."""
     cpus = _reserved_cpus(configuration, machine.kubelet_view())
     system, kube = dict(configuration.system_reserved), dict(configuration.kube_reserved)
     if cpus:
@@ -111,7 +111,10 @@ def compute_reservations(configuration: Configuration, machine: Machine) -> Node
 def compute_node_allocatable(
     configuration: Configuration, machine: Machine, *, ephemeral_storage: int | None = None
 ) -> StartupResources:
-    """*ephemeral_storage*: bytes, ``None`` if unknown; :class:`ConfigurationError` for invalid reservations."""
+    """Return the resources of a node; :class:`ConfigurationError` for invalid reservations.
+
+    *ephemeral_storage* is in bytes, or ``None`` if it is unknown.
+    """
     reservations = compute_reservations(configuration, machine)
     whole = _capacity(machine)
     if ephemeral_storage is not None and configuration.local_storage_capacity_isolation:
@@ -132,50 +135,51 @@ def _capacity(machine: Machine) -> dict[str, Quantity]:
     if known := [size for size in sizes if size is not None]:
         whole[MEMORY] = Quantity.of(sum(known), QuantityFormat.BINARY_SI)
     pages: dict[int, int] = {}
-    for one in machine.hugepages or [pages for node in view.nodes for pages in node.hugepages]:
-        pages[one.size] = pages.get(one.size, 0) + one.bytes
+    for pool in machine.hugepages or [pool for node in view.nodes for pool in node.hugepages]:
+        pages[pool.size] = pages.get(pool.size, 0) + pool.bytes
     for size, total in pages.items():
         whole[hugepages_resource(size)] = Quantity.of(total, QuantityFormat.BINARY_SI)
     return whole
 
 
 def subtract(amounts: Amounts, taken: Amounts) -> dict[str, Quantity]:
-    """*amounts* without *taken*, but not below zero."""
+    """Return *amounts* without *taken*, but not below zero."""
     left = {name: amount - taken.get(name, Quantity.ZERO) for name, amount in amounts.items()}
-    return {name: one if one.sign >= 0 else Quantity(0, format=one.format) for name, one in left.items()}
+    return {name: amount if amount.sign >= 0 else Quantity(0, format=amount.format) for name, amount in left.items()}
 
 
 def _reserved_cpus(configuration: Configuration, view: KubeletView) -> CpuSet:
     text = configuration.reserved_system_cpus
     if not text:
         return 0
-    what = view.discovery_error and f"unable to discover CPU topology info: {view.discovery_error}"
+    message = f"reserved-cpus: {text} is not a subset of online-cpus: {bits.show(view.all_cpus)}"
     highest = bits.parse_spans(text)[-1][1]
-    if not what and highest < view.all_cpus.bit_length() and not bits.parse(text) & ~view.all_cpus:
+    if view.discovery_error:
+        message = f"unable to discover CPU topology info: {view.discovery_error}"
+    elif highest < view.all_cpus.bit_length() and not bits.parse(text) & ~view.all_cpus:
         return bits.parse(text)
-    what = what or f"reserved-cpus: {text} is not a subset of online-cpus: {bits.show(view.all_cpus)}"
-    problems = [Problem("reservedSystemCPUs", what)]
+    problems = [Problem("reservedSystemCPUs", message)]
     raise ConfigurationError(problems, stage=StartupStage.RESERVED_CPUS, source=configuration.source)
 
 
 def _parse_each(
     texts: StringMap, parse: Callable[[str, str], _T], stage: StartupStage, configuration: Configuration
 ) -> dict[str, _T]:
-    """The entries of a field; of several invalid ones the kubelet reports a random one."""
+    """Parse the entries of a field; of several invalid ones the kubelet reports a random one."""
     field, prefix = {
         StartupStage.SYSTEM_RESERVED: ("systemReserved", "--system-reserved value failed to parse: "),
         StartupStage.KUBE_RESERVED: ("kubeReserved", "--kube-reserved value failed to parse: "),
         StartupStage.EVICTION_HARD: ("evictionHard", ""),
     }[stage]
-    found, wrong = {}, []
+    parsed, problems = {}, []
     for name, text in texts.items():
         try:
-            found[name] = parse(name, text)
+            parsed[name] = parse(name, text)
         except QuantityError as error:
-            wrong.append(Problem(f"{field}[{name}]", f"{prefix}{error}"))
-    if wrong:
-        raise ConfigurationError(wrong, stage=stage, source=configuration.source)
-    return found
+            problems.append(Problem(f"{field}[{name}]", f"{prefix}{error}"))
+    if problems:
+        raise ConfigurationError(problems, stage=stage, source=configuration.source)
+    return parsed
 
 
 def _reserved(name: str, text: str) -> Quantity:
@@ -196,7 +200,7 @@ def _reserved(name: str, text: str) -> Quantity:
 
 
 def _threshold(signal: str, text: str) -> EvictionThreshold | None:
-    """``None`` if *text* disables the threshold."""
+    """Parse a threshold; ``None`` if *text* disables the threshold."""
     if signal not in _SIGNALS:
         raise QuantityError(f"unsupported eviction signal {signal}")
     if text in {"0%", "100%"}:
@@ -215,7 +219,7 @@ def _threshold(signal: str, text: str) -> EvictionThreshold | None:
 
 
 def _parse_float(text: str) -> float:
-    """A 32-bit float in any of Go's spellings."""
+    """Parse a 32-bit float in any of Go's spellings."""
     if _DECIMAL_FLOAT.fullmatch(text) or _NAMED_FLOAT.fullmatch(text):
         number = float(text)
     elif _HEX_FLOAT.fullmatch(text):
@@ -231,13 +235,13 @@ def _parse_float(text: str) -> float:
 def _reservation(
     reserved: Iterable[Amounts], thresholds: Iterable[EvictionThreshold], whole: Mapping[str, Quantity | None]
 ) -> Amounts:
-    """The sum for each resource in *whole*, without zeros."""
+    """Return the sum for each resource in *whole*, without zeros."""
     free = {}
     for threshold in thresholds:
         if resource := RESERVED_SIGNALS.get(threshold.signal):
             free[resource] = threshold.amount((whole.get(resource) or Quantity.ZERO).value())
     every = (*reserved, free)
-    sums = {name: sum((own.get(name, Quantity.ZERO) for own in every), Quantity.ZERO) for name in whole}
+    sums = {name: sum((amounts.get(name, Quantity.ZERO) for amounts in every), Quantity.ZERO) for name in whole}
     return {name: total for name, total in sums.items() if not total.is_zero}
 
 
@@ -247,12 +251,12 @@ def _adding(configuration: Configuration, stage: StartupStage = StartupStage.SYS
     try:
         yield
     except QuantityError as error:
-        problems = [Problem("systemReserved", str(error))]
+        problems = [Problem("systemReserved", str(error), ProblemKind.OWN_LIMIT)]
         raise ConfigurationError(problems, stage=stage, source=configuration.source) from None
 
 
 def _go_struct(amount: Quantity) -> str:
-    """A quantity as Go prints the struct; addresses are masked."""
+    """Return a quantity as Go prints the struct; addresses are masked."""
     if amount.dec:
         return f"{{{{0 0}} {{0xADDRESS}} {amount.text or ''} {amount.format}}}"
     return f"{{{{{amount.unscaled} {amount.power}}} {{<nil>}} {amount.text or ''} {amount.format}}}"

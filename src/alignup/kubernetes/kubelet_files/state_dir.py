@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from alignup import atomic_files
 from alignup.align.errors import FileError, Problem, StateError
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files import allocated_pods_file, cpu_file, device_file, memory_file
@@ -12,7 +13,6 @@ from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPods
 from alignup.kubernetes.kubelet_files.cpu_file import CpuState
 from alignup.kubernetes.kubelet_files.device_file import DeviceState
 from alignup.kubernetes.kubelet_files.memory_file import MemoryState
-from alignup.store import atomic_files
 
 PLUGINS_DIR = "device-plugins"
 DEVICE_STATE = f"{PLUGINS_DIR}/{device_file.NAME}"

@@ -1,46 +1,78 @@
-"""Reads YAML and JSON as Kubernetes does: one text, any number of documents.
+"""YAML and JSON texts as Kubernetes reads them: one text, any number of documents.
 
 A text that begins with ``{`` is JSON if it parses as JSON; everything else is YAML. Size limits are checked before
 parsing, so no text takes long.
+
+Keys are always strings. The last of duplicate keys wins, and the document records the duplicates. In YAML, ``<<``
+merges the keys of other objects at its position: later keys override them, earlier ones do not. Aliases share their
+value, so nothing grows; each use counts towards the limits, so walking a document always ends.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, NoReturn
 
-from alignup.align.errors import OWN_LIMIT, DocumentError
-from alignup.kubernetes.manifests.yaml_documents import (
-    MAX_DEPTH,
-    MAX_DOCUMENTS,
-    DuplicateKey,
-    ParsedDocument,
-    parse_yaml,
-)
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
+import yaml
+
+from alignup.align.bits import quote
+from alignup.align.errors import DocumentError
+from alignup.kubernetes.manifests import yaml_scalars
+from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral, Scalar, ScalarError
 
 MAX_BYTES = 32 << 20  #: of one text
 MAX_MARKS = 3_000_000  #: commas, colons and brackets in a JSON text, which parses faster than YAML
+MAX_NODES = 400_000  #: values and keys in one YAML text
+MAX_DOCUMENTS = 20_000  #: in one text
+MAX_DEPTH = 100  #: of nested lists and objects
+
+YAML_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  #: the C loader if PyYAML has it
 
 _MAX_DIGITS = 1_000  # Python's JSON reader rejects integers of some thousand digits
+_MAX_DIRECTIVES = 100  # each slows the parser down for every other directive and every tag
+_MAX_CACHED = 4096  # resolved scalars
+_NO_START = ("\t", "@", "`", "%")  # characters that no token of YAML begins with
+_MERGE = "tag:yaml.org,2002:merge"
 _NON_SPACE = re.compile(r"[^ \t\r\n]")
 _UNUSUAL_KEY = re.compile(r'"[ \t\r\n]+:|\\\\":')  # white space before a colon, a backslash at the end of a key
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
 
 
+@dataclass(frozen=True, slots=True)
+class DuplicateKey:
+    line: int
+    key: str
+
+    def __str__(self) -> str:
+        return f"duplicate key {quote(self.key)}: the last value is used"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDocument:
+    number: int  #: its position in the text, from 1, counting empty documents
+    line: int  #: where it begins, from 1
+    #: dicts, lists, strings, booleans, ``None`` and ``NumberLiteral``; aliases share parts of it, so do not change it
+    value: Any
+    repeated: tuple[DuplicateKey, ...] = ()
+    lines: dict[int, int] = field(default_factory=dict, repr=False, compare=False)  #: id of an object → its line
+    json: str = field(default="", repr=False, compare=False)  #: the text of all documents, if it is JSON
+    start: int = field(default=0, repr=False, compare=False)  #: where this one begins in ``json``
+
+
 def read(text: str | bytes) -> tuple[ParsedDocument, ...]:
-    """The documents of *text* that are not empty; :class:`DocumentError` if one cannot be parsed."""
+    """Return the documents of *text* that are not empty; :class:`DocumentError` if one cannot be parsed."""
     text = _decode(text)
     start = text.lstrip()
     if not start.startswith("{"):
-        return tuple(parse_yaml(text))
+        return _Composer(text).documents()
     try:
         return tuple(_parse_json(text))
     except _NotJsonError as error:
         try:
-            return tuple(parse_yaml(text))
+            return _Composer(text).documents()
         except DocumentError as other:
             raise (error if start[1:].lstrip().startswith('"') else other) from None
 
@@ -60,9 +92,7 @@ def to_json(value: object) -> str:
 
 
 def to_yaml(value: object) -> str:
-    """*value*, made of JSON types, as one YAML document; keys keep their order."""
-    import yaml  # noqa: PLC0415 - not needed for JSON
-
+    """Return *value*, made of JSON types, as one YAML document; keys keep their order."""
     plain = json.loads(json.dumps(value))  # without subclasses of ``str``, such as enum members
     dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
     text: str = yaml.dump(plain, Dumper=dumper, sort_keys=False, allow_unicode=True, width=120)
@@ -76,7 +106,7 @@ class _NotJsonError(DocumentError):
 def _decode(text: str | bytes) -> str:
     """*text* from UTF-8, or UTF-16 if there is a byte order mark."""
     if len(text) > MAX_BYTES:
-        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file {OWN_LIMIT}", line=1)
+        raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB: split the file", line=1, own_limit=True)
     try:
         if isinstance(text, str):
             text.encode()
@@ -93,9 +123,197 @@ def _decode(text: str | bytes) -> str:
     return text.removeprefix("\ufeff")
 
 
+def _describe(error: yaml.MarkedYAMLError, text: str) -> str:
+    mark, start = error.problem_mark, error.context_mark
+    character = text[mark.index : mark.index + 1] if mark else ""
+    if mark and character in _NO_START and (start is None or start.index == mark.index):
+        tab = "found a tab where YAML allows only spaces"
+        return tab if character == "\t" else f"unexpected character {character!r}"
+    if not error.context:
+        return str(error.problem)
+    begin = f" that begins on line {start.line + 1}" if start else ""
+    return f"{error.problem} {error.context}{begin}"
+
+
+@dataclass(slots=True)
+class _Anchor:
+    value: Any  #: a list, an object, or a scalar that is not yet converted to a value or a key
+    nodes: int = 0  #: how many nodes it counts for; 0: not complete
+    depth: int = 0  #: of nested lists and objects
+
+
+class _Composer:
+    """A composer of documents from the events of a YAML parser."""
+
+    def __init__(self, text: str) -> None:
+        if text.count("%TAG") > _MAX_DIRECTIVES:
+            raise DocumentError(f"more than {_MAX_DIRECTIVES} directives", line=1, own_limit=True)
+        self._text = text
+        self._get_event = YAML_LOADER(text).get_event
+        self._event: Any = None  #: the last one
+        self._number = 0
+        self._inside = False  #: a document
+        self._nodes = 0
+        self._deepest = 0  #: level reached in the current anchor or document
+        resolve = yaml_scalars.resolve_plain
+        self._plain_value = lru_cache(_MAX_CACHED)(lambda text: yaml_scalars.to_value(resolve(text)))
+        self._plain_key = lru_cache(_MAX_CACHED)(lambda text: yaml_scalars.to_key(resolve(text)))
+        self._anchors: dict[str, _Anchor] = {}
+        self._repeated: list[DuplicateKey] = []
+        self._lines: dict[int, int] = {}
+
+    @property
+    def current(self) -> int:
+        return self._number if self._inside else self._number + 1
+
+    def error(self, message: str, *, line: int = 0, own_limit: bool = False) -> DocumentError:
+        """Return an error at *line*, or else at the last event."""
+        line = line or self._event.start_mark.line + 1
+        return DocumentError(message, line=line, document=self.current, own_limit=own_limit)
+
+    def documents(self) -> tuple[ParsedDocument, ...]:
+        documents = []
+        try:
+            self._next()  # the start of the stream
+            while type(self._next()) is yaml.DocumentStartEvent:
+                line = self._event.start_mark.line + 1
+                self._number += 1
+                if self._number > MAX_DOCUMENTS:
+                    raise self.error(f"more than {MAX_DOCUMENTS:,} documents: split the file", own_limit=True)
+                self._inside = True
+                self._anchors, self._repeated, self._lines = {}, [], {}
+                value = self._value(self._next(), 0)
+                self._next()  # the end of the document
+                self._inside = False
+                if value is not None:
+                    documents.append(ParsedDocument(self._number, line, value, tuple(self._repeated), self._lines))
+        except ScalarError as error:
+            raise self.error(str(error)) from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            raise self.error(_describe(error, self._text), line=mark.line + 1 if mark else 1) from None
+        except yaml.reader.ReaderError as error:
+            line = self._text.encode()[: error.position].count(b"\n") + 1
+            raise self.error(f"character {error.character:#x} is not allowed in YAML", line=line) from None
+        except UnicodeDecodeError as error:
+            raise self.error(f"not valid UTF-8: {error.reason}", line=1) from None
+        return tuple(documents)
+
+    def _next(self) -> Any:  # noqa: ANN401 - any event
+        self._event = event = self._get_event()
+        return event
+
+    def _value(self, event: Any, level: int) -> Any:  # noqa: ANN401 - any event, any value
+        """Return the value that begins at *event*, inside *level* lists and objects."""
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            self._count(1, level)
+            if event.tag is not None or event.anchor is not None or not event.implicit[0]:
+                return yaml_scalars.to_value(self._resolve(event))
+            return self._plain_value(event.value)
+        if kind is yaml.AliasEvent:
+            value = self._alias(event, level)
+            return value if type(value) is dict or type(value) is list else yaml_scalars.to_value(value)
+        return self._collection(event, level + 1)
+
+    def _key(self, event: Any, level: int) -> str | None:  # noqa: ANN401 - any event
+        """Return the key that begins at *event*; ``None`` for a merge key."""
+        kind = type(event)
+        if kind is yaml.ScalarEvent:
+            self._count(1, level)
+            text, tag, plain = event.value, event.tag, event.implicit[0]
+            if tag is None and event.anchor is None and plain:
+                return None if text == "<<" else self._plain_key(text)
+            scalar = self._resolve(event)
+            return None if text == "<<" and (plain or tag == _MERGE) else yaml_scalars.to_key(scalar)
+        if kind is yaml.AliasEvent:
+            value = self._alias(event, level)
+            if type(value) is not dict and type(value) is not list:
+                return yaml_scalars.to_key(value)
+        else:
+            self._collection(event, level + 1)
+        raise self.error("a list or an object cannot be a key")
+
+    def _collection(self, event: Any, level: int) -> Any:  # noqa: ANN401 - any event, any value
+        before, outer = self._nodes, self._deepest
+        self._count(1, level)
+        value: list[Any] | dict[str, Any] = [] if type(event) is yaml.SequenceStartEvent else {}
+        anchor = None
+        if event.anchor is not None:
+            anchor = self._anchors[event.anchor] = _Anchor(value)
+            self._deepest = level
+        if isinstance(value, list):
+            while type(event := self._next()) is not yaml.SequenceEndEvent:
+                value.append(self._value(event, level))
+        else:
+            self._lines[id(value)] = event.start_mark.line + 1
+            self._fill_object(value, level)
+        if anchor is not None:
+            anchor.nodes, anchor.depth = self._nodes - before, self._deepest - level + 1
+            self._deepest = max(outer, self._deepest)
+        return value
+
+    def _fill_object(self, value: dict[str, Any], level: int) -> None:
+        merged: set[str] = set()
+        while type(event := self._next()) is not yaml.MappingEndEvent:
+            key = self._key(event, level)
+            if key is None:
+                self._merge(value, merged, level)
+                continue
+            if key in value and key not in merged:
+                self._repeated.append(DuplicateKey(event.start_mark.line + 1, key))
+            value[key] = self._value(self._next(), level)
+
+    def _merge(self, value: dict[str, Any], merged: set[str], level: int) -> None:
+        """Merge the keys of the next value, an object or a list of objects; the first object wins."""
+        event = self._next()
+        if type(event) is yaml.AliasEvent:
+            sources = [self._alias(event, level)]
+        else:
+            inner = self._value(event, level)
+            sources = inner[::-1] if isinstance(inner, list) else [inner]
+        for source in sources:
+            if not isinstance(source, dict):
+                raise self.error("map merge requires map or sequence of maps as the value")
+            value.update(source)
+            merged.update(source)
+
+    def _alias(self, event: yaml.AliasEvent, level: int) -> Any:  # noqa: ANN401 - any value
+        """Return the value of an anchor."""
+        anchor = self._anchors.get(event.anchor or "")
+        if anchor is None:
+            raise self.error(f"unknown anchor {event.anchor!r} referenced")
+        if not anchor.nodes:
+            raise self.error(f"anchor {event.anchor!r} value contains itself")
+        self._count(anchor.nodes, level + anchor.depth)
+        return anchor.value
+
+    def _resolve(self, event: yaml.ScalarEvent) -> Scalar:
+        """Resolve a scalar with quotes, a tag or an anchor."""
+        scalar: Scalar = event.value
+        if event.tag is not None:
+            scalar = yaml_scalars.resolve_tagged(event.value, event.tag)
+        elif event.implicit[0]:
+            scalar = yaml_scalars.resolve_plain(event.value)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = _Anchor(scalar, 1)
+        return scalar
+
+    def _count(self, nodes: int, level: int) -> None:
+        """Count *nodes* that are nested *level* deep towards the limits."""
+        self._nodes += nodes
+        self._deepest = max(self._deepest, level)
+        if level > MAX_DEPTH:
+            raise self.error(f"nested more than {MAX_DEPTH} levels deep", own_limit=True)
+        if self._nodes > MAX_NODES:
+            message = f"more than {MAX_NODES:,} values and keys: split the file, or write it as JSON"
+            raise self.error(message, own_limit=True)
+
+
 def _parse_json(text: str) -> Iterator[ParsedDocument]:
     if sum(map(text.count, ",:[{")) > MAX_MARKS:
-        raise DocumentError(f"more than {MAX_MARKS:,} commas, colons and brackets: split the file {OWN_LIMIT}", line=1)
+        message = f"more than {MAX_MARKS:,} commas, colons and brackets: split the file"
+        raise DocumentError(message, line=1, own_limit=True)
     if "\\u" in text:
         # Kubernetes replaces unpaired surrogates as well; they could not even be printed.
         text = _ESCAPE.sub(lambda match: r"\ufffd" if match[1] else match[0], text)
@@ -107,8 +325,8 @@ def _parse_json(text: str) -> Iterator[ParsedDocument]:
         start, count = match.start(), count + 1
         line += text.count("\n", end, start)
         if count > MAX_DOCUMENTS:
-            what = f"more than {MAX_DOCUMENTS:,} documents: split the file {OWN_LIMIT}"
-            raise DocumentError(what, line=line, document=count)
+            message = f"more than {MAX_DOCUMENTS:,} documents: split the file"
+            raise DocumentError(message, line=line, document=count, own_limit=True)
         value, end = _decode_json(decoder, text, start, line=line, document=count)
         if value is not None:
             keys = _duplicate_keys(value, text, start, end)
@@ -127,12 +345,13 @@ def _decode_json(decoder: json.JSONDecoder, text: str, start: int, *, line: int,
     else:
         too_deep = sum(1 for _ in islice(_levels(value), MAX_DEPTH + 1)) > MAX_DEPTH
     if too_deep:
-        raise DocumentError(f"nested more than {MAX_DEPTH} levels deep {OWN_LIMIT}", line=line, document=document)
+        message = f"nested more than {MAX_DEPTH} levels deep"
+        raise DocumentError(message, line=line, document=document, own_limit=True)
     return value, end
 
 
 def _levels(value: object) -> Iterator[list[Any]]:
-    """The lists and objects in *value*, one level of nesting at a time."""
+    """Yield the lists and objects in *value*, one level of nesting at a time."""
     level = [value] if isinstance(value, dict | list) else []
     while level:
         yield level
@@ -141,22 +360,22 @@ def _levels(value: object) -> Iterator[list[Any]]:
 
 
 def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]:
-    found: list[str] = []
+    repeated: list[str] = []
     # Text written as usual has one colon after a quote for each key; only other text is decoded again.
     keys = sum(len(part) for level in _levels(value) for part in level if isinstance(part, dict))
     colons = text.count('":', start, end) - text.count('\\":', start, end)
     if keys == colons and not _UNUSUAL_KEY.search(text, start, end):
-        return found
+        return repeated
 
     def note(pairs: list[tuple[str, object]]) -> None:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                found.append(key)
+                repeated.append(key)
             seen.add(key)
 
     json.loads(text[start:end], object_pairs_hook=note, parse_int=str)
-    return found
+    return repeated
 
 
 def reject_constant(name: str) -> NoReturn:

@@ -1,14 +1,19 @@
-"""Reads decoded JSON or YAML objects field by field, and collects every problem with its path.
+"""A reader of decoded JSON or YAML objects, field by field, that collects every problem with its path.
 
 A value of the wrong type is recorded as a problem and read as if it were absent, so that one pass finds all problems.
 """
 
+import types
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import Any, TypeVar, get_args, get_origin
+
+import msgspec
 
 from alignup.align.bits import quote
-from alignup.align.errors import Problem, QuantityError
+from alignup.align.errors import Problem, ProblemKind, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
@@ -16,14 +21,17 @@ from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 MAX_INT32 = (1 << 31) - 1
 
 _T = TypeVar("_T")
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+_FieldReader = Callable[["ObjectReader", str], Any]
 
 #: White space that JSON strings can hold unescaped: Kubernetes trims a quantity before it decodes escapes.
 UNESCAPED_SPACE = " \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
+_STRING = "a string"
 _MAX_INT_BITS = 2_000  # Python does not print much longer integers
 _TYPE_NAMES: tuple[tuple[Any, str], ...] = (
     (bool, "true or false"),
     ((NumberLiteral, int, float), "a number"),
-    (str, "a string"),
+    (str, _STRING),
     (Mapping, "an object"),
     ((list, tuple), "a list"),
 )
@@ -49,22 +57,21 @@ class ObjectReader:
 
     @classmethod
     def of(cls, document: object, diagnostics: Diagnostics | None = None, path: str = "") -> "ObjectReader":
-        reader = cls(diagnostics or Diagnostics(), path, {})
-        return cls(reader.diagnostics, path, reader._mapping(document, ""))
+        return cls(diagnostics or Diagnostics(), path, {"": document}).child("")
 
     def path_of(self, name: str) -> str:
-        """The path of a field, or of this object for an empty *name*."""
+        """Return the path of a field, or of this object for an empty *name*."""
         return f"{self.path}.{name}" if self.path and name else self.path or name
 
     def has(self, name: str) -> bool:
         return self.fields.get(name) is not None
 
     def text(self, name: str, default: str = "") -> str:
-        """A string; *default* if it is absent or empty."""
+        """Return a string; *default* if it is absent or empty."""
         value = self.fields.get(name)
         if value is None:
             return default
-        return (value if type(value) is str else self._wrong(name, "a string", "")) or default
+        return (value if type(value) is str else self._wrong(name, _STRING, "")) or default
 
     def required(self, name: str) -> str:
         text = self.text(name)
@@ -79,7 +86,7 @@ class ObjectReader:
         return self._wrong(name, "true or false", instead=False)
 
     def integer(self, name: str, *, bits: int = 32) -> int | None:
-        """An integer that fits into *bits*; ``None`` if it is absent."""
+        """Return an integer that fits into *bits*; ``None`` if it is absent."""
         value = self.fields.get(name)
         if value is None:
             return None
@@ -91,7 +98,7 @@ class ObjectReader:
         return self._wrong(name, f"a {bits}-bit integer", None)
 
     def number(self, name: str, *, low: int = 0, high: int = MAX_INT32) -> int | None:
-        """An integer from *low* to *high*; ``None`` if it is absent."""
+        """Return an integer from *low* to *high*; ``None`` if it is absent."""
         number = self.integer(name, bits=64)
         if number is None or low <= number <= high:
             return number
@@ -109,11 +116,11 @@ class ObjectReader:
         return number
 
     def choice(self, name: str, values: Iterable[str], default: str = "") -> str:
-        """One of *values*; *default* if it is absent or empty."""
+        """Return one of *values*; *default* if it is absent or empty."""
         text = self.text(name)
         if not text or text in tuple(values):
             return text or default
-        self.unsupported(name, text, values)
+        self.error(name, f"Unsupported value: {quote(text)}: supported values: {', '.join(map(quote, values))}")
         return default
 
     def strings(self, name: str) -> tuple[str, ...]:
@@ -122,12 +129,30 @@ class ObjectReader:
     def string_map(self, name: str) -> dict[str, str]:
         return self.map_of(name, ObjectReader.text)
 
+    def read_struct(self, type_: type[_Struct]) -> _Struct:
+        """Return the object as a struct, with the fields that it has there."""
+        readers, fields = _field_readers(type_), self.fields
+        present = [reader for reader in readers if fields.get(reader[1]) is not None]
+        return type_(**{attribute: read(self, name) for attribute, name, read in present})
+
     def quantities(self, name: str) -> Amounts:
-        found = {key: self._quantity(f"{name}[{key}]", value) for key, value in self.mapping(name).items()}
-        return {key: amount for key, amount in found.items() if amount is not None}
+        amounts = {}
+        for key, value in self.mapping(name).items():
+            try:
+                amounts[key] = parse_amount(value)
+            except QuantityError as error:
+                self.error(f"{name}[{key}]", str(error), ProblemKind.QUANTITY)
+        return amounts
 
     def mapping(self, name: str) -> Mapping[str, Any]:
-        return self._mapping(self.fields.get(name), name)
+        value = self.fields.get(name)
+        if isinstance(value, Mapping):
+            if all(type(key) is str for key in value):
+                return value
+            self.error(name, "must have strings as keys")
+        elif value is not None:
+            self._wrong(name, "an object", {})
+        return {}
 
     def child(self, name: str) -> "ObjectReader":
         return ObjectReader(self.diagnostics, self.path_of(name), self.mapping(name))
@@ -136,7 +161,7 @@ class ObjectReader:
         return self.list_of(name, ObjectReader.child)
 
     def list_of(self, name: str, read: Callable[["ObjectReader", str], _T]) -> tuple[_T, ...]:
-        """A list, each element read as a field called ``name[0]`` and so on."""
+        """Return a list, each element read as a field called ``name[0]`` and so on."""
         value = self.fields.get(name)
         if value is not None and not isinstance(value, list | tuple):
             value = self._wrong(name, "a list", ())
@@ -145,57 +170,51 @@ class ObjectReader:
         return tuple([read(elements, element) for element in fields])
 
     def map_of(self, name: str, read: Callable[["ObjectReader", str], _T]) -> dict[str, _T]:
-        """An object with arbitrary keys, each value read as a field called ``name[key]``."""
-        found = self.mapping(name)
-        entries = ObjectReader(self.diagnostics, self.path, {f"{name}[{key}]": item for key, item in found.items()})
-        return {key: read(entries, f"{name}[{key}]") for key in found}
+        """Return an object with arbitrary keys, each value read as a field called ``name[key]``."""
+        values = self.mapping(name)
+        entries = ObjectReader(self.diagnostics, self.path, {f"{name}[{key}]": item for key, item in values.items()})
+        return {key: read(entries, f"{name}[{key}]") for key in values}
 
-    def error(self, name: str, what: str) -> None:
-        self.diagnostics.add(Problem(self.path_of(name), what))
-
-    def invalid(self, name: str, text: str, what: str) -> None:
-        self.error(name, f"Invalid value: {quote(text)}: {what}")
-
-    def unsupported(self, name: str, text: str, supported: Iterable[str]) -> None:
-        self.error(name, f"Unsupported value: {quote(text)}: supported values: {', '.join(map(quote, supported))}")
+    def error(self, name: str, message: str, kind: ProblemKind = ProblemKind.OTHER) -> None:
+        self.diagnostics.add(Problem(self.path_of(name), message, kind))
 
     def faults(self, name: str, text: str, faults: Iterable[str]) -> None:
         for fault in faults:
-            self.invalid(name, text, fault)
-
-    def _mapping(self, value: object, name: str) -> Mapping[str, Any]:
-        if isinstance(value, Mapping):
-            if all(type(key) is str for key in value):
-                return value
-            self.error(name, "must have strings as keys")
-        elif value is not None:
-            self.error(name, f"must be an object, not {type_of(value)}")
-        return {}
-
-    def _quantity(self, name: str, value: object) -> Quantity | None:
-        """``null`` is zero, a string is trimmed, a number counts as it is spelled; ``None`` if it is invalid."""
-        if value is None:
-            return Quantity.ZERO
-        try:
-            return Quantity.parse(value.strip(UNESCAPED_SPACE) if type(value) is str else _number_text(value))
-        except QuantityError as error:
-            self.error(name, str(error))
-            return None
+            self.error(name, f"Invalid value: {quote(text)}: {fault}")
 
     def _wrong(self, name: str, expected: str, instead: _T) -> _T:
-        self.error(name, f"must be {expected}, not {type_of(self.fields.get(name))}")
+        kind = ProblemKind.NOT_A_STRING if expected == _STRING else ProblemKind.OTHER_TYPE
+        self.error(name, f"must be {expected}, not {type_of(self.fields.get(name))}", kind)
         return instead
 
 
-def word_table(text: str) -> dict[str, list[str]]:
-    """The rows of a table in source code, each ``NAME:`` and the words up to the next name."""
-    rows: dict[str, list[str]] = {}
-    for word in text.split():
-        if word.endswith(":"):
-            rows[word[:-1]] = []
-        else:
-            rows[next(reversed(rows))].append(word)
-    return rows
+@cache
+def _field_readers(type_: type[msgspec.Struct]) -> tuple[tuple[str, str, "_FieldReader"], ...]:
+    """Return each field of a struct: its attribute, its name in JSON, and the function that reads it."""
+    return tuple((field.name, field.encode_name, _reader_of(field.type)) for field in msgspec.structs.fields(type_))
+
+
+def _reader_of(type_: Any) -> "_FieldReader":  # noqa: ANN401 - any type of a field
+    match get_origin(type_), get_args(type_):
+        case ((types.UnionType | typing.Union), (inner, _)):  # or ``None``
+            return _reader_of(inner)
+        case origin, (element, _) if origin is tuple:
+            return partial(ObjectReader.list_of, read=_reader_of(element))
+        case origin, (_, element) if origin is dict:
+            return partial(ObjectReader.map_of, read=ObjectReader.text) if element is str else ObjectReader.quantities
+        case typing.Annotated, _:
+            return ObjectReader.integer
+    return ObjectReader.text if type_ is str else lambda reader, name: reader.child(name).read_struct(type_)
+
+
+def parse_amount(value: object) -> Quantity:
+    """Parse an amount: ``null`` is zero, a string is trimmed, a number counts as it is spelled.
+
+    :class:`QuantityError` has Kubernetes' message.
+    """
+    if value is None:
+        return Quantity.ZERO
+    return Quantity.parse(value.strip(UNESCAPED_SPACE) if type(value) is str else _number_text(value))
 
 
 def type_of(value: object) -> str:
@@ -205,7 +224,7 @@ def type_of(value: object) -> str:
 
 
 def _number_text(value: object) -> str:
-    """How a number was spelled, or would be; empty for any other value."""
+    """Return how a number was spelled, or would be; empty for any other value."""
     if isinstance(value, NumberLiteral):
         return str(value)
     if isinstance(value, int) and not isinstance(value, bool):

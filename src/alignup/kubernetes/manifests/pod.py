@@ -1,51 +1,158 @@
-"""Reads a Pod object into a :class:`Pod`, or lists everything wrong with it, field by field; and writes one.
+"""Pod objects: the one decoder that makes a :class:`Pod` of a manifest, an API object or a scheduler's request.
 
-Only types and quantities are checked here, and only of fields that affect alignment; ``align.workload.validation``
-decides what a well-formed pod may ask for. The spelling of a number shows in a quantity (``1e3`` prints as ``1e3``,
-``1000`` as ``1k``), so :func:`read_pod_text` keeps it. A document decoded elsewhere is read as well.
+The structs have the fields of a Pod object that affect alignment. JSON is decoded straight into them, and
+:func:`pod_from` makes the pod. YAML, and JSON that is unusual or invalid, is read field by field into the same structs,
+so that a :class:`PodError` names everything that is wrong. Only types and quantities are checked here;
+``align.workload.validation`` decides what a well-formed pod may ask for.
+
+The spelling of a number shows in a quantity (``1e3`` prints as ``1e3``, ``1000`` as ``1k``), so texts keep it.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from alignup.align.bits import quote
 from alignup.align.errors import DocumentError, PodError
+from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
 from alignup.align.workload.validation import RESTART_POLICIES
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.object_reader import ObjectReader
+from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amount
+from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
+
+#: Resource → its amount: a string or a number, or a quantity where a reader has checked it already.
+ResourceAmounts = dict[str, Any]
+Labels = dict[str, str]
+Int32 = Annotated[int, msgspec.Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+
+
+class ObjectPart(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename="camel"):
+    """The base of all parts of objects; they have no cycles, so the garbage collector need not track them."""
+
+
+class NamedItem(ObjectPart, frozen=True):
+    """An element of a list of which only the name matters."""
+
+    name: str = ""
+
+
+class ResourceRequirements(ObjectPart, frozen=True):
+    requests: ResourceAmounts = {}
+    limits: ResourceAmounts = {}
+    claims: tuple[NamedItem, ...] = ()
+
+
+class ContainerSpec(ObjectPart, frozen=True):
+    name: str = ""
+    restart_policy: str | None = None  #: Always: an init container that is a sidecar
+    resources: ResourceRequirements = ResourceRequirements()
+
+
+class PodMetadata(ObjectPart, frozen=True):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: Labels = {}
+    annotations: Labels = {}
+
+
+class PodSpec(ObjectPart, frozen=True):
+    init_containers: tuple[ContainerSpec, ...] = ()
+    containers: tuple[ContainerSpec, ...] = ()
+    resources: ResourceRequirements | None = None
+    overhead: ResourceAmounts = {}
+    resource_claims: tuple[NamedItem, ...] = ()
+    priority: Int32 | None = None
+    os: NamedItem | None = None
+
+
+class ReportedContainer(ObjectPart, frozen=True):
+    """The resources that the kubelet has allocated to a container, and those that it has."""
+
+    name: str = ""
+    allocated_resources: ResourceAmounts = {}
+    resources: ResourceRequirements | None = None
+
+
+class PodCondition(ObjectPart, frozen=True):
+    type: str = ""
+    reason: str = ""
+
+
+class PodStatus(ObjectPart, frozen=True):
+    qos_class: str = ""
+    init_container_statuses: tuple[ReportedContainer, ...] = ()
+    container_statuses: tuple[ReportedContainer, ...] = ()
+    conditions: tuple[PodCondition, ...] = ()
+
+
+class PodObject(ObjectPart, frozen=True):
+    """A Pod object, with the fields that affect alignment."""
+
+    metadata: PodMetadata = PodMetadata()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+
+class _PodManifest(PodObject, frozen=True, kw_only=True):
+    api_version: Literal["v1"]
+    kind: Literal["Pod"]
+
+
+_DECODER = msgspec.json.Decoder(_PodManifest, float_hook=NumberLiteral)
+
+
+def pod_from(pod: PodObject) -> Pod:
+    """Return the pod in a decoded object; :class:`PodError` names every invalid field."""
+    try:
+        return _pod(pod)
+    except ValueError:  # a quantity or a QoS class
+        return read_pod({"apiVersion": "v1", "kind": "Pod", **msgspec.to_builtins(pod)})
+
+
+def read_json_pod(content: bytes) -> Pod | None:
+    """Read a pod in JSON quickly; ``None``: :func:`read_pod_text` must read it, since it is unusual or invalid."""
+    try:
+        content.decode()  # fields that are skipped must be text, too
+        return _pod(_DECODER.decode(content))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
 
 
 def read_pod_text(text: str | bytes) -> Pod:
     """Like :func:`read_pod`, for a YAML or JSON text; :class:`DocumentError` if it is not one document."""
-    found = documents.read(text)
-    if len(found) != 1:
-        raise DocumentError(f"expected one document, not {len(found) or 'none'}", line=1)
-    return read_pod(found[0].value)
+    parsed = documents.read(text)
+    if len(parsed) != 1:
+        raise DocumentError(f"expected one document, not {len(parsed) or 'none'}", line=1)
+    return read_pod(parsed[0].value)
 
 
 def read_pod(document: Mapping[str, Any]) -> Pod:
-    """The pod in a decoded document; :class:`PodError` names every invalid field."""
+    """Return the pod in a decoded document; :class:`PodError` names every invalid field."""
     top = ObjectReader.of(document)
     problems = top.diagnostics.problems
     kind, version = read_type(top)
     if not problems and (kind, version) != ("Pod", "v1"):
         wrong = "kind" if kind != "Pod" else "apiVersion"
         top.error(wrong, f"no kind {quote(kind)} is registered for version {quote(version)}")
-    pod = _pod(top) if not problems else None
-    if pod is None or problems:
+    pod = PodObject() if problems else top.read_struct(PodObject)
+    if pod.status.qos_class:
+        top.child("status").choice("qosClass", QoS)
+    if problems:
         raise PodError(problems)
-    return pod
+    return _pod(pod)
 
 
 def read_type(top: ObjectReader) -> tuple[str, str]:
-    """The kind and apiVersion of an object; the first problem is recorded."""
+    """Return the kind and apiVersion of an object; the first problem is recorded."""
     kind = "" if top.diagnostics.problems else top.required("kind")
     return kind, "" if top.diagnostics.problems else top.required("apiVersion")
 
 
 def pod_to_dict(pod: Pod) -> dict[str, Any]:
-    """The Pod object that is read as *pod*, without empty fields."""
+    """Return the Pod object that is read as *pod*, without empty fields."""
     metadata = _present(
         name=pod.name, namespace=pod.namespace, uid=pod.uid, labels=dict(pod.labels), annotations=dict(pod.annotations)
     )
@@ -75,71 +182,52 @@ def amounts_to_dict(amounts: Amounts) -> dict[str, str]:
     return {name: str(amount) for name, amount in amounts.items()}
 
 
-def _pod(top: ObjectReader) -> Pod:
-    metadata, spec, status = top.child("metadata"), top.child("spec"), top.child("status")
+def _pod(pod: PodObject) -> Pod:
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    reported = (*status.init_container_statuses, *status.container_statuses)
+    resize = next((condition for condition in status.conditions if condition.type == "PodResizePending"), None)
     return Pod(
-        name=metadata.text("name"),
-        namespace=metadata.text("namespace"),
-        uid=metadata.text("uid"),
-        labels=metadata.string_map("labels"),
-        annotations=metadata.string_map("annotations"),
-        init=_containers(spec, "initContainers"),
-        containers=_containers(spec, "containers"),
-        resources=_resources(spec),
-        overhead=spec.quantities("overhead"),
-        claims=_names(spec, "resourceClaims"),
-        priority=spec.integer("priority"),
-        os=spec.child("os").text("name"),
-        recorded_qos=QoS(qos) if (qos := status.choice("qosClass", QoS)) else None,
-        statuses=_statuses(status),
-        resize_infeasible=next(
-            (
-                condition.text("reason") == "Infeasible"
-                for condition in status.children("conditions")
-                if condition.text("type") == "PodResizePending"
-            ),
-            False,
-        ),
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        labels=metadata.labels,
+        annotations=metadata.annotations,
+        init=tuple(map(_container, spec.init_containers)),
+        containers=tuple(map(_container, spec.containers)),
+        resources=_resources(spec.resources),
+        overhead=_amounts(spec.overhead),
+        claims=tuple([claim.name for claim in spec.resource_claims]),
+        priority=spec.priority,
+        os=spec.os.name if spec.os else "",
+        recorded_qos=QoS(status.qos_class) if status.qos_class else None,
+        statuses={
+            container.name: ContainerStatus(_amounts(container.allocated_resources), actual)
+            for container in reported
+            if (actual := _resources(container.resources).requests) or container.allocated_resources
+        },
+        resize_infeasible=resize is not None and resize.reason == "Infeasible",
     )
 
 
-def _containers(spec: ObjectReader, name: str) -> tuple[Container, ...]:
-    return tuple(map(_container, spec.children(name)))
-
-
-def _container(container: ObjectReader) -> Container:
-    policy = container.text("restartPolicy")
-    known = policy in RESTART_POLICIES or container.fields.get("restartPolicy") is None
+def _container(container: ContainerSpec) -> Container:
+    policy = container.restart_policy
     return Container(
-        name=container.text("name"),
-        resources=_resources(container),
-        restartable=policy == "Always",
-        unknown_restart_policy=None if known else policy,
+        container.name,
+        _resources(container.resources),
+        policy == "Always",
+        None if policy is None or policy in RESTART_POLICIES else policy,
     )
 
 
-def _resources(owner: ObjectReader) -> Resources:
-    resources = owner.child("resources")
-    return Resources(
-        requests=resources.quantities("requests"),
-        limits=resources.quantities("limits"),
-        claims=_names(resources, "claims"),
-    )
+def _resources(resources: ResourceRequirements | None) -> Resources:
+    if resources is None:
+        return Resources()
+    claims = tuple([claim.name for claim in resources.claims])
+    return Resources(_amounts(resources.requests), _amounts(resources.limits), claims)
 
 
-def _statuses(status: ObjectReader) -> dict[str, ContainerStatus]:
-    statuses = {}
-    for container in (*status.children("initContainerStatuses"), *status.children("containerStatuses")):
-        name = container.text("name")
-        allocated = container.quantities("allocatedResources")
-        actual = _resources(container).requests
-        if allocated or actual:
-            statuses[name] = ContainerStatus(allocated, actual)
-    return statuses
-
-
-def _names(owner: ObjectReader, name: str) -> tuple[str, ...]:
-    return tuple(item.text("name") for item in owner.children(name))
+def _amounts(amounts: ResourceAmounts) -> Amounts:
+    return {name: amount if type(amount) is Quantity else parse_amount(amount) for name, amount in amounts.items()}
 
 
 def _container_to_dict(container: Container) -> dict[str, Any]:
@@ -157,5 +245,5 @@ def _resources_to_dict(resources: Resources) -> dict[str, Any]:
 
 
 def _present(**fields: object) -> dict[str, Any]:
-    """The fields that are not empty; 0 is not."""
+    """Return the fields that are not empty; 0 is not."""
     return {name: value for name, value in fields.items() if value not in (None, "", [], {})}

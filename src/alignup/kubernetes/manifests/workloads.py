@@ -1,40 +1,129 @@
-"""Reads workloads from manifest files: Pods, and objects that create pods from a template.
+"""Workloads in manifest files: Pods, and objects that create pods from a template.
 
-In objects of custom APIs the templates are found by their shape (``pod_templates``). Objects that run no pods are
-skipped and counted in one warning, so a whole application directory or a full cluster export can be given. All problems
-are reported at once, each with file, document, line and field; then nothing is read.
+The pod templates of custom APIs, such as a JobSet, a PyTorchJob, a RayCluster or a Workflow, are recognized by their
+shape, not by the kind of the object around them: an object whose ``spec.containers`` all have names. A step of a
+workflow is one as well: an object with a ``container`` or ``script`` that has an image. The number of pods is the
+product of the counts in the objects around the template; without any, it is unknown.
+
+Objects that run no pods are skipped and counted in one warning, so a whole application directory or a full cluster
+export can be given. All problems are reported at once, each with file, document, line and field; then nothing is read.
 """
 
+import re
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from alignup.align.bits import quote
-from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem
-from alignup.align.workload import Pod, validation
+from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem, ProblemKind
+from alignup.align.workload import Pod, names, validation
+from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.object_location import ObjectLocation, SourceLocation
+from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.kubernetes.manifests.pod import read_pod, read_type
-from alignup.kubernetes.manifests.pod_templates import PodTemplate, find_templates
 from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from alignup.picture.text_format import pluralize
 
 MAX_REPLICAS = 100_000  #: of one workload
 SUFFIXES = (".json", ".yaml", ".yml")  #: of the files read in a directory
 
+_SHOW_VALUE = {ProblemKind.NOT_A_STRING, ProblemKind.OTHER_TYPE, ProblemKind.QUANTITY}
 _MAX_KINDS = 10  # in the warning that counts skipped objects
 _UID_NAMESPACE = uuid.UUID("6f5a2f2b-6f0e-5c39-9a53-0c1a3d0f7c55")  # must never change: derived uids depend on it
+_PATH_STEP = re.compile(r"\.?([A-Za-z]+)|\[([^]]*)\]")
+
+#: Kinds that create pods → the path of their pod template.
+_TEMPLATES = {
+    ("v1", "PodTemplate"): "template",
+    ("v1", "ReplicationController"): "spec.template",
+    ("apps/v1", "DaemonSet"): "spec.template",
+    ("apps/v1", "Deployment"): "spec.template",
+    ("apps/v1", "ReplicaSet"): "spec.template",
+    ("apps/v1", "StatefulSet"): "spec.template",
+    ("batch/v1", "CronJob"): "spec.jobTemplate.spec.template",
+    ("batch/v1", "Job"): "spec.template",
+}
+_POD_KINDS = {"Pod", *(kind for _, kind in _TEMPLATES)}
+#: Removed API → the release without it, and its successor.
+_REMOVED = {
+    "extensions/v1beta1": ("1.16", "apps/v1"),
+    "apps/v1beta1": ("1.16", "apps/v1"),
+    "apps/v1beta2": ("1.16", "apps/v1"),
+    "batch/v1beta1": ("1.25", "batch/v1"),
+    "batch/v2alpha1": ("1.21", "batch/v1"),
+}
+
+# In objects of custom APIs:
+_PLAIN_KEY = re.compile(r"[A-Za-z]+")
+_SUFFIX = re.compile(r"(?:PodTemplate|Template|Group|Replica|Task|Job|Cluster|Pod)?(?:Spec|Template|Config)?$")
+_USUAL_KEYS = {"", "spec", "template", "jobTemplate", "podTemplate"}
+_NAME_FIELDS = ("name", "groupName", "role")
+#: Fields that say how many pods, or groups of pods, an object stands for.
+_COUNTS = ("replicas", "numNodes", "numOfHosts")
+_UNREAD = {"status", "metadata"}  # of the whole object
+_MAX_NAME = 40  # characters of a pod's name that tell its template
 
 _ObjectKey = tuple[str, str, str]  # kind, namespace, name
-_PodMaker = Callable[[Mapping[str, Any]], Pod]
+_Step = tuple[Mapping[str, Any], str, str]  # an object, the path to it, and what it is called in its surroundings
 
 #: Validates and defaults a pod as the API server does; raises :class:`PodError` to reject it.
 Accept = Callable[[Pod], Pod]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    file: str
+    document: int | None = None  #: from 1; ``None``: the file has only one
+    line: int | None = None  #: from 1; ``None``: unknown
+
+    def __str__(self) -> str:
+        document = f", document {self.document}" if self.document else ""
+        line = f", line {self.line}" if self.line else ""
+        return f"{self.file}{document}{line}"
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectLocation:
+    """An object of a document: the document itself, or an item of a list."""
+
+    file: str
+    document: ParsedDocument
+    part: Any
+    path: str = ""  #: in the document
+    several: bool = False  #: whether the file has other documents
+
+    def field(self, inner: str) -> str:
+        """Return a path in this object as a path in the document."""
+        return f"{self.path}.{inner}" if self.path and inner else self.path or inner
+
+    def source(self, field: str = "") -> SourceLocation:
+        """Return where this object, or the innermost object on the way to *field*, begins."""
+        document = self.document
+        line: int | None = document.line
+        for part in (self.part, *(self.along(field) if field else ())):
+            line = document.lines.get(id(part), line)
+        if document.json:
+            inner = find_line(document.json[document.start :], self.field(field)) if field else 0  # only for problems
+            line = document.line + inner - 1 if inner else line if self.several else None
+        return SourceLocation(self.file, document.number if self.several else None, line)
+
+    def along(self, field: str) -> Iterator[object]:
+        """Yield the value at each step of the path *field*; ``None`` where it is absent."""
+        part = self.part
+        for name, index in _PATH_STEP.findall(field):
+            if isinstance(part, dict):
+                part = part.get(name or index)
+            elif isinstance(part, list) and index.isdecimal() and len(index) < 10 and int(index) < len(part):
+                part = part[int(index)]
+            else:
+                part = None
+            yield part
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +143,48 @@ class Workload:
 
     @property
     def title(self) -> str:
-        """``trainer``, or ``trainer: Worker`` for one of several templates."""
+        """Return ``trainer``, or ``trainer: Worker`` for one of several templates."""
         return f"{self.name}: {self.template}" if self.template else self.name
 
     @property
     def finished(self) -> bool:
-        """Whether this is a Pod that has terminated and holds nothing."""
+        """Return whether this is a Pod that has terminated and holds nothing."""
         return self.phase in {"Failed", "Succeeded"}
 
     def pods(self) -> Iterator[Pod]:
-        """All replicas; names and uids are the same on every call."""
+        """Yield all replicas; names and uids are the same on every call."""
         for index in range(self.replicas):
-            yield self.pod if index == 0 else _replica(self.pod, self, index)
+            yield self.pod if index == 0 else self.replica(index)
+
+    def replica(self, index: int) -> Pod:
+        name = f"{self.prefix or self.name}-{index}"
+        return replace(self.pod, name=name, uid=_uid(self.kind, self.namespace, name))
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkloads:
     workloads: tuple[Workload, ...] = ()
     warnings: tuple[str, ...] = ()  #: skipped objects and likely mistakes
+
+
+@dataclass(frozen=True, slots=True)
+class PodTemplate:
+    path: str  #: in the object, such as ``spec.replicatedJobs[0].template.spec.template``
+    label: str  #: tells it from the other templates, such as ``Worker``; empty if the object has only one
+    metadata: Mapping[str, Any]
+    spec: Any
+    counts: Mapping[str, int] = field(default_factory=dict)  #: field → its number; their product is the number of pods
+
+    @property
+    def replicas(self) -> int | None:
+        """Return the number of pods; ``None`` if the object does not say."""
+        return prod(self.counts.values()) if self.counts else None
+
+    @property
+    def suffix(self) -> str:
+        """Return the label as part of a pod's name."""
+        text = re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")[:_MAX_NAME].strip("-")
+        return f"-{text}" if text else ""
 
 
 def read_paths(paths: Iterable[str | Path], stdin: BinaryIO | None = None) -> LoadedWorkloads:
@@ -149,25 +262,25 @@ class _Collector:
 
     def add(self, text: str | bytes, name: str) -> None:
         try:
-            found = documents.read(text)
+            parsed = documents.read(text)
         except DocumentError as error:
             where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
             self._fail(str(where), error.what)
             return
-        if not found:
+        if not parsed:
             self._fail(name, "is empty")
-        several = len(found) > 1 or any(document.number > 1 for document in found)
-        for document in found:
+        several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
+        for document in parsed:
             place = ObjectLocation(name, document, document.value, several=several)
             source = place.source()
-            self.warnings += [f"{replace(source, line=one.line)}: {one}" for one in document.repeated]
+            self.warnings += [f"{replace(source, line=key.line)}: {key}" for key in document.repeated]
             self._add_object(place, {})
 
-    def _fail(self, where: str, what: str | Exception) -> None:
+    def _fail(self, where: str, problem: str | Exception) -> None:
         """Record a problem with a whole file; an exception means that it cannot be read."""
-        if isinstance(what, Exception):
-            what = f"cannot be read: {getattr(what, 'strerror', None) or what}"
-        self.problems.append(LocatedProblem(where, Problem("", what)))
+        if isinstance(problem, Exception):
+            problem = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
+        self.problems.append(LocatedProblem(where, Problem("", problem)))
 
     def _add_object(self, place: ObjectLocation, inherited: Mapping[str, str]) -> None:
         """Read a document or a list item; *inherited* is the type that the list gives its items."""
@@ -178,61 +291,116 @@ class _Collector:
             self._report(top.diagnostics.problems, place)
         elif kind.endswith("List") and "items" in top.fields:
             items = top.list_of("items", lambda reader, name: reader.fields[name])
-            self._report(top.diagnostics.problems, place)
+            if top.diagnostics.problems:
+                self._report(top.diagnostics.problems, place)
             inherited = {"kind": kind.removesuffix("List"), "apiVersion": version} if kind != "List" else {}
             for index, item in enumerate(items):
                 self._add_object(replace(place, part=item, path=place.field(f"items[{index}]")), inherited)
         elif (version, kind) in _TEMPLATES or kind == "Pod":
-            self._add_workload(place, top.fields)
+            self._add_workload(place, top)
         elif not _is_built_in(version):
-            self._add_custom(place, top.fields)
+            self._add_custom(place, top)
         elif kind not in _POD_KINDS:
             self.without_pods[kind] += 1
         else:
-            why = "not a supported workload kind"
-            if removed := _REMOVED.get(version) if kind in _POD_KINDS else None:
-                why = f"Kubernetes {removed[0]} removed this API; use {removed[1]}"
-            self.warnings.append(f"{place.source()}: skipped {kind} {_name(top.fields)} of {version}: {why}")
+            reason = "not a supported workload kind"
+            if removed := _REMOVED.get(version):
+                reason = f"Kubernetes {removed[0]} removed this API; use {removed[1]}"
+            self.warnings.append(f"{place.source()}: skipped {kind} {_name(top.fields)} of {version}: {reason}")
 
-    def _add_workload(self, place: ObjectLocation, top: Mapping[str, Any]) -> None:
+    def _add_workload(self, place: ObjectLocation, top: ObjectReader) -> None:
+        """Read a Pod, or an object of a built-in kind that creates pods."""
+        kind = top.fields["kind"]
+        path = _TEMPLATES.get((top.fields["apiVersion"], kind))
         try:
-            workload = _workload(place, top, self._make_pod)
+            if path is None:
+                workload = self._single_pod(place, top)
+            else:
+                outer = holder = top
+                for step in path.split("."):
+                    outer, holder = holder, holder.child(step)
+                replicas = _replicas(outer, kind)
+                template = PodTemplate(path, "", holder.child("metadata").fields, holder.fields.get("spec"))
+                workload = self._template_workload(place, top, template, replicas)
         except PodError as error:
-            self._report(error.problems, place, name=f"{top['kind']} {_name(top)}")
+            self._report(error.problems, place, name=f"{kind} {_name(top.fields)}")
         else:
-            self._keep([workload], top)
+            self._keep([workload], top.fields)
 
-    def _add_custom(self, place: ObjectLocation, top: Mapping[str, Any]) -> None:
-        """Read every pod template of an object of a custom API."""
-        what, found = f"{top['kind']} {_name(top)}", []
-        if not (templates := find_templates(top)):
-            why = "no pod template found in it"
-            self.warnings.append(f"{place.source()}: skipped {what} of {top['apiVersion']}: {why}")
+    def _add_custom(self, place: ObjectLocation, top: ObjectReader) -> None:
+        """Read every pod template of an object of a custom API; without a count it has one replica."""
+        title, workloads = f"{top.fields['kind']} {_name(top.fields)}", []
+        if not (templates := find_templates(top.fields)):
+            reason = f"of {top.fields['apiVersion']}: no pod template found in it"
+            self.warnings.append(f"{place.source()}: skipped {title} {reason}")
         for template in templates:
+            reader = ObjectReader.of(top.fields)
+            replicas = 1 if template.replicas is None else template.replicas
+            if replicas > MAX_REPLICAS:
+                reader.error(template.path, f"{replicas} pods are too many: the maximum is {MAX_REPLICAS}")
             try:
-                found.append(_custom_workload(place, top, template, self._make_pod))
+                workload = self._template_workload(place, reader, template, replicas)
             except PodError as error:
                 if "{{" not in documents.to_json(template.spec):
-                    self._report(error.problems, place, name=what)
+                    self._report(error.problems, place, name=title)
                 else:
-                    placeholders = f"skipped {what}: {template.path} has placeholders"
+                    placeholders = f"skipped {title}: {template.path} has placeholders"
                     self.warnings.append(f"{place.source()}: {placeholders}")
-        if found:
+            else:
+                prefix = f"{workload.name}{template.suffix}"
+                workload = replace(workload, source=place.source(template.path), template=template.label, prefix=prefix)
+                workloads.append(replace(workload, pod=workload.replica(0)))
+        if workloads:
             shown = ", ".join(map(_describe_count, templates))
-            self.warnings.append(f"{place.source()}: {what} has {pluralize(len(templates), 'pod template')}: {shown}")
-            self._keep(found, top)
+            self.warnings.append(f"{place.source()}: {title} has {pluralize(len(templates), 'pod template')}: {shown}")
+            self._keep(workloads, top.fields)
 
-    def _make_pod(self, document: Mapping[str, Any]) -> Pod:
-        return self.accept(read_pod(document))
+    def _template_workload(
+        self, place: ObjectLocation, top: ObjectReader, template: PodTemplate, replicas: int
+    ) -> Workload:
+        """Return the workload of a template; :class:`PodError` names the invalid fields of the object."""
+        metadata = top.child("metadata").fields
+        if top.diagnostics.problems:
+            raise PodError(top.diagnostics.problems)
+        inner = {
+            **template.metadata,
+            "name": _named(metadata, place),
+            "namespace": metadata.get("namespace"),
+            "uid": None,
+        }
+        manifest = {"metadata": inner, "spec": template.spec}
+        try:
+            pod = self.accept(read_pod({"apiVersion": "v1", "kind": "Pod", **manifest}))
+        except PodError as error:
+            outside = ("metadata.name", "metadata.namespace")  # of the workload itself, not of its template
+            problems = [
+                problem if problem.field in outside else replace(problem, field=f"{template.path}.{problem.field}")
+                for problem in error.problems
+            ]
+            raise PodError(problems) from None
+        kind, source = top.fields["kind"], place.source()
+        workload = Workload(kind, pod.name, pod.namespace, replicas, pod, source, manifest=manifest)
+        return replace(workload, pod=workload.replica(0))
+
+    def _single_pod(self, place: ObjectLocation, top: ObjectReader) -> Workload:
+        metadata, spec, status = top.child("metadata").fields, top.child("spec"), top.child("status")
+        phase, host = status.text("phase"), spec.text("nodeName")
+        if top.diagnostics.problems:
+            raise PodError(top.diagnostics.problems)
+        pod = self.accept(read_pod({**top.fields, "metadata": {**metadata, "name": _named(metadata, place)}}))
+        has_uid = bool(pod.uid)
+        pod = pod if has_uid else with_derived_uid(pod)
+        workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
+        return replace(workload, has_uid=has_uid, manifest=top.fields)
 
     def _keep(self, templates: list[Workload], top: Mapping[str, Any]) -> None:
         """Keep the workloads of one object."""
         workload = templates[0]
         key = (workload.kind, workload.namespace, workload.name)
         if key in self.workloads:
-            what = f"{workload.kind} {workload.name} is defined twice: the last definition is used"
-            self.warnings.append(f"{workload.source}: {what}")
-        self.workloads[key] = {one.template: one for one in templates}
+            twice = f"{workload.kind} {workload.name} is defined twice: the last definition is used"
+            self.warnings.append(f"{workload.source}: {twice}")
+        self.workloads[key] = {template.template: template for template in templates}
         owners = top["metadata"].get("ownerReferences")
         for owner in owners if isinstance(owners, list) else ():
             if isinstance(owner, dict):
@@ -242,96 +410,18 @@ class _Collector:
         for problem in problems:
             where = f"{place.source(problem.field)}{name and ', '}{name}"
             *_, value = None, *place.along(problem.field)
-            what = problem.what
-            if isinstance(value, str) and value:
-                shown = value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])
-                what += "" if shown in what else f" (got {shown})"
-            self.problems.append(LocatedProblem(where, Problem(place.field(problem.field), what)))
-
-
-#: Kinds that create pods → the path of their pod template.
-_TEMPLATES = {
-    ("v1", "PodTemplate"): "template",
-    ("v1", "ReplicationController"): "spec.template",
-    ("apps/v1", "DaemonSet"): "spec.template",
-    ("apps/v1", "Deployment"): "spec.template",
-    ("apps/v1", "ReplicaSet"): "spec.template",
-    ("apps/v1", "StatefulSet"): "spec.template",
-    ("batch/v1", "CronJob"): "spec.jobTemplate.spec.template",
-    ("batch/v1", "Job"): "spec.template",
-}
-
-
-_POD_KINDS = {"Pod", *(kind for _, kind in _TEMPLATES)}
-#: Removed API → the release without it, and its successor.
-_REMOVED = {
-    "extensions/v1beta1": ("1.16", "apps/v1"),
-    "apps/v1beta1": ("1.16", "apps/v1"),
-    "apps/v1beta2": ("1.16", "apps/v1"),
-    "batch/v1beta1": ("1.25", "batch/v1"),
-    "batch/v2alpha1": ("1.21", "batch/v1"),
-}
+            message = problem.what
+            if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
+                message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
+            self.problems.append(LocatedProblem(where, Problem(place.field(problem.field), message)))
 
 
 def _is_built_in(version: str) -> bool:
-    """Whether Kubernetes itself defines the kinds of an API; those of custom APIs may run pods."""
+    """Return whether Kubernetes itself defines the kinds of an API; those of custom APIs may run pods."""
     group = version.rpartition("/")[0]
     if group in {"", "apps", "autoscaling", "batch", "extensions", "policy"}:
         return True
     return group.endswith(".k8s.io") and not group.endswith(".x-k8s.io")
-
-
-def _workload(place: ObjectLocation, top: Mapping[str, Any], make: _PodMaker) -> Workload:
-    """The workload in an object; :class:`PodError` names the invalid fields of the object."""
-    kind = top["kind"]
-    template = _TEMPLATES.get((top["apiVersion"], kind))
-    if template is None:
-        return _single_pod(place, top, make)
-    outer = holder = ObjectReader.of(top)
-    metadata = holder.child("metadata").fields
-    for step in template.split("."):
-        outer, holder = holder, holder.child(step)
-    replicas = _replicas(outer, kind)
-    own = holder.child("metadata").fields
-    if holder.diagnostics.problems:
-        raise PodError(holder.diagnostics.problems)
-    own = {**own, "name": _named(metadata, place), "namespace": metadata.get("namespace"), "uid": None}
-    manifest = {"metadata": own, "spec": holder.fields.get("spec")}
-    pod = _template_pod(manifest, template, make)
-    workload = Workload(kind, pod.name, pod.namespace, replicas, pod, place.source(), manifest=manifest)
-    return replace(workload, pod=_replica(pod, workload, 0))
-
-
-def _custom_workload(place: ObjectLocation, top: Mapping[str, Any], template: PodTemplate, make: _PodMaker) -> Workload:
-    """The workload of one pod template of a custom object; without a count it has one replica."""
-    reader = ObjectReader.of(top)
-    metadata = reader.child("metadata").fields
-    replicas = 1 if template.replicas is None else template.replicas
-    if replicas > MAX_REPLICAS:
-        reader.error(template.path, f"{replicas} pods are too many: the maximum is {MAX_REPLICAS}")
-    if reader.diagnostics.problems:
-        raise PodError(reader.diagnostics.problems)
-    name = _named(metadata, place)
-    own = {**template.metadata, "name": name, "namespace": metadata.get("namespace"), "uid": None}
-    manifest = {"metadata": own, "spec": template.spec}
-    pod = _template_pod(manifest, template.path, make)
-    workload = Workload(top["kind"], pod.name, pod.namespace, replicas, pod, place.source(template.path))
-    prefix = f"{pod.name}{template.suffix}"
-    workload = replace(workload, template=template.label, prefix=prefix, manifest=manifest)
-    return replace(workload, pod=_replica(pod, workload, 0))
-
-
-def _template_pod(document: Mapping[str, Any], path: str, make: _PodMaker) -> Pod:
-    """The pod of a template at *path*, which problems start with."""
-    try:
-        return make({"apiVersion": "v1", "kind": "Pod", **document})
-    except PodError as error:
-        outside = ("metadata.name", "metadata.namespace")  # of the workload itself, not of its template
-        problems = [
-            problem if problem.field in outside else replace(problem, field=f"{path}.{problem.field}")
-            for problem in error.problems
-        ]
-        raise PodError(problems) from None
 
 
 def _describe_count(template: PodTemplate) -> str:
@@ -339,20 +429,6 @@ def _describe_count(template: PodTemplate) -> str:
     if template.replicas is None:
         return f"{name} (1 pod: no count found)"
     return f"{name} ({pluralize(template.replicas, 'pod')}: {' * '.join(template.counts)})"
-
-
-def _single_pod(place: ObjectLocation, top: Mapping[str, Any], make: _PodMaker) -> Workload:
-    reader = ObjectReader.of(top)
-    metadata = reader.child("metadata").fields
-    spec, status = reader.child("spec"), reader.child("status")
-    phase, host = status.text("phase"), spec.text("nodeName")
-    if reader.diagnostics.problems:
-        raise PodError(reader.diagnostics.problems)
-    pod = make({**top, "metadata": {**metadata, "name": _named(metadata, place)}})
-    has_uid = bool(pod.uid)
-    pod = pod if has_uid else with_derived_uid(pod)
-    workload = Workload("Pod", pod.name, pod.namespace, 1, pod, place.source(), phase=phase, host=host)
-    return replace(workload, has_uid=has_uid, manifest=top)
 
 
 def _replicas(spec: ObjectReader, kind: str) -> int:
@@ -367,17 +443,12 @@ def _replicas(spec: ObjectReader, kind: str) -> int:
             return 1
 
 
-def _replica(pod: Pod, workload: Workload, index: int) -> Pod:
-    name = f"{workload.prefix or workload.name}-{index}"
-    return replace(pod, name=name, uid=_uid(workload.kind, workload.namespace, name))
-
-
 def _uid(*names: str) -> str:
     return str(uuid.uuid5(_UID_NAMESPACE, "/".join(names)))
 
 
 def _named(metadata: Mapping[str, Any], place: ObjectLocation) -> object:
-    """The name, or one generated from ``generateName``, the same on every call."""
+    """Return the name, or one generated from ``generateName``, the same on every call."""
     name, prefix = metadata.get("name"), metadata.get("generateName")
     if name or type(prefix) is not str or not prefix:
         return name
@@ -388,3 +459,101 @@ def _name(top: Mapping[str, Any]) -> str:
     metadata = top.get("metadata")
     name = metadata.get("name") or metadata.get("generateName") if isinstance(metadata, dict) else None
     return name if isinstance(name, str) else "without a name"
+
+
+def find_templates(document: Mapping[str, Any]) -> tuple[PodTemplate, ...]:
+    """Return the pod templates in *document*, in their order there."""
+    inner = {key: value for key, value in document.items() if key not in _UNREAD}
+    templates = list(_search([(inner, "", "")]))
+    if len(templates) == 1:
+        return (replace(templates[0], label=""),)
+    seen: dict[str, int] = {}
+    unique = []
+    for template in templates:
+        number = seen[template.label] = seen.get(template.label, 0) + 1
+        unique.append(replace(template, label=f"{template.label}-{number}") if number > 1 else template)
+    return tuple(unique)
+
+
+def _search(steps: Sequence[_Step]) -> Iterator[PodTemplate]:
+    """Yield the templates in the last of *steps*, the objects on the way to it."""
+    value, path, _ = steps[-1]
+    spec = value.get("spec")
+    if path and isinstance(spec, Mapping) and _has_named_containers(spec):
+        yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), spec, _counts(steps))
+        return
+    if path and (task := _task_spec(value)) is not None:
+        yield PodTemplate(path, _label(steps), _mapping(value.get("metadata")), task, _counts(steps))
+        return
+    for key, inner in value.items():
+        where = _join(path, key)
+        if isinstance(inner, Mapping):
+            yield from _search([*steps, (inner, where, key)])
+        elif isinstance(inner, list) and not key.endswith("Overrides"):  # parts of templates that are elsewhere
+            for index, item in enumerate(inner):
+                if isinstance(item, Mapping):
+                    name = next((item[field] for field in _NAME_FIELDS if isinstance(item.get(field), str)), "")
+                    yield from _search([*steps, (item, f"{where}[{index}]", f"={name or f'{key}-{index}'}")])
+
+
+def _has_named_containers(spec: Mapping[str, Any]) -> bool:
+    containers = spec.get("containers")
+    if not isinstance(containers, list) or not containers:
+        return False
+    listed = [container.get("name") if isinstance(container, Mapping) else None for container in containers]
+    return all(type(name) is str and not tuple(names.label_problems(name)) for name in listed)
+
+
+def _task_spec(value: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the pod of a workflow's step: its main container and sidecars; ``None`` if *value* is not one."""
+    main = value.get("container", value.get("script"))
+    if not isinstance(main, Mapping) or not isinstance(main.get("image"), str):
+        return None
+    sidecars = value.get("sidecars")
+    containers = [{**main, "name": "main"}, *(sidecars if isinstance(sidecars, list) else ())]
+    init = value.get("initContainers")
+    return {"containers": containers, "initContainers": init if isinstance(init, list) else []}
+
+
+def _counts(steps: Sequence[_Step]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for (value, path, _), (_, _, step) in zip(steps, [*steps[1:], ({}, "", "")], strict=True):
+        reader = ObjectReader.of(value)
+        fields = [field for field in _COUNTS if reader.has(field)]
+        if "replicas" not in fields and reader.has("minReplicas"):
+            fields.append("minReplicas")
+        numbers = {field: reader.integer(field) for field in fields}
+        if step == "template" and reader.has("parallelism"):  # of a Job
+            numbers["parallelism"] = _parallel_pods(reader)
+        if step == "workerTemplate" and reader.has("size"):  # a group of a leader and its workers
+            size = reader.integer("size")
+            numbers["size"] = size if size is None or not reader.has("leaderTemplate") else size - 1
+        counts |= {
+            _join(path, field): number for field, number in numbers.items() if number is not None and number >= 0
+        }
+    return counts
+
+
+def _parallel_pods(job: ObjectReader) -> int | None:
+    numbers = [job.integer(field) for field in ("parallelism", "completions")]
+    return min((number for number in numbers if number is not None), default=None)
+
+
+def _label(steps: Sequence[_Step]) -> str:
+    """Return what tells a template from others: the innermost name of a list item, or key that is not a usual one."""
+    for _, _, step in reversed(steps):
+        if step.startswith("="):
+            return step[1:]
+        if step not in _USUAL_KEYS:
+            return _SUFFIX.sub("", step) or step
+    return ""
+
+
+def _join(path: str, key: str) -> str:
+    if not _PLAIN_KEY.fullmatch(key):
+        return f"{path}[{key}]"
+    return f"{path}.{key}" if path else key
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

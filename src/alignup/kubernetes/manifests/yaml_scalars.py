@@ -1,4 +1,4 @@
-"""How Kubernetes resolves YAML scalars, which is neither quite YAML 1.1 nor 1.2.
+"""YAML scalars as Kubernetes resolves them, which is neither quite YAML 1.1 nor 1.2.
 
 Kubernetes converts YAML to JSON before decoding, so a number arrives in its JSON spelling: ``1e3`` and ``0x3e8`` as
 ``1000``, ``1.500`` as ``1.5``. Quantities depend on that spelling, so a number is a :class:`NumberLiteral` here, not a
@@ -70,8 +70,8 @@ def resolve_plain(text: str) -> Scalar:
     if text[0].isalpha() or text[0] == "~":
         return text
     bare = text.replace("_", "")
-    if (found := _integer(bare)) is not None:
-        return found
+    if (number := _integer(bare)) is not None:
+        return number
     return _float(bare, text) if _FLOAT.fullmatch(bare) else text
 
 
@@ -85,19 +85,19 @@ def resolve_tagged(text: str, tag: str) -> Scalar:
             raise ScalarError("!!binary value contains invalid base64 data") from None
     if kind not in _KINDS:
         return text
-    found = resolve_plain(text)
-    if kind == "float" and type(found) is int and found in _INT64:
-        return float(found)
+    scalar = resolve_plain(text)
+    if kind == "float" and type(scalar) is int and scalar in _INT64:
+        return float(scalar)
     if kind == "timestamp" and _is_date(text):
         return text
-    if type(found) is not _KINDS[kind]:
+    if type(scalar) is not _KINDS[kind]:
         shown = text if len(text) <= 40 else f"{text[:37]}..."
         raise ScalarError(f"`{shown}` is not a valid !!{kind}")
-    return found
+    return scalar
 
 
 def to_value(scalar: Scalar) -> str | bool | None:
-    """*scalar* as a value, numbers in their JSON spelling: without an exponent from 10⁻⁶ up to 10²¹."""
+    """Return *scalar* as a value, numbers in their JSON spelling: without an exponent from 10⁻⁶ up to 10²¹."""
     if isinstance(scalar, int) and not isinstance(scalar, bool):
         return NumberLiteral(scalar)
     if not isinstance(scalar, float):
@@ -113,7 +113,7 @@ def to_value(scalar: Scalar) -> str | bool | None:
 
 
 def to_key(scalar: Scalar) -> str:
-    """*scalar* as the key of an object, which is always a string."""
+    """Return *scalar* as the key of an object, which is always a string."""
     match scalar:
         case str():
             return scalar
@@ -128,28 +128,28 @@ def to_key(scalar: Scalar) -> str:
 
 
 def _integer(bare: str) -> int | None:
-    """A 64-bit integer; ``None`` for anything else."""
+    """Parse a 64-bit integer; ``None`` for anything else."""
     match = _INTEGER.fullmatch(bare)
     if match is None:
         late = _LATE_SIGN.fullmatch(bare)  # Go also accepts the sign after the prefix
-        found = int(late[1], 2) if late else None
-        return found if found is None or found in _INT64 else None
+        number = int(late[1], 2) if late else None
+        return number if number is None or number in _INT64 else None
     kind = match.lastgroup
     digits = match[kind or 0]
     if kind == "decimal" and len(digits) > 20:
         return None
-    found = int(match["sign"] + digits, {"hex": 16, "octal": 8, "binary": 2}.get(kind or "", 10))
-    return found if found in (_INT64 if match["sign"] else _UINT64) else None
+    number = int(match["sign"] + digits, {"hex": 16, "octal": 8, "binary": 2}.get(kind or "", 10))
+    return number if number in (_INT64 if match["sign"] else _UINT64) else None
 
 
 def _float(bare: str, text: str) -> float | str:
-    """A float, or the text itself if it is too large for 64 bits."""
-    found = float(bare)
-    return text if found in (float("inf"), float("-inf")) else found
+    """Return a float, or the text itself if it is too large for 64 bits."""
+    number = float(bare)
+    return text if number in (float("inf"), float("-inf")) else number
 
 
 def _short(number: float) -> str:
-    """The spelling as a key: 32-bit precision, with an exponent below 10⁻⁴ and from 10⁶ on."""
+    """Return the spelling as a key: 32-bit precision, with an exponent below 10⁻⁴ and from 10⁶ on."""
     single = to_float32(number)
     if single != single or abs(single) == float("inf"):  # noqa: PLR0124 - only NaN differs from itself
         return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}[repr(single)]
@@ -163,7 +163,7 @@ def _short(number: float) -> str:
 
 
 def to_float32(number: float) -> float:
-    """*number* rounded to 32 bits, to infinity if it is too large."""
+    """Return *number* rounded to 32 bits, to infinity if it is too large."""
     try:
         return float(struct.unpack("f", struct.pack("f", number))[0])
     except OverflowError:

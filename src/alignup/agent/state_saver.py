@@ -1,0 +1,161 @@
+"""The writer of the agent's state: what changed since the last time, and the decisions, in one transaction.
+
+A change costs the same however many pods there are: only pods that changed are looked at and encoded. If the database
+is removed or damaged while the agent runs, everything is written to a new one.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from structlog.typing import FilteringBoundLogger
+
+from alignup.agent.pod_record import PodRecord
+from alignup.agent.state import AgentEvent, AgentState, EventKind
+from alignup.align.errors import StoreError, StoreProblem
+from alignup.align.host import Host
+from alignup.align.ledger import Ledger
+from alignup.documents import codec
+from alignup.documents.decisions import DecisionDocument, recent_documents
+from alignup.documents.ledgers.documents import check_holders, pod_entry, residue
+from alignup.documents.pods import pod_document
+from alignup.store.documents import HeldPodDocument, WaitingPodDocument
+from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
+from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore
+
+#: What is wrong with a database that a running agent replaces by a new one.
+_REPLACED = frozenset({StoreProblem.UNUSABLE, StoreProblem.MISSING})
+
+
+class StateSaver:
+    """Saves states of a host, whose pods are as ``AgentState.unsaved`` says; raises ``StoreError``."""
+
+    def __init__(self, store: StateStore, host: Host, log: FilteringBoundLogger) -> None:
+        self._store, self._log = store, log
+        self._machine = machine_fingerprint(host.machine)
+        self._settings = settings_fingerprint(host.settings)
+        self._saved: AgentState | None = None  #: ``None``: the next change is the whole state
+        self._inventories: object = None  #: the devices when the admitted pods were encoded
+        self._problem = ""  #: of the history: the last one logged
+
+    def save(self, state: AgentState, events: Sequence[AgentEvent] = ()) -> None:
+        """Return when *state* and the decisions of *events* are durable."""
+        try:
+            self._save(state, events)
+        except StoreError as error:
+            if error.kind not in _REPLACED:
+                raise
+            names = ", ".join(self._store.set_aside()) or "nothing"
+            detail = f"{error.where}: {error.what}; {names} was set aside, and all pods are written to a new database"
+            self._log.error("state", detail=detail)
+            self._saved = None
+            self._save(state, events)
+
+    def record(self, events: Sequence[AgentEvent]) -> None:
+        """Add the decisions of *events* to the history; a problem is only logged."""
+        if decisions := list(_decisions(events)):
+            self._log_problem(self._store.add_decisions(decisions))
+
+    def _save(self, state: AgentState, events: Sequence[AgentEvent]) -> None:
+        ledger = (state.settled_host() if state.pending else state.host).ledger
+        parts = LedgerParts(
+            machine=self._machine,
+            settings=self._settings,
+            residue=residue(ledger, providers=state.host.providers),
+            plugins=sorted(state.plugins),
+            overtaken={uid: count for uid in state.waiting.pods if (count := state.waiting.overtakes.get(uid, 0))},
+        )
+        decisions = list(_decisions(events))
+        change = self._changes(state, ledger, parts, decisions)
+        if change is None:
+            check_holders(ledger)
+            pods = (*_admitted(ledger, state, state.admitted), *map(_waiting, state.waiting.pods.values()))
+            new, limited = (False, False) if self._saved is None else _new_pods(state, self._saved)
+            change = StateChange(
+                parts=parts, pods=pods, whole=True, has_new_pods=new, limited=limited, decisions=decisions
+            )
+        self._log_problem(self._store.save(change))
+        self._saved, self._inventories = state, ledger.devices.inventories
+
+    def _changes(
+        self,
+        state: AgentState,
+        ledger: Ledger,
+        parts: LedgerParts,
+        decisions: Sequence[tuple[DecisionDocument, float]],
+    ) -> StateChange | None:
+        """Return what changed since the last save; ``None``: the whole state must be written."""
+        saved = self._saved
+        if saved is None:
+            return None
+        unsaved, before, after = state.unsaved, saved.admitted, state.admitted
+        new = []  # pods that were added, or added again, are at the end
+        for uid in reversed(after):
+            if uid not in unsaved:
+                break
+            new.append(uid)
+        new.reverse()
+        added = set(new)
+        removed = {uid for uid in unsaved if uid in before and (uid in added or uid not in after)}
+        if len(before) - len(removed) + len(new) != len(after):
+            return None
+        replaced = {uid for uid in unsaved - added if uid in after}
+        if ledger.devices.inventories is not self._inventories:  # devices may be on other NUMA nodes now
+            replaced |= ledger.devices.held.keys() - added
+        waiting: list[PodRow] = []
+        if state.waiting is not saved.waiting:
+            waiting_before, waiting_after = saved.waiting.pods, state.waiting.pods
+            kept = [uid for uid in waiting_before if uid in waiting_after]
+            if list(waiting_after)[: len(kept)] != kept:
+                return None
+            removed |= waiting_before.keys() - waiting_after.keys()
+            waiting = [
+                _waiting(record, last=uid not in waiting_before)
+                for uid, record in waiting_after.items()
+                if uid not in waiting_before or waiting_before[uid].pod is not record.pod
+            ]
+        has_new_pods, limited = _new_pods(state, saved)
+        return StateChange(
+            parts=parts,
+            removed=removed,
+            pods=(*_admitted(ledger, state, replaced), *_admitted(ledger, state, new, last=True), *waiting),
+            has_new_pods=has_new_pods,
+            limited=limited,
+            decisions=decisions,
+        )
+
+    def _log_problem(self, problem: str) -> None:
+        """Log a problem of the history once."""
+        if problem and problem != self._problem:
+            self._log.warning("history", detail=problem)
+        self._problem = problem
+
+
+def _decisions(events: Sequence[AgentEvent]) -> Iterator[tuple[DecisionDocument, float]]:
+    for event in events:
+        if event.decision is not None and event.kind is not EventKind.KEPT:
+            yield recent_documents.document(event.decision), event.time
+
+
+def _new_pods(state: AgentState, before: AgentState) -> tuple[bool, bool]:
+    """Return whether there are new pods, or new devices for one that was waiting; and whether pods were admitted, too.
+
+    Pods that were waiting are stored already, and need not wait for space on the disk. But they take more space then.
+    """
+    admitted = [uid for uid in state.unsaved if uid in state.admitted and uid not in before.admitted]
+    new = any(uid not in before.waiting.pods or state.admitted[uid].grants for uid in admitted)
+    if not new and state.waiting is not before.waiting:
+        new = any(uid not in before.admitted for uid in state.waiting.pods.keys() - before.waiting.pods.keys())
+    return new, new or bool(admitted)
+
+
+def _admitted(ledger: Ledger, state: AgentState, uids: Iterable[str], *, last: bool = False) -> Iterator[PodRow]:
+    for uid in uids:
+        record = state.admitted[uid]
+        document = HeldPodDocument(
+            entry=pod_entry(ledger, uid), since=record.since, source=record.source, grants=record.grants
+        )
+        yield PodRow(uid, Stage.ADMITTED, codec.encode(document), last)
+
+
+def _waiting(record: PodRecord, *, last: bool = False) -> PodRow:
+    document = WaitingPodDocument(pod=pod_document(record.pod), since=record.since, source=record.source)
+    return PodRow(record.pod.uid, Stage.WAITING, codec.encode(document), last)

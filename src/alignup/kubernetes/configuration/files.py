@@ -1,0 +1,332 @@
+"""The files and objects in which people have a KubeletConfiguration.
+
+* The kubelet's own file, and drop-in files beside it.
+* The answer of a running kubelet's ``/configz``: ``{"kubeletconfig": {…}}``.
+* The ConfigMap of kubeadm, ``kubelet-config``: a file in ``data.kubelet``.
+* A configuration file of kubeadm: one document of several.
+* OpenShift's KubeletConfig: ``spec.kubeletConfig``.
+* A List with one of these objects, as ``kubectl get -o yaml`` prints it.
+
+A kubelet with a directory of drop-ins takes every ``*.conf`` file of it and its subdirectories, in the order of their
+names. Each is merged as a JSON merge patch: objects key by key, lists as a whole, and ``null`` removes a field, which
+then has its default. The first file is decoded and has its defaults before anything is merged, which shows in a few
+fields:
+
+* Thresholds in ``evictionHard`` are added to the default ones. Without a first file there are no default ones.
+* ``mergeDefaultEvictionSettings`` has no effect in a drop-in.
+* An empty ``enforceNodeAllocatable`` of the first file becomes the default, ``[pods]``.
+* Quantities in ``reservedMemory`` of the first file get their canonical form, so ``1.5Gi`` is valid there.
+
+Drop-ins are decoded more strictly than the first file in one way, duplicate keys, and less strictly in another: the
+case of field names does not matter.
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from alignup.align.bits import quote
+from alignup.align.errors import OWN_LIMIT, ConfigurationError, FileError, ParseError, Problem
+from alignup.kubernetes.configuration import feature_gates
+from alignup.kubernetes.configuration.fields import FIELDS, KIND, USED_FIELDS, VERSION, Configuration, StartupStage
+from alignup.kubernetes.configuration.load import (
+    decode_document,
+    first_document,
+    has_type,
+    parse_override,
+    read_document,
+    reserved_memory_document,
+)
+from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.documents import ParsedDocument
+from alignup.kubernetes.manifests.object_reader import ObjectReader
+
+SUFFIX = ".conf"
+MAX_FILES = 10_000  #: in a directory of drop-ins, also those that are not read
+
+_OPENSHIFT = "machineconfiguration.openshift.io/"
+_KUBEADM = "kubeadm.k8s.io/"
+_TYPE = {"apiVersion": VERSION, "kind": KIND}
+_FOLDED = {name.lower(): name for name in FIELDS}
+_EVICTION, _MERGE_EVICTION = "evictionHard", "mergeDefaultEvictionSettings"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationText:
+    """A KubeletConfiguration as a file that the kubelet reads."""
+
+    text: bytes
+    name: str  #: of the file it comes from, and the field there
+    notes: tuple[str, ...] = ()  #: what the text does not say, each with the name of a file
+    #: field or ``field[key]`` → the file that sets it; empty if there is only one file
+    origins: Mapping[str, str] = field(default_factory=dict)
+    #: the document that the kubelet reads in the text; ``None``: not parsed yet, or it cannot be parsed
+    parsed: ParsedDocument | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], name: str, notes: Sequence[str] = ()) -> "ConfigurationText":
+        text = documents.to_json(fields).encode()
+        return cls(text, name, tuple(notes), parsed=ParsedDocument(1, 1, fields))
+
+    @property
+    def document(self) -> ParsedDocument:
+        """Return what the kubelet reads; :class:`ConfigurationError` if it cannot be parsed."""
+        return self.parsed or first_document(self.text, name=self.name)
+
+    def read(self) -> Configuration:
+        """Return the configuration with defaults; :class:`ConfigurationError` if the kubelet would reject it."""
+        return read_document(self.parsed or self.document, name=self.name)
+
+    def override(self, changes: Sequence[str]) -> "ConfigurationText":
+        """Apply ``FIELD=VALUE`` or ``FIELD.KEY=VALUE`` for each of *changes*; ``ParseError`` for an unknown field."""
+        overrides = [parse_override(change) for change in changes]
+        try:
+            document = self.document
+        except ConfigurationError:
+            return self  # the kubelet rejects it, whatever is changed
+        value = dict(document.value) if isinstance(document.value, Mapping) else {}
+        for name, key, new in overrides:
+            inner = value.get(name)
+            value[name] = {**(inner if isinstance(inner, Mapping) else {}), key: new} if key else new
+        return replace(ConfigurationText.of(value, self.name, self.notes), origins=self.origins)
+
+    def origin(self, path: str) -> str:
+        """Return the file that sets the field at *path*; empty if only one file can, or none does."""
+        return self.origins.get(path) or self.origins.get(path.partition("[")[0].partition(".")[0], "")
+
+
+def unwrap(text: bytes, *, name: str) -> ConfigurationText:
+    """Return the KubeletConfiguration in *text*; a text in another form is returned as it is.
+
+    :class:`ConfigurationError` if *text* is one of the objects above, but without a configuration.
+    """
+    try:
+        parsed = documents.read(text)
+    except ParseError:
+        parsed = ()  # the kubelet's own reader explains what is wrong
+    if not parsed or not isinstance(parsed[0].value, Mapping):
+        return ConfigurationText(text, name)
+    value = parsed[0].value
+    if "kind" not in value and isinstance(value.get("kubeletconfig"), Mapping):
+        return _live_configuration(value["kubeletconfig"], name)
+    if value.get("kind") == "List" and isinstance(value.get("items"), list):
+        value = _only_item(value["items"], name)
+    version, kind = str(value.get("apiVersion")), value.get("kind")
+    if version.startswith(_KUBEADM):
+        return _kubeadm_document(parsed, name)
+    if (version, kind) == ("v1", "ConfigMap"):
+        return _parse_as_kubelet(_config_map_text(value, name), f"{name}, data.kubelet")
+    if version.startswith(_OPENSHIFT) and kind == "KubeletConfig":
+        return _openshift(value, name)
+    if value is not parsed[0].value:
+        return ConfigurationText.of(value, f"{name}, items[0]")
+    return _parse_as_kubelet(text, name, parsed)
+
+
+def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText:
+    """Return a running kubelet's configuration, in which absent fields are empty: its defaults are already set.
+
+    A kubelet of another release may have feature gates that 1.37 does not know. They do not keep it from running.
+    """
+    fields: dict[str, Any] = {**_TYPE, "evictionHard": {}, "enforceNodeAllocatable": [], **live}
+    fields.pop("mergeDefaultEvictionSettings", None)  # evictionHard has the defaults that it added
+    notes = []
+    gates = fields.get("featureGates")
+    if isinstance(gates, Mapping) and all(isinstance(on, bool) for on in gates.values()):
+        unsettable = {problem.field: problem for problem in feature_gates.unsettable(gates)}
+        fields["featureGates"] = {gate: on for gate, on in gates.items() if f"featureGates[{gate}]" not in unsettable}
+        notes = [
+            f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.what}"
+            for problem in unsettable.values()
+        ]
+    return ConfigurationText.of(fields, f"{name}, kubeletconfig", notes)
+
+
+def _only_item(items: list[Any], name: str) -> Mapping[str, Any]:
+    if len(items) != 1 or not isinstance(items[0], Mapping):
+        raise _error("items", f"must have one object with a configuration, not {len(items)}", name)
+    return items[0]
+
+
+def _kubeadm_document(parsed: tuple[ParsedDocument, ...], name: str) -> ConfigurationText:
+    for document in parsed:
+        if isinstance(document.value, Mapping) and document.value.get("kind") == KIND:
+            notes = [f"{name}: line {key.line}: {key}" for key in document.repeated]
+            return ConfigurationText.of(document.value, f"{name}, document {document.number}", notes)
+    raise _error("kind", f"is a configuration of kubeadm without a document of kind {KIND}", name)
+
+
+def _config_map_text(value: Mapping[str, Any], name: str) -> bytes:
+    top = ObjectReader.of(value)
+    data = top.child("data")
+    text = data.text("kubelet")
+    if not text and not top.diagnostics.problems:
+        known = f"has only {', '.join(data.fields)}" if data.fields else "is empty"
+        data.error("kubelet", f"Required value: data {known}, and the kubelet-config ConfigMap has a file here")
+    if problems := top.diagnostics.problems:
+        raise ConfigurationError(problems, stage=StartupStage.LOAD, source=name)
+    return text.encode()
+
+
+def _openshift(value: Mapping[str, Any], name: str) -> ConfigurationText:
+    top = ObjectReader.of(value)
+    spec = top.child("spec")
+    inner = spec.child("kubeletConfig")
+    sized = spec.flag("autoSizingReserved")
+    if not spec.has("kubeletConfig"):
+        spec.error("kubeletConfig", "Required value")
+    if problems := top.diagnostics.problems:
+        raise ConfigurationError(problems, stage=StartupStage.LOAD, source=name)
+    better = "the kubelet's /configz, or /etc/kubernetes/kubelet.conf of a node, has the result"
+    notes = [f"{name}: OpenShift adds this to the configuration of the machine config pool: {better}"]
+    if sized:
+        notes.append(f"{name}: spec.autoSizingReserved: each node computes its own systemReserved, unknown here")
+    return ConfigurationText.of({**_TYPE, **inner.fields}, f"{name}, spec.kubeletConfig", notes)
+
+
+def _error(path: str, message: str, name: str) -> ConfigurationError:
+    return ConfigurationError([Problem(path, message)], stage=StartupStage.LOAD, source=name)
+
+
+def _parse_as_kubelet(text: bytes, name: str, parsed: tuple[ParsedDocument, ...] | None = None) -> ConfigurationText:
+    """Return a file of the kubelet; what it rejects is not parsed."""
+    try:
+        return ConfigurationText(text, name, parsed=first_document(text, name=name, parsed=parsed))
+    except ConfigurationError:
+        return ConfigurationText(text, name)
+
+
+def find_drop_ins(directory: Path) -> tuple[Path, ...]:
+    """Return the files that the kubelet merges, in its order. ``OSError`` if a directory cannot be read."""
+    files = []
+    for number, path in enumerate(_walk(directory)):
+        if number >= MAX_FILES:
+            raise FileError(f"{directory} has more than {MAX_FILES:,} files {OWN_LIMIT}")
+        if path.name.endswith(SUFFIX):
+            files.append(path)
+    return tuple(files)
+
+
+def parse_drop_in(text: bytes, *, name: str) -> ConfigurationText:
+    """Parse a drop-in file; :class:`ConfigurationError` if the kubelet would reject it before it merges anything."""
+    document = first_document(text, name=name)
+    top = ObjectReader.of(document.value)
+    has_type(top)
+    problems = list(top.diagnostics.problems)
+    for key in document.repeated:
+        where = f"line {key.line}: " if document.lines else ""
+        problems.append(Problem(key.key, f"{where}duplicate key, which the kubelet rejects in a drop-in"))
+    if problems:
+        raise ConfigurationError(problems, stage=StartupStage.LOAD, source=name)
+    return ConfigurationText(text, name, parsed=document)
+
+
+def merge_drop_ins(
+    base: ConfigurationText | None, drop_ins: Sequence[ConfigurationText], *, directory: str
+) -> ConfigurationText:
+    """Merge *drop_ins* of *directory* in order into *base*, the kubelet's first file.
+
+    :class:`ConfigurationError` if *base* cannot be loaded. Invalid fields of drop-ins are found when the result is
+    read, since a later drop-in may replace them.
+    """
+    document: Mapping[str, Any] = {}
+    notes: list[str] = []
+    origins: dict[str, str] = {}
+    if base is not None:
+        loaded = decode_document(base.document, name=base.name)
+        notes += [*base.notes, *(f"{base.name}: {warning}" for warning in loaded.warnings)]
+        document = _encoded(base, loaded)
+        _record(origins, document, base.name)
+    for drop_in in drop_ins:
+        patch = {key: value for key, value in drop_in.document.value.items() if key not in _TYPE}
+        document = _patched(document, patch)
+        _record(origins, patch, drop_in.name)
+        if patch.get(_MERGE_EVICTION) is not None:
+            notes.append(f"{drop_in.name}: {_MERGE_EVICTION} has no effect in a drop-in")
+        for name in (name for name in patch if name not in FIELDS):
+            if known := _FOLDED.get(name.lower()):
+                notes.append(f"{drop_in.name}: the case of names does not matter in drop-ins: {quote(name)} is {known}")
+            else:
+                notes.append(f"{drop_in.name}: the kubelet ignores unknown field {quote(name[:200])}")
+    merged = {name: value for name, value in _fold_names(document).items() if name in FIELDS and value is not None}
+    merged.pop(_MERGE_EVICTION, None)
+    name = f"{base.name} with the drop-ins of {directory}" if base else f"the drop-ins of {directory}"
+    return replace(ConfigurationText.of({**_TYPE, _EVICTION: {}, **merged}, name, notes), origins=origins)
+
+
+def _walk(directory: Path) -> Iterator[Path]:
+    """Yield the files below *directory*, subdirectories in their place among them; links to directories are files."""
+    with os.scandir(directory) as entries:
+        ordered = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+    for entry in ordered:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(Path(entry.path))
+        else:
+            yield Path(entry.path)
+
+
+def _encoded(base: ConfigurationText, loaded: Configuration) -> dict[str, Any]:
+    """Return the fields of the first file as the kubelet encodes them for merging: known ones that are not empty."""
+    encoded = {
+        name: value
+        for name, value in base.document.value.items()
+        if name in FIELDS and name not in _TYPE and value not in (None, [], {}, "")
+    }
+    encoded[_EVICTION] = dict(loaded.eviction_hard)
+    if loaded.reserved_memory:
+        encoded["reservedMemory"] = reserved_memory_document(loaded)
+    return encoded
+
+
+def _record(origins: dict[str, str], patch: Mapping[str, Any], name: str) -> None:
+    for key, value in patch.items():
+        field = key if key in FIELDS else _FOLDED.get(key.lower(), key)
+        origins[field] = name
+        if isinstance(value, Mapping):
+            origins.update((f"{field}[{inner}]", name) for inner in value)
+
+
+def _patched(value: object, patch: object) -> Any:  # noqa: ANN401 - any JSON
+    """Return *value* after the JSON merge patch *patch* (RFC 7386)."""
+    if isinstance(patch, list):
+        return [_patched(None, item) for item in patch]
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(value) if isinstance(value, Mapping) else {}
+    for key, new in patch.items():
+        if new is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _patched(merged.get(key), new)
+    return merged
+
+
+def _fold_names(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return *document* with all field names in the right case.
+
+    Of several spellings of a field the last in order of bytes counts; objects add up. A field with a default is always
+    there in its right spelling.
+    """
+    spelled: dict[str, list[str]] = {}
+    for name in document:
+        spelled.setdefault(name if name in FIELDS else _FOLDED.get(name.lower(), name), []).append(name)
+    folded: dict[str, Any] = {}
+    for known, spellings in spelled.items():
+        if known not in document and _has_default(known):
+            spellings.append(known)  # the spelling that the kubelet adds
+        for name in sorted(spellings):
+            value, before = document.get(name), folded.get(known)
+            both = isinstance(value, Mapping) and isinstance(before, Mapping)
+            folded[known] = {**before, **value} if both else value  # type: ignore[dict-item]
+    return folded
+
+
+def _has_default(field: str) -> bool:
+    """Return whether the kubelet encodes a field that no file sets."""
+    defaults = {attribute.name: attribute for attribute in fields(Configuration)}
+    default = defaults[USED_FIELDS[field]] if field in USED_FIELDS else None
+    if default is None or default.default_factory is not MISSING:
+        return False
+    return isinstance(default.default, bool) or bool(default.default)

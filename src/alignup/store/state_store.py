@@ -1,0 +1,324 @@
+"""The state of an agent, or of the runs of a user, in its database: the ledger with its pods, and the history.
+
+Each pod is a row with a JSON document, and so is each part of the rest. Only what changed is written, so a change costs
+the same however many pods there are. A row has a digest, and the database stores the exclusive or of all digests:
+changed, lost and repeated rows are detected when the state is loaded, which SQLite alone would not do.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from alignup.align.errors import ParseError, StoreError, StoreFullError, StoreProblem
+from alignup.documents import codec
+from alignup.documents.codec import Count, Document
+from alignup.documents.decisions import DecisionDocument
+from alignup.documents.ledgers.documents import ResidueDocument
+from alignup.store import history
+from alignup.store.database import FREE_PAGES, LOCK_SECONDS, MIN_FREE_PAGES, Database, insert_rows
+from alignup.store.documents import Fingerprint, HeldPodDocument, WaitingPodDocument
+from alignup.store.history import DecisionRow, History, HistorySize
+
+MAX_LEDGER_BYTES = 48 << 20  #: of the documents of all pods, with a new one
+
+_CHECK = "check"  #: the part with the digest of all rows
+_BYTES_PER_PAGE, _PAGES_PER_CHANGE = 2_000, 1  #: what documents take at most, and what is added for each change
+_REPLACE = "ON CONFLICT (name) DO UPDATE SET document = excluded.document"
+
+
+class Stage(StrEnum):
+    """Where a pod is on its way."""
+
+    ADMITTED = "admitted"
+    WAITING = "waiting"
+
+
+class PodRow(NamedTuple):
+    uid: str
+    stage: Stage
+    document: bytes  #: a ``HeldPodDocument`` or a ``WaitingPodDocument``
+    last: bool = False  #: whether it comes after all other pods of its stage, else it keeps its place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerParts:
+    """What the ledger consists of besides its pods."""
+
+    machine: Fingerprint
+    settings: Fingerprint
+    residue: ResidueDocument
+    plugins: Sequence[str] = ()  #: resources that device plugins serve
+    overtaken: Mapping[str, int] = field(default_factory=dict)  #: uids of waiting pods → how many have overtaken them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChange:
+    """What to write in one transaction."""
+
+    parts: LedgerParts
+    removed: Iterable[str] = ()  #: uids of pods; those that are not stored are ignored
+    pods: Iterable[PodRow] = ()  #: that are new or changed
+    whole: bool = False  #: whether *pods* are all pods, in order: others are removed
+    has_new_pods: bool = False  #: whether it fails if the disk has no space for more
+    limited: bool = False  #: whether the limit on the size of the ledger applies
+    decisions: Sequence[tuple[DecisionDocument, float]] = ()  #: with their times, for the history
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    machine: Fingerprint
+    settings: Fingerprint
+    residue: ResidueDocument
+    plugins: list[str]
+    overtaken: dict[str, Count]
+    pods: list[HeldPodDocument]  #: in order of admission
+    waiting: list[WaitingPodDocument]  #: in order
+
+
+class CheckDocument(Document, frozen=True):
+    serial: Count  #: rises with every change
+    digest: str  #: hexadecimal
+
+
+class _StoredRow(NamedTuple):
+    number: int
+    stage: str
+    digest: int
+    size: int  #: of the document
+
+
+class StateStore:
+    """The state in the database of one directory; methods raise :class:`StoreError`.
+
+    One thread at a time may load and save; any thread may read the ``history``.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        limit: int = MAX_LEDGER_BYTES,
+        max_decisions: int = history.MAX_ROWS,
+        max_decision_bytes: int = history.MAX_BYTES,
+        lock_seconds: float = LOCK_SECONDS,
+    ) -> None:
+        self._database = Database(directory, lock_seconds=lock_seconds)
+        self.path = self._database.path
+        self.history = History(self.path)
+        self._limit = limit
+        self._history_limit = HistorySize(max_decisions, max_decision_bytes)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._loaded = False  #: whether what follows is what the database contains
+        self._pods: dict[str, _StoredRow] = {}  #: by uid
+        self._parts: dict[str, int] = {}  #: name → digest
+        self._serial = self._next_number = self._ledger_bytes = self._digest = 0
+        self._history_size = HistorySize(0, 0)
+        self._free_pages = 0  #: of the database, at least
+
+    def load(self) -> StoredState | None:
+        """Return the state; ``None`` if nothing was ever stored here. No file is changed."""
+        self._forget()
+        try:
+            state = self._database.read(self._read)
+        except (ParseError, LookupError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, StoreError):
+                raise
+            message = f"missing {error}" if isinstance(error, KeyError) else str(error)
+            raise self._database.unusable(f"its contents are invalid: {message}") from error
+        self._loaded = True
+        return state
+
+    def _read(self, connection: sqlite3.Connection) -> StoredState | None:
+        documents = {name.decode(): text for name, text in connection.execute("SELECT name, document FROM parts")}
+        check = documents.pop(_CHECK, None)
+        for name, text in documents.items():
+            self._parts[name] = row_digest(0, name, "", text)
+            self._digest ^= self._parts[name]
+        pods = {stage: list[bytes]() for stage in Stage}
+        for number, encoded_uid, encoded_stage, text in connection.execute(
+            "SELECT number, uid, stage, document FROM pods ORDER BY number"
+        ):
+            uid, stage = encoded_uid.decode(), Stage(encoded_stage.decode())
+            row = _StoredRow(number, stage, row_digest(number, uid, stage, text), len(text))
+            self._pods[uid] = row
+            self._digest ^= row.digest
+            self._ledger_bytes += row.size
+            self._next_number = number + 1
+            pods[stage].append(text)
+        if check is None and not documents and not self._pods:
+            return None  # the process that created the database was killed
+        stored = codec.decode(check or b"{}", CheckDocument)
+        if stored.digest != f"{self._digest:016x}":
+            raise ParseError("the checksum does not match: a row was changed, lost or repeated")
+        self._serial = stored.serial
+        self._history_size = HistorySize.of(connection)
+        return StoredState(
+            machine=codec.decode(documents["machine"], Fingerprint),
+            settings=codec.decode(documents["settings"], Fingerprint),
+            residue=codec.decode(documents["residue"], ResidueDocument),
+            plugins=codec.decode(documents["plugins"], list[str]),
+            overtaken=codec.decode(documents["overtaken"], dict[str, Count]),
+            pods=[codec.decode(text, HeldPodDocument) for text in pods[Stage.ADMITTED]],
+            waiting=[codec.decode(text, WaitingPodDocument) for text in pods[Stage.WAITING]],
+        )
+
+    def save(self, change: StateChange) -> str:
+        """Write *change* durably in one transaction; return why decisions are missing in the history, if they are.
+
+        After an error nothing has changed. :class:`StoreFullError` if it is limited and the ledger would be too large.
+        """
+        if not self._loaded:
+            self.load()
+        try:
+            plan = self._plan(change)
+        except (TypeError, ValueError, ArithmeticError, RecursionError) as error:  # of a provider from outside
+            raise self._database.unwritable(str(error)) from error
+        if change.limited and plan.ledger_bytes > self._limit:
+            raise StoreFullError(str(self.path), size=plan.ledger_bytes, limit=self._limit)
+        rows, problem = history.decision_rows(change.decisions, max_bytes=self._history_limit.bytes)
+        if change.has_new_pods or rows:
+            try:
+                self._reserve(plan.added_bytes + sum(len(row[-1]) for row in rows))
+            except StoreError as error:
+                if change.has_new_pods or error.kind is not StoreProblem.UNWRITABLE:
+                    raise
+                rows, problem = [], f"cannot write the history: {error}"
+        self._history_size = self._database.transact(lambda connection: self._write(connection, plan, rows))
+        for uid, row in plan.pods.items():
+            if row is None:
+                del self._pods[uid]
+            else:
+                self._pods[uid] = row
+        self._parts |= plan.part_digests
+        self._digest, self._ledger_bytes, self._next_number = plan.digest, plan.ledger_bytes, plan.next_number
+        self._serial += 1
+        return problem
+
+    def add_decisions(self, decisions: Iterable[tuple[DecisionDocument, float]]) -> str:
+        """Add decisions with their times to the history, durably; return why some are missing. Never raises."""
+        rows, problem = history.decision_rows(decisions, max_bytes=self._history_limit.bytes)
+        if rows:
+            try:
+                self._reserve(sum(len(row[-1]) for row in rows))
+                self._history_size = self._database.transact(
+                    lambda connection: history.insert(connection, rows, self._history_size, self._history_limit)
+                )
+            except StoreError as error:
+                return f"cannot write the history: {error}"
+        return problem
+
+    def _reserve(self, size: int) -> None:
+        """Make sure that the database has free pages for documents of this *size*."""
+        needed = size // _BYTES_PER_PAGE + _PAGES_PER_CHANGE
+        if self._free_pages < needed + MIN_FREE_PAGES:
+            least = needed + MIN_FREE_PAGES
+            self._free_pages = self._database.grow(pages=least + FREE_PAGES, least=least)
+        self._free_pages -= needed
+
+    def _plan(self, change: StateChange) -> "_Plan":
+        plan = _Plan(self._digest, self._ledger_bytes, self._next_number)
+        parts = change.parts
+        for name in ("machine", "settings", "residue", "plugins", "overtaken"):
+            plan.put_part(name, codec.encode(getattr(parts, name)), self._parts.get(name))
+        pods = change.pods
+        removed = change.removed
+        if change.whole:
+            pods = tuple(pods)
+            removed = self._pods.keys() - {row.uid for row in pods}
+        for uid in removed:
+            if (known := self._pods.get(uid)) is not None:
+                plan.remove(uid, known)
+        for row in pods:
+            plan.put_pod(row, plan.pods.get(row.uid, self._pods.get(row.uid)), ordered=change.whole)
+        return plan
+
+    def _write(self, connection: sqlite3.Connection, plan: "_Plan", rows: Sequence[DecisionRow]) -> HistorySize:
+        check = codec.encode(CheckDocument(self._serial + 1, f"{plan.digest:016x}"))
+        insert_rows(connection, "parts (name, document)", [*plan.parts, (_CHECK, check.decode())], _REPLACE)
+        if plan.deleted:
+            connection.executemany("DELETE FROM pods WHERE number = ?", plan.deleted)
+        if plan.updated:
+            connection.executemany("UPDATE pods SET document = ? WHERE number = ?", plan.updated)
+        insert_rows(connection, "pods (number, uid, stage, document)", plan.inserted)
+        return history.insert(connection, rows, self._history_size, self._history_limit)
+
+    def prepare_for_more(self) -> None:
+        """Do work that would delay the next change, while there is nothing else to do; never raises."""
+        with suppress(StoreError):
+            self._free_pages = self._database.grow(pages=FREE_PAGES, least=FREE_PAGES // 2)
+        self._database.move_log()
+
+    def set_aside(self) -> tuple[str, ...]:
+        """Rename the files of the state to unused names, and return these; the next change must be whole."""
+        names = self._database.set_aside()
+        self._forget()
+        return names
+
+    def close(self) -> None:
+        self._database.close()
+
+
+class _Plan:
+    """The rows that a change writes, and what the store contains then."""
+
+    def __init__(self, digest: int, ledger_bytes: int, next_number: int) -> None:
+        self.digest, self.ledger_bytes, self.next_number = digest, ledger_bytes, next_number
+        self.added_bytes = 0
+        self.parts: list[tuple[str, str]] = []
+        self.part_digests: dict[str, int] = {}
+        self.deleted: list[tuple[int]] = []
+        self.updated: list[tuple[str, int]] = []
+        self.inserted: list[tuple[int, str, str, str]] = []
+        self.pods: dict[str, _StoredRow | None] = {}  #: that change, by uid; ``None``: removed
+        self._last = dict.fromkeys(Stage, -1)  #: the number of the last pod of each stage that was put
+
+    def put_part(self, name: str, document: bytes, known: int | None) -> None:
+        digest = row_digest(0, name, "", document)
+        if digest != known:
+            self.digest ^= digest ^ (known or 0)
+            self.part_digests[name] = digest
+            self.parts.append((name, document.decode()))
+
+    def remove(self, uid: str, known: _StoredRow) -> None:
+        self.digest ^= known.digest
+        self.ledger_bytes -= known.size
+        self.deleted.append((known.number,))
+        self.pods[uid] = None
+
+    def put_pod(self, row: PodRow, known: _StoredRow | None, *, ordered: bool) -> None:
+        """Add or replace a pod; *ordered*: after those of its stage that were put before."""
+        uid, stage, document, last = row
+        size = len(document)
+        moved = last or (known and (known.stage != stage or (ordered and known.number < self._last[stage])))
+        if known is not None and moved:
+            self.remove(uid, known)
+            known = None
+        number = self.next_number if known is None else known.number
+        self._last[stage] = number
+        digest = row_digest(number, uid, stage, document)
+        if known is None:
+            self.inserted.append((number, uid, stage, document.decode()))
+            self.next_number += 1
+            self.digest ^= digest
+            self.ledger_bytes += size
+        elif digest != known.digest:
+            self.updated.append((document.decode(), number))
+            self.digest ^= digest ^ known.digest
+            self.ledger_bytes += size - known.size
+        else:
+            return
+        self.added_bytes += size
+        self.pods[uid] = _StoredRow(number, stage, digest, size)
+
+
+def row_digest(number: int, name: str, stage: str, document: bytes) -> int:
+    """Return the digest of a row; a part of the ledger has number 0 and no stage."""
+    head = f"{number}\0{stage}\0{len(name)}\0{name}\0".encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(head + document, digest_size=8).digest(), "big")
