@@ -65,6 +65,14 @@ def test_links_lead_to_files(page: Path):
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
 
+def test_the_contributing_guide_names_paths_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    paths = re.findall(r"`((?:bench|docs|e2e|examples|src|tests)/[\w./-]+)`", text)
+
+    assert [path for path in paths if not re.search("NAME|PACKAGE", path) and not (ROOT / path).exists()] == []
+    assert len(paths) > 20
+
+
 def test_the_reference_has_every_command_option_metric_and_object(generated):
     commands = generated["commands.md"]
 
