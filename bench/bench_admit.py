@@ -11,9 +11,8 @@ from random import Random
 from time import process_time
 
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.distances import Distances
 from alignup.align.host import Host, Settings
-from alignup.align.machine import Device, Machine
+from alignup.align.machine import Device, Distances, Machine
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologyOptions, TopologySettings

@@ -12,13 +12,14 @@ from alignup.documents.codec import convert
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api import NODES, PODS
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.configuration import Configuration
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import Observation
+from alignup.observe.published_objects import host_state
 from alignup.schedule.cluster_snapshot import build_view
 from bench.harness import Figure
 from tests.observe.kubelets import CONFIGURATION

@@ -7,9 +7,9 @@ from statistics import median
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.cpus.distributed import plan_distribution
 from alignup.align.cpus.options import CpuOptions
 from alignup.align.cpus.provider import CpuNodes, create_selection
+from alignup.align.cpus.selection import plan_distribution
 from alignup.align.hint import AmountFamily, HintList, MergeInput
 from alignup.align.machine import KubeletView
 from alignup.align.merging.merge import merge

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from alignup.align import bits
-from alignup.align.devices import cover
+from alignup.align.devices import hints
 from alignup.align.devices.hints import CoverageFamily
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import DeviceProvider, PreferencesNeededError
@@ -35,7 +35,7 @@ def figures() -> Iterator[Figure]:
     for name, weights in groups().items():
         need = sum(weights.values()) * 3 // 4
         yield Figure(
-            f"fewest of 64 nodes, {name}", best_cpu(partial(cover.fewest_nodes, weights, need, source=GPU)), 20e-3
+            f"fewest of 64 nodes, {name}", best_cpu(partial(hints.fewest_nodes, weights, need, source=GPU)), 20e-3
         )
 
 

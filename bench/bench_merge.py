@@ -8,8 +8,8 @@ hint lists.
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from alignup.align.distances import Distances
 from alignup.align.hint import AmountFamily, Hint, HintList, MergeInput
+from alignup.align.machine import Distances
 from alignup.align.merging.merge import apply_policy
 from alignup.align.settings import Policy
 from bench.harness import Figure, best_cpu, show

@@ -14,9 +14,10 @@ from typing import Any
 import structlog
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.manifests.pod import pod_to_dict
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from alignup.schedule.extender import ExtenderOptions
 from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService

@@ -23,10 +23,11 @@ from alignup.gate.releases import pinned_node
 from alignup.gate.webhook_app import webhook_app
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import InvalidObjectError
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
-from alignup.observe.kubelet_sources import KnownPod, known_pod
+from alignup.kubernetes.api.pods import KnownPod, known_pod
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.web.server import serve_app
 from alignup.web.sockets import tcp_socket

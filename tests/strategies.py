@@ -7,8 +7,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.distances import Distances
-from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
+from alignup.align.machine import Cpu, Distances, HugePages, Machine, NumaNode
 
 MIB = 1 << 20
 GIB = 1 << 30

@@ -210,6 +210,10 @@ class ListenError(AlignError):
     """A socket or address that the program cannot listen on; the message has the reason and what to do."""
 
 
+class TlsRequiredError(ListenError):
+    """A non-loopback address without TLS, which nobody allowed."""
+
+
 class PluginError(AlignError):
     """A device plugin that is unreachable, gone, or failed; the message is the kubelet's."""
 

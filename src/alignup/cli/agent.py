@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli.app import Session, define_command
+from alignup.align.errors import TlsRequiredError
+from alignup.cli.app import FailureError, Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     HostOptions,
@@ -85,11 +86,15 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent") from error
     session.advice = "See 'alignup agent --help'."
-    given = _daemon_options(host, options)
+    daemon_options = _daemon_options(host, options)
     if options.export is None:
-        daemon.run(given)
+        try:
+            daemon.run(daemon_options)
+        except TlsRequiredError as error:
+            advice = "Give --tls-cert-file and --tls-private-key-file, or allow plain HTTP with --insecure-http."
+            raise FailureError(str(error), advice=advice) from error
         return
-    for line in kubelet_export.export(given, options.export):
+    for line in kubelet_export.export(daemon_options, options.export):
         click.echo(line, err=True)
 
 

@@ -9,9 +9,9 @@ from alignup.cli import inputs, terminal
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.observe.kubelet_sources import known_pod
-from alignup.picture.cells import Cell, Line
+from alignup.picture.text_format import Cell, Line
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
 from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
@@ -74,9 +74,7 @@ def _state_notes(pod: ApiPod) -> Iterator[str]:
 def doubt_notes(view: ClusterView) -> Iterator[str]:
     """Yield what the observers could not find out, for the first nodes."""
     lines = [f"node {node}: {problem}" for node, problem in sorted(view.stale.items())]
-    lines += [
-        f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems
-    ]
+    lines += [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
     yield from lines[:_MAX_DOUBTS]
     if len(lines) > _MAX_DOUBTS:
         yield f"{len(lines) - _MAX_DOUBTS} more problems of nodes ('alignup cluster nodes -o wide' lists them)"

@@ -32,10 +32,11 @@ from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
-from alignup.kubernetes.kubelet_files import ledger, state_dir
+from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger
+from alignup.kubernetes.kubelet_files.state_files import read_state_files
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.machines import device_spec
+from alignup.machines import machine_source
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 _GIVE_CONFIGURATION = (
@@ -115,8 +116,8 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
 
 def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
     """Return *machine* with the devices of ``--devices``."""
-    with input_errors("in --devices", advice=f"Use a value like {device_spec.EXAMPLE}."):
-        return device_spec.add_devices(machine, devices)
+    with input_errors("in --devices", advice=f"Use a value like {machine_source.DEVICE_EXAMPLE}."):
+        return machine_source.add_devices(machine, devices)
 
 
 def read_configuration(
@@ -234,11 +235,16 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     pods = tuple(work.pod for work in workloads if work.has_uid and not work.finished)
     where = f"in --state {directory}"
     with input_errors(where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
-        files = state_dir.read_dir(directory, gates=node.host.settings.gates)
+        files = read_state_files(directory, gates=node.host.settings.gates)
     with input_errors(where, advice="Run 'alignup doctor', which checks and repairs state files."):
-        restored = ledger.restore_ledger(node.host, files, pods)
+        restored = restore_ledger(node.host, files, pods)
     node.host.ledger = restored.ledger
-    return node._replace(notes=(*node.notes, *skipped, *nameless, *restored.gaps))
+    advice = {
+        GapKind.PODS: "; give them with --pods",
+        GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=...",
+    }
+    gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored.gaps)
+    return node._replace(notes=(*node.notes, *skipped, *nameless, *gaps))
 
 
 def check_writable(option: str, path: Path | None) -> None:

@@ -50,27 +50,27 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
 
     place = machine_place(machine)
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE, place):
-        found = load_machine(machine)
+        described = load_machine(machine)
     if kubelet:
-        view = found.kubelet_view()
+        view = described.kubelet_view()
         gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
-        found = Machine(
+        described = Machine(
             cpus=view.cpus,
             nodes=view.nodes,
             distances=view.distances,
-            devices=found.devices,
-            memory=found.memory,
-            hugepages=found.hugepages,
+            devices=described.devices,
+            memory=described.memory,
+            hugepages=described.hugepages,
             gaps=gaps,
         )
     if output == "svg":
-        terminal.print_document(draw_svg(found))
+        terminal.print_document(draw_svg(described))
     elif output == "yaml":
-        terminal.print_document(machine_file.dump(found))
+        terminal.print_document(machine_file.dump(described))
     elif output == "json":
-        terminal.print_document(machine_file.dump_json(found) + "\n")
+        terminal.print_document(machine_file.dump_json(described) + "\n")
     else:
-        terminal.print_lines(draw_text(found, width=terminal.width()))
+        terminal.print_lines(draw_text(described, width=terminal.width()))
 
 
 @define_command(
@@ -112,8 +112,8 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         terminal.waiting_message(f"Recording {root}"),
         _input_errors("Give a directory with sys and proc in it.", f"in --root {root}"),
     ):
-        found = write(root, file)
-    cpus, nodes = len(found.cpus), len(found.nodes)
+        recorded = write(root, file)
+    cpus, nodes = len(recorded.cpus), len(recorded.nodes)
     click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
 
 

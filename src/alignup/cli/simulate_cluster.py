@@ -17,8 +17,7 @@ from alignup.documents import codec
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import Cell, Line, clean, pluralize
 from alignup.simulate import cluster_file, node_report, openb, trace
 from alignup.simulate.arrivals import (
     PodArrival,

@@ -19,9 +19,8 @@ from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture.cells import Cell, Line
 from alignup.picture.machine_svg import draw_svg
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import Cell, Line, clean, pluralize
 from alignup.simulate import compare, generate, node_report, node_simulation, trace
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, arrivals, format_duration
 from alignup.simulate.compare import Comparison

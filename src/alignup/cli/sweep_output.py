@@ -19,8 +19,7 @@ from alignup.cli.simulate_cluster import name_field, resolve_group
 from alignup.cli.simulate_output import write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.machines import machine_file
-from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import Cell, Line, clean, pluralize
 from alignup.simulate import node_report, openb, sweep_file, trace
 from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
 from alignup.simulate.cluster_file import GroupDescription

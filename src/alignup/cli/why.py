@@ -28,8 +28,8 @@ from alignup.cli.options import (
 )
 from alignup.kubernetes.manifests.documents import to_yaml
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture.cells import Cell, Line
 from alignup.picture.decision_text import draw_decision
+from alignup.picture.text_format import Cell, Line
 
 VERSION = 1  #: of the JSON document
 REJECTED = FAILED
