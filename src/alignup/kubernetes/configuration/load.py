@@ -11,7 +11,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import quote
-from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem, ProblemKind
+from alignup.align.errors import ConfigurationError, DocumentError, FieldError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
 from alignup.align.settings import FEATURE_GATES, Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
@@ -140,9 +140,12 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
             # The kubelet does not fall back to YAML.
             json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
     except (ParseError, ValueError) as error:
-        message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
-        own_limit = isinstance(error, DocumentError) and error.own_limit
-        problem = Problem("", message, ProblemKind.OWN_LIMIT if own_limit else ProblemKind.OTHER)
+        if isinstance(error, DocumentError):
+            kind = ProblemKind.OWN_LIMIT if error.own_limit else ProblemKind.OTHER
+            problem = Problem("", error.what, kind, line=error.line)
+        else:
+            message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
+            problem = Problem("", message)
         raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
     if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
         shown = text if isinstance(text, str) else text.decode(errors="replace")
@@ -154,12 +157,12 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
 def parse_override(change: str) -> tuple[str, str, object]:
     """Return the field, the key in it or an empty string, and the new value of ``FIELD=VALUE`` or ``FIELD.KEY=VALUE``.
 
-    The value is YAML, except in fields that hold strings. ``ParseError`` if the field is unknown: the kubelet would
+    The value is YAML, except in fields that hold strings. ``FieldError`` if the field is unknown: the kubelet would
     ignore it.
     """
     path, equals, text = change.partition("=")
     if not equals or not path.strip("."):
-        raise ParseError(f"{change}: no value; use an override like topologyManagerPolicy=restricted")
+        raise FieldError("no value; use an override like topologyManagerPolicy=restricted", field=change)
     field, _, key = path.partition(".")
     value: object = text
     if not holds_text(field):
@@ -170,7 +173,7 @@ def parse_override(change: str) -> tuple[str, str, object]:
     if unknown := top.diagnostics.unknown:
         close = None if "." in unknown[0] else suggest_field(unknown[0][:_MAX_NAME])
         hint = f"; did you mean {close}?" if close else ""
-        raise ParseError(f"{change[:_MAX_NAME]}: unknown field {quote(unknown[0][:_MAX_NAME])}{hint}")
+        raise FieldError(f"unknown field {quote(unknown[0][:_MAX_NAME])}{hint}", field=change[:_MAX_NAME])
     return field, key, value
 
 
