@@ -44,7 +44,7 @@ class CacheWays(Provider[WayLedger]):
         return {}
 
     def hints(self, ledger: WayLedger, pod: Pod, container: Container | None) -> Mapping[str, list[Hint]] | None:
-        """Each node with enough adjacent free ways."""
+        """Return each node with enough adjacent free ways."""
         count = requested(pod, container)
         return {WAYS: [Hint(1 << node, preferred=True) for node in self.candidates(ledger, count)]} if count else None
 
@@ -70,17 +70,17 @@ class CacheWays(Provider[WayLedger]):
         return {WAYS: f"{first}-{first + count - 1} of node {node}"}
 
     def needs(self, ledger: WayLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
-        """The requested ways, and the longest run of free ways on each node."""
+        """Return the requested ways, and the longest run of free ways on each node."""
         free = {node: max(self.runs(ledger, node)) for node in self.nodes}
         return {WAYS: Need(requested(pod, container), free)}
 
     def capacity(self, ledger: WayLedger, uid: str) -> Mapping[str, int]:
-        """All ways, for the fit check."""
+        """Return all ways, for the fit check."""
         del ledger, uid
         return {WAYS: self.ways * len(self.nodes)}
 
     def candidates(self, ledger: WayLedger, count: int) -> dict[int, int]:
-        """Node → the first of *count* adjacent free ways, for the nodes that have them."""
+        """Return, by node, the first of *count* adjacent free ways, for the nodes that have them."""
         first_ways = {}
         for node in self.nodes:
             starts = [way for way, run in enumerate(self.runs(ledger, node)) if run >= count]
@@ -97,7 +97,7 @@ class CacheWays(Provider[WayLedger]):
 
 
 def requested(pod: Pod, container: Container | None) -> int:
-    """The number of ways in the limits of a container, or of a pod as a whole."""
+    """Return the number of ways in the limits of a container, or of a pod as a whole."""
     containers = pod.all_containers if container is None else (container,)
     return sum(each.resources.limits[WAYS].value() for each in containers if WAYS in each.resources.limits)
 

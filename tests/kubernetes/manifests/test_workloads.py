@@ -51,10 +51,6 @@ def problems_of(text):
     return [str(problem) for problem in rejection.value.problems]
 
 
-def problems_in(*objects):
-    return problems_of(json.dumps(objects[0]) if len(objects) == 1 else yaml.safe_dump_all(objects, sort_keys=False))
-
-
 def test_a_pod_is_a_workload_with_one_replica():
     workload = only_workload(pod())
 
