@@ -82,7 +82,7 @@ def test_without_the_api_server_every_entry_counts_and_names_come_from_podresour
 def test_without_podresources_the_files_and_the_api_server_suffice_for_pods(kubelet):
     found = join(kubelet.sources(listed=None, allocatable=None), settled=False)
 
-    assert found.host.ledger.cpus.alignment_key() == kubelet.host.ledger.cpus.alignment_key()
+    assert found.host.ledger.cpus.shared == kubelet.host.ledger.cpus.shared
     assert found.host.ledger.memory.held == kubelet.host.ledger.memory.held
     assert found.gaps == (f"the state files do not contain the topology of a free device of {GPU}",)
 

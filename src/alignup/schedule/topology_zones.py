@@ -61,9 +61,9 @@ def requests(pod: Pod, container: Container | None, resources: frozenset[str]) -
     if pod.qos is QoS.GUARANTEED:
         found = {CPU: demand.exclusive_cpus(pod, container), **demand.memory(pod, container)}
     if container is None:
-        found |= demand.pod_devices(pod, resources - found.keys())
+        found |= demand.devices(pod, None, resources - found.keys())
     else:
-        found |= demand.container_devices(container, resources - found.keys())
+        found |= demand.devices(pod, container, resources - found.keys())
     return {name: amount for name, amount in found.items() if amount > 0 and name in resources}
 
 

@@ -32,9 +32,6 @@ class MemoryTable(NamedTuple):
     reserved: int
     free: int
 
-    def take(self, size: int) -> "MemoryTable":
-        return MemoryTable(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
-
 
 EMPTY_TABLE = MemoryTable(0, 0, 0, 0, 0)  #: for a type that a node does not list
 
@@ -237,10 +234,10 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
         _, assignments, tables = nodes[id_]
         changed = dict(tables)
         for place, (_, type_, _) in enumerate(blocks):
-            table = tables.get(type_, EMPTY_TABLE)
-            taken = min(sizes[place], table.free)
+            total, system, allocatable, reserved, free = tables.get(type_, EMPTY_TABLE)
+            taken = min(sizes[place], free)
             if taken:
-                changed[type_] = table.take(taken)
+                changed[type_] = MemoryTable(total, system, allocatable, reserved + taken, free - taken)
                 sizes[place] -= taken
         nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
 
@@ -251,10 +248,11 @@ def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
     single = group and group & group - 1 == 0
     for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         node = nodes[id_]
-        table = node.tables.get(block.type, EMPTY_TABLE)
-        released = min(size, table.reserved)
+        total, system, allocatable, reserved, free = node.tables.get(block.type, EMPTY_TABLE)
+        released = min(size, reserved)
         size -= released
-        tables = {**node.tables, block.type: table.take(-released)} if released else node.tables
+        table = MemoryTable(total, system, allocatable, reserved - released, free + released)
+        tables = {**node.tables, block.type: table} if released else node.tables
         left = node.assignments - 1
         nodes[id_] = NodeMemory(node.cells if left else 1 << id_, left, tables)
 
@@ -295,11 +293,10 @@ def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -
         for type_, table in node.tables.items():
             if table[:3] != other.tables[type_][:3]:
                 return False
-            if _in_group(stored, node.cells, type_) != _in_group(rebuilt, node.cells, type_):
+            in_group = []
+            for nodes in (stored, rebuilt):
+                tables = [nodes[member].tables.get(type_, EMPTY_TABLE) for member in bits.members(node.cells)]
+                in_group.append((sum(table.reserved for table in tables), sum(table.free for table in tables)))
+            if in_group[0] != in_group[1]:
                 return False
     return True
-
-
-def _in_group(nodes: Mapping[int, NodeMemory], group: NodeSet, type_: str) -> tuple[int, int]:
-    tables = [nodes[node].tables.get(type_, EMPTY_TABLE) for node in bits.members(group)]
-    return sum(table.reserved for table in tables), sum(table.free for table in tables)
