@@ -307,7 +307,7 @@ def _check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         return
     settings = inputs.cpu_settings
     if settings.policy not in set(CpuPolicy):
-        message = error_message(lambda: CpuPolicy.parse(settings.policy))
+        message = error_message(lambda: CpuPolicy(settings.policy))
         yield _cpu_error(message, "use none or static", where="cpuManagerPolicy")
         return
     if settings.policy == CpuPolicy.NONE:
@@ -378,7 +378,7 @@ def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("memoryManagerPolicy"):
         return
     name = inputs.configuration.memory_manager_policy
-    if message := error_message(lambda: MemoryPolicy.parse(name)):
+    if message := error_message(lambda: MemoryPolicy(name)):
         yield _memory_error(message, "use None or Static", where="memoryManagerPolicy")
         return
     if name == MemoryPolicy.NONE:
