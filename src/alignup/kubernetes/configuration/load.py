@@ -81,7 +81,7 @@ def read_document(document: ParsedDocument, *, name: str) -> Configuration:
         (
             *_field_problems(configuration),
             *_enforcement_problems(configuration),
-            *_reserved_cpu_problems(configuration),
+            *(_reserved_cpu_problems(configuration) if configuration.reserved_system_cpus else ()),
         )
     )
     memory = dict.fromkeys(reserved_memory.reservation_problems(configuration.reserved_memory))
@@ -99,11 +99,12 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
     if top.diagnostics.problems:
         raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
     used = {field: value for field, value in read.items() if field in USED_FIELDS}
-    if problems := feature_gates.problems(used.get("featureGates", {})):
+    gates = used.get("featureGates")
+    if gates and (problems := feature_gates.problems(gates)):
         # Unknown gates were most often removed since.
         unknown = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
-        gates = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
-        advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
+        names = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
+        advice = f"remove {', '.join(names)}: Kubernetes 1.37 has no such feature gate" if names else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
     for field in _DEFAULT_IF_ZERO:
         if not used.get(field, True):
@@ -112,11 +113,11 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
         del used["cpuManagerReconcilePeriod"]
     if used.get("mergeDefaultEvictionSettings") and "evictionHard" in used:
         used["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used["evictionHard"]}
-    duplicates = document.repeated[:_MAX_WARNINGS]
+    duplicates, unknown_fields = document.repeated[:_MAX_WARNINGS], top.diagnostics.unknown
     return Configuration(
         **{USED_FIELDS[field]: value for field, value in used.items()},
         warnings=(
-            *_unknown_fields(top.diagnostics.unknown),
+            *(_unknown_fields(unknown_fields) if unknown_fields else ()),
             *(f"line {key.line}: {key}" if document.lines else str(key) for key in duplicates),
         ),
         given=frozenset(read) - {"kind", "apiVersion"},
@@ -287,8 +288,6 @@ def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, st
 
 def _reserved_cpu_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
     field, cpus = "reservedSystemCPUs", configuration.reserved_system_cpus
-    if not cpus:
-        return
     if configuration.system_reserved_cgroup or configuration.kube_reserved_cgroup:
         cgroups = "systemReservedCgroup (--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)"
         yield field, f"can't use {field} (--reserved-cpus) with {cgroups}"

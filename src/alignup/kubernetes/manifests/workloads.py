@@ -24,10 +24,9 @@ from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, P
 from alignup.align.workload import Pod, names, validation
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.documents import ParsedDocument
+from alignup.kubernetes.manifests.documents import NumberLiteral, ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.kubernetes.manifests.pod import read_pod, read_type
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from alignup.picture.text_format import pluralize
 
 MAX_REPLICAS = 100_000  #: of one workload
