@@ -37,7 +37,7 @@ def figures() -> Iterator[Figure]:
 
 
 def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[ApiPod]]:
-    """The objects of *count* nodes in a few hundred states."""
+    """Return the objects of *count* nodes in a few hundred states."""
     random = Random(1)
     machine = replace(
         parse("pack:2 numa:1 core:64 pu:2", memory=1 << 40),
@@ -62,7 +62,7 @@ def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[Ap
 
 
 def _objects_of_one(host: Host, read: Configuration) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The HostState and the pods of a host."""
+    """Return the HostState and the pods of a host."""
     state = to_object(host_state(Observation(host=host, configuration=read)).replace(generation=1))
     running = {"status": {"phase": "Running"}}
     return state, [{**pod_to_dict(admitted.pod), **running} for admitted in host.ledger.pods.values()]

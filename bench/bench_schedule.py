@@ -72,11 +72,11 @@ async def _measure() -> Measured:
 
 
 async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> float:
-    """The least CPU time of a request; each of the known shape comes after a pod was assumed."""
+    """Return the least CPU time of a request; each of the known shape comes after a pod was assumed."""
     least = inf
     for number in range(shapes if shapes > 1 else REQUESTS):
-        asked = pod(f"asked-{number}", cpu=str(1 + number if shapes > 1 else 1), memory="1Gi")
-        message = {"Pod": pod_to_dict(asked), "Nodes": None, "NodeNames": names}
+        requested = pod(f"asked-{number}", cpu=str(1 + number if shapes > 1 else 1), memory="1Gi")
+        message = {"Pod": pod_to_dict(requested), "Nodes": None, "NodeNames": names}
         body = json.dumps(message).encode()
         start = process_time()
         answer = await service.respond("filter", body)
@@ -84,7 +84,7 @@ async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> 
         chosen = json.loads(answer)["NodeNames"]
         assert len(chosen) == 16
         if shapes == 1:
-            assert service.live.assume(asked, chosen[0]).admits
+            assert service.live.assume(requested, chosen[0]).admits
     return least
 
 

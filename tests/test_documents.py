@@ -36,14 +36,14 @@ class Block(NamedTuple):
 
 def blocks(text: str) -> list[Block]:
     fenced = list(FENCED.finditer(text))
-    found = []
+    python_blocks = []
     for block, after in zip_longest(fenced, fenced[1:]):
         if block["kind"] != "python":
             continue
         shown = after and after["kind"] in {"text", "json"} and not text[block.end() : after.start()].strip()
         line = text.count("\n", 0, block.start("body"))
-        found.append(Block(line, block["body"], after["body"] if after and shown else None))
-    return found
+        python_blocks.append(Block(line, block["body"], after["body"] if after and shown else None))
+    return python_blocks
 
 
 DOCUMENTS = {

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.distances import MAX_DISTANCE, Distances
 from alignup.align.errors import MachineError
 from alignup.align.machine import (
     MAX_CPU_ID,
+    MAX_DISTANCE,
     MAX_NODE_ID,
     MAX_NODES,
     MAX_PCI_DEVICES,
@@ -19,6 +19,7 @@ from alignup.align.machine import (
     CadvisorReport,
     Cpu,
     Device,
+    Distances,
     HugePages,
     KubeletView,
     Machine,

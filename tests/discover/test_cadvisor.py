@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 
 from alignup.align import bits
-from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import HugePages, Machine, NumaNode
+from alignup.align.machine import Distances, HugePages, Machine, NumaNode
 from alignup.machines import cadvisor, load, synthetic, system
 from alignup.machines.file_reader import FileReader
 from alignup.machines.topology import CPU, NODE

@@ -3,9 +3,8 @@ from textwrap import dedent
 import pytest
 
 from alignup.align import bits
-from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import HugePages, NumaNode, PciDevice
+from alignup.align.machine import Distances, HugePages, NumaNode, PciDevice
 from alignup.machines import hwloc_xml, load
 
 GIB = 1 << 30

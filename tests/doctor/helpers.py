@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from alignup.align.distances import Distances
 from alignup.align.errors import StateError
-from alignup.align.machine import Machine
+from alignup.align.machine import Distances, Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.doctor.configuration import ConfigurationCheck, ManagerConfig, check_configuration
 from alignup.doctor.findings import Finding, Severity

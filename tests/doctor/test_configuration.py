@@ -8,8 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.distances import Distances
-from alignup.align.machine import CadvisorReport, HugePages, Machine, NumaNode
+from alignup.align.machine import CadvisorReport, Distances, HugePages, Machine, NumaNode
 from alignup.doctor.configuration import check_configuration
 from alignup.doctor.findings import Area, DoctorReport, Severity
 from alignup.kubernetes import configuration

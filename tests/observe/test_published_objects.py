@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.align.distances import Distances
-from alignup.align.machine import Device, HugePages
+from alignup.align.machine import Device, Distances, HugePages
 from alignup.align.workload import Pod
 from alignup.documents.codec import encode
 from alignup.kubernetes.api.client import _decode

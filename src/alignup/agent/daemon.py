@@ -30,7 +30,7 @@ from alignup.agent.service import AgentService
 from alignup.agent.state import Clock
 from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
-from alignup.align.errors import ListenError
+from alignup.align.errors import ListenError, TlsRequiredError
 from alignup.align.host import Host
 from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
@@ -207,15 +207,12 @@ async def _listen(
                 yield address
         return
     if everyone:
-        raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
+        raise ListenError(f"listening on {address} requires a token")
     with sockets.tcp_socket(address.port, address.host) as listener:
         host, port = listener.getsockname()[:2]
         bound = TcpAddress(host, port, None if certificate is None else True)
         if certificate is None and not bound.is_loopback and not options.insecure_http:
-            raise ListenError(
-                f"others could read the token and all pods on the network: {address} needs TLS\n"
-                "name a certificate with --tls-cert-file and --tls-private-key-file, or allow it with --insecure-http"
-            )
+            raise TlsRequiredError(f"others could read the token and all pods on the network: {address} needs TLS")
         async with serve_app(app, listener, stopping=stopping, tls=tls):
             yield bound
 

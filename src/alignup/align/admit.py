@@ -27,12 +27,11 @@ from alignup.align.decision import (
     Shortfall,
 )
 from alignup.align.devices.provider import PreferenceRequest, PreferencesNeededError
-from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, provider_inputs
+from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, Provider, provider_inputs
 from alignup.align.ledger import AdmittedPod, Ledger
+from alignup.align.machine import Distances
 from alignup.align.merging.merge import apply_policy
-from alignup.align.provider import Provider
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION

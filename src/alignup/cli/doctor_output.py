@@ -6,8 +6,7 @@ from typing import Any
 from alignup.cli.layout import paragraph, section
 from alignup.doctor.diagnosis import Diagnosis
 from alignup.doctor.findings import Area, Finding, Severity
-from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import Cell, Line, clean, pluralize
 
 _MARKS = {
     Severity.ERROR: ("ERROR", "lost"),

@@ -34,7 +34,7 @@ from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, form
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, NodeReservations, StartupStage, feature_gates
 from alignup.kubernetes.configuration.fields import DEFAULT_EVICTION_HARD
-from alignup.kubernetes.configuration.node_allocatable import RESERVED_SIGNALS
+from alignup.kubernetes.configuration.managers import RESERVED_SIGNALS
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import ParsedDocument, to_yaml
 

@@ -21,7 +21,6 @@ import msgspec
 from msgspec import Meta
 
 from alignup.align import bits
-from alignup.align.distances import Distances
 from alignup.align.errors import FieldError, ParseError, SourceError
 from alignup.align.machine import (
     MAX_CPU_ID,
@@ -34,6 +33,7 @@ from alignup.align.machine import (
     CadvisorReport,
     Cpu,
     Device,
+    Distances,
     HugePages,
     Machine,
     NumaNode,

@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.distances import Distances
 from alignup.align.errors import MachineError, ParseError
-from alignup.align.machine import MAX_NODES, CadvisorNode, CadvisorReport, Cpu, HugePages, Machine, NumaNode
+from alignup.align.machine import MAX_NODES, CadvisorNode, CadvisorReport, Cpu, Distances, HugePages, Machine, NumaNode
 from alignup.machines.file_reader import FileReader
 from alignup.machines.topology import CPU, NODE, read_linked_cpus, read_listed_cpus, topology_path
 

@@ -12,7 +12,6 @@ from xml.parsers import expat
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
 from alignup.align.machine import (
     MAX_CPU_ID,
@@ -21,6 +20,7 @@ from alignup.align.machine import (
     MAX_NODES,
     MAX_PCI_DEVICES,
     Cpu,
+    Distances,
     HugePages,
     Machine,
     NumaNode,

@@ -15,9 +15,8 @@ from itertools import islice
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.distances import MAX_DISTANCE, Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import MAX_CPUS, MAX_NODES, Cpu, HugePages, NumaNode
+from alignup.align.machine import MAX_CPUS, MAX_DISTANCE, MAX_NODES, Cpu, Distances, HugePages, NumaNode
 from alignup.machines.file_reader import FileReader
 
 CPU = "sys/devices/system/cpu"

@@ -24,9 +24,22 @@ from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.merging.merge import MergeRule
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.cells import MAX_LABEL, MIN_WIDTH, Cell, Line, draw_box, draw_strip, labeled, split_words
 from alignup.picture.occupancy import UseState, group_by, known_devices, read_occupancy
-from alignup.picture.text_format import clean, display_width, format_list, format_size, shorten
+from alignup.picture.text_format import (
+    MAX_LABEL,
+    MIN_WIDTH,
+    Cell,
+    Line,
+    clean,
+    display_width,
+    draw_box,
+    draw_strip,
+    format_list,
+    format_size,
+    labeled,
+    shorten,
+    split_words,
+)
 
 _BAR_WIDTH = 16
 _MAX_HOLDERS = 4  #: the most holders of a node that are listed

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.devices.ledger import natural_sort_key
+from alignup.align.devices.hints import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger

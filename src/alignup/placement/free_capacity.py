@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.devices.ledger import DeviceInventory, DeviceLedger
+from alignup.align.devices.hints import DeviceInventory
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import Host
 from alignup.align.workload import names

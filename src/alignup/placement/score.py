@@ -16,10 +16,10 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision, Placement
-from alignup.align.distances import Distances
 from alignup.align.fit import NodeAllocatable
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
+from alignup.align.machine import Distances
 from alignup.align.workload.demand import FitRequest
 from alignup.placement.free_capacity import (
     DEVICE,

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from alignup.align import bits
 from alignup.align.decision import Placement, Rejection, Shortfall
-from alignup.align.devices.ledger import DeviceInventory
+from alignup.align.devices.hints import DeviceInventory
 from alignup.placement.score import PlacementScore
 
 Inventories = Mapping[str, DeviceInventory]

@@ -20,10 +20,10 @@ from alignup.align.explain.changes import (
     migrate_host,
 )
 from alignup.align.explain.remedies import Remedies, find_remedies
+from alignup.align.hint import Provider
 from alignup.align.host import Host
 from alignup.align.machine import Device, HugePages, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Pod, Resources

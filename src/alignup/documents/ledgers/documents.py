@@ -6,9 +6,9 @@ from typing import Any
 from alignup.align import bits
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import StateError
+from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
 from alignup.align.memory.ledger import Block
-from alignup.align.provider import Provider
 from alignup.documents.codec import Count, Document, LinuxList, build, show_or_none
 from alignup.documents.decisions import HintDocument
 from alignup.documents.pods import PodDocument, pod_document

@@ -16,7 +16,8 @@ from alignup.align.bits import NodeSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
-from alignup.align.devices.ledger import DeviceLedger, natural_sort_key
+from alignup.align.devices.hints import natural_sort_key
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import DeviceProvider
 from alignup.align.errors import StateError
 from alignup.align.host import Host

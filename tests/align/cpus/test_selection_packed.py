@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.cpus.packed import PackedSelection, lowest_cpus
+from alignup.align.cpus.selection import PackedSelection, lowest_cpus
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Cpu, KubeletView, NumaNode
 from alignup.machines import synthetic

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.kubernetes.manifests import yaml_scalars
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral, ScalarError
+from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.documents import NumberLiteral, ScalarError
 
 TEXTS = """
     yEs nULL tru oats -~ << 500m 1:30 2024-01-01 1,000 _1 . + - 1e .e3 ._5 .5_ 1e400 -1e400
@@ -12,7 +12,7 @@ TEXTS = """
 
 
 def value_of(text):
-    return yaml_scalars.to_value(yaml_scalars.resolve_plain(text))
+    return documents.to_value(documents.resolve_plain(text))
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_numbers_that_json_cannot_represent_are_rejected(text, expected):
     ],
 )
 def test_keys_are_strings(text, key):
-    assert yaml_scalars.to_key(yaml_scalars.resolve_plain(text)) == key
+    assert documents.to_key(documents.resolve_plain(text)) == key
 
 
 @pytest.mark.parametrize("text", ["", "~", "18446744073709551615"])
 def test_invalid_keys(text):
     with pytest.raises(ScalarError, match="cannot be a key"):
-        yaml_scalars.to_key(yaml_scalars.resolve_plain(text))
+        documents.to_key(documents.resolve_plain(text))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_invalid_keys(text):
     ],
 )
 def test_tags(text, tag, meaning):
-    value = yaml_scalars.resolve_tagged(text, tag if tag.startswith("!") else f"tag:yaml.org,2002:{tag}")
+    value = documents.resolve_tagged(text, tag if tag.startswith("!") else f"tag:yaml.org,2002:{tag}")
 
     assert (type(value), value) == (type(meaning), meaning)
 
@@ -156,7 +156,7 @@ def test_tags(text, tag, meaning):
 )
 def test_scalars_that_do_not_match_their_tag(text, tag):
     with pytest.raises(ScalarError) as rejection:
-        yaml_scalars.resolve_tagged(text, f"tag:yaml.org,2002:{tag}")
+        documents.resolve_tagged(text, f"tag:yaml.org,2002:{tag}")
 
     assert len(str(rejection.value)) < 80
 
@@ -176,7 +176,7 @@ def test_floats_are_exact(number):
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_32_bit_floats_are_exact_as_keys(number):
-    assert float(yaml_scalars.to_key(number)) == pytest.approx(number, rel=1e-7)
+    assert float(documents.to_key(number)) == pytest.approx(number, rel=1e-7)
 
 
 @given(st.text())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.devices import cover
+from alignup.align.devices import hints
 from alignup.align.errors import WorkLimitError
 from tests.align.devices.plain import GPU
 
@@ -36,23 +36,23 @@ levels = st.sampled_from([*(1 << node for node in range(6)), 0b111, 0b111000, SI
     ],
 )
 def test_fewest(weights, need, fewest):
-    assert cover.fewest_nodes(weights, need, source=GPU) == fewest
+    assert hints.fewest_nodes(weights, need, source=GPU) == fewest
 
 
 @given(st.dictionaries(masks | singles, st.integers(1, 3), max_size=9), st.integers(-1, 20))
 def test_the_fewest_nodes_equal_brute_force(weights, need):
-    assert cover.fewest_nodes(weights, need, source=GPU) == tried(weights, need)
+    assert hints.fewest_nodes(weights, need, source=GPU) == tried(weights, need)
 
 
 @given(st.dictionaries(levels, st.integers(1, 3), max_size=9), st.integers(1, 20))
 def test_where_sets_are_nested_no_search_is_needed(weights, need):
-    assert cover.are_nested(weights)
-    assert cover.fewest_nodes(weights, need, source=GPU) == tried(weights, need)
+    assert hints.are_nested(weights)
+    assert hints.fewest_nodes(weights, need, source=GPU) == tried(weights, need)
 
 
 @given(st.sets(masks, max_size=14))
 def test_nested_means_any_two(sets):
-    assert cover.are_nested(sets) == all(a & b in {0, a, b} for a, b in combinations(sets, 2))
+    assert hints.are_nested(sets) == all(a & b in {0, a, b} for a, b in combinations(sets, 2))
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.75, 0.95, 1.0])
@@ -71,7 +71,7 @@ def test_sixty_four_nodes_that_share_devices_in_patterns_stay_within_the_limit(g
     weights = groups | {1 << node: 1 for node in range(64)}
     need = int(sum(weights.values()) * share)
 
-    count = cover.fewest_nodes(weights, need, source=GPU)
+    count = hints.fewest_nodes(weights, need, source=GPU)
 
     # Both patterns can be served in full by nodes that share nothing, and after that each node adds its own device.
     each, full = (5, 32) if len(groups) == 64 else (5, 8)
@@ -88,12 +88,12 @@ def test_beyond_the_limit_an_error_names_the_resource():
     with pytest.raises(
         WorkLimitError, match=r"within 2000 steps how few NUMA nodes touch enough devices of example\.com/gpu"
     ) as error:
-        cover.fewest_nodes(weights, sum(weights.values()) * 4 // 5, source=GPU)
+        hints.fewest_nodes(weights, sum(weights.values()) * 4 // 5, source=GPU)
 
     assert error.value.sources == (GPU,)
 
 
-def tried(weights: cover.Weights, need: int) -> int | None:
+def tried(weights: hints.Weights, need: int) -> int | None:
     """The fewest nodes, by trying all sets of them."""
     nodes = [1 << node for node in range(6)]
     for count in range(1, 7):

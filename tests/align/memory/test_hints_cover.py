@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.errors import WorkLimitError
-from alignup.align.memory import cover
-from alignup.align.memory.cover import NodeAmounts
+from alignup.align.memory import hints
+from alignup.align.memory.hints import NodeAmounts
 from tests.effort import SEED, did, rounds
 
 
@@ -39,19 +39,19 @@ def test_the_fewest_and_lowest_nodes_equal_brute_force(request_of):
         if add_up([stocks[place] for place in chosen], need)
     ]
 
-    count = cover.fewest_nodes(stocks, need)
+    count = hints.fewest_nodes(stocks, need)
 
     assert count == (len(fitting[0]) if fitting else None)
     if count:
         lowest = min(bits.of(chosen) for chosen in fitting if len(chosen) == count)
-        assert cover.lowest_nodes(list(enumerate(stocks)), need, count=count) == lowest
+        assert hints.lowest_nodes(list(enumerate(stocks)), need, count=count) == lowest
 
 
 @given(questions(), st.integers(0, 8))
 def test_is_enough_if_some_choice_holds_the_need(request_of, count):
     stocks, need = request_of
 
-    answer = cover.is_enough(stocks, need, count=count)
+    answer = hints.is_enough(stocks, need, count=count)
 
     assert answer is any(add_up(list(chosen), need) for chosen in combinations(stocks, min(count, len(stocks))))
 
@@ -66,12 +66,12 @@ def test_many_different_nodes_give_an_exact_result_or_an_error(kinds):
         share = random.uniform(0.2, 0.8)
         need = tuple(int(share * sum(column)) for column in zip(*stocks, strict=True))
 
-        count = cover.fewest_nodes(stocks, need)
+        count = hints.fewest_nodes(stocks, need)
 
         assert count is not None
-        assert cover.is_enough(stocks, need, count=count)
-        assert not cover.is_enough(stocks, need, count=count - 1)
-        chosen = cover.lowest_nodes(list(enumerate(stocks)), need, count=count)
+        assert hints.is_enough(stocks, need, count=count)
+        assert not hints.is_enough(stocks, need, count=count - 1)
+        chosen = hints.lowest_nodes(list(enumerate(stocks)), need, count=count)
         assert chosen.bit_count() == count
         assert add_up([stocks[node] for node in bits.members(chosen)], need)
         did("machines with 64 different nodes")
@@ -84,6 +84,6 @@ def test_a_search_that_takes_too_long_is_an_error():
     need = (10_007, 9_993)
 
     with pytest.raises(WorkLimitError, match="cannot decide within 10 steps") as caught:
-        cover.is_enough(stocks, need, count=20, work_limit=10)
+        hints.is_enough(stocks, need, count=20, work_limit=10)
 
     assert caught.value.sources == ("memory",)

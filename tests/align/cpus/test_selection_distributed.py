@@ -5,8 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.cpus.distributed import MAX_EXACT_NODES, DistributedSelection, plan_distribution
-from alignup.align.cpus.packed import PackedSelection
+from alignup.align.cpus.selection import MAX_EXACT_NODES, DistributedSelection, PackedSelection, plan_distribution
 from alignup.align.errors import ProviderError
 from alignup.align.machine import Cpu, KubeletView, NumaNode
 from alignup.machines import synthetic
