@@ -108,7 +108,7 @@ def releasing() -> Iterator[Figure]:
     for number in range(WAITING):
         transaction.admit(pod(f"waiting-{number}", cpus=12, memory=f"{1024 + number}Mi", gpus=0))
     state = transaction.state()
-    assert (len(state.admitted), len(state.waiting.pods)) == (3, WAITING)
+    assert (len(state.admitted), len(state.waiting)) == (3, WAITING)
     seconds = best_cpu(lambda: Transaction(state, clock).release("last"))
     yield Figure(f"release with {WAITING:,} pods waiting", seconds, 50e-3, "all of them are decided on again")
 

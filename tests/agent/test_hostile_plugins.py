@@ -8,8 +8,8 @@ from contextlib import suppress
 import pytest
 
 from alignup.agent import api
-from alignup.agent.devices.device_state import with_announced_devices
 from alignup.agent.metrics import Metrics
+from alignup.agent.pending_admission import with_announced_devices
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
 from alignup.documents import codec
@@ -97,8 +97,8 @@ async def test_hostile_plugins_harm_only_pods_that_request_their_devices():
             await one.behave()
             await two.behave()
             await until(lambda: not rig.queue.state.pending)
-            for uid in (*rig.queue.state.waiting.pods, *rig.queue.state.admitted):
+            for uid in (*rig.queue.state.waiting.uids(), *rig.queue.state.admitted):
                 await rig.queue.run(Transaction.release, uid)
             await until(lambda: not rig.queue.state.pod_views() and rig.free() == rig.healthy() == 4)
-            assert rig.queue.host.ledger.pods == {}
+            assert rig.queue.state.host.ledger.pods == {}
     attacked("hostile steps of device plugins", turns, findings)

@@ -238,7 +238,7 @@ async def test_without_a_web_address_there_are_no_links():
     async with client_of(FakeBackend()) as client:
         response = await client.post("/v1/sign-in-links")
 
-        assert (response.status_code, "--web-listen" in response.json()["detail"]) == (404, True)
+        assert (response.status_code, "no TCP address" in response.json()["detail"]) == (404, True)
 
 
 def test_links_and_sessions_expire():

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import (
     PREPARING_DEVICES,
     RELEASED_WHILE_PENDING,
     PendingAdmission,
     PluginRejectedError,
 )
-from alignup.agent.state import AgentState, EventKind
+from alignup.agent.state import AdmissionStatus, AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
@@ -135,7 +134,7 @@ def test_a_pod_from_a_manifest_waits_for_its_plugins_in_the_wait_queue():
     now = transaction.state()
     assert not isinstance(answer, Exception)
     assert answer.decision.rejection is not None
-    assert (answer.decision.rejection.reason, list(now.waiting.pods), list(now.pending)) == (
+    assert (answer.decision.rejection.reason, now.waiting.uids(), list(now.pending)) == (
         PREPARING_DEVICES,
         ["a"],
         ["a"],
@@ -246,7 +245,7 @@ def test_the_ledger_is_sound_whatever_plugins_do(steps, wait, patience):
         check_sound(now.host, f"after {what} {uid}")
         check_sound(now.settled_host(), f"settled after {what} {uid}")
         assert now.host.ledger.pods.keys() == now.admitted.keys() | now.pending.keys()
-        assert not now.admitted.keys() & (now.pending.keys() | now.waiting.pods.keys())
+        assert not now.admitted.keys() & (now.pending.keys() | set(now.waiting.uids()))
         assert now.settled_host().ledger.pods.keys() == now.admitted.keys()
         assert all(known.grants == GRANTS for known in now.admitted.values())
 

@@ -1,19 +1,16 @@
 """Transactions change the agent's state."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.agent.api import AdmissionResult, AdmissionStatus
 from alignup.agent.pending_admission import WAITS_ITS_TURN
-from alignup.agent.pod_record import PodRecord
 from alignup.agent.service import AgentService
-from alignup.agent.state import AgentState, EventKind
+from alignup.agent.state import AdmissionResult, AdmissionStatus, AgentState, EventKind, PodRecord, WaitingPods
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
@@ -205,7 +202,7 @@ def test_a_pod_at_its_overtake_limit_blocks_later_pods():
         "s2",
         "s3",
     }
-    assert not after(transaction.state(), releases("a")).waiting.pods
+    assert not after(transaction.state(), releases("a")).waiting
 
 
 def test_a_pod_that_reaches_its_overtake_limit_during_a_retry_blocks_later_pods():
@@ -280,12 +277,15 @@ def test_a_waiting_pod_that_raises_an_error_does_not_block_others():
     )
     choosy = replace(pod("odd", cpu="1"), annotations={"topology.alignup.dev/policy": "strictest"})
     odd = PodRecord(pod=choosy, since=0.0, source="api", decision=ANY_DECISION)
-    before = replace(before, waiting=replace(before.waiting, pods={"odd": odd, **before.waiting.pods}))
+    waiting = WaitingPods()
+    for record in (odd, *before.waiting):
+        waiting.add(record)
+    before = replace(before, waiting=waiting)
 
     now = after(before, releases("a"))
 
     assert not_none(now.pod_view("b")).status is AdmissionStatus.ADMITTED
-    assert list(now.waiting.pods) == ["odd"]
+    assert now.waiting.uids() == ["odd"]
 
 
 def test_listed_devices_admit_waiting_pods():
@@ -331,8 +331,8 @@ def test_the_ledger_and_the_records_agree_after_any_sequence(jobs, wait, patienc
 
         check_sound(now.host, f"after {what} {uid}")
         assert list(now.admitted) == list(now.host.ledger.pods)
-        assert not now.admitted.keys() & now.waiting.pods.keys()
-        first = next(iter(now.waiting.pods.values()), None)
+        assert not now.admitted.keys() & set(now.waiting.uids())
+        first = next(iter(now.waiting), None)
         if first is not None:
             assert wait
             assert not now.host.decide(first.pod).admitted
@@ -357,12 +357,3 @@ def test_a_list_of_pods_is_a_snapshot_with_slices():
     assert len(views) == 4
     assert [list(views[start:stop]) for start, stop in ((0, 2), (1, 9), (3, 1))] == [listed[:2], listed[1:], []]
     assert (views[-1], views[0]) == (listed[-1], listed[0])
-
-
-def test_a_saved_state_differs_only_in_what_is_unsaved():
-    values: dict[str, Any] = {one.name: object() for one in fields(AgentState)}
-
-    saved = AgentState(**values).saved()
-
-    changed = {name: getattr(saved, name) for name, value in values.items() if getattr(saved, name) is not value}
-    assert changed == {"unsaved": frozenset()}

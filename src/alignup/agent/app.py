@@ -22,6 +22,7 @@ from alignup import __version__
 from alignup.agent import api, routes
 from alignup.agent.metrics import Metrics
 from alignup.agent.service import AgentService
+from alignup.agent.state import PodView
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
@@ -133,7 +134,7 @@ class _Handlers:
     streams: EventStreams
     access: AccessRules
     picture: _LatestPicture = field(default_factory=_LatestPicture)
-    pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(api.encode_pod_view))
+    pod_pages: SnapshotPager[PodView] = field(default_factory=lambda: SnapshotPager(api.encode_pod_view))
 
     def operations(self) -> list[tuple[Operation, Handler]]:
         return [
@@ -192,7 +193,7 @@ class _Handlers:
 
     async def create_sign_in_link(self, _request: Request, _parameters: ParameterValues) -> Response:
         if not self.access.sessions.base_url:
-            detail = "The agent serves no pages to browsers; start it with --web-listen."
+            detail = "The agent serves no pages to browsers: it has no TCP address for them."
             raise ProblemError(404, detail)
         link = self.access.sessions.create_link()
         document = api.SignInLinkDocument(url=self.access.sessions.base_url + link.path, seconds=int(link.seconds))

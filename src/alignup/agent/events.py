@@ -13,8 +13,7 @@ from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.metrics import Metrics
 from alignup.agent.pending_admission import WAITS_ITS_TURN
-from alignup.agent.pod_record import Document
-from alignup.agent.state import AgentEvent, EventKind
+from alignup.agent.state import AgentEvent, Document, EventKind
 from alignup.align.explain import sentences
 from alignup.documents.decisions import DecisionDocument, recent_documents
 from alignup.web.events import EventBus

@@ -93,12 +93,10 @@ class Metrics:
     def observe_allocation(self, resource: str, seconds: float) -> None:
         self._allocations.labels(self._resource_label(resource)).observe(seconds)
 
-    def count_request(self, method: str) -> None:
-        for name in ("requests_total", f"requests_{method}"):
+    def count_pod_resources(self, method: str, *, failed: bool) -> None:
+        """Count a call of the PodResources endpoint when it begins, and again if it has *failed*."""
+        for name in (f"errors_{method}",) if failed else ("requests_total", f"requests_{method}"):
             self._counters.add({(f"{ENDPOINT}{name}", API_VERSION): 1})
-
-    def count_error(self, method: str) -> None:
-        self._counters.add({(f"{ENDPOINT}errors_{method}", API_VERSION): 1})
 
     def show_dropped_log_lines(self, count: Callable[[], int]) -> None:
         def families() -> Iterator[Metric]:

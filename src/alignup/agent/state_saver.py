@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent.pod_record import PodRecord
-from alignup.agent.state import AgentEvent, AgentState, EventKind
+from alignup.agent.state import AgentEvent, AgentState, EventKind, PodRecord
 from alignup.align.errors import StoreError, StoreProblem
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -61,13 +60,13 @@ class StateSaver:
             settings=self._settings,
             residue=residue(ledger, providers=state.host.providers),
             plugins=sorted(state.plugins),
-            overtaken={uid: count for uid in state.waiting.pods if (count := state.waiting.overtakes.get(uid, 0))},
+            overtaken=state.waiting.overtakes,
         )
         decisions = list(_decisions(events))
         change = self._changes(state, ledger, parts, decisions)
         if change is None:
             check_holders(ledger)
-            pods = (*_admitted(ledger, state, state.admitted), *map(_waiting, state.waiting.pods.values()))
+            pods = (*_admitted(ledger, state, state.admitted), *map(_waiting, state.waiting))
             new, limited = (False, False) if self._saved is None else _new_pods(state, self._saved)
             change = StateChange(
                 parts=parts, pods=pods, whole=True, has_new_pods=new, limited=limited, decisions=decisions
@@ -102,7 +101,9 @@ class StateSaver:
             replaced |= ledger.devices.held.keys() - added
         waiting: list[PodRow] = []
         if state.waiting is not saved.waiting:
-            waiting_before, waiting_after = saved.waiting.pods, state.waiting.pods
+            waiting_before, waiting_after = (
+                {record.pod.uid: record for record in queue} for queue in (saved.waiting, state.waiting)
+            )
             kept = [uid for uid in waiting_before if uid in waiting_after]
             if list(waiting_after)[: len(kept)] != kept:
                 return None
@@ -141,9 +142,9 @@ def _new_pods(state: AgentState, before: AgentState) -> tuple[bool, bool]:
     Pods that were waiting are stored already, and need not wait for space on the disk. But they take more space then.
     """
     admitted = [uid for uid in state.unsaved if uid in state.admitted and uid not in before.admitted]
-    new = any(uid not in before.waiting.pods or state.admitted[uid].grants for uid in admitted)
+    new = any(uid not in before.waiting or state.admitted[uid].grants for uid in admitted)
     if not new and state.waiting is not before.waiting:
-        new = any(uid not in before.admitted for uid in state.waiting.pods.keys() - before.waiting.pods.keys())
+        new = any(uid not in before.admitted and uid not in before.waiting for uid in state.waiting.uids())
     return new, new or bool(admitted)
 
 

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from alignup.agent.api import AdmissionStatus
-from alignup.agent.manifests.directory import ManifestDir
-from alignup.agent.manifests.watcher import ManifestWatcher
-from alignup.agent.queue import AdmissionQueue
+from alignup.agent.admission_queue import AdmissionQueue
+from alignup.agent.manifest_dir import ManifestDir, ManifestWatcher
+from alignup.agent.state import AdmissionStatus
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, StoreFullError
 from alignup.web import log

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -20,11 +20,11 @@ from alignup.agent.pending_admission import PendingAdmission
 from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, StoreFullError
-from alignup.align.host import Host
 from alignup.web.responses import BusyError, LedgerFullError, NotReadyError
 
 MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one transaction of the database
+READY_SECONDS = 5.0  #: that a probe may take
 
 #: Python runs one thread at a time, so clients come first: events wait for some idle seconds, or until they are many.
 #: Before many are dispatched, the event loop gets the time to send the answers.
@@ -55,7 +55,7 @@ _Done = tuple[_Job, Transaction, Any]  #: a job that has run, and its result
 
 
 class AdmissionQueue:
-    """Runs jobs until it is closed.
+    """The queue of jobs, and the thread that runs them until the queue is closed.
 
     *dispatch* gets the events after the jobs are answered, and *record* before that those whose decisions no save has
     stored, because nothing else changed; both must not raise. The initial state is saved too, so that a full disk shows
@@ -97,14 +97,6 @@ class AdmissionQueue:
     @property
     def state(self) -> AgentState:
         return self._state
-
-    @property
-    def host(self) -> Host:
-        return self._state.host
-
-    @property
-    def settled_host(self) -> Host:
-        return self._state.settled_host()
 
     @property
     def alive(self) -> bool:
@@ -177,7 +169,9 @@ class AdmissionQueue:
         while not stop:
             jobs: list[_Job] = []
             try:
-                job = self._jobs.get(timeout=self._timeout())
+                idle = self._idle_seconds if self._saved else None
+                seconds = self._retry_seconds if self._save_error else idle
+                job = self._jobs.get(timeout=DISPATCH_IDLE_SECONDS if self._events else seconds)
                 while job is not None and len(jobs) < MAX_BATCH - 1:
                     jobs.append(job)
                     job = self._jobs.get_nowait()
@@ -196,14 +190,6 @@ class AdmissionQueue:
                 self._when_idle()
         self._dispatch_events()
 
-    def _timeout(self) -> float | None:
-        """Return how many seconds to wait for a job before something else is done."""
-        if self._events:
-            return DISPATCH_IDLE_SECONDS
-        if self._save_error:
-            return self._retry_seconds
-        return self._idle_seconds if self._saved else None
-
     def _process(self, jobs: Iterable[_Job], *, admits_waiting: bool = True) -> None:
         state, batch = self._run_all(jobs, admits_waiting=admits_waiting)
         durable = any(transaction.durable for _, transaction, _ in batch)
@@ -216,7 +202,7 @@ class AdmissionQueue:
             failed = [job for job, transaction, _ in batch if not transaction.always]
             self._deliver(*((job, None, NotReadyError(self._save_error)) for job in failed))
             state, batch = self._run_all(job for job, transaction, _ in batch if transaction.always)
-        self._state = state.saved() if durable and written else state
+        self._state = replace(state, unsaved=frozenset()) if durable and written else state
         if not (durable and written):
             self._unrecorded += _events(batch)
         self._answer(batch)
@@ -286,3 +272,35 @@ class AdmissionQueue:
 
 def _events(batch: Sequence[_Done]) -> list[AgentEvent]:
     return [event for _, transaction, _ in batch for event in transaction.events]
+
+
+class QueueProbe:
+    """A proof that decisions can be made: a job that changes nothing passes through the queue.
+
+    Callers share one probe at a time, so that they never fill the queue.
+    """
+
+    def __init__(self, queue: AdmissionQueue) -> None:
+        self._queue = queue
+        self._probe: asyncio.Task[None] | None = None
+
+    async def problems(self, *, seconds: float = READY_SECONDS) -> tuple[str, ...]:
+        """Return why no pod can be decided on now, each with a remedy."""
+        if problems := self._queue.problems():
+            return problems
+        try:
+            await asyncio.wait_for(self.passed(), seconds)
+        except TimeoutError:
+            message = f"the admission queue has not answered for {seconds:g} seconds"
+            return (f"{message}: look for a disk that hangs, or restart the agent",)
+        except (BusyError, NotReadyError) as error:
+            return (str(error),)
+        return self._queue.problems()
+
+    async def passed(self) -> None:
+        """Return once a probe has passed the queue; raise ``BusyError`` or ``NotReadyError`` if it cannot enter."""
+        if self._probe is None or self._probe.done():
+            self._probe = asyncio.create_task(self._queue.run(lambda _: None), name="probe of the admission queue")
+            # If no caller waits any longer, the error is retrieved here: asyncio would warn.
+            self._probe.add_done_callback(lambda probe: probe.cancelled() or probe.exception())
+        await asyncio.shield(self._probe)

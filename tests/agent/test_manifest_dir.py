@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from alignup.agent.manifests.directory import ManifestDir, plan_changes
-from alignup.agent.pod_record import PodRecord
+from alignup.agent.manifest_dir import ManifestDir, plan_changes
+from alignup.agent.state import PodRecord
 from tests.agent.states import ANY_DECISION
 
 POD = """\
