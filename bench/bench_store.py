@@ -19,11 +19,9 @@ from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.documents import codec
 from alignup.documents.decisions import decision_document
-from alignup.documents.ledgers.documents import pod_entry, residue
-from alignup.documents.ledgers.restore import restore_ledger
-from alignup.store.documents import HeldPodDocument
+from alignup.documents.ledgers import pod_entry, residue, restore_ledger
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore
 from bench.bench_admit import host, pod
 from bench.harness import Figure, best, best_cpu
 

@@ -9,7 +9,7 @@ import msgspec
 from alignup.align.workload import QoS
 from alignup.documents import codec
 from alignup.documents.decisions import DecidedPodDocument
-from alignup.documents.ledgers.documents import (
+from alignup.documents.ledgers import (
     CpuResidue,
     DeviceResidue,
     MemoryResidue,
@@ -18,10 +18,9 @@ from alignup.documents.ledgers.documents import (
     UsageDocument,
 )
 from alignup.documents.pods import PodDocument
-from alignup.store.documents import HeldPodDocument
 from alignup.store.fingerprint import fingerprint_of
 from alignup.store.history import DecisionQuery
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
+from alignup.store.state_store import HeldPodDocument, LedgerParts, PodRow, Stage, StateChange, StateStore, StoredState
 from tests.store.processes import Report, kill_writer, main
 
 RESIDUE = ResidueDocument(CpuResidue(None, ""), MemoryResidue(None, {}), DeviceResidue(None, {}), {})

@@ -26,11 +26,10 @@ from alignup.align.errors import (
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.documents.ledgers.restore import restore_ledger
+from alignup.documents.ledgers import restore_ledger
 from alignup.documents.pods import PodGrants, read_pod
-from alignup.store.documents import HeldPodDocument
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import StateStore, StoredState
+from alignup.store.state_store import HeldPodDocument, StateStore, StoredState
 
 _MISFIT_ADVICE = "restore the machine or the configuration"
 _DAMAGE_ADVICE = "start the alignup version that wrote it"

@@ -14,11 +14,18 @@ from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.documents import codec
 from alignup.documents.decisions import DecisionDocument, recent_documents
-from alignup.documents.ledgers.documents import check_holders, pod_entry, residue
+from alignup.documents.ledgers import check_holders, pod_entry, residue
 from alignup.documents.pods import pod_document
-from alignup.store.documents import HeldPodDocument, WaitingPodDocument
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.store.state_store import (
+    HeldPodDocument,
+    LedgerParts,
+    PodRow,
+    Stage,
+    StateChange,
+    StateStore,
+    WaitingPodDocument,
+)
 
 #: What is wrong with a database that a running agent replaces by a new one.
 _REPLACED = frozenset({StoreProblem.UNUSABLE, StoreProblem.MISSING})

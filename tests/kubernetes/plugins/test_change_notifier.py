@@ -10,8 +10,6 @@ from alignup.align.machine import Device
 from alignup.kubernetes.plugins.resources import (
     UNKNOWN_RESOURCE,
     ChangeNotifier,
-    DevicesListed,
-    PluginStopped,
     ResourceState,
     ResourceStatus,
 )
@@ -45,7 +43,6 @@ class SlowListener:
         self.unblocked.set()
         self.failures = 0
         self.notified = asyncio.Event()
-        self.callbacks: tuple[DevicesListed, PluginStopped] = self.devices_listed, self.plugin_stopped
 
     async def _record(self, event):
         await self.unblocked.wait()
@@ -71,7 +68,10 @@ def listener():
 async def change(listener):
     statuses: dict[str, ResourceStatus] = {}
     notifier = ChangeNotifier(
-        *listener.callbacks, status=lambda resource: statuses.get(resource, UNKNOWN_RESOURCE), retry_delay=0.01
+        listener.devices_listed,
+        listener.plugin_stopped,
+        status=lambda resource: statuses.get(resource, UNKNOWN_RESOURCE),
+        retry_delay=0.01,
     )
 
     async def apply(*course, settle=True):
@@ -156,7 +156,7 @@ async def test_resources_do_not_wait_for_each_other():
             await super().devices_listed(resource, devices, preferred_allocation=preferred_allocation)
 
     stuck = StuckListener()
-    notifier = ChangeNotifier(*stuck.callbacks, status=lambda _: served(ONE))
+    notifier = ChangeNotifier(stuck.devices_listed, stuck.plugin_stopped, status=lambda _: served(ONE))
     notifier.changed(GPU)
     notifier.changed(NIC)
     async with asyncio.timeout(60):
