@@ -69,10 +69,7 @@ def build_app(
     """Build the application: the API and the pages. Event streams end when *stopping* is set."""
     limits = limits or RequestLimits()
     streams = EventStreams(
-        service.events,
-        limit=limits.streams,
-        heartbeat=limits.heartbeat_seconds,
-        stopping=stopping or asyncio.Event(),
+        service.events, limit=limits.streams, heartbeat=limits.heartbeat_seconds, stopping=stopping or asyncio.Event()
     )
     handlers = _Handlers(service, metrics, limits, streams, access)
     by_path = defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
@@ -193,8 +190,7 @@ class _Handlers:
 
     async def create_sign_in_link(self, _request: Request, _parameters: ParameterValues) -> Response:
         if not self.access.sessions.base_url:
-            detail = "The agent serves no pages to browsers: it has no TCP address for them."
-            raise ProblemError(404, detail)
+            raise ProblemError(404, "The agent serves no pages to browsers: it has no TCP address for them.")
         link = self.access.sessions.create_link()
         document = api.SignInLinkDocument(url=self.access.sessions.base_url + link.path, seconds=int(link.seconds))
         return json_response(document, status=201)
@@ -247,10 +243,10 @@ class _Handlers:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            seconds = f"{self.limits.answer_seconds:g} seconds"
-            raise ProblemError(
-                504, f"No result after {seconds}. It may still take effect; get the pod later."
-            ) from None
+            detail = (
+                f"No result after {self.limits.answer_seconds:g} seconds. It may still take effect; get the pod later."
+            )
+            raise ProblemError(504, detail) from None
 
 
 async def _decode_pod(content: bytes) -> Pod:

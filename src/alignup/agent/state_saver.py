@@ -69,29 +69,29 @@ class StateSaver:
             plugins=sorted(state.plugins),
             overtaken=state.waiting.overtakes,
         )
-        decisions = list(_decisions(events))
-        change = self._changes(state, ledger, parts, decisions)
-        if change is None:
+        saved = self._saved
+        changes = None if saved is None else self._changes(state, saved, ledger)
+        has_new_pods, limited = (False, False) if saved is None else _new_pods(state, saved)
+        whole = changes is None
+        if changes is None:
             check_holders(ledger)
-            pods = (*_admitted(ledger, state, state.admitted), *map(_waiting, state.waiting))
-            new, limited = (False, False) if self._saved is None else _new_pods(state, self._saved)
-            change = StateChange(
-                parts=parts, pods=pods, whole=True, has_new_pods=new, limited=limited, decisions=decisions
-            )
+            changes = set(), (*_admitted(ledger, state, state.admitted), *map(_waiting, state.waiting))
+        change = StateChange(
+            parts=parts,
+            removed=changes[0],
+            pods=changes[1],
+            whole=whole,
+            has_new_pods=has_new_pods,
+            limited=limited,
+            decisions=list(_decisions(events)),
+        )
         self._log_problem(self._store.save(change))
         self._saved, self._inventories = state, ledger.devices.inventories
 
     def _changes(
-        self,
-        state: AgentState,
-        ledger: Ledger,
-        parts: LedgerParts,
-        decisions: Sequence[tuple[DecisionDocument, float]],
-    ) -> StateChange | None:
-        """Return what changed since the last save; ``None``: the whole state must be written."""
-        saved = self._saved
-        if saved is None:
-            return None
+        self, state: AgentState, saved: AgentState, ledger: Ledger
+    ) -> tuple[set[str], tuple[PodRow, ...]] | None:
+        """Return the removed and the changed pods since the last save; ``None``: all pods must be written."""
         unsaved, before, after = state.unsaved, saved.admitted, state.admitted
         new = []  # pods that were added, or added again, are at the end
         for uid in reversed(after):
@@ -120,15 +120,7 @@ class StateSaver:
                 for uid, record in waiting_after.items()
                 if uid not in waiting_before or waiting_before[uid].pod is not record.pod
             ]
-        has_new_pods, limited = _new_pods(state, saved)
-        return StateChange(
-            parts=parts,
-            removed=removed,
-            pods=(*_admitted(ledger, state, replaced), *_admitted(ledger, state, new, last=True), *waiting),
-            has_new_pods=has_new_pods,
-            limited=limited,
-            decisions=decisions,
-        )
+        return removed, (*_admitted(ledger, state, replaced), *_admitted(ledger, state, new, last=True), *waiting)
 
     def _log_problem(self, problem: str) -> None:
         """Log a problem of the history once."""
