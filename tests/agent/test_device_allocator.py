@@ -545,12 +545,12 @@ def response(state):
 
 def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, directory):
     plugins, lister = directory / "plugins", directory / "list.sock"
-    given = ("--on-misfit", "wait", "--device-plugin-dir", plugins, "--pod-resources-socket", lister)
-    with running(tmp_path / "root", *given, devices="") as agent, plugin_process(plugins, *GPUS):
+    options = ("--on-misfit", "wait", "--device-plugin-dir", plugins, "--pod-resources-socket", lister)
+    with running(tmp_path / "root", *options, devices="") as agent, plugin_process(plugins, *GPUS):
         wait_for_devices(agent)
         agent.admit("runs", gpu="1")
         agent.kill()
-    with running(tmp_path / "root", *given, devices="") as agent:
+    with running(tmp_path / "root", *options, devices="") as agent:
         waits = agent.admit("waits", gpu="1")
         before, listed = agent.pods(), list_pods(lister)
         with plugin_process(plugins, *GPUS):

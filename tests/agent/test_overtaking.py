@@ -102,9 +102,9 @@ def test_no_pod_starves(jobs, patience, policy):
     """A pod at its limit is admitted when those that were ahead of it at that time end, whatever came later."""
     now = empty_state(**LARGE | {"shape": "pack:2 numa:1 core:4 pu:1"}, max_overtakes=patience, policy=policy)
     ahead: dict[str, set[str]] = {}  # uid of a pod at its limit → the pods that were admitted or waiting before it then
-    for number, (what, cpu, devices, choice) in enumerate(jobs):
+    for number, (action, cpu, devices, choice) in enumerate(jobs):
         known = [*now.admitted, *now.waiting.uids()]
-        if what == "admit" or not known:
+        if action == "admit" or not known:
             now = after(now, admits(str(number), cpu=cpu, **devices))
         else:
             now = after(now, releases(known[choice % len(known)]))
