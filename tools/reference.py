@@ -18,14 +18,12 @@ from alignup.agent.routes import describe_api
 from alignup.align.host import Host, Settings
 from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.machines import synthetic
-from alignup.observe.app import PrometheusObserverMetrics
+from alignup.observe.app import ObserverMetrics
 from alignup.schedule.metrics import PrometheusScheduleMetrics
 from tools.command_tree import CommandHelp, walk
 
 ROOT = Path(__file__).parents[1]
-TOP = tuple(
-    f"{name}.md" for name in ("README", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "CHANGELOG", "RELEASING")
-)
+TOP = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md", "RELEASING.md")
 
 
 def write_source(into: Path) -> None:
@@ -136,7 +134,7 @@ def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     PrometheusGateMetrics(schedule.registry)
     return (
         ("alignup agent", agent.registry),
-        ("alignup observe", PrometheusObserverMetrics("host").registry),
+        ("alignup observe", ObserverMetrics("host").registry),
         ("alignup schedule", schedule.registry),
     )
 

@@ -114,4 +114,4 @@ def wait_for_devices(agent: Any, count: int = 4, resource: str = GPU) -> None:
             == count
         )
 
-    wait_for(healthy, what=lambda: f"{count} devices of {resource}")
+    wait_for(healthy, describe=lambda: f"{count} devices of {resource}")

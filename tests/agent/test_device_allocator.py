@@ -12,7 +12,7 @@ from alignup.agent.state import WaitingPods
 from alignup.agent.transaction import Transaction
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError
-from alignup.kubernetes.kubelet_files import state_dir
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins import rpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
 from alignup.store.state_store import StateStore
@@ -538,7 +538,7 @@ def list_pods(path):
 
 def response(state):
     """The environment variables in the kubelet's checkpoint."""
-    files: Any = state_dir.read_dir(state, gates=host().settings.gates)
+    files: Any = state_files.read_state_files(state, gates=host().settings.gates)
     (entry,) = files.devices.entries
     return dict(plugin_wire.ContainerAllocateResponse.FromString(entry.response).envs)
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from alignup.align import bits
-from alignup.align.distances import Distances
 from alignup.align.errors import ConfigurationError
 from alignup.align.host import Host
-from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
+from alignup.align.machine import Cpu, Distances, HugePages, Machine, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import ParseError, ProviderError, QuantityError, RestoreError, StateError
-from alignup.align.hint import Hint
+from alignup.align.hint import Hint, Provider
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
-from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources

@@ -190,7 +190,7 @@ class _Handlers:
 
     async def create_sign_in_link(self, _request: Request, _parameters: ParameterValues) -> Response:
         if not self.access.sessions.base_url:
-            raise ProblemError(404, "The agent serves no pages to browsers: it has no TCP address for them.")
+            raise ProblemError(404, "The agent serves no pages to browsers: it has no web address.")
         link = self.access.sessions.create_link()
         document = api.SignInLinkDocument(url=self.access.sessions.base_url + link.path, seconds=int(link.seconds))
         return json_response(document, status=201)

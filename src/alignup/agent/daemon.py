@@ -28,7 +28,7 @@ from alignup.agent.service import AgentService
 from alignup.agent.state import API_SOURCE, Clock
 from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
-from alignup.align.errors import ListenError
+from alignup.align.errors import ListenError, TlsRequiredError
 from alignup.align.host import Host
 from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
@@ -51,10 +51,6 @@ _THRESHOLDS = 5_000, 3
 _NEVER = 1 << 30
 
 _SWITCH_SECONDS = 0.001  #: that a thread computes while another one waits; Python's default adds 5 ms to a request
-
-
-class PlainHttpError(ListenError):
-    """An address on the network that would be served without TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,7 +285,7 @@ async def _listen(
         host, port = listener.getsockname()[:2]
         bound = TcpAddress(host, port, None if certificate is None else True)
         if certificate is None and not bound.is_loopback and not options.insecure_http:
-            raise PlainHttpError(f"others could read the token and all pods on the network: {address} needs TLS")
+            raise TlsRequiredError(f"others could read the token and all pods on the network: {address} needs TLS")
         async with serve_app(app, listener, stopping=stopping, tls=tls):
             yield bound
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli.app import FailureError, Session, define_command
+from alignup.align.errors import TlsRequiredError
+from alignup.cli.app import FailureError, Place, Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     HostOptions,
@@ -89,10 +90,8 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     if options.export is None:
         try:
             daemon.run(daemon_options)
-        except daemon.PlainHttpError as error:
-            advice = (
-                "Name a certificate with --tls-cert-file and --tls-private-key-file, or allow it with --insecure-http."
-            )
+        except TlsRequiredError as error:
+            advice = "Give --tls-cert-file and --tls-private-key-file, or allow plain HTTP with --insecure-http."
             raise FailureError(str(error), advice=advice) from error
         return
     for line in kubelet_export.export(daemon_options, options.export):
@@ -105,7 +104,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     from alignup.web import address  # noqa: PLC0415 - as above
 
     root = (options.root_dir or address.default_root(os.environ)).absolute()
-    with inputs.input_errors("in --listen"):
+    with inputs.input_errors(Place("--listen")):
         default = address.UnixAddress(root / address.SOCKET_NAME)
         listen = address.parse_address(options.listen, listening=True) if options.listen else default
     _check_listen(options, listen)
@@ -168,7 +167,7 @@ def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
 
     if options.web_listen is None:
         return None
-    with inputs.input_errors("in --web-listen"):
+    with inputs.input_errors(Place("--web-listen")):
         address = parse_address(options.web_listen, listening=True)
     if not isinstance(address, TcpAddress):
         raise click.UsageError("--web-listen is for browsers, which need HOST:PORT.")

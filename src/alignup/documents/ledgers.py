@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 from alignup.align import bits
 from alignup.align.bits import Bits, CpuSet, NodeSet
 from alignup.align.cpus.ledger import CpuLedger
-from alignup.align.devices.ledger import DeviceIds, DeviceInventory, DeviceLedger, natural_sort_key
+from alignup.align.devices.hints import DeviceInventory, natural_sort_key
+from alignup.align.devices.ledger import DeviceIds, DeviceLedger
 from alignup.align.errors import ParseError, RestoreError, StateError
 from alignup.align.fit import UsedResources
+from alignup.align.hint import Provider
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, NodeMemory, Sizes
-from alignup.align.provider import Provider
 from alignup.align.workload.demand import FitRequest
 from alignup.documents.codec import Count, Document, LinuxList, build, parse_or_none, show_or_none
 from alignup.documents.decisions import HintDocument

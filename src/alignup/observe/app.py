@@ -1,4 +1,4 @@
-"""The HTTP endpoints of the node observer: ``/healthz``, ``/readyz`` and ``/metrics``."""
+"""The metrics of the node observer, and its HTTP endpoints: ``/healthz``, ``/readyz`` and ``/metrics``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +12,8 @@ from alignup.web.metrics import health_app
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  #: seconds
 
 
-class PrometheusObserverMetrics:
-    """What the observer of node *host* does and sees."""
+class ObserverMetrics:
+    """Metrics of what the observer of node *host* does and sees."""
 
     def __init__(self, host: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -75,7 +75,7 @@ class PrometheusObserverMetrics:
 
 
 def observer_app(
-    metrics: PrometheusObserverMetrics, *, alive: Callable[[], bool], problems: Callable[[], tuple[str, ...]]
+    metrics: ObserverMetrics, *, alive: Callable[[], bool], problems: Callable[[], tuple[str, ...]]
 ) -> Starlette:
     """Build the application; *problems* says why the observer is not ready."""
 

@@ -17,8 +17,8 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.observe.kubelet_sources import known_pod
 from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, measure_bars
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.schedule.cluster_snapshot import ClusterView

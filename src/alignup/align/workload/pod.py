@@ -34,14 +34,14 @@ class Resources:
     @cached_property
     def qos(self) -> QoS:
         """The class of these resources alone: that of cpu and memory if they are equal, else Burstable."""
-        cpu, memory = self._class_of(CPU), self._class_of(MEMORY)
-        return cpu if cpu is memory else QoS.BURSTABLE
-
-    def _class_of(self, name: str) -> QoS:
-        request, limit = self.requests.get(name), self.limits.get(name)
-        if request is not None and request.unscaled:  # is_zero without a call
-            return QoS.GUARANTEED if request is limit or request == limit else QoS.BURSTABLE
-        return QoS.BEST_EFFORT if limit is None or not limit.unscaled else QoS.BURSTABLE
+        classes = set()
+        for name in (CPU, MEMORY):
+            request, limit = self.requests.get(name), self.limits.get(name)
+            if request is not None and request.unscaled:
+                classes.add(QoS.GUARANTEED if request is limit or request == limit else QoS.BURSTABLE)
+            else:
+                classes.add(QoS.BEST_EFFORT if limit is None or not limit.unscaled else QoS.BURSTABLE)
+        return classes.pop() if len(classes) == 1 else QoS.BURSTABLE
 
     @cached_property
     def whole_cpus(self) -> int:

@@ -17,8 +17,8 @@ from typing import Any, Self
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError
 from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import ObjectReader, type_of
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 
 VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"
