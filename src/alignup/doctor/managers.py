@@ -573,7 +573,7 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
             Area.CPUS,
             "once containers hold every CPU that is not reserved, the kubelet does not restart "
             '("default cpuset cannot be empty")',
-            advice="keep a CPU shared; to recover, run alignup doctor --kubelet-dir DIR --write",
+            advice="keep a CPU shared; to recover, repair the state files",
             where="cpuManagerPolicyOptions[strict-cpu-reservation]",
         )
     nodes = inputs.view.node_cpus
