@@ -252,7 +252,11 @@ def _charged_nodes(
                     f"but node {node} can belong to one group only"
                 )
             tables = idle.nodes[node].tables
-            changed = {type_: tables[type_].take(size) for type_, size in own.items() if type_ in tables}
+            changed = {
+                type_: table._replace(reserved=table.reserved + own[type_], free=table.free - own[type_])
+                for type_, table in tables.items()
+                if type_ in own
+            }
             nodes[node] = NodeMemory(group, assignments[group], {**tables, **changed})
     return nodes
 
