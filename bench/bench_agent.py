@@ -188,7 +188,7 @@ def pod(name: str, *, cpu: str, memory: str, gpu: str = "") -> dict[str, object]
 
 
 def _durable_write(root: Path) -> float:
-    """Time a durable write of a checkpoint's size, which is the lower bound of every admission."""
+    """Time a durable write of many pages, which is the lower bound of every admission."""
     least = float("inf")
     for _ in range(20):
         start = time.perf_counter()

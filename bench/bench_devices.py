@@ -40,7 +40,7 @@ def figures() -> Iterator[Figure]:
 
 
 def machine(places: Iterable[bits.NodeSet], *, asking: bool = False) -> DeviceLedger:
-    """A device for each of *places*."""
+    """Return a machine with a device for each of *places*."""
     known = [Device(GPU, f"gpu-{number}", nodes) for number, nodes in enumerate(places)]
     nodes = bits.of(node for device in known for node in bits.members(device.nodes or 0))
     return DeviceLedger.of_devices(known, nodes=nodes, preferred_allocation=[GPU] if asking else ())
@@ -52,7 +52,7 @@ def idle_asking() -> DeviceLedger:
 
 
 def half_used(ledger: DeviceLedger) -> DeviceLedger:
-    """Every other device is held by a different pod."""
+    """Return a ledger in which every other device is held by a different pod."""
     for number in range(0, len(ledger.inventories[GPU].devices), 2):
         ledger = ledger.give(f"pod-{number}", "app", devices={GPU: (f"gpu-{number}",)})
     return ledger
@@ -73,7 +73,7 @@ def groups() -> dict[str, dict[bits.NodeSet, int]]:
 
 
 def pod_of(uid: str, count: int) -> Pod:
-    """A pod with one container that requests *count* devices."""
+    """Return a pod with one container that requests *count* devices."""
     return Pod(name=uid, uid=uid, containers=(Container("app", Resources(limits={GPU: Quantity(count)})),))
 
 

@@ -37,7 +37,7 @@ async def _measure(*ways: str) -> list[dict[str, float]]:
     async with ApiServer() as server:
         for number in range(PODS_LISTED):
             server.put(pod(number))
-        size = sum(len(object.text) for object in server.store.objects(server.resources.named("pods")))
+        size = sum(len(stored.text) for stored in server.store.objects(server.resources.named("pods")))
         for way in ways:
             command = [sys.executable, "-m", "bench.bench_kubeapi", server.url, way]
             process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)

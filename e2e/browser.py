@@ -46,11 +46,11 @@ class Watched:
     def __init__(self, page: Page, origin: str) -> None:
         self.page = page
         self.problems: list[str] = []
-        page.on("console", lambda one: self._note("console", one.text, one.type in {"error", "warning"}))
+        page.on("console", lambda message: self._note("console", message.text, message.type in {"error", "warning"}))
         page.on("pageerror", lambda error: self._note("error", str(error), is_problem=True))
         page.on("dialog", lambda dialog: self._note("dialog", dialog.message, is_problem=True))
-        own = urlsplit(origin).netloc
-        page.on("request", lambda one: self._note("request", one.url, urlsplit(one.url).netloc != own))
+        server = urlsplit(origin).netloc
+        page.on("request", lambda request: self._note("request", request.url, urlsplit(request.url).netloc != server))
 
     def _note(self, kind: str, text: str, is_problem: bool) -> None:  # noqa: FBT001 - the only flag
         if is_problem and "401 (Unauthorized)" not in text:
@@ -59,14 +59,14 @@ class Watched:
 
 def low_contrast(page: Page) -> list[str]:
     """Texts whose contrast with their background is below 4.5 : 1, the limit of WCAG AA."""
-    found: list[str] = page.evaluate(_CONTRAST)
-    return found
+    texts: list[str] = page.evaluate(_CONTRAST)
+    return texts
 
 
 def overflow(page: Page) -> int:
     """By how many pixels the page is wider than its window."""
-    found: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
-    return found
+    pixels: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return pixels
 
 
 def picture(page: Page, name: str, **options: Any) -> None:  # noqa: ANN401 - of playwright

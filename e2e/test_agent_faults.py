@@ -59,11 +59,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     place.mkdir()
     if mount is None or umount is None or os.geteuid() != 0:
         pytest.skip("mounting a disk needs root: run as root")
-    made = subprocess.run(  # noqa: S603
+    mounted = subprocess.run(  # noqa: S603
         [mount, "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", place], capture_output=True, text=True, check=False
     )
-    if made.returncode:
-        pytest.skip(f"cannot mount a disk: {made.stderr.strip()}")
+    if mounted.returncode:
+        pytest.skip(f"cannot mount a disk: {mounted.stderr.strip()}")
     yield place
     subprocess.run([umount, "-l", place], check=True)  # noqa: S603
 

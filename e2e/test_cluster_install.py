@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.gate.admission_review import WEBHOOK_CONFIGURATIONS
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.service import GateServiceOptions, WebhookOptions, gate_service
+from alignup.gate.certificate_keeper import WEBHOOK_CONFIGURATIONS
+from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, Access, ApiClient, find_access
 from alignup.kubernetes.api.errors import ForbiddenError
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.observe.service import observe
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
@@ -33,11 +32,6 @@ WHY = control_plane.missing() or (None if KUBECTL else "not installed: kubectl")
 pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark.anyio]
 
 SECONDS = 60.0  #: for what takes milliseconds
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +54,7 @@ def _kubectl(kubeconfig: Path, *words: str | Path, stdin: str = "") -> str:
 
 
 def _account(kubeconfig: Path, name: str) -> Access:
-    """The access of a pod with this service account."""
+    """Return the access of a pod with this service account."""
     headers = (
         ("Impersonate-User", f"system:serviceaccount:alignup:{name}"),
         ("Impersonate-Group", "system:serviceaccounts"),
@@ -70,7 +64,7 @@ def _account(kubeconfig: Path, name: str) -> Access:
 
 
 def _observer(kubeconfig: Path, node: str) -> Access:
-    """The access of an observer pod on *node*."""
+    """Return the access of an observer pod on *node*."""
     access = _account(kubeconfig, "alignup-observer")
     where = ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node)
     return replace(access, headers=(*access.headers, where))
@@ -131,11 +125,11 @@ async def test_the_permissions_suffice_for_the_gate_controller(kubeconfig: Path)
     async with ApiClient(_account(kubeconfig, "alignup-schedule")) as client, asyncio.timeout(SECONDS):
         metrics = PrometheusScheduleMetrics()
         service = ScheduleService(client, metrics, lease=lease)
-        with gate_service(client, service.live, PrometheusGateMetrics(metrics.registry), options) as service.gate:
+        with add_gate(service, options):
             running = asyncio.ensure_future(service.run())
             async with ApiClient(find_access(kubeconfig)) as admin:
                 while not service.leading or not all(
-                    one.client_config.ca_bundle for one in (await admin.get(reference)).webhooks
+                    webhook.client_config.ca_bundle for webhook in (await admin.get(reference)).webhooks
                 ):
                     assert not running.done(), running.exception()
                     await asyncio.sleep(0.1)

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from alignup.cli.agent_client import AgentClient
 from alignup.web.address import UnixAddress
+from alignup.web.agent_client import AgentClient
 from e2e import browser
 from e2e.browser import Browser, Page, Watched
 from tests.deadlines import wait_for
@@ -58,20 +58,20 @@ def running_agent(machine: Path) -> Iterator[RunningAgent]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser.chromium() as one:
-        yield one
+    with browser.chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
 def agent() -> Iterator[RunningAgent]:
     """An agent with the pods of the example, one of them waiting."""
-    with running_agent(NODE / "machine.yaml") as one:
+    with running_agent(NODE / "machine.yaml") as running:
         for pod in yaml.safe_load((NODE / "running.yaml").read_text())["items"]:
-            one.client.admit(pod)
+            running.client.admit(pod)
         template = yaml.safe_load((NODE / "trainer.yaml").read_text())["spec"]["template"]
         metadata = {"name": "trainer-0", "namespace": "ml"}
-        one.client.admit({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
-        yield one
+        running.client.admit({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+        yield running
 
 
 @contextmanager

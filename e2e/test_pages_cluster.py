@@ -46,8 +46,8 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    with browser.chromium() as one:
-        yield one
+    with browser.chromium() as running:
+        yield running
 
 
 @contextmanager
@@ -75,12 +75,12 @@ def test_thousands_of_nodes_fit_in_little_memory(chromium: Browser, address: str
             page.wait_for_selector(".chunk[data-near=yes] .card")
             page.wait_for_selector(".chunk[data-near=yes]:empty", state="detached")
             seen.add(page.locator(".card .name").first.inner_text())
-            found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
-            assert found["JSHeapUsedSize"] < MAX_MEGABYTES << 20
+            metrics = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}
+            assert metrics["JSHeapUsedSize"] < MAX_MEGABYTES << 20
             assert page.locator("*").count() < MAX_ELEMENTS
         assert len(seen) > 1
         paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-        sys.stdout.write(f"first paint after {paint:.0f} ms, {found['JSHeapUsedSize'] / 1e6:.1f} MB of JavaScript\n")
+        sys.stdout.write(f"first paint after {paint:.0f} ms, {metrics['JSHeapUsedSize'] / 1e6:.1f} MB of JavaScript\n")
 
 
 def test_nodes_are_sorted_filtered_and_opened(chromium: Browser, address: str) -> None:

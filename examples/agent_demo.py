@@ -18,8 +18,8 @@ from types import FrameType
 from typing import Any
 
 from alignup.cli import entry
-from alignup.cli.agent_client import AgentClient
 from alignup.web.address import UnixAddress
+from alignup.web.agent_client import AgentClient
 
 PLUGINS = {"example.com/gpu": "2@0,2@1", "example.com/nic": "1@0,1@1"}  #: resource → number of devices @ NUMA node
 DEVICE_COUNT = 6

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+_OTHERS_MAY_ENTER = 0o001  #: the mode bit
 _SHORT = 40  #: bytes; leaves room for the paths that tests create below it
 _ELSEWHERE = "/dev/shm"  # noqa: S108 - always there, and short
 
@@ -16,6 +17,18 @@ def short_directory() -> Iterator[Path]:
     usual = tempfile.gettempdir()
     base = usual if len(os.fsencode(usual)) <= _SHORT else _ELSEWHERE
     with tempfile.TemporaryDirectory(prefix="alignup-", dir=base) as place:
-        own = Path(place) / "t"  # nested, so that a test may rename it
-        own.mkdir()
-        yield own
+        directory = Path(place) / "t"  # nested, so that a test may rename it
+        directory.mkdir()
+        yield directory
+
+
+@contextmanager
+def directory_for_all_users() -> Iterator[Path]:
+    """Yield a new directory that every user may enter, whatever TMPDIR is, and remove it afterwards."""
+    bases = [Path(base).resolve() for base in (tempfile.gettempdir(), _ELSEWHERE)]
+    base = next(
+        base for base in bases if all(path.stat().st_mode & _OTHERS_MAY_ENTER for path in (base, *base.parents))
+    )
+    with tempfile.TemporaryDirectory(prefix="alignup-", dir=base) as place:
+        Path(place).chmod(0o711)
+        yield Path(place)

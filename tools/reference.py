@@ -13,19 +13,17 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from alignup import __version__
-from alignup.agent.metrics import DevicePluginMetrics, Metrics
-from alignup.agent.routes import openapi_document
+from alignup.agent.metrics import Metrics
+from alignup.agent.routes import describe_api
 from alignup.align.host import Host, Settings
 from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.machines import synthetic
-from alignup.observe.app import PrometheusObserverMetrics
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.observe.app import ObserverMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from tools.command_tree import CommandHelp, walk
 
 ROOT = Path(__file__).parents[1]
-TOP = tuple(
-    f"{name}.md" for name in ("README", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "CHANGELOG", "RELEASING")
-)
+TOP = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md", "RELEASING.md")
 
 
 def write_source(into: Path) -> None:
@@ -71,7 +69,7 @@ def _command(command: CommandHelp) -> Iterator[str]:
 
 
 def _requests() -> Iterator[str]:
-    document = openapi_document(version=__version__, with_token=True)
+    document = describe_api(version=__version__, with_token=True)
     yield from ("# HTTP interface of the agent", "")
     yield "The agent serves this description as OpenAPI at `/openapi.json`. [The agent](../agent.md) explains access."
     requests = [(method, path, text) for path, methods in document["paths"].items() for method, text in methods.items()]
@@ -132,12 +130,11 @@ def _metrics() -> Iterator[str]:
 def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings())
     agent = Metrics(lambda: host)
-    DevicePluginMetrics(agent.registry)
     schedule = PrometheusScheduleMetrics()
     PrometheusGateMetrics(schedule.registry)
     return (
         ("alignup agent", agent.registry),
-        ("alignup observe", PrometheusObserverMetrics("host").registry),
+        ("alignup observe", ObserverMetrics("host").registry),
         ("alignup schedule", schedule.registry),
     )
 

@@ -13,14 +13,14 @@ import sys
 import time
 from array import array
 
-from alignup.run import process_memory as memory
+from alignup.run import process
 
 SIZE = int(os.environ.get("LATENCY_MIB", "64")) << 20
 STEPS = int(os.environ.get("LATENCY_STEPS", "2000000"))
 
 
 def random_cycle(size: int) -> "array[int]":
-    """A random cycle through *size* bytes: each entry is the index of the next."""
+    """Return a random cycle through *size* bytes: each entry is the index of the next."""
     count = size // 8
     order = list(range(count))
     random.Random(1).shuffle(order)  # noqa: S311 - the same order every time
@@ -46,7 +46,7 @@ def main() -> None:
     memory_nodes = os.environ.get("ALIGNUP_MEMORY_NODES", "any")
     if len(sys.argv) > 1:
         memory_nodes = sys.argv[1]
-        memory.bind(1 << int(memory_nodes))
+        process.bind_memory(1 << int(memory_nodes))
     print(f"CPUs of node {cpu_nodes}, memory of node {memory_nodes}: {measure(random_cycle(SIZE)):.1f} ns per step")
 
 

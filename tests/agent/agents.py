@@ -149,7 +149,7 @@ def start_with(
         transport=httpx2.HTTPTransport(uds=str(root / "agent.sock"), verify=False), base_url="http://agent", timeout=30
     )
     agent = Agent(process, root, log, http)
-    wait_for(lambda: _listens(agent, log_start), what=lambda: f"the agent to listen: {log.read_text()[-2000:]}")
+    wait_for(lambda: _listens(agent, log_start), describe=lambda: f"the agent to listen: {log.read_text()[-2000:]}")
     return agent
 
 

@@ -6,12 +6,13 @@ import json
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 import yaml
 
-from alignup.agent.app import Dependencies, RequestLimits, build_app
+from alignup.agent.api import AdmissionResult, AdmissionStatus, PodView
+from alignup.agent.app import RequestLimits, build_app
 from alignup.agent.metrics import Metrics
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
@@ -23,12 +24,13 @@ from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Pod
 from alignup.align.workload.validation import accept
-from alignup.documents.api import AdmissionResult, AdmissionStatus, DecisionQuery, PodView, StoredDecision
 from alignup.documents.decisions import to_document
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.machines.synthetic import parse
-from alignup.web.event_bus import EventBus
+from alignup.store.history import DecisionQuery, StoredDecision
+from alignup.web.access import AccessRules
+from alignup.web.events import EventBus
 
 GPU = "example.com/gpu"
 START = 1_800_000_000.0
@@ -59,16 +61,16 @@ def manifest(name: str, *, uid: str | None = None, **amounts: str) -> dict[str, 
     """A pod of one container whose limits are *amounts*."""
     limits = {GPU if key == "gpu" else key: amount for key, amount in amounts.items()}
     container = {"name": "app", "resources": {"limits": limits}}
-    metadata = {"name": name} | ({} if uid is None else {"uid": uid})
+    metadata = {"name": name, "uid": uid or f"default-{name}"}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 
 
 def read(body: bytes) -> Pod:
     """Read a pod; a pod without a uid gets one from its name."""
-    found = documents.read(body)
-    if len(found) != 1:
-        raise PodError([Problem("", f"one document is expected, and there are {len(found)}")])
-    pod = read_pod(found[0].value)
+    loaded = documents.read(body)
+    if len(loaded) != 1:
+        raise PodError([Problem("", f"one document is expected, and there are {len(loaded)}")])
+    pod = read_pod(loaded[0].value)
     return accept(replace(pod, uid=pod.uid or f"{pod.namespace or 'default'}-{pod.name}"))
 
 
@@ -88,12 +90,12 @@ class FakeBackend:
         self.stored: list[StoredDecision] = []
         self.rejected: dict[str, Pod] = {}
         self.metrics = Metrics(
-            lambda: self.host, waiting=lambda: sum(one.position is not None for one in self.known.values())
+            lambda: self.host, waiting=lambda: sum(view.position is not None for view in self.known.values())
         )
 
     @property
     def waiting(self) -> list[PodView]:
-        return [one for one in self.known.values() if one.status is AdmissionStatus.WAITING]
+        return [view for view in self.known.values() if view.status is AdmissionStatus.WAITING]
 
     async def problems(self) -> tuple[str, ...]:
         return self.not_ready
@@ -173,28 +175,25 @@ class FakeBackend:
     async def decisions(self, query: DecisionQuery) -> Sequence[StoredDecision]:
         if self.error:
             raise self.error
-        found = [one for one in reversed(self.stored) if query.before is None or one.id < query.before]
-        found = [one for one in found if query.outcome in {None, one.document["outcome"]}]
-        found = [one for one in found if query.pod is None or query.pod in {*one.document["pod"].values()}]
-        return found[: query.limit]
+        stored = [decision for decision in reversed(self.stored) if query.before is None or decision.id < query.before]
+        stored = [decision for decision in stored if query.outcome in {None, decision.document["outcome"]}]
+        stored = [
+            decision for decision in stored if query.pod is None or query.pod in {*decision.document["pod"].values()}
+        ]
+        return stored[: query.limit]
 
     async def decision(self, id_: int) -> StoredDecision | None:
-        return next((one for one in self.stored if one.id == id_), None)
+        return next((decision for decision in self.stored if decision.id == id_), None)
 
     def events(self):
         return self.event_bus.subscribe()
 
 
-def machine_document(machine):
-    return {"cpus": len(machine.cpus), "nodes": [node.id for node in machine.nodes]}
-
-
-def app_of(agent, **options):
-    dependencies = Dependencies(
-        service=agent, read_pod=read, machine_document=machine_document, metrics=agent.metrics, version="1.2.3"
-    )
+def app_of(agent, *, token: bytes | None = None, access: AccessRules | None = None, **options):
+    """The application of *agent*; with a *token*, every request must present it."""
     limits = RequestLimits(**{key: options.pop(key) for key in tuple(options) if hasattr(RequestLimits, key)})
-    return build_app(dependencies, limits=limits, **options)
+    access = access or AccessRules(everyone=token is None, token=token)
+    return build_app(cast("Any", agent), agent.metrics, access=access, limits=limits, **options)
 
 
 @asynccontextmanager

@@ -224,7 +224,7 @@ def _wait_for_pods(workers: list[Client], count: int, *, with_devices: bool = Fa
         return sum(client.with_devices if with_devices else client.sent for client in workers)
 
     enough = pods() + count
-    wait_for(lambda: pods() >= enough, what=lambda: "more pods", interval=0.001)
+    wait_for(lambda: pods() >= enough, describe=lambda: "more pods", interval=0.001)
 
 
 def check_granted(pods: dict[str, Document]) -> None:

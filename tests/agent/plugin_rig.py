@@ -105,7 +105,10 @@ def wait_for_devices(agent: Any, count: int = 4, resource: str = GPU) -> None:
     """Wait until an agent has *count* healthy devices."""
 
     def healthy() -> bool:
-        found = agent.get("/v1/machine").get("devices", ())
-        return len([one for one in found if one["resource"] == resource and one.get("healthy", True)]) == count
+        devices = agent.get("/v1/machine").get("devices", ())
+        return (
+            len([device for device in devices if device["resource"] == resource and device.get("healthy", True)])
+            == count
+        )
 
-    wait_for(healthy, what=lambda: f"{count} devices of {resource}")
+    wait_for(healthy, describe=lambda: f"{count} devices of {resource}")

@@ -6,10 +6,11 @@ import json
 import jsonschema_rs
 import pytest
 
+from alignup.agent.app import read_pod
 from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
 from alignup.align.settings import Policy
-from alignup.documents.api import BusyError, NotReadyError
-from alignup.picture import machine_svg
+from alignup.documents.machines import machine_to_document
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.fake_backend import GPU, FakeBackend, as_json, as_yaml, client_of, host, manifest
 from tests.deadlines import until
 
@@ -50,8 +51,8 @@ async def test_a_pod_is_admitted_or_waits(policy, wait_enabled, sent, status, ou
         document = await described(client, response)
         assert response.status_code == status
         assert (document["outcome"], document["dryRun"]) == (outcome, False)
-        found = await client.get(response.headers["location"])
-        assert (await described(client, found, path="/v1/pods/{uid}"))["uid"] == document["pod"]["uid"]
+        located = await client.get(response.headers["location"])
+        assert (await described(client, located, path="/v1/pods/{uid}"))["uid"] == document["pod"]["uid"]
         listed = await described(client, await client.get("/v1/pods"))
         assert [pod["status"] for pod in listed["pods"]] == [outcome]
 
@@ -66,7 +67,7 @@ async def test_a_rejected_pod_is_a_conflict_with_the_reason():
         assert document["reason"] == "TopologyAffinityError"
         assert document["message"] == "Resources cannot be allocated with Topology locality"
         assert document["decision"]["rejection"]["reason"] == document["reason"]
-        assert any(sentence.startswith("12 CPUs: too large") for sentence in document["story"])
+        assert any(sentence.startswith("12 CPUs: too large") for sentence in document["explanation"])
         assert (await client.get("/v1/pods")).json()["pods"] == []
 
 
@@ -124,7 +125,7 @@ async def test_a_released_pod_is_gone():
         pytest.param(b"[" * 100_000, JSON, 400, "", id="deep JSON"),
         pytest.param(b"[" * 100_000, YAML, 400, "", id="deep YAML"),
         pytest.param(b"\xff{}", JSON, 400, "", id="no UTF-8"),
-        pytest.param(b"", JSON, 422, "", id="nothing"),
+        pytest.param(b"", JSON, 400, "", id="nothing"),
         pytest.param(as_json({**SMALL, "kind": "Node"}), JSON, 422, "kind", id="another kind"),
         pytest.param(as_json(manifest("a", cpu="much")), JSON, 422, CPU_LIMIT, id="no amount"),
         pytest.param(as_json(manifest("\ud800")), JSON, 422, "metadata.name", id="half a surrogate pair"),
@@ -160,7 +161,7 @@ async def test_the_size_of_a_body_is_limited(declared):
             for size in (1024, 1280)
         ]
 
-    assert statuses == [422, 413]
+    assert statuses == [400, 413]
 
 
 async def test_a_body_that_does_not_arrive_times_out():
@@ -220,22 +221,22 @@ async def test_the_history_has_pages():
         rest = await described(client, await client.get(f"/v1/decisions?limit=9&before={page['next']}"))
         rejected = await described(client, await client.get("/v1/decisions?outcome=rejected&pod=p2"))
 
-        assert [one["id"] for one in page["decisions"]] == [5, 4]
-        assert [one["id"] for one in rest["decisions"]] == [3, 2, 1]
+        assert [decision["id"] for decision in page["decisions"]] == [5, 4]
+        assert [decision["id"] for decision in rest["decisions"]] == [3, 2, 1]
         assert rest["next"] is None
-        assert [one["decision"]["pod"]["name"] for one in rejected["decisions"]] == ["p2"]
+        assert [decision["decision"]["pod"]["name"] for decision in rejected["decisions"]] == ["p2"]
 
 
-async def test_a_stored_decision_has_a_story():
+async def test_a_stored_decision_is_explained():
     agent = FakeBackend()
     async with client_of(agent) as client:
         await client.post("/v1/pods", json=LARGE)
 
-        found = await described(client, await client.get("/v1/decisions/1"), path="/v1/decisions/{id}")
+        decision = await described(client, await client.get("/v1/decisions/1"), path="/v1/decisions/{id}")
         missing = await client.get("/v1/decisions/2")
         odd = await client.get("/v1/decisions/last")
 
-        assert found["story"][0] == "Pod default/large is rejected: TopologyAffinityError"
+        assert decision["explanation"][0] == "Pod default/large is rejected: TopologyAffinityError"
         assert (missing.status_code, odd.status_code) == (404, 400)
         assert (await described(client, odd, path="/v1/decisions/{id}"))["errors"][0]["field"] == "id"
 
@@ -298,7 +299,7 @@ async def test_the_machine_and_its_picture():
         machine = await described(client, await client.get("/v1/machine"))
         picture = await client.get("/v1/picture.svg")
 
-        assert machine == {"cpus": 16, "nodes": [0, 1]}
+        assert machine == machine_to_document(agent.host.machine)
         assert picture.headers["content-type"] == "image/svg+xml"
         assert "sandbox" in picture.headers["content-security-policy"]
         assert "artist" in picture.text
@@ -312,14 +313,14 @@ async def test_a_picture_is_drawn_once_for_each_state(monkeypatch):
         drawn.append(len(ledger.pods))
         return str(ledger.pods)
 
-    monkeypatch.setattr(machine_svg, "draw_svg", draw)
+    monkeypatch.setattr("alignup.picture.machine_svg.draw_svg", draw)
     async with client_of(FakeBackend()) as client:
         first = await asyncio.gather(*(client.get("/v1/picture.svg") for _ in range(3)))
         await client.post("/v1/pods", json=manifest("artist", cpu="2", memory="1Gi"))
         later = [await client.get("/v1/picture.svg") for _ in range(2)]
 
     assert drawn == [0, 1]
-    assert ["artist" in one.text for one in (*first, *later)] == [False, False, False, True, True]
+    assert ["artist" in response.text for response in (*first, *later)] == [False, False, False, True, True]
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "TRACE", "BREW"])
@@ -391,3 +392,11 @@ async def test_a_token_is_required(headers, status):
             document = json.loads(answers[2].text)
             assert document["paths"]["/v1/pods"]["get"]["security"] == [{"token": []}]
             assert document["paths"]["/healthz"]["get"]["security"] == []
+
+
+def test_a_pod_without_a_uid_gets_one_derived_from_its_name():
+    document = manifest("web")
+    del document["metadata"]["uid"]
+    content = as_json(document)
+
+    assert read_pod(content).uid == read_pod(content).uid != ""

@@ -29,8 +29,8 @@ from tests.forked_processes import forked
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory):
     """One agent for all tests that leave no pods."""
-    with running(tmp_path_factory.mktemp("agent") / "root") as one:
-        yield one
+    with running(tmp_path_factory.mktemp("agent") / "root") as agent:
+        yield agent
 
 
 @pytest.fixture
@@ -67,11 +67,11 @@ def test_the_history_has_a_decision_as_soon_as_it_is_answered(agent):
     rejected = agent.admit("unseen", cpu="9")
 
     kept = agent.get("/v1/decisions?limit=2")["decisions"]
-    one = agent.get(f"/v1/decisions/{kept[0]['id']}")
+    detail = agent.get(f"/v1/decisions/{kept[0]['id']}")
 
     assert rejected.status_code == 409
     assert [each["decision"]["pod"]["name"] for each in kept] == ["unseen", "seen"]
-    assert one["story"][0].startswith("Pod default/unseen is rejected")
+    assert detail["explanation"][0].startswith("Pod default/unseen is rejected")
     agent.release("seen")
 
 
@@ -109,7 +109,7 @@ def test_events_are_streamed(agent):
         agent.release("received")
         events = [json.loads(line.removeprefix("data: ")) for line in islice(_data(lines), 2)]
 
-    assert [(one["kind"], one["detail"]["pod"]["uid"]) for one in events] == [
+    assert [(event["kind"], event["detail"]["pod"]["uid"]) for event in events] == [
         ("admitted", "received"),
         ("released", "received"),
     ]
@@ -199,8 +199,8 @@ def test_a_restart_restores_everything(tmp_path):
         then = agent.pods()
 
     assert waits.status_code == 202
-    assert {uid: one["placements"] for uid, one in after.items()} == {
-        uid: one["placements"] for uid, one in before.items()
+    assert {uid: shown["placements"] for uid, shown in after.items()} == {
+        uid: shown["placements"] for uid, shown in before.items()
     }
     assert (after["c"]["status"], after["c"]["position"]) == ("waiting", 1)
     assert then["c"]["status"] == "admitted"
@@ -218,7 +218,7 @@ def test_systemd_is_notified_of_readiness_liveness_and_shutdown(tmp_path):
             while "STOPPING=1" not in messages:
                 messages.append(received.recv(1000).decode())
 
-    assert sum(one.startswith("READY=1\nSTATUS=0 pods") for one in messages) == 1
+    assert sum(message.startswith("READY=1\nSTATUS=0 pods") for message in messages) == 1
     assert messages.count("WATCHDOG=1") >= 2
 
 
@@ -321,8 +321,8 @@ def test_a_kubelets_state_is_imported_and_exported(tmp_path):
 
     assert code == 0, output
     assert {path.name for path in state.iterdir()} == {"cpu_manager_state", "memory_manager_state", "device-plugins"}
-    assert {uid: one["placements"][0]["given"] for uid, one in after.items()} == {
-        uid: one["placements"][0]["given"] for uid, one in before.items()
+    assert {uid: shown["placements"][0]["given"] for uid, shown in after.items()} == {
+        uid: shown["placements"][0]["given"] for uid, shown in before.items()
     }
     assert released == [200, 200]
     assert empty == {}

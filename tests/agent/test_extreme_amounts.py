@@ -39,7 +39,7 @@ def manifests(draw):
 def test_extreme_amounts_are_admitted_or_rejected(sent):
     async def statuses():
         async with client_of(FakeBackend()) as client:
-            return {(await client.post("/v1/pods", json=one)).status_code for one in sent}
+            return {(await client.post("/v1/pods", json=document)).status_code for document in sent}
 
     assert asyncio.run(statuses()) <= {200, 201, 409, 422}
 

@@ -7,18 +7,19 @@ from contextlib import suppress
 
 import pytest
 
+from alignup.agent import api
 from alignup.agent.devices.device_state import with_announced_devices
 from alignup.agent.metrics import Metrics
 from alignup.agent.recovery import RecoveryOptions, recover
 from alignup.agent.transaction import Transaction
 from alignup.documents import codec
-from alignup.documents.api import BusyError, NotReadyError
 from alignup.documents.decisions import decision_document, from_document
 from alignup.documents.machines import machine_to_document
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
 from alignup.picture.machine_svg import draw_svg
 from alignup.store.state_store import StateStore
-from alignup.web import responses
+from alignup.web.metrics import metrics_lines
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.hostile_plugin import HostilePlugin
 from tests.agent.plugin_rig import start_rig
 from tests.agent.states import empty_state, save_states
@@ -50,9 +51,9 @@ def check(rig, root):
     shown = with_announced_devices(state.settled_host())
     codec.encode(machine_to_document(shown.machine))
     draw_svg(shown.machine, shown.ledger).encode()
-    assert Metrics(lambda: shown).text()
+    assert list(metrics_lines(Metrics(lambda: shown).registry))
     for view in state.pod_views():
-        assert codec.encode(responses.pod_detail_document(view))
+        assert codec.encode(api.pod_detail_document(view))
         stored = codec.load(codec.encode(decision_document(view.decision)))
         assert from_document(stored).placements == view.decision.placements
     save_states(root, state)

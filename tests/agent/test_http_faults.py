@@ -11,8 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from alignup.web.connections import ConnectionLimits
-from alignup.web.server import ServerLimits
+from alignup.web.server import ConnectionLimits, ServerLimits
 from tests.agent.fake_backend import FakeBackend, manifest
 from tests.deadlines import SECONDS
 from tests.effort import SEED, did, rounds

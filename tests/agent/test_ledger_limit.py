@@ -13,9 +13,8 @@ from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.documents import codec
-from alignup.documents.api import LedgerFullError
 from alignup.store.state_store import StateStore
-from alignup.web.responses import backend_problem
+from alignup.web.responses import LedgerFullError, service_problem
 from tests.agent.plugin_rig import start_rig
 from tests.agent.states import clock, empty_state, saver, stored
 from tests.align.hosts import host, pod
@@ -84,7 +83,7 @@ def test_a_full_ledger_admits_no_pod_and_can_be_read_again(start):
     assert len(admitted) >= 3
     assert {type(error) for error in rejected} == {LedgerFullError}
     assert "the ledger is full: it would have 4" in str(rejected[0])
-    assert backend_problem(rejected[0]).status == 507
+    assert service_problem(rejected[0]).status == 507
     assert agent.queue.problems() == ()
     assert 3_000 < agent.size() <= 4_000
     assert list(agent.recovered().admitted) == list(agent.queue.state.admitted)

@@ -13,6 +13,7 @@ from alignup.align.machine import Device
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
 from alignup.machines.synthetic import parse
+from alignup.web.metrics import metrics_lines
 from tests.agent.fake_backend import GPU, host
 from tests.agent.test_decision_metrics import TWO, container, pod
 
@@ -23,7 +24,7 @@ def read(metrics):
     """Name and labels → value."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(metrics.text().decode())
+        for family in text_string_to_metric_families("".join(metrics_lines(metrics.registry)))
         for sample in family.samples
     }
 
@@ -103,7 +104,7 @@ def test_durations_fall_into_the_kubelets_buckets(seconds, bucket):
 
     seen = read(metrics)
     full = [float(key[1]) for key, value in seen.items() if key[0] == DURATION + "_bucket" and value == 1]
-    assert sorted(full) == [one for one in (*BUCKETS, math.inf) if one >= bucket]
+    assert sorted(full) == [limit for limit in (*BUCKETS, math.inf) if limit >= bucket]
     assert (seen[(DURATION + "_sum",)], seen[(DURATION + "_count",)]) == (int(seconds * 1000), 1)
 
 

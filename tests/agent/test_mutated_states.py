@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from alignup.agent import api
 from alignup.agent.recovery import RecoveryMode, RecoveryOptions, RecoveryResult, recover
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
@@ -22,7 +23,6 @@ from alignup.documents import codec
 from alignup.documents.decisions import decision_document
 from alignup.store.history import History
 from alignup.store.state_store import StateStore
-from alignup.web import responses
 from tests.agent.states import clock, empty_state, save_states
 from tests.align.hosts import GPU, host, pod
 from tests.effort import SEED, attacked, rounds
@@ -84,7 +84,7 @@ def recover_from(directory: Path) -> RecoveryResult:
 def use(state: AgentState, directory: Path) -> None:
     """Do with a restored state what an agent does: show, save and restore it, retry waiting pods, release all."""
     for view in state.pod_views():
-        codec.encode(responses.pod_detail_document(view))
+        codec.encode(api.pod_detail_document(view))
     save_states(directory, state)
     again = recover_from(directory)
     assert again.problems == (), again.problems
@@ -198,8 +198,8 @@ def test_a_pod_that_is_admitted_and_waiting_is_a_problem(tmp_path):
 def show(history: History) -> None:
     """Do what the HTTP API does with decisions."""
     for decision in history.latest():
-        codec.encode(responses.stored_decision_detail(decision))
-        responses.encode_stored_decision(decision)
+        codec.encode(api.stored_decision_detail(decision))
+        api.encode_stored_decision(decision)
 
 
 @pytest.mark.soak

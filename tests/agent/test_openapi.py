@@ -38,7 +38,12 @@ def call_and_validate(case):
 # A stream of events has no end, and is tried elsewhere. The document itself is what Schemathesis reads.
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "label", [f"{one.method} {one.path}" for one in OPERATIONS if one.path not in {"/v1/events", "/openapi.json"}]
+    "label",
+    [
+        f"{operation.method} {operation.path}"
+        for operation in OPERATIONS
+        if operation.path not in {"/v1/events", "/openapi.json"}
+    ],
 )
 def test_responses_match_the_description(label, api_schema):
     from schemathesis.core.result import Ok  # noqa: PLC0415 - see above
@@ -46,9 +51,9 @@ def test_responses_match_the_description(label, api_schema):
 
     operation = api_schema.exclude(lambda context: context.operation.label != label)
     # Schemathesis' decorator generates the requests while tests are collected, in every worker. This does it here.
-    (found,) = get_all_tests(schema=operation, test_func=call_and_validate, settings=None, given_kwargs=None)
-    assert isinstance(found, Ok), found
-    _, test = found.ok()
+    (generated,) = get_all_tests(schema=operation, test_func=call_and_validate, settings=None, given_kwargs=None)
+    assert isinstance(generated, Ok), generated
+    _, test = generated.ok()
     test()
 
 
@@ -57,9 +62,11 @@ def test_every_operation_is_described(api_schema):
         (path, method.upper()) for path, methods in api_schema.raw_schema["paths"].items() for method in methods
     }
 
-    assert described == {(one.path, one.method) for one in OPERATIONS}
+    assert described == {(operation.path, operation.method) for operation in OPERATIONS}
 
 
 def test_every_path_parameter_is_described():
-    for one in OPERATIONS:
-        assert re.findall(r"{(\w+)}", one.path) == [parameter.name for parameter in one.parameters if parameter.in_path]
+    for operation in OPERATIONS:
+        assert re.findall(r"{(\w+)}", operation.path) == [
+            parameter.name for parameter in operation.parameters if parameter.in_path
+        ]

@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import WAITS_ITS_TURN, PendingAdmission
 from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import MAX_BLOCKING, MAX_TRIES
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod, Resources
-from alignup.documents.api import AdmissionStatus
 from tests.agent.states import clock, empty_state
 from tests.agent.test_state import admits, after, not_none, releases, submit
 from tests.align.hosts import pod

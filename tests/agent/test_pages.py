@@ -13,13 +13,12 @@ from alignup.agent.state import EventKind
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.schedule.pages.cluster_pages import CHANGED
-from alignup.web.access import AccessRules
-from alignup.web.event_bus import MISSED
-from alignup.web.pages.page import static_file
-from alignup.web.sessions import LINK_SECONDS, SESSION_SECONDS, Sessions
+from alignup.schedule.page_backend import CHANGED
+from alignup.web.access import LINK_SECONDS, SESSION_SECONDS, AccessRules, Sessions
+from alignup.web.events import MISSED
+from alignup.web.pages import static_file
 from tests.agent.fake_backend import FakeBackend, app_of, as_json, client_of, host, manifest, read
-from tests.web.test_html import Reader
+from tests.html_reader import HtmlReader
 
 pytestmark = pytest.mark.anyio
 
@@ -37,13 +36,13 @@ async def busy_agent() -> FakeBackend:
 
 
 def rules(**options) -> AccessRules:
-    found = AccessRules(token=TOKEN, **options)
-    found.sessions.base_url = "http://agent"
-    return found
+    access = AccessRules(token=TOKEN, **options)
+    access.sessions.base_url = "http://agent"
+    return access
 
 
 def text_of(response) -> str:
-    return re.sub(r"\s+", " ", Reader(response.text).text)
+    return re.sub(r"\s+", " ", HtmlReader(response.text).text)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -58,7 +57,7 @@ async def test_every_page_forbids_scripts_and_styles_of_others(path):
         assert (directives["base-uri"], directives["frame-ancestors"]) == ("'none'", "'none'")
         assert response.headers["cache-control"] == "no-store"
         assert response.headers["referrer-policy"] == "same-origin"
-        tags = Reader(response.text).tags
+        tags = HtmlReader(response.text).tags
         assert not [tag for tag in tags if tag[0] in {"style", "iframe", "object", "embed"}]
         assert not [name for _, names in tags for name in names if name.startswith("on") or name == "style"]
         assert "<script " in response.text
@@ -139,9 +138,9 @@ async def test_an_admitted_pod_can_be_tried_in_its_own_room():
     await agent.admit_document(manifest("half", cpu="8", memory="1Gi"))
     await agent.admit_document(manifest("other", cpu="6", memory="1Gi"))
     async with client_of(agent) as client:
-        found = text_of(await client.get("/pods/default-half", params={"policy": "restricted", "scope": "pod"}))
+        text = text_of(await client.get("/pods/default-half", params={"policy": "restricted", "scope": "pod"}))
 
-        assert found.count("Pod default/half is admitted") == 2
+        assert text.count("Pod default/half is admitted") == 2
 
 
 @given(text=st.text(min_size=1, max_size=40))
@@ -159,15 +158,15 @@ async def tags_of_pages(name: str) -> list[list[tuple[str, tuple[str, ...]]]]:
     agent.not_ready = (name,)
     for number, cpus in enumerate(("2", "99")):
         pod = read(as_json(manifest(f"p{number}", cpu=cpus, memory="1Gi")))
-        containers = tuple(replace(one, name=name) for one in pod.containers)
+        containers = tuple(replace(container, name=name) for container in pod.containers)
         await agent.admit(replace(pod, name=name, namespace=name, containers=containers, annotations={name: name}))
-    found = []
+    tags = []
     async with client_of(agent, search_seconds=0) as client:
         for path in ("/", "/decisions", "/decisions/1", "/decisions/2", "/pods/default-p0", "/pods/default-p1"):
             response = await client.get(path)
             assert response.status_code == 200
-            found.append(Reader(response.text).tags)
-    return found
+            tags.append(HtmlReader(response.text).tags)
+    return tags
 
 
 async def test_a_browser_needs_a_link_that_is_valid_once():
@@ -204,7 +203,7 @@ async def test_a_session_cannot_change_anything():
             await client.post("/v1/sign-in-links"),
         ]
 
-        assert [one.status_code for one in sent] == [401, 401, 401]
+        assert [response.status_code for response in sent] == [401, 401, 401]
 
 
 async def test_the_token_signs_in_too_but_not_from_other_sites():
@@ -216,8 +215,13 @@ async def test_the_token_signs_in_too_but_not_from_other_sites():
         wrong = await client.post("/sign-in", data={"token": "x"}, headers={"origin": "http://agent"})
         right = await client.post("/sign-in", data=form, headers={"origin": "http://agent"})
 
-        assert [one.status_code for one in (foreign, cross, wrong, right)] == [403, 403, 401, 200]
-        assert [("set-cookie" in one.headers) for one in (foreign, cross, wrong, right)] == [False, False, False, True]
+        assert [response.status_code for response in (foreign, cross, wrong, right)] == [403, 403, 401, 200]
+        assert [("set-cookie" in response.headers) for response in (foreign, cross, wrong, right)] == [
+            False,
+            False,
+            False,
+            True,
+        ]
 
 
 @pytest.mark.parametrize("path", ["/", "/decisions/1?policy=none"])
@@ -234,7 +238,7 @@ async def test_without_a_web_address_there_are_no_links():
     async with client_of(FakeBackend()) as client:
         response = await client.post("/v1/sign-in-links")
 
-        assert (response.status_code, "--web-listen" in response.json()["detail"]) == (404, True)
+        assert (response.status_code, "no web address" in response.json()["detail"]) == (404, True)
 
 
 def test_links_and_sessions_expire():

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import (
     PREPARING_DEVICES,
     RELEASED_WHILE_PENDING,
@@ -16,7 +17,7 @@ from alignup.agent.state import AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
-from alignup.documents.api import AdmissionStatus, BusyError, NotReadyError
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import GPU, pod
 from tests.effort import examples

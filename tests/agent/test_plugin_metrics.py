@@ -5,26 +5,29 @@ from alignup.agent.metrics import (
     MAX_RESOURCES,
     OTHER,
     REGISTRATIONS,
-    DevicePluginMetrics,
     Metrics,
 )
+from alignup.web.metrics import metrics_lines
 from tests.align.hosts import host
 
 GPU = "example.com/gpu"
 
 
+def text_of(metrics: Metrics) -> str:
+    return "".join(metrics_lines(metrics.registry))
+
+
 def test_metrics_have_the_names_labels_and_buckets_of_the_kubelet():
     metrics = Metrics(host)
-    plugins = DevicePluginMetrics(metrics.registry)
 
-    plugins.count_registration(GPU)
-    plugins.count_registration(GPU)
+    metrics.count_registration(GPU)
+    metrics.count_registration(GPU)
     for seconds in (0.004, 0.005, 0.0051, 11.0):
-        plugins.observe_allocation(GPU, seconds)
-    plugins.count_request("get")
-    plugins.count_error("get")
+        metrics.observe_allocation(GPU, seconds)
+    metrics.count_request("get")
+    metrics.count_error("get")
 
-    lines = metrics.text().decode().splitlines()
+    lines = text_of(metrics).splitlines()
     name = "kubelet_device_plugin_alloc_duration_seconds"
     for line in (
         "# TYPE kubelet_device_plugin_registration_total counter",
@@ -45,19 +48,17 @@ def test_metrics_have_the_names_labels_and_buckets_of_the_kubelet():
 
 def test_metrics_without_values_are_left_out():
     metrics = Metrics(host)
-    DevicePluginMetrics(metrics.registry)
 
-    assert b"plugin" not in metrics.text()
+    assert "plugin" not in text_of(metrics)
 
 
 def test_resource_names_beyond_the_limit_share_a_series():
-    plugins = DevicePluginMetrics(Metrics(host).registry)
+    metrics = Metrics(host)
 
     for number in range(MAX_RESOURCES + 50):
-        plugins.count_registration(f"example.com/{number}")
-    plugins.count_registration("example.com/0")
+        metrics.count_registration(f"example.com/{number}")
+    metrics.count_registration("example.com/0")
 
-    (family,) = plugins.collect()
+    (family,) = (family for family in metrics.registry.collect() if family.name == REGISTRATIONS)
     values = {sample.labels["resource_name"]: sample.value for sample in family.samples}
-    assert family.name == REGISTRATIONS
     assert (len(values), values[OTHER], values["example.com/0"]) == (MAX_RESOURCES + 1, 50, 2)

@@ -12,12 +12,12 @@ from alignup.agent.transaction import Transaction
 from alignup.agent.wait_queue import WaitQueue
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import FileError
-from alignup.documents.api import NotReadyError
-from alignup.kubernetes.kubelet_files import state_dir
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins import rpc
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts, plugin_error
 from alignup.store.state_store import StateStore
 from alignup.testing import Fault, Preference
+from alignup.web.responses import NotReadyError
 from alignup.wire import device_plugin_pb2 as plugin_wire
 from alignup.wire import pod_resources_pb2 as wire
 from tests.agent.agents import run_until_exit, running
@@ -250,7 +250,7 @@ async def test_devices_are_allocated_container_by_container_in_order(directory):
     async with start_rig(directory) as rig, rig.plugin(preference=Preference.HIGHEST) as plugin:
         admission = await rig.admit(both)
 
-        request = [list(one.container_requests[0].devices_ids) for one in plugin.requests("Allocate")]
+        request = [list(call.container_requests[0].devices_ids) for call in plugin.requests("Allocate")]
         assert request == [["gpu-1"], ["gpu-1"], ["gpu-0"]]
         assert list(admission.pod_view.grants) == ["first", "app", "second"]
 
@@ -277,7 +277,7 @@ async def test_a_pod_that_waits_for_a_plugin_blocks_no_other_pod(directory):
 
         others = [await rig.admit(pod(f"p{number}", cpu="1")) for number in range(3)]
 
-        assert all(one.decision.admitted for one in others)
+        assert all(result.decision.admitted for result in others)
 
 
 async def test_a_waiting_pod_is_retried_after_its_plugin_failed(directory):
@@ -371,10 +371,10 @@ async def test_a_flapping_plugin_neither_loses_nor_duplicates_devices(directory)
             did("plugins restarted")
         async with rig.plugin():
             await until(lambda: rig.free() == 0)
-            admitted = [one.pod.uid for one in rig.queue.state.pod_views() if str(one.status) == "admitted"]
+            admitted = [view.pod.uid for view in rig.queue.state.pod_views() if str(view.status) == "admitted"]
             held = [id_ for uid in admitted for id_ in rig.devices(uid)[GPU]]
-            for one in rig.queue.state.pod_views():
-                await rig.queue.run(Transaction.release, one.pod.uid)
+            for view in rig.queue.state.pod_views():
+                await rig.queue.run(Transaction.release, view.pod.uid)
 
             assert sorted(held) == ["gpu-0", "gpu-1", "gpu-2", "gpu-3"]
             assert rig.queue.state.pod_views() == ()
@@ -512,7 +512,7 @@ def test_an_agent_with_plugins_as_processes(tmp_path):
     assert rejected.status_code == 409
     assert 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"} 1' in metrics
     assert 'kubelet_device_plugin_alloc_duration_seconds_count{resource_name="example.com/gpu"} 1' in metrics
-    assert [(one.resource_name, list(one.device_ids)) for one in listed["a"]] == [(GPU, ["gpu-1"])]
+    assert [(devices.resource_name, list(devices.device_ids)) for devices in listed["a"]] == [(GPU, ["gpu-1"])]
     assert code == 0, output
     assert response(state) == {"GPU_DEVICES": "gpu-1"}
     assert (taken_over["placements"][0]["given"], taken_over["grants"]) == (placement["given"], shown["grants"])
@@ -531,15 +531,15 @@ def list_pods(path):
                 seconds=60,
                 error=plugin_error,
             )
-        return {one.name: [device for app in one.containers for device in app.devices] for one in events.pod_resources}
+        return {pod.name: [device for app in pod.containers for device in app.devices] for pod in events.pod_resources}
 
     return asyncio.run(ask())
 
 
 def response(state):
     """The environment variables in the kubelet's checkpoint."""
-    found: Any = state_dir.read_dir(state, gates=host().settings.gates)
-    (entry,) = found.devices.entries
+    files: Any = state_files.read_state_files(state, gates=host().settings.gates)
+    (entry,) = files.devices.entries
     return dict(plugin_wire.ContainerAllocateResponse.FromString(entry.response).envs)
 
 
@@ -561,7 +561,7 @@ def test_an_agent_waits_for_plugins_that_are_late_after_a_restart(tmp_path, dire
     rejection = waits.json()["decision"]["rejection"]
     assert rejection["reason"] == "UnexpectedAdmissionError"
     assert f"no healthy devices present; cannot allocate unhealthy devices {GPU}" in rejection["message"]
-    assert [list(one.device_ids) for one in listed["runs"]] == [["gpu-0"]]
+    assert [list(devices.device_ids) for devices in listed["runs"]] == [["gpu-0"]]
     assert before["runs"]["placements"] == after["runs"]["placements"]
     assert after["runs"]["placements"][0]["given"]["device"] == {GPU: "gpu-0"}
     assert after["waits"]["placements"][0]["given"]["device"] == {GPU: "gpu-1"}

@@ -5,10 +5,11 @@ import threading
 
 import pytest
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.queue import MAX_JOBS, AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, PodError
-from alignup.documents.api import AdmissionStatus, BusyError, NotReadyError
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.states import clock, empty_state
 from tests.align.hosts import pod
 from tests.deadlines import wait_for
@@ -101,7 +102,7 @@ def test_a_caller_can_wait_until_events_are_dispatched(queue, events):
         queue.run(Transaction.flush_events),
     )
 
-    assert [one.kind for one in events] == ["admitted", "rejected"]
+    assert [event.kind for event in events] == ["admitted", "rejected"]
 
 
 def test_the_initial_state_is_saved(disk):
@@ -290,7 +291,7 @@ def test_the_pending_pod_of_a_caller_that_is_gone_is_handed_over(queue):
 
     asyncio.run(leave())
 
-    assert [one.pod.uid for one in started] == ["a"]
+    assert [pending.pod.uid for pending in started] == ["a"]
 
 
 def test_a_read_only_queue_rejects_changes(disk):

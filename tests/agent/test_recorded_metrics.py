@@ -7,6 +7,7 @@ from alignup.agent.metrics import DURATION, Metrics
 from alignup.align import bits
 from alignup.align.admit import NO_AFFINITY
 from alignup.align.errors import ProviderError
+from alignup.web.metrics import metrics_lines
 from tests.recorded.replay import Course, Run, load, travel
 
 FAMILIES = (
@@ -79,31 +80,31 @@ def test_counts_match_the_recorded_kubelet(recorded):
 
 def compare(course, recorded):
     """Compare names, types, labels and values; allow for the known drift of the kubelet's gauges."""
-    ours, theirs = read(course.metrics.text().decode()), read("\n".join(recorded) + "\n")
+    ours, theirs = read("".join(metrics_lines(course.metrics.registry))), read("\n".join(recorded) + "\n")
     kinds = {name: kind for name, (kind, _) in theirs.items()} | {PER_NUMA: "gauge"}  # absent before the first use
     assert {name: kind for name, (kind, _) in ours.items()} == kinds
     for name, (_, samples) in theirs.items():
-        own = ours[name][1]
+        counted = ours[name][1]
         if name == DURATION:
-            assert own.keys() == samples.keys()
-            assert own[DURATION + "_count", ()] == samples[DURATION + "_count", ()]
+            assert counted.keys() == samples.keys()
+            assert counted[DURATION + "_count", ()] == samples[DURATION + "_count", ()]
         elif name == PER_NUMA:
             # The kubelet never returns to 0, and shows a node only after its first use.
-            assert samples.keys() <= own.keys()
-            assert all(value in {0, samples.get(key)} for key, value in own.items())
+            assert samples.keys() <= counted.keys()
+            assert all(value in {0, samples.get(key)} for key, value in counted.items())
         elif name in {EXCLUSIVE, SHARED}:
             # The kubelet counts reused CPUs of init containers twice, and subtracts them once.
             drift = course.again * (1 if name == EXCLUSIVE else -1000)
-            assert samples == {key: value + drift for key, value in own.items()}
+            assert samples == {key: value + drift for key, value in counted.items()}
         else:
-            assert own == samples, name
+            assert counted == samples, name
 
 
 def read(text):
     """Family → type, and samples by name and labels."""
-    found = {}
+    families = {}
     for family in text_string_to_metric_families(text):
         if family.name.startswith(FAMILIES):
-            samples = {(one.name, tuple(sorted(one.labels.items()))): one.value for one in family.samples}
-            found[family.name] = family.type, samples
-    return found
+            samples = {(sample.name, tuple(sorted(sample.labels.items()))): sample.value for sample in family.samples}
+            families[family.name] = family.type, samples
+    return families

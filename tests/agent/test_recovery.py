@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.pending_admission import NOT_RETRIED
 from alignup.agent.recovery import ImportedState, RecoveryMode, RecoveryOptions, recover
 from alignup.agent.state import AgentState
@@ -16,7 +17,6 @@ from alignup.align.errors import PodError
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
-from alignup.documents.api import AdmissionStatus
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
 from tests.agent.states import clock, empty_state, save_states, saver, stored
@@ -299,17 +299,17 @@ def test_a_restored_waiting_pod_holds_nothing_and_has_a_reason(tmp_path):
 
 
 def test_a_restored_pod_that_waits_for_a_plugin_says_so(tmp_path):
-    own = "example.com/fpga"
+    resource = "example.com/fpga"
     plugged = Transaction(empty_state(wait_enabled=True), clock())
-    plugged.set_devices(own, [Device(own, "fpga-0", 1, healthy=False)])
-    plugged.admit(pod("a", None, **{own: "1"}))
-    plugged.plugin_stopped(own, gone=True)
+    plugged.set_devices(resource, [Device(resource, "fpga-0", 1, healthy=False)])
+    plugged.admit(pod("a", None, **{resource: "1"}))
+    plugged.plugin_stopped(resource, gone=True)
     save_states(tmp_path, plugged.state())
 
     (view,) = recover_from(tmp_path).state.pod_views()
 
     assert view.status == AdmissionStatus.WAITING
-    assert view.decision.rejection.reason == f"OutOf{own}"
+    assert view.decision.rejection.reason == f"OutOf{resource}"
     assert view.decision.placements == ()
 
 

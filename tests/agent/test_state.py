@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from alignup.agent.api import AdmissionResult, AdmissionStatus
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import PodRecord
 from alignup.agent.service import AgentService
@@ -16,7 +17,7 @@ from alignup.agent.state import AgentState, EventKind
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import PodError
 from alignup.align.machine import Device
-from alignup.documents.api import AdmissionResult, AdmissionStatus, BusyError
+from alignup.web.responses import BusyError
 from tests.agent.states import ANY_DECISION, clock, empty_state
 from tests.align.hosts import GPU, pod
 from tests.effort import examples

@@ -11,9 +11,9 @@ from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, StoreError, StoreProblem
 from alignup.align.machine import Device
-from alignup.documents.api import BusyError, NotReadyError
 from alignup.store.database import NAME
 from alignup.store.state_store import StateStore
+from alignup.web.responses import BusyError, NotReadyError
 from tests.agent.states import clock, empty_state, save_states, saver, stored
 from tests.align.hosts import GPU, pod
 from tests.deadlines import wait_for

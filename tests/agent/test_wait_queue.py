@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from alignup.agent.pod_record import PodRecord
 from alignup.agent.wait_queue import WaitQueue
-from alignup.documents.api import BusyError
+from alignup.web.responses import BusyError
 from tests.agent.states import ANY_DECISION
 from tests.align.hosts import pod
 

@@ -7,7 +7,6 @@ from typing import Any
 from hypothesis import reject
 from hypothesis import strategies as st
 
-from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
 from alignup.align.errors import SettingsError
@@ -17,6 +16,7 @@ from alignup.align.memory.reserved_memory import ReservedMemory, propose_reserve
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Amounts, Pod, Resources
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.workload.validation import accept
 from alignup.machines.synthetic import parse
 from tests.strategies import machines

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from alignup.align.admit import NO_AFFINITY, POLICY_ANNOTATION, SCOPE_ANNOTATION, effective_policy
+from alignup.align.admit import NO_AFFINITY, effective_policy
 from alignup.align.decision import Shortfall, shown_hints
 from alignup.align.errors import PodError, ProviderError
 from alignup.align.hint import Hint, Provider
@@ -14,6 +14,7 @@ from alignup.align.machine import Device
 from alignup.align.merging.merge import MergeRule
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from tests.align.hosts import GIB, GPU, NIC, RESERVATION, make_host, make_pod
 from tests.strategies_pods import amounts, guaranteed
 

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.align.admit import POLICY_ANNOTATION
 from alignup.align.host import Host
 from alignup.align.machine import Device, HugePages
 from alignup.align.overtaking import competes
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources, demand
+from alignup.align.workload.names import POLICY_ANNOTATION
 from tests.align.hosts import GPU, NIC, make_host, make_pod
 from tests.effort import did, examples
 from tests.strategies_pods import guaranteed

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import IO
 from unittest import mock
 
+import structlog
+
 from alignup.cli import entry
 
 #: Variables that change the output.
@@ -43,6 +45,7 @@ def in_process(
     *stdin* ``None``: closed. *encoding* is that of the output.
     """
     with ExitStack() as stack:
+        stack.callback(structlog.reset_defaults)  # the command may have configured the log of its process
         # Files with descriptors, since the program may redirect those of its output.
         out, err = (stack.enter_context(tempfile.NamedTemporaryFile("w", encoding=encoding)) for _ in range(2))
         code = _run([*map(str, arguments)], out.file, err.file, env=env, cwd=cwd, stdin=stdin)

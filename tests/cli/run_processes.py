@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 from alignup.cli import entry
@@ -115,7 +117,7 @@ def workbench(root: Path) -> Iterator[Workbench]:
                     _kill(pid)
                 _kill(runner.pid)
                 runner.process.join()
-        for folder in (Path(one["cgroup"]) for one in bench.records() if one.get("cgroup")):
+        for folder in (Path(record["cgroup"]) for record in bench.records() if record.get("cgroup")):
             for pid in cgroup.members(folder):
                 _kill(pid)
             wait_for(partial(cgroup.remove, folder))
@@ -132,6 +134,14 @@ def children(pid: int) -> list[int]:
 def _kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+def _import_late_modules() -> None:
+    """Import what ``alignup run`` imports late."""
+    for name in ("align", "cli", "kubernetes.manifests", "machines", "picture", "run", "store"):
+        package = import_module(f"alignup.{name}")
+        for module in walk_packages(package.__path__, f"{package.__name__}."):
+            import_module(module.name)
 
 
 def _main(  # noqa: PLR0917 - arguments of a process
@@ -156,6 +166,7 @@ def _main(  # noqa: PLR0917 - arguments of a process
         sys.dont_write_bytecode = True  # a truncated bytecode file would break later imports
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest, resource.RLIM_INFINITY))
     if user is not None:
+        _import_late_modules()  # the user may not be able to read this tree
         os.setgroups([])
         os.setgid(user)
         os.setuid(user)

@@ -9,7 +9,7 @@ import pytest
 
 from alignup.align import bits
 from alignup.run import cgroup, process
-from alignup.run.run_record import RUN_VARIABLE
+from alignup.run.request import RUN_VARIABLE
 from tests.agent.agents import running
 from tests.cli.run_processes import workbench
 from tests.deadlines import wait_for
@@ -58,14 +58,14 @@ def test_drift_is_found_and_fixed(bench, web):
     pid, cpu = web
     before = bench.run("audit")
     moved(bench, pid)
-    found = bench.run("audit")
+    drifted = bench.run("audit")
     measured = bench.run("audit", "-o", "prometheus")
     fixed = bench.run("audit", "--fix")
     after = bench.run("audit")
 
     assert before == (0, "1 run: no drift\n", "")
-    assert found[0] == 1
-    assert f"web: process {pid}: intended CPUs {cpu}, actual CPUs {bits.show(PERMITTED)}\n" in found[1]
+    assert drifted[0] == 1
+    assert f"web: process {pid}: intended CPUs {cpu}, actual CPUs {bits.show(PERMITTED)}\n" in drifted[1]
     assert measured[0] == 1
     assert 'name="web",kind="cpus"} 1\n' in measured[1]
     assert fixed[0] == 0

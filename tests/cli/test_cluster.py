@@ -38,9 +38,9 @@ def cluster():
     server.serve(SERVED)
     busy = SimulatedKubelet()
     held = [pod("x", cpu="2", memory="1Gi"), pod("y", cpu="2", memory="1Gi")]
-    for one in held:
-        busy.admit(one)
-        server.put(api_pod(one, "b"))
+    for held_pod in held:
+        busy.admit(held_pod)
+        server.put(api_pod(held_pod, "b"))
     server.put(node("a", labels={"zone": "1"}))
     server.put(node("b"))
     server.put(node("c"))
@@ -70,7 +70,7 @@ def ask(server, tmp_path):
 
 def groups_of(run):
     (answer,) = json.loads(run.stdout)["answers"]
-    return {(one["answer"], one["reason"]): [node["node"] for node in one["nodes"]] for one in answer["groups"]}
+    return {(group["answer"], group["reason"]): [node["node"] for node in group["nodes"]] for group in answer["groups"]}
 
 
 def test_a_pending_pod_is_explained_for_every_node(ask):
@@ -139,9 +139,9 @@ def test_wide_output_has_a_line_for_each_node(ask):
 def test_a_manifest_need_not_exist_in_the_cluster(ask, kind, more, admitting, excluded):
     run = ask("why", "-f", "-", "-o", "json", stdin=MANIFEST.format(api="apps/v1", kind=kind, more=more))
 
-    found = groups_of(run)
-    assert found["admits", ""] == admitting
-    shown = {reason: nodes for (answer, reason), nodes in found.items() if answer == "not considered"}
+    groups = groups_of(run)
+    assert groups["admits", ""] == admitting
+    shown = {reason: nodes for (answer, reason), nodes in groups.items() if answer == "not considered"}
     assert excluded.items() <= shown.items()
     assert bool(shown) is bool(excluded)
 

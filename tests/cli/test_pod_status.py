@@ -3,7 +3,6 @@
 import pytest
 
 from alignup.cli import pod_status
-from alignup.cli.agent_client import AgentError
 from alignup.cli.app import InputError
 
 
@@ -28,7 +27,16 @@ def test_a_pod_is_found_by_any_of_its_names(name):
 
 
 def test_a_name_must_match_exactly_one_pod():
-    with pytest.raises(AgentError, match="pod shop not found"):
+    with pytest.raises(InputError, match="pod shop not found") as missing:
         pod_status.find_pod("shop", [pod()])
-    with pytest.raises(InputError, match="matches 2 pods"):
+    with pytest.raises(InputError, match="matches 2 pods") as ambiguous:
         pod_status.find_pod("web", [pod(), pod() | {"uid": "v"}])
+
+    assert (missing.value.exit_code, ambiguous.value.exit_code) == (1, 2)
+
+
+def test_each_numa_node_is_listed_once():
+    placements = [{"hint": {"nodes": nodes}} for nodes in ("0", None, "1", "0")]
+
+    assert pod_status.numa_nodes(placements) == "0,1"
+    assert pod_status.numa_nodes([]) == "-"

@@ -21,7 +21,7 @@ from tests.cli.run_processes import children, workbench
 from tests.deadlines import wait_for
 from tests.effort import SOAK, did, rounds
 from tests.forked_processes import forked
-from tests.short_paths import short_directory
+from tests.short_paths import directory_for_all_users
 
 PRINT_ENVIRONMENT = "env | grep ^ALIGNUP_ | grep -v RUN | sort"
 PERMITTED = process.permitted_cpus()
@@ -43,8 +43,8 @@ def groups():
 
 @pytest.fixture
 def tmp_path():
-    """A directory that other users can be let into: pytest closes its own whenever it starts."""
-    with short_directory() as directory:
+    """A directory that other users can enter: pytest closes its own whenever it starts."""
+    with directory_for_all_users() as directory:
         yield directory
 
 
@@ -123,6 +123,12 @@ def test_the_exit_code_is_that_of_the_command(bench, words, code, message):
         pytest.param(["--machine", "pack:2", "--", "true"], "Add --dry-run", id="another machine"),
         pytest.param(
             ["--option", "nonsense=true", "--", "true"], "unknown Topology Manager", id="an unknown policy option"
+        ),
+        pytest.param(["--option", "prefer-closest-numa-nodes", "--", "true"], "no value", id="an option without value"),
+        pytest.param(
+            ["--hugepages", "2Mi=64Mi", "--hugepages", "2Mi=2Mi", "--", "true"],
+            "requested twice",
+            id="a repeated resource",
         ),
         pytest.param(["--config", "/nowhere", "--", "true"], "No such file", id="a missing configuration file"),
     ],
@@ -266,7 +272,7 @@ def test_a_killed_runner_leaves_nothing_behind(bench):
         if runner.exitcode == 0:
             break
         assert runner.exitcode == -signal.SIGKILL
-        if any(one["cgroup"] for one in bench.records()) and (SOAK or not audits):
+        if any(record["cgroup"] for record in bench.records()) and (SOAK or not audits):
             assert bench.run("audit", "--fix")[0] == 0
             assert bench.records() == []
             audits += 1
@@ -314,7 +320,7 @@ def test_shared_runs_leave_cpus_that_become_exclusive(bench, by):
     command = command_of(sharing)
     before = bits.of(os.sched_getaffinity(command))
     owning = bench.start("run", "--by", by, "--cpus", 1, "--", "sh", "-c", "echo ready; exec sleep 100")
-    own = bits.of(os.sched_getaffinity(command_of(owning)))
+    exclusive = bits.of(os.sched_getaffinity(command_of(owning)))
     meanwhile = bits.of(os.sched_getaffinity(command))
     owning.send(signal.SIGTERM)
     owning.wait()
@@ -322,8 +328,8 @@ def test_shared_runs_leave_cpus_that_become_exclusive(bench, by):
     sharing.send(signal.SIGTERM)
 
     assert sharing.wait() == 143
-    assert own.bit_count() == 1
-    assert meanwhile == before & ~own
+    assert exclusive.bit_count() == 1
+    assert meanwhile == before & ~exclusive
     assert after == before
 
 
@@ -436,19 +442,16 @@ def test_links_are_not_followed(bench, tmp_path):
     (bench.directory / "run-x.json").symlink_to(tmp_path / "secret")
     (tmp_path / "secret").write_text("{}")
 
-    one = bench.run("run", "--", "true")
+    file = bench.run("run", "--", "true")
 
-    assert (whole[0], one[0]) == (125, 125)
+    assert (whole[0], file[0]) == (125, 125)
     assert "is not a directory" in whole[2]
-    assert "run-x.json: Too many levels of symbolic links" in one[2]
+    assert "run-x.json: Too many levels of symbolic links" in file[2]
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the user")
-def test_an_unprivileged_user_can_run_commands(bench, tmp_path):
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o001:
-            folder.chmod(0o711)
+def test_an_unprivileged_user_can_run_commands(bench):
     bench.directory.mkdir(mode=0o700)
     os.chown(bench.directory, 65534, 65534)
 
@@ -469,9 +472,6 @@ def claims(tmp_path):
 
 def other_ledger(bench, claims, user=None):
     """The environment of another user's runs, or of another ledger of this user."""
-    for folder in (bench.root, *bench.root.parents):
-        if user is not None and folder.stat().st_uid == os.geteuid() and not folder.stat().st_mode & 0o001:
-            folder.chmod(0o711)
     directory = bench.root / "other"
     directory.mkdir(mode=0o700)
     if user is not None:
@@ -527,7 +527,7 @@ def test_concurrent_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, clai
     script = 'echo "+$ALIGNUP_CPUS" >> "$0"; sleep 0.02; echo "-$ALIGNUP_CPUS" >> "$0"'
     places = (claims, other_ledger(bench, claims))
     words = ("run", "--wait", 600, "--by", "affinity", "--cpus", 1, "--", "sh", "-c", script, log)
-    runners = [bench.start(*words, env=places[one % 2]) for one in range(number)]
+    runners = [bench.start(*words, env=places[index % 2]) for index in range(number)]
 
     codes = [runner.wait() for runner in runners]
 
@@ -541,14 +541,14 @@ def test_concurrent_runs_of_two_ledgers_never_share_an_exclusive_cpu(bench, clai
 
 def test_a_dry_run_says_what_is_exclusive(bench, claims):
     words = ("run", "--dry-run", "--cpus", 1)
-    everyone, own, later = (
+    everyone, this_user, later = (
         bench.run(*words, *more, "--", "true", env=env)[1].splitlines()[-1].partition(" are exclusive ")[2]
         for more, env in (((), claims), ((), {}), (("--ignore-claims",), claims))
     )
 
     assert everyone == f"among the runs of all users (claims in {claims['ALIGNUP_CLAIMS_DIR']})"
     among = f"among the runs of this user in {bench.directory}"
-    assert own == f"only {among}: ALIGNUP_CLAIMS_DIR is empty"
+    assert this_user == f"only {among}: ALIGNUP_CLAIMS_DIR is empty"
     assert later == f"{among}, and among later runs of other users: --ignore-claims"
 
 

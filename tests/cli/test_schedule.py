@@ -1,7 +1,6 @@
 """``alignup schedule``: its options, and a whole run."""
 
 import json
-import re
 import signal
 import urllib.request
 
@@ -59,12 +58,12 @@ def test_a_run_answers_schedulers_until_it_is_ended(tmp_path):
         with start("schedule", *arguments) as process:
             assert process.stderr is not None
             lines = iter(process.stderr.readline, b"")
-            (port,) = re.findall(
-                rb"event=started listen=127.0.0.1:(\d+)", next(one for one in lines if b"started" in one)
-            )
-            assert any(b"event=leading" in one for one in lines)
+            started = next(json.loads(line) for line in lines if b'"listening"' in line)
+            host, _, port = started["at"].rpartition(":")
+            assert host == "127.0.0.1"
+            assert any(json.loads(line)["event"] == "leading" for line in lines)
             url = f"http://127.0.0.1:{int(port)}/v1/extender/filter"
-            pod = next(one for one in server.objects("pods") if one["metadata"]["name"] == "wide")
+            pod = next(pod for pod in server.objects("pods") if pod["metadata"]["name"] == "wide")
             message = json.dumps({"Pod": pod, "NodeNames": ["a", "b", "c"]}).encode()
             request = urllib.request.Request(url, message, {"Content-Type": "application/json"})
             with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - http

@@ -1,13 +1,13 @@
-"""What is shown besides results: the message of a slow operation, and the log of a daemon."""
+"""The terminal: tables, messages of slow operations, and the log of a daemon."""
 
 import io
-import logging
 import re
 import threading
 
 import pytest
 
-from alignup.cli.terminal import log_to_stderr, progress, waiting_message
+from alignup.cli import app, layout
+from alignup.cli.terminal import progress, waiting_message
 
 
 class Terminal(io.StringIO):
@@ -60,22 +60,6 @@ def test_an_exception_in_the_block_propagates():
         raise KeyError("x")
 
 
-def test_a_daemon_logs_its_events_but_not_each_request():
-    requests, root = logging.getLogger("httpx2"), logging.getLogger()
-    before = requests.level, root.level, root.handlers[:]
-    try:
-        root.handlers.clear()  # of pytest
-        log_to_stderr()
-
-        assert logging.getLogger("alignup.observe").isEnabledFor(logging.INFO)
-        assert not requests.isEnabledFor(logging.INFO)
-        assert requests.isEnabledFor(logging.WARNING)
-    finally:
-        requests.setLevel(before[0])
-        root.setLevel(before[1])
-        root.handlers[:] = before[2]
-
-
 @pytest.mark.parametrize(("seconds", "left"), [(5.0, "45 s"), (60.0, "9 min"), (3600.0, "9 h")])
 def test_progress_estimates_the_time_left_from_the_pace_since_the_start(seconds, left):
     """20 tasks were done before, and ten took so many seconds now."""
@@ -89,3 +73,25 @@ def test_progress_estimates_the_time_left_from_the_pace_since_the_start(seconds,
             assert terminal.shown.wait(60)
 
     assert f"Running: 30 of 120 tasks, {left} left" in terminal.getvalue()
+
+
+def test_columns_are_as_wide_as_their_cells(capfd):
+    layout.print_table(("A", "LONGER", "LAST"), [("wide cell", "x", "and so on"), ("y", "z", "")])
+
+    assert capfd.readouterr().out.splitlines() == [
+        "A          LONGER  LAST",
+        "wide cell  x       and so on",
+        "y          z",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        pytest.param("web", "web", id="a name"),
+        pytest.param("größer · 漢字", "größer · 漢字", id="any script"),
+        pytest.param("a\nb\x1b[2Jc", "a\\nb\\x1b[2Jc", id="control characters"),
+    ],
+)
+def test_control_characters_are_escaped(text, shown):
+    assert app.escape_control(text) == shown

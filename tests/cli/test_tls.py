@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from alignup.cli.agent_client import AgentClient, AgentError
-from alignup.cli.app import InputError
+from alignup.cli.agent_client import input_error
 from alignup.web import sockets
 from alignup.web.address import TcpAddress
+from alignup.web.agent_client import AgentClient, AgentError, AgentErrorKind
 from alignup.web.server import ServerLimits, serve_app
-from alignup.web.tls import ServerCertificate
+from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import ca_file, install
 from tests.cli.commands import in_process
@@ -87,7 +87,8 @@ def test_other_addresses_mean_https(monkeypatch):
             AgentClient(TcpAddress("node-7", port), token="secret").pods()  # noqa: S106 - made up
         plain = AgentClient(TcpAddress("node-7", port, tls=False), token="secret").pods()  # noqa: S106
 
-    assert f"http://node-7:{port}" in str(error.value.advice)
+    assert error.value.kind is AgentErrorKind.NOT_TLS
+    assert f"http://node-7:{port}" in input_error(error.value).advice
     assert plain == []
 
 
@@ -95,7 +96,7 @@ def test_plain_http_to_an_agent_with_https_names_the_scheme(port):
     with pytest.raises(AgentError) as error:
         AgentClient(TcpAddress("127.0.0.1", port)).pods()
 
-    assert f"https://127.0.0.1:{port}" in str(error.value.advice)
+    assert f"https://127.0.0.1:{port}" in input_error(error.value).advice
 
 
 @pytest.mark.parametrize("content", [None, "hello"])
@@ -103,7 +104,7 @@ def test_an_unusable_ca_file_is_an_error(port, tmp_path, content):
     if content:
         (tmp_path / "ca.pem").write_text(content)
 
-    with pytest.raises(InputError, match=r"cannot use .*ca\.pem: "):
+    with pytest.raises(AgentError, match=r"cannot use .*ca\.pem: "):
         AgentClient(TcpAddress("localhost", port, tls=True), ca_file=tmp_path / "ca.pem").pods()
 
 

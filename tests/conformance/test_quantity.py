@@ -5,8 +5,8 @@ import json
 from alignup.align.errors import DocumentError, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from tests.conformance.harness import Case, run
 
 

@@ -5,11 +5,10 @@ import ssl
 import pytest
 import trustme
 
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.service import GateServiceOptions, WebhookOptions, gate_service
+from alignup.gate.service import GateServiceOptions, WebhookOptions, add_gate
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.observe.service import observe
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiServer
 from tests.align.hosts import pod
@@ -45,10 +44,10 @@ SELDOM = {
 def nodes(server):
     """Two nodes of a server without lists in watches."""
     server.streamed_lists = False
-    made = SimulatedNodes(server)
+    simulated = SimulatedNodes(server)
     for name in "ab":
-        made.add(name)
-    return made
+        simulated.add(name)
+    return simulated
 
 
 async def test_the_observer_has_the_permissions_that_it_uses(tmp_path):
@@ -80,9 +79,9 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
     async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as client:
         counted = PrometheusScheduleMetrics()
-        made = ScheduleService(client, counted, lease=lease)
-        with gate_service(client, made.live, PrometheusGateMetrics(counted.registry), options) as made.gate:
-            running = follow(made.run())
+        service = ScheduleService(client, counted, lease=lease)
+        with add_gate(service, options):
+            running = follow(service.run())
             cluster.gate(pod("wide", cpu="4"))
             await until(lambda: cluster.bound().get("wide") == "a")
             cluster.gate(pod("huge", cpu="5"))

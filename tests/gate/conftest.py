@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.gate.controller import GateController
-from alignup.gate.options import GateOptions
+from alignup.gate.controller import GateController, GateOptions
 from alignup.kubernetes.api import Access, ApiClient
 from tests.gate.simulated import GatedCluster
 from tests.observe.conftest import anyio_backend, client, follow, live, server, timing

@@ -10,12 +10,12 @@ from typing import Any
 
 from alignup.align.workload import Pod
 from alignup.documents.codec import convert
-from alignup.gate.names import GATE
-from alignup.gate.node_capacity import NodeRoom
+from alignup.gate.admission import GATE
+from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api import NODES, PODS, ApiClient
 from alignup.kubernetes.api.errors import ConflictError, NotFoundError
 from alignup.kubernetes.api.objects import ApiPod
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod import pod_from, read_pod
 from alignup.schedule.node_selection import exclusions
 from alignup.testing.api_server import ApiServer
 from tests.observe.api_objects import api_pod, node
@@ -62,23 +62,23 @@ class GatedCluster(SimulatedNodes):
 
     def gate(self, pod: Pod, *gates: str, created: str = "2026-11-16T00:00:00Z", **spec: Any) -> None:
         """Create a pod that the webhook has gated, with other *gates* before ours."""
-        document = api_pod(pod, phase="Pending", schedulingGates=[{"name": one} for one in (*gates, GATE)], **spec)
+        document = api_pod(pod, phase="Pending", schedulingGates=[{"name": gate} for gate in (*gates, GATE)], **spec)
         document["metadata"] |= {"creationTimestamp": created}
         self.server.put(document)
 
     def document(self, name: str) -> dict[str, Any]:
-        return next(one for one in self.server.objects("pods") if one["metadata"]["name"] == name)
+        return next(pod for pod in self.server.objects("pods") if pod["metadata"]["name"] == name)
 
     def gates(self) -> dict[str, list[str]]:
         """Pod → its gates, for those that have some."""
         pods = self.server.objects("pods")
-        found = {one["metadata"]["name"]: one["spec"].get("schedulingGates") or [] for one in pods}
-        return {name: [gate["name"] for gate in gates] for name, gates in found.items() if gates}
+        by_pod = {pod["metadata"]["name"]: pod["spec"].get("schedulingGates") or [] for pod in pods}
+        return {name: [gate["name"] for gate in gates] for name, gates in by_pod.items() if gates}
 
     def events(self) -> list[tuple[str, str, str]]:
         """(pod, reason, message) of every event."""
-        found = self.server.objects("events")
-        return [(one["involvedObject"]["name"], one["reason"], one["message"]) for one in found]
+        events = self.server.objects("events")
+        return [(event["involvedObject"]["name"], event["reason"], event["message"]) for event in events]
 
     def finish(self, name: str) -> None:
         """A pod ends, its object goes, and its kubelet, if it has admitted it, no longer holds anything for it."""
@@ -108,13 +108,13 @@ class GatedCluster(SimulatedNodes):
 
     async def _schedule_one(self, pod: ApiPod, document: dict[str, Any]) -> None:
         read = read_pod(document)
-        room = NodeRoom(lambda own: read_pod(PODS.document(own)))
+        capacity = NodeCapacity(pod_from)
         for other in self.server.objects("pods"):
             host = other["spec"].get("nodeName")
             if host and other["status"].get("phase") not in {"Succeeded", "Failed"}:
-                room.put_pod(convert(other, ApiPod), host)
-        nodes = [convert(one, NODES.type) for one in self.server.objects("nodes")]
-        fitting = [one for one in nodes if not exclusions(one, pod.spec) and not room.insufficient(one, read)]
+                capacity.put_pod(convert(other, ApiPod), host)
+        nodes = [convert(node, NODES.type) for node in self.server.objects("nodes")]
+        fitting = [node for node in nodes if not exclusions(node, pod.spec) and not capacity.insufficient(node, read)]
         if fitting:
             chosen = fitting[0].metadata.name
             with suppress(ConflictError, NotFoundError):  # it was deleted

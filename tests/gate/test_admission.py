@@ -6,8 +6,7 @@ import json
 import pytest
 
 from alignup.align.errors import ParseError
-from alignup.gate.admission import ReviewOutcome, answer_review
-from alignup.gate.names import GATE, LABEL
+from alignup.gate.admission import GATE, LABEL, ReviewOutcome, answer_review
 from alignup.testing.api_server.patches import json_patch
 
 OURS = {"name": GATE}
@@ -15,8 +14,8 @@ OTHER = {"name": "example.com/quota"}
 
 
 def pod(*gates, metadata=None, **spec):
-    own = {"schedulingGates": list(gates)} if gates else {}
-    return {"metadata": {"generateName": "web-", **(metadata or {})}, "spec": {"containers": [], **own, **spec}}
+    gated = {"schedulingGates": list(gates)} if gates else {}
+    return {"metadata": {"generateName": "web-", **(metadata or {})}, "spec": {"containers": [], **gated, **spec}}
 
 
 def review(obj, **request):

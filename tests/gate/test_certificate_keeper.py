@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from alignup.gate.admission_review import SECRETS, WEBHOOK_CONFIGURATIONS
-from alignup.gate.certificate_keeper import CertificateKeeper, read_secret
+from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper, read_secret
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.testing.api_server import ApiFault
 from tests.deadlines import until
@@ -60,19 +59,19 @@ def stored(server):
 
 
 def bundles(server):
-    (found,) = server.objects("mutatingwebhookconfigurations")
-    return [base64.b64decode(one["clientConfig"].get("caBundle", "")) for one in found["webhooks"]]
+    (configuration,) = server.objects("mutatingwebhookconfigurations")
+    return [base64.b64decode(webhook["clientConfig"].get("caBundle", "")) for webhook in configuration["webhooks"]]
 
 
 def versions(*informers):
-    return {name: one.metadata.resource_version for each in informers for (_, name), one in each.objects.items()}
+    return {name: obj.metadata.resource_version for each in informers for (_, name), obj in each.objects.items()}
 
 
 async def seen(server, keeper):
     """Wait until a keeper has seen what the server has."""
     followed = {"secrets": keeper.secrets, "mutatingwebhookconfigurations": keeper.configurations}
-    stored = [one["metadata"] for plural in followed for one in server.objects(plural)]
-    known = {one["name"]: one["resourceVersion"] for one in stored}
+    stored = [metadata["metadata"] for plural in followed for metadata in server.objects(plural)]
+    known = {metadata["name"]: metadata["resourceVersion"] for metadata in stored}
     await until(lambda: versions(*followed.values()) == known)
 
 
@@ -87,8 +86,8 @@ async def test_the_first_replica_creates_the_certificate_and_all_webhooks_trust_
     await check(server, *replicas)
 
     assert bundles(server) == [stored(server).bundle] * 2
-    (found,) = server.objects("mutatingwebhookconfigurations")
-    assert found["webhooks"][0]["clientConfig"]["service"] == {"name": "alignup"}
+    (written,) = server.objects("mutatingwebhookconfigurations")
+    assert written["webhooks"][0]["clientConfig"]["service"] == {"name": "alignup"}
     assert [keeper.expiry for keeper in replicas] == [START + 90 * DAY] * 2
     assert [keeper.problems for keeper in replicas] == [(), ()]
 
@@ -112,9 +111,9 @@ async def test_both_replicas_are_trusted_at_every_step_of_a_rotation(server, rep
         for number in range(2):
             await check(server, replicas[(days + number) % 2])  # the other one has not seen the change
             history.add(stored(server).authorities)
-            for one in replicas:
+            for replica in replicas:
                 for bundle in bundles(server):
-                    handshake(one.context(), bundle, ignore_time=True)
+                    handshake(replica.context(), bundle, ignore_time=True)
 
     assert sorted(map(len, history)) == [1, 1, 2]
     assert replicas[0].expiry > clock.now

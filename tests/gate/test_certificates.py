@@ -91,20 +91,20 @@ def test_authorities_are_replaced_without_a_moment_in_which_a_replica_is_not_tru
         if changed is None:
             published = history[-1].bundle  # the configuration was written after the last change
             continue
-        for one in (history[-1], changed):  # replicas
+        for certificates in (history[-1], changed):  # replicas
             for bundle in (published, changed.bundle):  # API servers
-                assert any(part in bundle for part in _issuers(one)), now
+                assert any(part in bundle for part in _issuers(certificates)), now
         history.append(changed)
 
-    authorities = {one.authorities[0] for one in history}
+    authorities = {certificates.authorities[0] for certificates in history}
     assert len(authorities) == 5  # in three years, one every eight months
-    assert max(len(one.authorities) for one in history) == 2
+    assert max(len(certificates.authorities) for certificates in history) == 2
 
 
 def _issuers(certificates):
     """The authorities that have signed the serving certificate."""
     serving = x509.load_pem_x509_certificate(certificates.serving)
-    known = [(one, x509.load_pem_x509_certificate(one)) for one in certificates.authorities]
+    known = [(encoded, x509.load_pem_x509_certificate(encoded)) for encoded in certificates.authorities]
     return [pem for pem, authority in known if authority.subject == serving.issuer]
 
 

@@ -5,11 +5,11 @@ from unittest.mock import Mock
 import pytest
 
 from alignup.documents.codec import convert
-from alignup.gate.controller import GateController
-from alignup.gate.names import GATE, NODE_ANNOTATION
-from alignup.gate.options import GateMetrics, GateOptions
+from alignup.gate.admission import GATE
+from alignup.gate.controller import GateController, GateOptions
+from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.gate.pod_queue import GatedPod, waiting_order
-from alignup.gate.releases import AvoidedNodes, scheduled_condition
+from alignup.gate.releases import NODE_ANNOTATION, AvoidedNodes, scheduled_condition
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -26,7 +26,7 @@ THIRD = pod("third", cpu="4", memory="1Gi")
 
 async def written(controller, count=1):
     """Wait until so many pods are released, and the controller knows it."""
-    await until(lambda: sum(one.done for one in controller.releases) == count)
+    await until(lambda: sum(release.done for release in controller.releases) == count)
 
 
 async def bound(cluster, name):
@@ -50,16 +50,16 @@ async def test_a_gated_pod_is_released_to_the_best_node_and_bound_there(cluster,
 
 
 async def test_pods_go_where_kubelets_admit_them_and_none_is_rejected(cluster, controller):
-    for one in (WIDE, OTHER):
-        cluster.gate(one)
+    for created in (WIDE, OTHER):
+        cluster.gate(created)
     await until(lambda: cluster.bound() == {"other": "a", "wide": "b"})
 
     assert cluster.rejected == []
 
 
 async def test_a_pod_that_no_node_admits_stays_gated_with_an_event_until_room_appears(cluster, controller, clock):
-    for one in (WIDE, OTHER, THIRD):
-        cluster.gate(one)
+    for created in (WIDE, OTHER, THIRD):
+        cluster.gate(created)
     await until(lambda: sorted(cluster.bound().values()) == ["", "a", "b"])
     (left,) = [name for name, host in cluster.bound().items() if not host]
     assert cluster.gates() == {left: [GATE]}
@@ -193,10 +193,10 @@ async def test_a_pod_that_changes_meanwhile_is_decided_again(cluster, live, cloc
         pytest.param(ApiFault(status=429, times=10), id="throttled"),
     ],
 )
-async def test_a_lost_response_neither_loses_the_pod_nor_the_room(cluster, controller, server, fault):
+async def test_a_lost_response_neither_loses_the_pod_nor_the_capacity(cluster, controller, server, fault):
     server.inject(fault, verb="patch", resource="pods")
-    for one in (WIDE, OTHER):
-        cluster.gate(one)
+    for created in (WIDE, OTHER):
+        cluster.gate(created)
 
     await until(lambda: sorted(cluster.bound().values()) == ["a", "b"])
     assert cluster.rejected == []
@@ -313,7 +313,7 @@ async def test_a_pod_that_was_bound_elsewhere_is_counted_there(cluster, controll
     cluster.server.put({**document, "spec": {**document["spec"], "nodeName": "b"}})
 
     await until(lambda: not controller.releases)
-    assert [one.uid for one in live.cluster.record("b").bindings] == [WIDE.uid]
+    assert [binding.uid for binding in live.cluster.record("b").bindings] == [WIDE.uid]
     assert live.cluster.record("a").bindings == []
 
 
@@ -336,7 +336,7 @@ async def test_a_new_leader_counts_on_what_the_last_one_released(cluster, live, 
     follow(second.run())
     cluster.gate(OTHER)
     await blocked(second)
-    assert [one.uid for one in live.cluster.record("a").bindings] == [WIDE.uid]
+    assert [binding.uid for binding in live.cluster.record("a").bindings] == [WIDE.uid]
     assert cluster.gates() == {"other": [GATE]}
 
 
@@ -346,8 +346,8 @@ async def test_a_new_leader_counts_on_what_the_last_one_released(cluster, live, 
 async def test_a_pod_that_waits_long_gets_a_node_although_smaller_pods_keep_coming(cluster, controller, clock):
     """Small pods fill every gap; without a reservation the large one would never fit."""
     small = [pod(f"s{number}", cpu="2", memory="1Gi") for number in range(40)]
-    for one in small[:6]:
-        cluster.gate(one)
+    for created in small[:6]:
+        cluster.gate(created)
     await until(lambda: sum(map(bool, cluster.bound().values())) == 6)
     cluster.gate(WIDE, created="2026-11-16T01:00:00Z")
     await blocked(controller)
@@ -436,7 +436,7 @@ async def test_pods_after_the_waiting_one_do_not_take_its_licenses_together(clus
 
 async def test_the_time_behind_the_gate_is_counted_if_the_response_is_lost(cluster, live, clocked, follow, clock):
     """The scheduler has bound the pod when it is read again."""
-    metrics = Mock(spec=GateMetrics)
+    metrics = Mock(spec=PrometheusGateMetrics)
     controller = GateController(clocked, live, metrics=metrics)
     follow(controller.run())
     cluster.gate(WIDE, nodeSelector={"disk": "ssd"})

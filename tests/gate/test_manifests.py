@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from alignup.gate.names import LABEL, OPT_IN, OPT_OUT
+from alignup.gate.admission import LABEL, OPT_IN, OPT_OUT
 from alignup.gate.service import WEBHOOK_PATH, WebhookOptions
 
 DIRECTORY = Path(__file__).parents[2] / "deploy" / "kubernetes" / "gate"
@@ -12,7 +12,7 @@ OPTIONS = WebhookOptions(listen=("", 8443), namespace="alignup")
 
 
 def objects(name):
-    return {one["kind"]: one for one in yaml.safe_load_all((DIRECTORY / name).read_text("utf-8"))}
+    return {obj["kind"]: obj for obj in yaml.safe_load_all((DIRECTORY / name).read_text("utf-8"))}
 
 
 def expression(operator, value):
@@ -32,12 +32,16 @@ def test_each_new_pod_that_opted_in_is_asked_about_once():
     by_namespace, by_pod = configuration["webhooks"]
 
     assert configuration["metadata"]["name"] == OPTIONS.configuration
-    for one in (by_namespace, by_pod):
+    for webhook in (by_namespace, by_pod):
         service = {"name": OPTIONS.service, "namespace": OPTIONS.namespace, "path": WEBHOOK_PATH}
-        assert one["clientConfig"] == {"service": service}
-        assert (one["failurePolicy"], one["sideEffects"], one["admissionReviewVersions"]) == ("Ignore", "None", ["v1"])
-        assert one["rules"][0]["operations"] == ["CREATE"]
-    selectors = [(one["namespaceSelector"], one["objectSelector"]) for one in (by_namespace, by_pod)]
+        assert webhook["clientConfig"] == {"service": service}
+        assert (webhook["failurePolicy"], webhook["sideEffects"], webhook["admissionReviewVersions"]) == (
+            "Ignore",
+            "None",
+            ["v1"],
+        )
+        assert webhook["rules"][0]["operations"] == ["CREATE"]
+    selectors = [(webhook["namespaceSelector"], webhook["objectSelector"]) for webhook in (by_namespace, by_pod)]
     assert selectors == [
         (expression("In", OPT_IN), expression("NotIn", OPT_OUT)),
         (expression("NotIn", OPT_IN), expression("In", OPT_IN)),

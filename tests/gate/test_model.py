@@ -10,8 +10,7 @@ from random import Random
 import pytest
 
 from alignup.documents.codec import convert
-from alignup.gate.controller import GateController
-from alignup.gate.options import GateOptions
+from alignup.gate.controller import GateController, GateOptions
 from alignup.kubernetes.api import NODES
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.schedule.node_selection import exclusions
@@ -22,7 +21,6 @@ from tests.effort import SEED, did, rounds
 from tests.gate.simulated import settle
 
 pytestmark = pytest.mark.anyio
-NAMES = "abc"
 
 
 class RandomEvents:
@@ -111,14 +109,14 @@ async def test_no_kubelet_rejects_a_released_pod_and_none_waits_that_could_run(c
     await settle()
     await until(lambda: not controller.releases and not any(controller.queue.heads()))
     assert cluster.rejected == []
-    assert [one.uid for one in controller.queue if could_run(cluster, controller, one)] == []
-    assert {one.uid for one in controller.queue} == set(events.pods(bound=False))
+    assert [waiting.uid for waiting in controller.queue if could_run(cluster, controller, waiting)] == []
+    assert {waiting.uid for waiting in controller.queue} == set(events.pods(bound=False))
 
 
 def could_run(cluster, controller, waiting):
     """Whether a node would run a pod that waits, and is not kept for another."""
     read = read_pod(cluster.document(waiting.pod.name))
-    nodes = [convert(one, NODES.type) for one in cluster.server.objects("nodes")]
-    allowed = [one.metadata.name for one in nodes if not exclusions(one, waiting.api.spec)]
+    nodes = [convert(node, NODES.type) for node in cluster.server.objects("nodes")]
+    allowed = [node.metadata.name for node in nodes if not exclusions(node, waiting.api.spec)]
     allowed = [name for name in allowed if not controller.reservations.keeps_out(name, waiting)]
     return any(cluster.kubelets[host].host.decide_without_plugins(read).admitted for host in allowed)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from alignup.align.settings import Policy
 from alignup.documents.codec import convert
-from alignup.gate.node_capacity import NodeRoom
 from alignup.gate.pod_queue import GatedPod
 from alignup.gate.reservations import Reservations
+from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.placement.cluster import Cluster
 from tests.align.hosts import GPU, NIC, host, pod
@@ -42,7 +42,7 @@ class KeptNode:
         self.cluster, self.sequence, self.came = Cluster(), 0, 0
         document = {"metadata": {"name": NODE}, "status": {"allocatable": ALLOCATABLE}}
         live: Any = SimpleNamespace(nodes={NODE: convert(document, ApiNode)}, cluster=self.cluster)
-        self.reservations = Reservations(live, NodeRoom(lambda _: None))
+        self.reservations = Reservations(live, NodeCapacity(lambda _: None))
         self.report()
         self.kept = self.reservations.reserve(gated(self.holder, 0), [NODE], now=0.0) == NODE
 
@@ -72,16 +72,16 @@ class KeptNode:
             self.reservations.forget_pod(uid)
             self.report()
 
-    def fits(self, one):
+    def fits(self, host):
         """Whether the pod fits when all have ended that were there before."""
-        later = copy(one)
+        later = copy(host)
         for uid in self.before:
             later.release(uid)
         return later.decide(self.holder).admitted
 
 
-def gated(one, order):
-    return GatedPod((order, "", "", ""), convert(api_pod(one), ApiPod), one, 0.0)
+def gated(asked, order):
+    return GatedPod((order, "", "", ""), convert(api_pod(asked), ApiPod), asked, 0.0)
 
 
 @given(policies, st.lists(requests, max_size=6), requests, events)

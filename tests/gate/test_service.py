@@ -6,14 +6,13 @@ import ssl
 
 import httpx2
 import pytest
-from prometheus_client import generate_latest
 
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.names import GATE
-from alignup.gate.options import GateOptions
-from alignup.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, gate_service
-from alignup.schedule.app import PrometheusScheduleMetrics
+from alignup.gate.admission import GATE
+from alignup.gate.controller import GateOptions
+from alignup.gate.service import WEBHOOK_PATH, GateServiceOptions, WebhookOptions, add_gate
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
+from alignup.web.metrics import metrics_lines
 from tests.align.hosts import pod
 from tests.deadlines import until
 from tests.gate.test_admission import pod as new_pod
@@ -31,22 +30,21 @@ def metrics():
 
 
 @pytest.fixture
-async def service(server, cluster, client, metrics):
-    """The cluster service with a gate; yields the port of the webhook."""
+async def webhook(server, cluster, client, metrics):
+    """The webhook of a cluster service with a gate."""
     server.put(configuration())
-    webhook = WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup-system")
-    options = GateServiceOptions(webhook=webhook, controller=GateOptions())
-    made = ScheduleService(client, metrics)
-    with gate_service(client, made.live, PrometheusGateMetrics(metrics.registry), options) as gate:
-        made.gate = gate
+    address = WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup-system")
+    options = GateServiceOptions(webhook=address, controller=GateOptions())
+    service = ScheduleService(client, metrics)
+    with add_gate(service, options) as served:
         async with running() as start:  # it ends before its socket is closed
-            start(made.run())
-            yield gate
+            start(service.run())
+            yield served
 
 
-async def ask(server, service, document):
+async def ask(server, webhook, document):
     trusting = ssl.create_default_context(cadata=bundles(server)[0].decode())
-    port = service.webhook.listener.getsockname()[1]
+    port = webhook.listener.getsockname()[1]
     async with httpx2.AsyncClient(verify=trusting, trust_env=False) as http:
         return await http.post(
             f"https://127.0.0.1:{port}{WEBHOOK_PATH}",
@@ -56,31 +54,29 @@ async def ask(server, service, document):
         )
 
 
-async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, service, cluster, metrics):
+async def test_a_pod_is_gated_by_the_webhook_and_released_by_the_leader(server, webhook, cluster, metrics):
     await until(lambda: bundles(server)[0])
-    answered = await ask(server, service, review(new_pod()))
+    answered = await ask(server, webhook, review(new_pod()))
     assert answered.status_code == 200
     patch = json.loads(base64.b64decode(answered.json()["response"]["patch"]))
     assert patch[0]["value"] == [{"name": GATE}]
 
     cluster.gate(pod("wide", cpu="4"))
     await until(lambda: cluster.bound() == {"wide": "a"})
-    await until(
-        lambda: 'alignup_gate_releases_total{outcome="bound"} 1.0' in generate_latest(metrics.registry).decode()
-    )
-    text = generate_latest(metrics.registry).decode()
+    await until(lambda: 'alignup_gate_releases_total{outcome="bound"} 1\n' in metrics_lines(metrics.registry))
+    text = "".join(metrics_lines(metrics.registry))
     for line in (
-        'alignup_gate_reviews_total{outcome="gated"} 1.0',
-        "alignup_gate_wait_seconds_count 1.0",
-        'alignup_gate_pods{state="blocked"} 0.0',
+        'alignup_gate_reviews_total{outcome="gated"} 1',
+        "alignup_gate_wait_seconds_count 1",
+        'alignup_gate_pods{state="blocked"} 0',
     ):
         assert f"{line}\n" in text
     assert "alignup_gate_certificate_expiry_timestamp_seconds 1" in text
 
 
-async def test_a_malformed_review_is_answered_with_the_reason(server, service):
+async def test_a_malformed_review_is_answered_with_the_reason(server, webhook):
     await until(lambda: bundles(server)[0])
-    answered = await ask(server, service, {"kind": "AdmissionReview"})
+    answered = await ask(server, webhook, {"kind": "AdmissionReview"})
 
     assert (answered.status_code, answered.text) == (
         400,

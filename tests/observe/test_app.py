@@ -2,7 +2,7 @@
 
 from starlette.testclient import TestClient
 
-from alignup.observe.app import PrometheusObserverMetrics, observer_app
+from alignup.observe.app import ObserverMetrics, observer_app
 
 TOPOLOGY = {
     "zones": [
@@ -15,7 +15,7 @@ TOPOLOGY = {
 
 
 def client(*, alive=True, problems=()):
-    metrics = PrometheusObserverMetrics("host-a")
+    metrics = ObserverMetrics("host-a")
     return TestClient(observer_app(metrics, alive=lambda: alive, problems=lambda: problems)), metrics
 
 
@@ -38,11 +38,11 @@ def test_metrics_show_what_was_observed_and_written():
     text = served.get("/metrics").text
 
     for line in (
-        'alignup_observer_observations_total{result="ok"} 1.0',
-        'alignup_observer_writes_total{result="error"} 1.0',
-        'alignup_observer_publish_delay_seconds_bucket{le="0.05"} 1.0',
-        'alignup_observer_object_bytes{resource="hoststates"} 900.0',
-        "alignup_observer_contradictions 2.0",
-        'alignup_numa_node_resources{node="host-a",numa_node="3",resource="cpu",state="available"} 2.0',
+        'alignup_observer_observations_total{result="ok"} 1',
+        'alignup_observer_writes_total{result="error"} 1',
+        'alignup_observer_publish_delay_seconds_bucket{le="0.05"} 1',
+        'alignup_observer_object_bytes{resource="hoststates"} 900',
+        "alignup_observer_contradictions 2",
+        'alignup_numa_node_resources{node="host-a",numa_node="3",resource="cpu",state="available"} 2',
     ):
         assert f"{line}\n" in text

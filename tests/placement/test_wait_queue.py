@@ -67,7 +67,7 @@ def test_a_replaced_item_keeps_its_arrival():
     queue.put("a", "new", kind="large", order=(0,))
     assert list(queue) == ["new", "b!"]
     assert queue.get("a") == "new"
-    assert queue.get("c") is queue.position("c") is queue.remove("c") is None
+    assert (queue.get("c"), queue.position("c"), queue.remove("c")) == (None, None, None)
 
 
 def test_a_copy_changes_independently():

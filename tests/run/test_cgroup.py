@@ -9,7 +9,6 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import EnforceError
 from alignup.run import cgroup, process
-from alignup.run import process_memory as memory
 from alignup.run.cgroup import Cpuset
 from tests.deadlines import wait_for
 from tests.run.commands import started
@@ -56,9 +55,9 @@ class Tree:
 
 def test_version_1_prefers_the_nearest_ancestor(tmp_path):
     tree = Tree(tmp_path, path="/user", version=1)
-    own = tree.group("user", cpus="2-3", procs="2")
+    group = tree.group("user", cpus="2-3", procs="2")
 
-    assert cgroup.candidate_parents(tree.proc) == (own, tree.top)
+    assert cgroup.candidate_parents(tree.proc) == (group, tree.top)
     assert cgroup.effective_cpuset(tree.proc) == Cpuset(bits.parse("2-3"), bits.parse("0"))
 
 
@@ -89,20 +88,20 @@ def test_cgroups_without_write_permission_are_skipped(tmp_path):
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_run_inside_a_run_becomes_its_sibling(tmp_path, version):
     tree = Tree(tmp_path, path="/user/alignup-1/deeper", version=version)
-    own = tree.group("user")
+    group = tree.group("user")
     tree.group("user/alignup-1", cpus="3")
     tree.group("user/alignup-1/deeper", cpus="3", procs="2")
 
-    assert cgroup.candidate_parents(tree.proc) == (own, tree.top)
+    assert cgroup.candidate_parents(tree.proc) == (group, tree.top)
     assert cgroup.effective_cpuset(tree.proc) == Cpuset(bits.parse("0-3"), bits.parse("0"))
 
 
 def test_a_process_may_see_only_part_of_the_tree(tmp_path):
     """As in a container, whose topmost cgroup has processes and is not the root."""
     tree = Tree(tmp_path, path="/kubepods/pod/inner", mount="/kubepods/pod")
-    own = tree.group("inner")
+    group = tree.group("inner")
 
-    assert cgroup.candidate_parents(tree.proc) == (own,)
+    assert cgroup.candidate_parents(tree.proc) == (group,)
 
 
 def test_a_cgroup_outside_of_the_visible_tree_is_not_used(tmp_path):
@@ -126,7 +125,7 @@ def test_a_cgroup_without_an_effective_cpuset_is_removed(tmp_path):
 
 @real
 def test_a_real_cgroup_confines_its_processes_and_is_removed_after_them():
-    all_nodes = memory.NodeMap.read().with_memory
+    all_nodes = process.NodeMap.read().with_memory
     directory = cgroup.create(f"test-{uuid4()}", LOWEST, nodes=all_nodes)
     try:
         with started("sleep", "60") as sleeper:

@@ -10,7 +10,7 @@ import pytest
 from alignup.run import cgroup, claims
 from alignup.run.claims import Claims
 from alignup.run.process import ProcessIdentity
-from alignup.run.run_record import RunRecord
+from alignup.run.request import RunRecord
 from tests.run.commands import started
 
 STRANGER = 65534
@@ -32,13 +32,13 @@ def directory(tmp_path):
 
 @pytest.fixture
 def mine(directory):
-    found = Claims((directory,))
-    assert (found.problem, found.directory) == ("", directory)
-    return found
+    claims = Claims((directory,))
+    assert (claims.problem, claims.directory) == ("", directory)
+    return claims
 
 
-def runs(found: Claims) -> list[str]:
-    return [one.run for one in found.read()]
+def runs(claims: Claims) -> list[str]:
+    return [claim.run for claim in claims.read()]
 
 
 def write_claim(directory, run, *, owner=None, cpus="1", runner=NOW, **alive):
@@ -92,8 +92,8 @@ def test_a_newer_claim_does_not_make_an_older_one_fail(mine, directory, monkeypa
         os.utime(
             directory / "alignup-run-0.claim", (0, 0)
         )  # a user can change these times, but not the one that counts
-        found = {one.run: one for one in read()}
-        return (found["a"], replace(found["0"], time=max(found["0"].time, found["a"].time + 1)))
+        claims = {claim.run: claim for claim in read()}
+        return (claims["a"], replace(claims["0"], time=max(claims["0"].time, claims["a"].time + 1)))
 
     monkeypatch.setattr(mine, "read", read_after_answer)
 
@@ -102,7 +102,7 @@ def test_a_newer_claim_does_not_make_an_older_one_fail(mine, directory, monkeypa
 
 def test_claims_made_at_the_same_time_both_fail(mine, directory, monkeypatch):
     read = mine.read
-    monkeypatch.setattr(mine, "read", lambda: [replace(one, time=5) for one in read()])
+    monkeypatch.setattr(mine, "read", lambda: [replace(claim, time=5) for claim in read()])
     write_claim(directory, "0")
 
     assert not mine.make("a", cpus=0b010, devices=NO_GPU)
@@ -260,11 +260,11 @@ def test_a_run_goes_on_when_the_file_system_is_full(directory, monkeypatch):
 )
 def test_an_unsuitable_directory_is_not_used(directory, prepare, problem):
     prepare(directory)
-    found = Claims((directory,))
+    unused = Claims((directory,))
 
-    assert (found.directory, found.problem) == (None, problem.format(directory))
-    assert found.make("a", cpus=1, devices=NO_GPU)
-    assert found.read() == ()
+    assert (unused.directory, unused.problem) == (None, problem.format(directory))
+    assert unused.make("a", cpus=1, devices=NO_GPU)
+    assert unused.read() == ()
 
 
 def test_the_environment_chooses_the_directory(directory):

@@ -1,8 +1,13 @@
-"""Processes: their identity, their affinity, and how they are found."""
+"""Processes: their identity, affinity and memory, and how they are found.
 
+On a machine with one NUMA node, memory policies and migration change nothing, and must not fail.
+"""
+
+import json
 import os
 import threading
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -10,37 +15,43 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import EnforceError
 from alignup.run import process
-from alignup.run.process import ProcessIdentity, ProcessInfo
+from alignup.run.process import NodeMap, ProcessIdentity, ProcessInfo
 from tests.deadlines import wait_for
 from tests.run.commands import is_zombie, python, started
 
 PERMITTED = process.permitted_cpus()
 LOWEST = PERMITTED & -PERMITTED
+WITH_MEMORY = NodeMap.read().with_memory
+LOWEST_NODE = WITH_MEMORY & -WITH_MEMORY
+
+NEEDS_NODES = pytest.mark.skipif(
+    not WITH_MEMORY or not process.can_bind_memory(LOWEST_NODE), reason="needs NUMA nodes and permission to bind memory"
+)
 
 
 @pytest.fixture
 def sleeper():
-    with started("sleep", "60") as one:
-        yield one
+    with started("sleep", "60") as process_:
+        yield process_
 
 
 def test_a_process_is_alive_until_it_ends(sleeper):
-    one = ProcessIdentity.of(sleeper.pid)
+    identity = ProcessIdentity.of(sleeper.pid)
 
-    alive = one.alive
+    alive = identity.alive
     sleeper.kill()
     sleeper.wait()
 
     assert alive
-    assert not one.alive
+    assert not identity.alive
 
 
 def test_a_zombie_is_not_alive():
     with started("true") as ended:
-        one = ProcessIdentity.of(ended.pid)
+        identity = ProcessIdentity.of(ended.pid)
         wait_for(lambda: is_zombie(ended.pid))
 
-        assert not one.alive
+        assert not identity.alive
 
 
 @pytest.mark.parametrize(
@@ -69,7 +80,7 @@ def test_all_threads_are_pinned():
         process.pin(threads.pid, LOWEST)
         allowed = process.thread_cpusets(threads.pid)
 
-    assert [one.cpus for one in allowed] == [LOWEST] * 4
+    assert [cpuset.cpus for cpuset in allowed] == [LOWEST] * 4
 
 
 def test_missing_cpus_are_an_error(sleeper):
@@ -78,28 +89,28 @@ def test_missing_cpus_are_an_error(sleeper):
 
 
 def test_permitted_cpus_are_found_without_changing_the_affinity():
-    found: list[tuple[int, set[int]]] = []
+    results: list[tuple[int, set[int]]] = []
 
     def narrow():
         os.sched_setaffinity(0, bits.members(LOWEST))
-        found.append((process.permitted_cpus(), os.sched_getaffinity(0)))
+        results.append((process.permitted_cpus(), os.sched_getaffinity(0)))
 
     thread = threading.Thread(target=narrow)
     thread.start()
     thread.join()
 
-    assert found == [(PERMITTED, set(bits.members(LOWEST)))]
+    assert results == [(PERMITTED, set(bits.members(LOWEST)))]
 
 
 def test_processes_are_listed_with_their_parent_owner_and_mark():
     variable = f"MARKED_{uuid4().hex}"
-    with started("sleep", "60", env={variable: "yes"}) as one:
-        found = process.list_processes(variable)
+    with started("sleep", "60", env={variable: "yes"}) as sleeping:
+        processes = process.list_processes(variable)
 
-        start = ProcessIdentity.of(one.pid).start
+        start = ProcessIdentity.of(sleeping.pid).start
 
-    assert found[one.pid] == ProcessInfo(parent=os.getpid(), start=start, owner=os.geteuid(), mark="yes")
-    assert found[os.getpid()].mark == ""
+    assert processes[sleeping.pid] == ProcessInfo(parent=os.getpid(), start=start, owner=os.geteuid(), mark="yes")
+    assert processes[os.getpid()].mark == ""
 
 
 @pytest.mark.parametrize(
@@ -125,3 +136,65 @@ def test_an_ended_process_has_no_threads():
 
     assert process.thread_cpusets(gone.pid) == ()
     process.pin(gone.pid, LOWEST)
+
+
+def test_node_ids_may_have_gaps(tmp_path):
+    for node, cpus in ((0, "0-1"), (250, "2"), (3, "")):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(f"{cpus}\n")
+    (tmp_path / "has_memory").write_text("0,250\n")
+    (tmp_path / "possible").write_text("0-250\n")
+
+    node_map = NodeMap.read(tmp_path)
+
+    assert node_map == NodeMap({0: bits.parse("0-1"), 3: 0, 250: bits.parse("2")}, bits.parse("0,250"))
+    assert node_map.of(bits.parse("1-2")) == bits.parse("0,250")
+
+
+def test_a_kernel_without_numa_has_no_nodes(tmp_path):
+    assert NodeMap.read(tmp_path / "nowhere") == NodeMap({}, 0)
+
+
+def test_this_machine_is_readable():
+    node_map = NodeMap.read()
+
+    assert node_map.of(bits.union(node_map.cpus.values())) == bits.of(
+        node for node, cpus in node_map.cpus.items() if cpus
+    )
+
+
+@NEEDS_NODES
+def test_a_bound_process_has_its_memory_on_the_node():
+    script = (
+        "import json, os\n"
+        "from alignup.run import process\n"
+        "process.bind_memory(int(sys.argv[1]))\n"
+        "taken = bytearray(8 << 20)\n"
+        "print(json.dumps(process.memory_per_node(os.getpid())))\n"
+    )
+    with python(script, str(LOWEST_NODE)) as bound:
+        placed = json.loads(bound.communicate()[0])
+
+    assert placed[bits.show(LOWEST_NODE)] > 8 << 20
+
+
+@NEEDS_NODES
+def test_can_bind_changes_nothing():
+    assert process.can_bind_memory(LOWEST_NODE)
+    assert "bind:" not in Path("/proc/self/numa_maps").read_text()
+
+
+@NEEDS_NODES
+def test_a_missing_node_is_an_error():
+    with pytest.raises(EnforceError, match="cannot bind memory to NUMA nodes 63: Invalid argument"):
+        process.bind_memory(1 << 63)
+    assert not process.can_bind_memory(1 << 63)
+
+
+@NEEDS_NODES
+def test_migrating_to_the_same_node_succeeds():
+    process.migrate_memory(os.getpid(), LOWEST_NODE, to=LOWEST_NODE)
+
+
+def test_an_ended_process_has_no_memory():
+    assert process.memory_per_node(1 << 22) is None

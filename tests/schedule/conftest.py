@@ -3,7 +3,8 @@ import asyncio
 import httpx2
 import pytest
 
-from alignup.schedule.app import PrometheusScheduleMetrics, schedule_app
+from alignup.schedule.app import schedule_app
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
 from alignup.web.server import serve_app
 from alignup.web.sockets import tcp_socket

@@ -46,4 +46,4 @@ class SimulatedNodes:
     def bound(self) -> dict[str, str]:
         """Pod → node."""
         pods = self.server.objects("pods")
-        return {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in pods}
+        return {pod["metadata"]["name"]: pod["spec"].get("nodeName", "") for pod in pods}

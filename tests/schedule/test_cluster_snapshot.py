@@ -12,8 +12,7 @@ from alignup.documents.codec import convert
 from alignup.kubernetes.api import NODES, PODS
 from alignup.kubernetes.api.host_states import HOST_STATES
 from alignup.kubernetes.api.objects import ApiPodSpec
-from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view
-from alignup.schedule.node_summary import summarize
+from alignup.schedule.cluster_snapshot import NO_HOST_STATE, build_view, summarize
 from alignup.schedule.pod_answers import NodeAnswerKind, ask_nodes
 from tests.align.hosts import pod
 from tests.observe.api_objects import api_pod, node, state_of
@@ -25,41 +24,42 @@ WIDE = pod("wide", cpu="4", memory="1Gi")  # all CPUs of NUMA node 1
 
 def kubelet(*pods: Pod, **changes) -> SimulatedKubelet:
     made = SimulatedKubelet(**changes)
-    for one in pods:
-        made.admit(one)
+    for held in pods:
+        made.admit(held)
     return made
 
 
 def view(kubelets, *pods, nodes=(), now=0.0, **states):
     """A cluster with a node for every kubelet, and what the API server lists."""
-    listed = [node(name) for name in kubelets if name not in {one["metadata"]["name"] for one in nodes}]
-    own = [api_pod(one.pod, name) for name, kubelet in kubelets.items() for one in kubelet.pods.values()]
-    known = {one["metadata"]["uid"] for one in pods}
+    listed = [node(name) for name in kubelets if name not in {each["metadata"]["name"] for each in nodes}]
+    held = [api_pod(each.pod, name) for name, kubelet in kubelets.items() for each in kubelet.pods.values()]
+    known = {each["metadata"]["uid"] for each in pods}
+    unlisted = [each for each in held if each["metadata"]["uid"] not in known]
     return build_view(
-        [convert(one, NODES.type) for one in (*listed, *nodes)],
-        [convert(state_of(name, one, **states), HOST_STATES.type) for name, one in kubelets.items()],
-        [convert(one, PODS.type) for one in (*pods, *(one for one in own if one["metadata"]["uid"] not in known))],
+        [convert(each, NODES.type) for each in (*listed, *nodes)],
+        [convert(state_of(name, each, **states), HOST_STATES.type) for name, each in kubelets.items()],
+        [convert(each, PODS.type) for each in (*pods, *unlisted)],
         now=now,
     )
 
 
-def answers(found, asked=WIDE, spec=None, **options):
+def answers(snapshot, asked=WIDE, spec=None, **options):
     """(kind, reason, NUMA nodes) → nodes."""
-    groups = ask_nodes(found, asked, spec or ApiPodSpec(), **options).groups
+    groups = ask_nodes(snapshot, asked, spec or ApiPodSpec(), **options).groups
     return {(group.first.kind, group.first.reason, group.first.numa_nodes): list(group.nodes) for group in groups}
 
 
 def test_reading_a_cluster_needs_no_grpc():
-    probe = "import sys, alignup.schedule.pod_answers, alignup.schedule.node_summary; sys.exit('grpc' in sys.modules)"
+    probe = "import sys, alignup.schedule.pod_answers; sys.exit('grpc' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=60).returncode == 0  # noqa: S603
 
 
 def test_nodes_that_answer_alike_are_grouped():
     busy = kubelet(pod("a", cpu="2", memory="1Gi"), pod("b", cpu="2", memory="1Gi"))
-    found = view({"b": kubelet(), "a": kubelet(), "c": busy, "d": busy})
+    snapshot = view({"b": kubelet(), "a": kubelet(), "c": busy, "d": busy})
 
-    assert answers(found) == {
+    assert answers(snapshot) == {
         (ADMITS, "", "NUMA node 1"): ["a", "b"],
         (REJECTS, "not enough cpu on one NUMA node", ""): ["c", "d"],
     }
@@ -70,7 +70,7 @@ def test_nodes_of_one_kind_share_their_machine_and_keep_their_own_devices():
     reports = view({"a": kubelet(), "b": kubelet(devices=other), "c": kubelet(topologyManagerPolicy="none")}).reports
 
     assert reports["a"].machine.cpus is reports["b"].machine.cpus
-    assert [one.id for one in reports["a"].machine.devices] == ["gpu-0", "gpu-1"]
+    assert [device.id for device in reports["a"].machine.devices] == ["gpu-0", "gpu-1"]
     assert reports["b"].machine.devices == other
     assert [reports[name].settings.topology.policy for name in "abc"] == [
         "single-numa-node",
@@ -80,17 +80,17 @@ def test_nodes_of_one_kind_share_their_machine_and_keep_their_own_devices():
 
 
 def test_a_node_without_host_state_is_unknown():
-    found = view({"a": kubelet()}, nodes=[node("new")])
+    snapshot = view({"a": kubelet()}, nodes=[node("new")])
 
-    assert answers(found)[UNKNOWN, NO_HOST_STATE, ""] == ["new"]
-    assert summarize(found, "new").unknown == NO_HOST_STATE
-    assert found.host("new") is None
+    assert answers(snapshot)[UNKNOWN, NO_HOST_STATE, ""] == ["new"]
+    assert summarize(snapshot, "new").unknown == NO_HOST_STATE
+    assert snapshot.host("new") is None
 
 
 def test_a_node_whose_ledger_is_unknown_says_why():
-    found = view({"a": kubelet()}, ledger=None, problems=["the file is damaged"])
+    snapshot = view({"a": kubelet()}, ledger=None, problems=["the file is damaged"])
 
-    assert answers(found) == {(UNKNOWN, "what node a holds is unknown: the file is damaged", ""): ["a"]}
+    assert answers(snapshot) == {(UNKNOWN, "what node a holds is unknown: the file is damaged", ""): ["a"]}
 
 
 def test_a_host_state_without_a_node_is_left_out():
@@ -104,32 +104,32 @@ def test_a_pod_that_is_no_longer_listed_has_ended():
     busy = kubelet(pod("a", cpu="4", memory="1Gi"))
     states = [convert(state_of("a", busy), HOST_STATES.type)]
 
-    found = build_view([convert(node("a"), NODES.type)], states, [])
+    snapshot = build_view([convert(node("a"), NODES.type)], states, [])
 
-    assert answers(found) == {(ADMITS, "", "NUMA node 1"): ["a"]}
+    assert answers(snapshot) == {(ADMITS, "", "NUMA node 1"): ["a"]}
 
 
 def test_a_terminating_pod_may_or_may_not_hold_its_resources():
     held = pod("a", cpu="4", memory="1Gi")
-    found = view({"a": kubelet(held)}, api_pod(held, "a", deleting=True))
+    snapshot = view({"a": kubelet(held)}, api_pod(held, "a", deleting=True))
 
-    assert answers(found) == {(UNKNOWN, "waits for the end of terminating pods", ""): ["a"]}
-    assert summarize(found, "a").free[1]["cpu"] == 0
+    assert answers(snapshot) == {(UNKNOWN, "waits for the end of terminating pods", ""): ["a"]}
+    assert summarize(snapshot, "a").free[1]["cpu"] == 0
 
 
 def test_a_bound_pod_counts_before_its_kubelet_has_admitted_it():
-    found = view({"a": kubelet()}, api_pod(pod("new", cpu="4", memory="1Gi"), "a", phase="Pending"))
+    snapshot = view({"a": kubelet()}, api_pod(pod("new", cpu="4", memory="1Gi"), "a", phase="Pending"))
 
-    assert answers(found) == {(REJECTS, "not enough cpu on one NUMA node", ""): ["a"]}
-    assert summarize(found, "a").pods == 1
+    assert answers(snapshot) == {(REJECTS, "not enough cpu on one NUMA node", ""): ["a"]}
+    assert summarize(snapshot, "a").pods == 1
 
 
 def test_the_asked_pod_keeps_its_place_where_it_runs():
-    found = view({"a": kubelet(WIDE), "b": kubelet()})
+    snapshot = view({"a": kubelet(WIDE), "b": kubelet()})
 
     placements = {
-        answer.node: (answer.kind, [one.cpus for one in answer.verdict.placements])
-        for group in ask_nodes(found, WIDE, ApiPodSpec()).groups
+        answer.node: (answer.kind, [placement.cpus for placement in answer.verdict.placements])
+        for group in ask_nodes(snapshot, WIDE, ApiPodSpec()).groups
         for answer in group.answers
     }
     assert placements == {"a": (ADMITS, [0b11110000]), "b": (ADMITS, [0b11110000])}
@@ -140,10 +140,10 @@ def test_a_pod_that_cannot_be_read_is_named_and_does_not_seem_to_have_ended():
     broken = api_pod(held, "a")
     broken["spec"]["containers"][0]["resources"]["limits"]["cpu"] = "many"
     unreported = {**broken, "metadata": {**broken["metadata"], "name": "b", "uid": "b"}}
-    found = view({"a": kubelet(held)}, broken, unreported)
+    snapshot = view({"a": kubelet(held)}, broken, unreported)
 
-    assert answers(found) == {(REJECTS, "not enough cpu on one NUMA node", ""): ["a"]}
-    (note,) = found.notes  # what the kubelet reports need not be read
+    assert answers(snapshot) == {(REJECTS, "not enough cpu on one NUMA node", ""): ["a"]}
+    (note,) = snapshot.notes  # what the kubelet reports need not be read
     assert "pod default/b are left out" in note
 
 
@@ -160,25 +160,25 @@ def test_a_pod_that_cannot_be_read_is_named_and_does_not_seem_to_have_ended():
     ids=["an hour ago", "a day ago", "ten minutes ago", "by a clock that is ahead", "by an older observer", "no time"],
 )
 def test_a_host_state_whose_observer_is_silent_is_named(observed_at, stale):
-    found = view({"a": kubelet()}, now=1_800_000_000.0, observed_at=observed_at)  # 08:00
+    snapshot = view({"a": kubelet()}, now=1_800_000_000.0, observed_at=observed_at)  # 08:00
 
-    assert summarize(found, "a").stale == stale
-    assert dict(found.stale) == ({"a": stale} if stale else {})
+    assert summarize(snapshot, "a").stale == stale
+    assert dict(snapshot.stale) == ({"a": stale} if stale else {})
 
 
 def test_excluded_nodes_are_not_considered_whatever_their_kubelets_would_do():
     tainted = node("a", taints=[{"key": "x", "effect": "NoSchedule"}])
-    found = view({"a": kubelet()}, nodes=[tainted])
+    snapshot = view({"a": kubelet()}, nodes=[tainted])
 
-    assert answers(found) == {(NOT_CONSIDERED, "taint x:NoSchedule", "NUMA node 1"): ["a"]}
-    assert summarize(found, "a").restrictions == ("x:NoSchedule",)
+    assert answers(snapshot) == {(NOT_CONSIDERED, "taint x:NoSchedule", "NUMA node 1"): ["a"]}
+    assert summarize(snapshot, "a").restrictions == ("x:NoSchedule",)
 
 
 def test_a_node_without_the_devices_is_not_considered():
     asked = pod("gpu", gpu="1", cpu="1", memory="1Gi")
-    found = view({"a": kubelet(devices=()), "b": kubelet()})
+    snapshot = view({"a": kubelet(devices=()), "b": kubelet()})
 
-    assert answers(found, asked) == {
+    assert answers(snapshot, asked) == {
         (ADMITS, "", "NUMA node 0"): ["b"],
         (NOT_CONSIDERED, f"no device plugin provides {GPU}", "NUMA node 0"): ["a"],
     }
@@ -186,20 +186,20 @@ def test_a_node_without_the_devices_is_not_considered():
 
 def test_an_administrator_may_have_added_the_resource_to_the_node():
     made = {**node("a"), "status": {"allocatable": {GPU: "4"}}}
-    found = view({"a": kubelet(devices=())}, nodes=[made])
+    snapshot = view({"a": kubelet(devices=())}, nodes=[made])
 
-    assert list(answers(found, pod("gpu", gpu="1", cpu="1", memory="1Gi"))) == [(ADMITS, "", "NUMA node 0")]
+    assert list(answers(snapshot, pod("gpu", gpu="1", cpu="1", memory="1Gi"))) == [(ADMITS, "", "NUMA node 0")]
 
 
 def test_what_would_admit_a_rejected_pod_is_tried_on_the_first_node_of_a_group():
     busy = kubelet(pod("a", cpu="2", memory="1Gi"), pod("b", cpu="2", memory="1Gi"))
-    found = view({"c": busy, "d": busy})
+    snapshot = view({"c": busy, "d": busy})
 
-    (group,) = ask_nodes(found, WIDE, ApiPodSpec(), seconds=60).groups
+    (group,) = ask_nodes(snapshot, WIDE, ApiPodSpec(), seconds=60).groups
 
     assert group.misfits
     assert group.host is not None
-    sentences = [one.describe(group.host.ledger) for one in group.remedies.proposals]
+    sentences = [proposal.describe(group.host.ledger) for proposal in group.remedies.proposals]
     assert "evict default/b" in " ".join(sentences)
     for proposal in group.remedies.proposals:
         changed, asked = proposal.apply(group.host, WIDE)
@@ -217,16 +217,16 @@ def test_the_search_says_when_time_ran_out():
 
 
 def test_a_summary_has_what_is_free_and_what_still_fits():
-    found = summarize(view({"a": kubelet(pod("a", cpu="2", memory="4Gi", gpu="1"))}), "a")
+    summary = summarize(view({"a": kubelet(pod("a", cpu="2", memory="4Gi", gpu="1"))}), "a")
 
     reserved = 64 << 20
-    assert found.free == {
+    assert summary.free == {
         0: {"cpu": 1, "memory": 12 * GIB - reserved, GPU: 0},
         1: {"cpu": 4, "memory": 16 * GIB, GPU: 1},
     }
-    assert found.largest == {"cpu": 4, "memory": 16 * GIB, GPU: 1}
-    assert found.settings is not None
-    assert (found.settings.topology.policy, found.pods) == ("single-numa-node", 1)
+    assert summary.largest == {"cpu": 4, "memory": 16 * GIB, GPU: 1}
+    assert summary.settings is not None
+    assert (summary.settings.topology.policy, summary.pods) == ("single-numa-node", 1)
 
 
 def test_a_kubelet_that_manages_nothing_offers_nothing_aligned():
@@ -234,9 +234,9 @@ def test_a_kubelet_that_manages_nothing_offers_nothing_aligned():
         devices=(), topologyManagerPolicy="none", cpuManagerPolicy="none", memoryManagerPolicy="None", reservedMemory=[]
     )
 
-    found = summarize(view({"a": plain}), "a")
+    summary = summarize(view({"a": plain}), "a")
 
-    assert (found.free, found.largest) == ({0: {}, 1: {}}, {})
+    assert (summary.free, summary.largest) == ({0: {}, 1: {}}, {})
 
 
 @pytest.mark.parametrize("deleting", [False, True])
@@ -246,11 +246,11 @@ def test_pods_are_bound_in_the_order_in_which_they_were_scheduled(deleting):
         {"type": "PodScheduled", "status": "True", "lastTransitionTime": f"2026-01-01T00:00:0{second}Z"}
         for second in (1, 2)
     ]
-    documents = [api_pod(one, "a", phase="Pending", deleting=deleting) for one in (first, second)]
+    documents = [api_pod(bound, "a", phase="Pending", deleting=deleting) for bound in (first, second)]
     for document, condition in zip(documents, conditions, strict=True):
         document["status"]["conditions"] = [condition]
 
     record = view({"a": kubelet()}, *reversed(documents)).cluster.record("a")
 
     assert record is not None
-    assert [one.uid for one in record.bindings] == ["1", "2"]
+    assert [bound.uid for bound in record.bindings] == ["1", "2"]

@@ -2,21 +2,19 @@
 
 import asyncio
 import json
-import re
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from alignup.kubernetes.api.objects import Toleration
 from alignup.kubernetes.manifests.pod import read_pod
-from alignup.schedule.alignment_need import needs_alignment
 from alignup.schedule.app import schedule_app
-from alignup.schedule.binder import PLACEMENT_ANNOTATION
-from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.bind import PLACEMENT_ANNOTATION
+from alignup.schedule.extender import OFFER_SECONDS, ExtenderOptions, Offers
 from alignup.schedule.extender_messages import MAX_SEARCHES
 from alignup.schedule.live_cluster import LiveClusterOptions
-from alignup.schedule.offered_nodes import SECONDS, Offers
-from alignup.schedule.preferences import SoftTaints
+from alignup.schedule.node_selection import SoftTaints, needs_alignment
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiFault
 from tests.align.hosts import pod
@@ -104,7 +102,7 @@ async def test_at_most_the_best_nodes_are_offered(http, nodes, service):
     first = (await filtered(http, names="abcdef"))["NodeNames"]
     second = (await filtered(http, OTHER, names="abcdef"))["NodeNames"]
 
-    assert first == [one.host for one in service.live.choose(WIDE, limit=2)]
+    assert first == [ranked.host for ranked in service.live.choose(WIDE, limit=2)]
     assert not {*first} & {*second}  # which the scheduler may have chosen already
     assert (await filtered(http, names="abcdef"))["NodeNames"] == first
 
@@ -115,11 +113,11 @@ async def test_a_pod_without_preferences_gets_the_best_node_only(http, nodes, se
         nodes.add(name)
     await until(lambda: len(service.live.choose(WIDE)) == 4)
     asked = [pod(f"wide-{number}", cpu="4", memory="1Gi") for number in range(4)]
-    for one in asked:
-        nodes.create(one)
+    for wide in asked:
+        nodes.create(wide)
 
-    offered = [(await filtered(http, one, names="abcd"))["NodeNames"] for one in asked]
-    problems = await asyncio.gather(*(bound(http, one, node) for one, (node,) in zip(asked, offered, strict=True)))
+    offered = [(await filtered(http, wide, names="abcd"))["NodeNames"] for wide in asked]
+    problems = await asyncio.gather(*(bound(http, wide, node) for wide, (node,) in zip(asked, offered, strict=True)))
 
     assert sorted(node for (node,) in offered) == ["a", "b", "c", "d"]
     assert problems == [""] * 4
@@ -188,7 +186,7 @@ def test_offers_end_with_the_binding_and_after_a_while():
     assert offers.taken("x") == {"b", "c"}
     offers.withdraw("x")
     assert offers.taken("z") == {"b", "c"}
-    now[0] = SECONDS + 1
+    now[0] = OFFER_SECONDS + 1
     assert offers.taken("z") == frozenset()
 
 
@@ -230,7 +228,7 @@ async def test_scores_follow_the_rank_of_nodes(http, nodes, service):
 
     answer = await post(http, "prioritize", {"Pod": api_pod(asked), "Nodes": None, "NodeNames": ["a", "b", "gone"]})
 
-    scores = {one["Host"]: one["Score"] for one in answer}
+    scores = {priority["Host"]: priority["Score"] for priority in answer}
     assert ranked[0].score.total > ranked[1].score.total
     assert scores == {ranked[0].host: 10, ranked[1].host: 0, "gone": 0}
     plain = await post(http, "prioritize", {"Pod": PLAIN, "Nodes": None, "NodeNames": ["a", "b"]})
@@ -251,8 +249,8 @@ async def test_a_binding_carries_the_predicted_placement(http, nodes):
 
 
 async def test_a_node_that_no_longer_admits_the_pod_is_not_bound(http, nodes, service):
-    for one in (WIDE, OTHER):
-        nodes.create(one)
+    for created in (WIDE, OTHER):
+        nodes.create(created)
     await until(lambda: len(service.live.pods.objects) == 2)
     first, second = await asyncio.gather(bound(http), bound(http, OTHER))
 
@@ -296,8 +294,8 @@ async def test_a_pod_that_is_unknown_or_another_one_is_not_bound(http, nodes, se
 
 async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(nodes, client, follow, metrics):
     small = [pod(f"small-{number}", cpu="500m", memory="1Mi") for number in range(4)]
-    for one in small:
-        nodes.create(one)
+    for created in small:
+        nodes.create(created)
     service = ScheduleService(client, metrics, live=LiveClusterOptions(max_unconfirmed=None))
     follow(service.run())
     await until(lambda: service.leading)
@@ -305,10 +303,10 @@ async def test_bindings_to_one_node_are_written_in_the_order_of_the_predictions(
 
     app = schedule_app(service, metrics)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://x") as http:
-        await asyncio.gather(*(bound(http, one) for one in small))
+        await asyncio.gather(*(bound(http, created) for created in small))
 
-    by_version = sorted(nodes.server.objects("pods"), key=lambda one: int(one["metadata"]["resourceVersion"]))
-    assert [one["metadata"]["name"] for one in by_version] == [one.name for one in small]
+    by_version = sorted(nodes.server.objects("pods"), key=lambda stored: int(stored["metadata"]["resourceVersion"]))
+    assert [created["metadata"]["name"] for created in by_version] == [created.name for created in small]
     assert set(nodes.bound().values()) == {"a"}
 
 
@@ -330,26 +328,28 @@ async def test_filter_refuses_to_guess_while_the_cluster_is_not_followed(http, n
     assert (await filtered(http))["NodeNames"] == ["b"]
 
 
-async def test_every_decision_is_one_line_of_the_log(http, nodes, service, caplog):
-    caplog.set_level("INFO", "alignup.schedule.extender")
+async def test_every_decision_is_one_line_of_the_log(http, nodes, service):
     nodes.create(WIDE)
     nodes.create(pod("huge", cpu="64", memory="1Gi"))
     await until(lambda: len(service.live.pods.objects) == 2)
-    await filtered(http)
-    await filtered(http, pod("huge", cpu="64", memory="1Gi"))
-    await bound(http)
-    await bound(http, OTHER, node="b")
-    await filtered(http, pod("odd", cpu="1", memory="-1"))
+    with capture_logs() as log:
+        await filtered(http)
+        await filtered(http, pod("huge", cpu="64", memory="1Gi"))
+        await bound(http)
+        await bound(http, OTHER, node="b")
+        await filtered(http, pod("odd", cpu="1", memory="-1"))
 
-    lines = [re.sub(r"seconds=\S+", "seconds=…", one.getMessage()) for one in caplog.records]
+    assert all(entry.pop("seconds") >= 0 for entry in log if entry["event"] == "bind")
+    huge = {"pod": "default/huge", "uid": "huge", "nodes": 2, "offered": 0}
     unknown = "alignup does not know pod default/other with uid other"
-    assert lines[:-1] == [
-        "verb=filter pod=default/wide uid=wide nodes=2 offered=1",
-        "verb=filter pod=default/huge uid=huge nodes=2 offered=0 reasons={'not enough cpu on one NUMA node': 2}",
-        "verb=bind pod=default/wide uid=wide node=a bound=True seconds=…",
-        f"verb=bind pod=default/other uid=other node=b bound=False seconds=… problem={unknown!r}",
+    assert [{name: entry[name] for name in entry if name != "log_level"} for entry in log[:-1]] == [
+        {"event": "filter", "pod": "default/wide", "uid": "wide", "nodes": 2, "offered": 1},
+        {"event": "filter", **huge, "reasons": {"not enough cpu on one NUMA node": 2}},
+        {"event": "bind", "pod": "default/wide", "uid": "wide", "node": "a", "bound": True},
+        {"event": "bind", "pod": "default/other", "uid": "other", "node": "b", "bound": False, "problem": unknown},
     ]
-    assert lines[-1].startswith("verb=filter pod=default/odd uid=odd problem='alignup cannot read the pod: ")
+    assert (log[-1]["event"], log[-1]["uid"], log[-1]["log_level"]) == ("filter", "odd", "warning")
+    assert log[-1]["problem"].startswith("alignup cannot read the pod: ")
 
 
 @pytest.mark.parametrize("verb", ["filter", "prioritize", "bind"])

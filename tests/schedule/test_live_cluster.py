@@ -1,13 +1,20 @@
 """The cluster that follows the API server: reports, bindings, ends, and what is unknown meanwhile."""
 
+from unittest.mock import Mock
+
 import pytest
 
+from alignup.align.errors import PodError
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import PODS, Access, ApiClient, Timing
-from alignup.observe.kubelet_sources import binding_time, known_pod
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.api.pods import binding_time, known_pod
+from alignup.kubernetes.manifests.pod import read_pod
 from alignup.placement.host_report import Cause
 from alignup.placement.verdict import WAITS_FOR_TERMINATION
+from alignup.schedule import live_cluster
 from alignup.schedule.live_cluster import SILENT_SECONDS, LiveCluster, LiveClusterOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.pod_trimming import PodTrimmer
 from alignup.testing.api_server import ApiFault
 from bench.pods_of_a_cluster import pod as big_pod
@@ -23,17 +30,17 @@ OTHER = pod("other", cpu="4", memory="1Gi")
 
 def kinds(live, asked=OTHER):
     """Node → kind of verdict."""
-    return {name: str(one.kind) for name, one in live.feasible(asked).items()}
+    return {name: str(verdict.kind) for name, verdict in live.feasible(asked).items()}
 
 
 def reasons(live, asked=OTHER):
-    return {name: one.reason for name, one in live.feasible(asked).items()}
+    return {name: verdict.reason for name, verdict in live.feasible(asked).items()}
 
 
 async def test_nodes_are_known_once_everything_is_listed(live):
     assert live.problems == ()
     assert kinds(live) == {"a": "admits", "b": "admits"}
-    assert [one.host for one in live.choose(OTHER)] == ["a", "b"]
+    assert [ranked.host for ranked in live.choose(OTHER)] == ["a", "b"]
     assert live.verdict(OTHER, "c").reason == "no such node"
 
 
@@ -160,12 +167,9 @@ async def test_listeners_are_told_which_nodes_changed(live, nodes):
 
 async def test_rejections_are_counted_by_cause(nodes, client, follow):
     counted = []
-
-    class Metrics:
-        def prediction(self, *, outcome, cause):
-            counted.append((outcome, cause))
-
-    live = LiveCluster(client, metrics=Metrics())
+    metrics = Mock(spec=PrometheusScheduleMetrics)
+    metrics.prediction = lambda *, outcome, cause: counted.append((outcome, cause))
+    live = LiveCluster(client, metrics=metrics)
     follow(live.run())
     await live.wait_ready()
     live.assume(WIDE, "a")
@@ -202,7 +206,7 @@ async def test_containers_of_a_force_deleted_pod_may_still_run(nodes, client, fo
     await live.wait_ready()
 
     await client.get_raw("/version")
-    document = next(one for one in nodes.server.objects("pods"))
+    document = next(stored for stored in nodes.server.objects("pods"))
     document["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 0}
     nodes.server.put(document)
     nodes.server.remove("pods", "wide")
@@ -286,3 +290,22 @@ async def test_steps_of_the_clock_change_no_answer(nodes, server, follow):
             nodes.report("a", observed_at="1999-01-01T00:00:00Z" if step > 0 else "2099-01-01T00:00:00Z")
             live.check_observers()
             assert kinds(live) == {"a": "admits", "b": "admits"}
+
+
+async def test_a_pod_is_decoded_once_for_each_version(live, monkeypatch):
+    monkeypatch.setattr(live_cluster, "MAX_DECODED", 2)
+    documents = [api_pod(pod(f"pod-{number}", cpu=str(1 + number), memory="1Gi")) for number in range(5)]
+    for document in documents:
+        document["metadata"]["resourceVersion"] = "7"
+        changed = {**document, "metadata": {**document["metadata"], "resourceVersion": "8", "name": "renamed"}}
+        first = live.read(convert(document, ApiPod))
+        assert first == read_pod(document)
+        assert live.read(convert(document, ApiPod)) is first
+        assert live.read(convert(changed, ApiPod)).name == "renamed"
+
+
+async def test_an_invalid_pod_stays_invalid(live):
+    invalid = convert(api_pod(pod("invalid"), resources={"limits": {"cpu": "much"}}), ApiPod)
+    for _ in range(2):
+        with pytest.raises(PodError):
+            live.read(invalid)

@@ -69,7 +69,7 @@ def test_every_taint_that_is_not_tolerated_is_named_but_preferences_exclude_noth
 
 def test_pods_of_daemon_sets_go_to_nodes_under_pressure():
     taints = [{"key": f"node.kubernetes.io/{key}", "effect": "NoSchedule"} for key in ("disk-pressure", "pid-pressure")]
-    tolerations = [to_builtins(one) for one in DAEMON_SET_TOLERATIONS]
+    tolerations = [to_builtins(toleration) for toleration in DAEMON_SET_TOLERATIONS]
 
     assert found({"unschedulable": True, "taints": taints}, tolerations=tolerations) == ()
 

@@ -11,15 +11,15 @@ from alignup.kubernetes.api.objects import ApiPodSpec
 from alignup.kubernetes.manifests.pod import pod_to_dict
 from alignup.schedule import page_backend
 from alignup.schedule.app import schedule_app
-from alignup.schedule.page_backend import LivePages
-from alignup.schedule.pages.cluster_page import CHUNK, NodeCard, read_query, select_cards
-from alignup.schedule.pages.predictions import INTERVAL, PredictionHistory
+from alignup.schedule.metrics import INTERVAL, PredictionHistory
+from alignup.schedule.page_backend import LivePages, NodeCard
+from alignup.schedule.pages import CHUNK, read_query, select_cards
 from alignup.web.server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
+from tests.html_reader import HtmlReader
 from tests.observe.api_objects import node
 from tests.schedule.test_extender import OTHER, WIDE
-from tests.web.test_html import Reader
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +41,7 @@ async def pages(service, metrics):
 
 
 def text_of(response) -> str:
-    return re.sub(r"\s+", " ", Reader(response.text).text)
+    return re.sub(r"\s+", " ", HtmlReader(response.text).text)
 
 
 async def test_the_page_of_a_cluster_shows_every_node(pages, nodes, service):
@@ -77,10 +77,10 @@ async def test_a_card_follows_its_node(pages, nodes):
 
 async def test_a_pasted_manifest_is_answered_for_groups_of_nodes(pages, nodes, service):
     manifest = pod_to_dict(WIDE)
-    own = {"origin": str(pages.base_url).rstrip("/")}
+    headers = {"origin": str(pages.base_url).rstrip("/")}
     text = json.dumps(manifest, indent=1).replace("\n", "\r\n")  # as browsers send it
-    response = await pages.post("/where", data={"manifest": text}, headers=own)
-    wrong = await pages.post("/where", data={"manifest": "kind: [" + HOSTILE}, headers=own)
+    response = await pages.post("/where", data={"manifest": text}, headers=headers)
+    wrong = await pages.post("/where", data={"manifest": "kind: [" + HOSTILE}, headers=headers)
     foreign = await pages.post("/where", data={"manifest": "x"}, headers={"origin": "http://evil.example"})
 
     assert "✓ admitted2 nodes" in text_of(response)
@@ -106,10 +106,10 @@ async def test_other_requests_are_served_while_many_nodes_are_asked(service, nod
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    (found,) = await LivePages(service.live, service.problems).ask_nodes(WIDE, ApiPodSpec())
+    (group,) = await LivePages(service.live, service.problems).ask_nodes(WIDE, ApiPodSpec())
     counting.cancel()
 
-    assert len(found.nodes) == 10
+    assert len(group.nodes) == 10
     assert turns >= 20  # between any two verdicts, and between any two answers
 
 
@@ -117,8 +117,8 @@ async def test_pods_are_found_and_explained(pages, nodes, service):
     nodes.create(OTHER)
     await until(lambda: service.live.find_pod("default", OTHER.name))
 
-    found = await pages.get("/pods", params={"q": OTHER.name[:3]})
-    assert f'<a href="/pods/default/{OTHER.name}">' in found.text
+    response = await pages.get("/pods", params={"q": OTHER.name[:3]})
+    assert f'<a href="/pods/default/{OTHER.name}">' in response.text
     assert "No pod matches" in (await pages.get("/pods", params={"q": HOSTILE})).text
     assert "nodes" in text_of(await pages.get(f"/pods/default/{OTHER.name}"))
     assert (await pages.get("/pods/default/missing")).status_code == 404
@@ -142,7 +142,7 @@ async def test_hostile_labels_stay_text(pages, nodes, service):
 
     response = await pages.get("/nodes/x", params={"label": HOSTILE})
 
-    assert HOSTILE in Reader(response.text).text
+    assert HOSTILE in HtmlReader(response.text).text
     assert "<script>alert" not in response.text
 
 

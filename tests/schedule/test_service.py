@@ -8,13 +8,14 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.kubernetes.api import PODS
-from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
-from alignup.schedule.binder import NOT_LEADING, Binder
+from alignup.schedule.app import schedule_app
+from alignup.schedule.bind import NOT_LEADING, Binder
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import LeaseOptions, ScheduleService
 from alignup.testing.api_server import ApiFault
+from alignup.web.metrics import health_app
 from alignup.web.server import serve_app
-from alignup.web.sockets import tcp_socket
-from alignup.web.tls import ServerCertificate
+from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod
 from tests.deadlines import until
@@ -73,14 +74,15 @@ async def test_a_leader_ends_only_after_its_last_binding(nodes, client, follow):
 
 async def test_a_binding_that_waits_for_another_is_not_written_once_the_lead_is_lost(live, nodes, client):
     """The next leader would not know of it."""
-    for one in (WIDE, PLAIN_POD):
-        nodes.create(one)
+    for created in (WIDE, PLAIN_POD):
+        nodes.create(created)
     nodes.server.inject(ApiFault(delay=0.2), verb="create", resource="pods")
     leads = [True]
     binder = Binder(client, live, leads=lambda: leads[0])
 
     tasks = [
-        asyncio.create_task(binder.bind(PODS.at(one.name, namespace="default"), one, "a")) for one in (WIDE, PLAIN_POD)
+        asyncio.create_task(binder.bind(PODS.at(created.name, namespace="default"), created, "a"))
+        for created in (WIDE, PLAIN_POD)
     ]
     await until(lambda: not live.verdict(OTHER, "a").admits)
     leads[0] = False
@@ -97,23 +99,23 @@ async def test_explanations_have_the_answer_of_every_node(http, nodes, service):
     await until(lambda: service.live.nodes.get("new"))
     await filtered(http, names=["a", "b", "new"])
 
-    found = (await http.get("/v1/explain/default/wide")).json()
+    answers = (await http.get("/v1/explain/default/wide")).json()
 
-    assert found["counts"] == {"admits": 1, "rejects": 1, "unknown": 1}
-    assert [(one["node"], one["verdict"], one.get("reason", "")) for one in found["nodes"]] == [
+    assert answers["counts"] == {"admits": 1, "rejects": 1, "unknown": 1}
+    assert [(row["node"], row["verdict"], row.get("reason", "")) for row in answers["nodes"]] == [
         ("a", "admits", ""),
         ("b", "rejects", "not enough cpu on one NUMA node"),
         ("new", "unknown", "no HostState"),
     ]
-    assert found["nodes"][0]["placements"][0]["given"]["cpu"] == {"cpu": "4-7"}
-    score = found["nodes"][0]["score"]
+    assert answers["nodes"][0]["placements"][0]["given"]["cpu"] == {"cpu": "4-7"}
+    score = answers["nodes"][0]["score"]
     assert score["total"] == pytest.approx(sum(score["points"].values()))
     assert {"preferred", "numaNodes", "distance", "stranded", "devicesBeside", "cpusBeside", "room"} <= score.keys()
     assert score["room"]["largest"]["cpu"] == 3
-    assert "4 needed" in found["nodes"][1]["detail"]
-    assert found["lastFilter"]["offered"] == ["a"]
-    one = (await http.get("/v1/explain/default/wide?node=b")).json()
-    assert [row["node"] for row in one["nodes"]] == ["b"]
+    assert "4 needed" in answers["nodes"][1]["detail"]
+    assert answers["lastFilter"]["offered"] == ["a"]
+    answers = (await http.get("/v1/explain/default/wide?node=b")).json()
+    assert [row["node"] for row in answers["nodes"]] == ["b"]
     assert (await http.get("/v1/explain/default/gone")).status_code == 404
 
 
@@ -136,11 +138,11 @@ async def test_metrics_count_predictions_requests_and_kept_verdicts(http, nodes,
     await until(lambda: "wide" in service.live.cluster.record("a").ledger.pods)
 
     text = (await http.get("/metrics")).text
-    assert 'alignup_prediction_total{cause="",outcome="as_predicted",verdict="admits"} 1.0' in text
-    assert 'alignup_extender_request_duration_seconds_count{code="200",verb="filter"} 2.0' in text
-    assert "alignup_schedule_known_nodes 2.0" in text
-    assert "alignup_schedule_leading 1.0" in text
-    assert "alignup_schedule_kept_verdicts_total 2.0" in text
+    assert 'alignup_prediction_total{cause="",outcome="as_predicted",verdict="admits"} 1' in text
+    assert 'alignup_extender_request_duration_seconds_count{code="200",verb="filter"} 2' in text
+    assert "alignup_schedule_known_nodes 2" in text
+    assert "alignup_schedule_leading 1" in text
+    assert "alignup_schedule_kept_verdicts_total 2" in text
 
 
 async def test_clients_need_a_certificate_and_a_renewed_one_is_served(tmp_path, service, metrics):
@@ -179,7 +181,7 @@ def test_an_authority_that_cannot_be_read_is_an_error(tmp_path):
 
 async def test_probes_need_no_certificate(service, metrics):
     async with httpx2.AsyncClient(
-        transport=httpx2.ASGITransport(health_app(service, metrics)), base_url="http://x"
+        transport=httpx2.ASGITransport(health_app(metrics.registry, readiness=service.problems)), base_url="http://x"
     ) as http:
         assert (await http.get("/readyz")).text == "ok\n"
         assert (await http.post("/v1/extender/filter", content=b"{}", headers=JSON)).status_code == 404

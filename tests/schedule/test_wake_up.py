@@ -24,8 +24,10 @@ def timing(timing, clock):
 
 def woken(nodes):
     """The pods that were woken, in order."""
-    found = [one for one in nodes.server.requests if one.method == "PATCH" and one.path.endswith("/status")]
-    return [one.path.split("/")[-2] for one in found]
+    patches = [
+        request for request in nodes.server.requests if request.method == "PATCH" and request.path.endswith("/status")
+    ]
+    return [request.path.split("/")[-2] for request in patches]
 
 
 async def fill(nodes, service):

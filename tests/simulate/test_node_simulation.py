@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import event, given
 
-from alignup.align.admit import POLICY_ANNOTATION
 from alignup.align.errors import TraceError
 from alignup.align.fit import UsedResources
 from alignup.align.host import Host
 from alignup.align.settings import Policy
 from alignup.align.workload import Pod
+from alignup.align.workload.names import POLICY_ANNOTATION
 from alignup.simulate.arrivals import PodArrival, PodDeparture
 from alignup.simulate.node_report import to_document
 from alignup.simulate.node_simulation import INVALID, MIN_INTERVAL, AlignmentCounts, ProgressReporter, run

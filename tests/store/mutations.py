@@ -60,11 +60,11 @@ def mutate(document: Any, rng: random.Random) -> Any:
     """A copy of *document* with one to three changes."""
     changed = copy.deepcopy(document)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
-        found = list(places(changed))
-        if not found:
+        all_places = list(places(changed))
+        if not all_places:
             break
-        where, key = rng.choice(found)
-        other, other_key = rng.choice(found)
+        where, key = rng.choice(all_places)
+        other, other_key = rng.choice(all_places)
         match rng.randrange(8):
             case 0 | 1 | 2:
                 where[key] = copy.deepcopy(rng.choice(ODD))

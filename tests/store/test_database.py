@@ -65,7 +65,7 @@ def foreign(path):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "what"),
+    ("spoil", "message"),
     [
         pytest.param(lambda path: path.write_text("not a database, but long\n" * 99), "not a database", id="text"),
         pytest.param(lambda path: path.write_bytes(b""), "it is empty", id="an empty file"),
@@ -79,7 +79,7 @@ def foreign(path):
         pytest.param(lambda path: path.write_bytes(path.read_bytes()[: -2 * 4096]), "it is corrupt: ", id="cut short"),
     ],
 )
-def test_a_corrupt_or_foreign_database_is_refused_and_can_be_set_aside(directory, spoil, what):
+def test_a_corrupt_or_foreign_database_is_refused_and_can_be_set_aside(directory, spoil, message):
     spoil(directory / NAME)
     before = files(directory)
     store = StateStore(directory)
@@ -87,7 +87,7 @@ def test_a_corrupt_or_foreign_database_is_refused_and_can_be_set_aside(directory
     error = load_error(directory)
     refused = save_error(store, StateChange(parts=parts(), whole=True))
 
-    assert what in error.what
+    assert message in error.what
     assert (error.kind, error.where) == (StoreProblem.UNUSABLE, str(directory / NAME))
     assert f"out of {directory} to start empty: what its pods hold is then free" in error.advice
     assert "--" not in str(error)
@@ -162,7 +162,7 @@ def pipe(path):
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         pytest.param(link_to_file, "it is not a regular file", id="a link"),
         pytest.param(pipe, "it is not a regular file", id="a pipe"),
@@ -175,12 +175,12 @@ def pipe(path):
         ),
     ],
 )
-def test_a_file_that_others_can_change_is_not_trusted(directory, change, what):
+def test_a_file_that_others_can_change_is_not_trusted(directory, change, message):
     change(directory / NAME)
 
     error = load_error(directory)
 
-    assert what in error.what
+    assert message in error.what
     assert error.kind is StoreProblem.UNTRUSTED
     assert "belongs to its user alone" in error.advice
 
@@ -198,10 +198,10 @@ def test_a_directory_that_others_can_change_is_not_trusted(tmp_path):
         "file/below": "cannot be created or read: ",
     }
 
-    for name, what in expected.items():
+    for name, message in expected.items():
         with pytest.raises(StoreError) as caught:
             StateStore(tmp_path / name)
-        assert caught.value.what.startswith(what)
+        assert caught.value.what.startswith(message)
         assert caught.value.where == str(tmp_path / name)
 
 

@@ -55,8 +55,8 @@ def test_every_setting_counts(name):
         *(settings_fingerprint(replace(Settings(), **{name: to})) for to in CHANGED[name]),
     ]
 
-    assert len({one.fingerprint for one in fingerprints}) == 1 + len(CHANGED[name])
-    assert all(len(fingerprints[0].differences(one)) == 1 for one in fingerprints[1:])
+    assert len({fingerprint.fingerprint for fingerprint in fingerprints}) == 1 + len(CHANGED[name])
+    assert all(len(fingerprints[0].differences(fingerprint)) == 1 for fingerprint in fingerprints[1:])
 
 
 @pytest.mark.parametrize(

@@ -222,7 +222,7 @@ def test_changed_rows_are_detected(store, tmp_path, statement):
 
 
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "message"),
     [
         pytest.param(lambda all_: all_["parts"].pop("machine"), "missing 'machine'", id="a missing part"),
         pytest.param(
@@ -237,14 +237,14 @@ def test_changed_rows_are_detected(store, tmp_path, statement):
         ),
     ],
 )
-def test_invalid_contents_with_a_valid_checksum_are_rejected(store, tmp_path, change, what):
+def test_invalid_contents_with_a_valid_checksum_are_rejected(store, tmp_path, change, message):
     store.save(StateChange(parts=parts(), pods=[row("a"), row("b")]))
     rewrite(tmp_path, change)
 
     with pytest.raises(StoreError) as caught:
         loaded(store)
 
-    assert caught.value.what.startswith(f"its contents are invalid: {what}")
+    assert caught.value.what.startswith(f"its contents are invalid: {message}")
 
 
 def test_the_database_synchronizes_every_commit(store):

@@ -9,7 +9,7 @@ import pytest
 
 from alignup.align.errors import ListenError
 from alignup.web import sockets
-from alignup.web.bind_lock import bind_lock
+from alignup.web.sockets import bind_lock
 
 
 def test_a_locked_directory_does_not_stop_the_start(tmp_path):
@@ -18,7 +18,7 @@ def test_a_locked_directory_does_not_stop_the_start(tmp_path):
     fcntl.flock(handle, fcntl.LOCK_EX)
     try:
         with sockets.unix_socket(tmp_path / "api.sock"):
-            assert [one.name for one in tmp_path.iterdir()] == ["api.sock"]
+            assert [file.name for file in tmp_path.iterdir()] == ["api.sock"]
     finally:
         os.close(handle)
 

@@ -12,10 +12,11 @@ from contextlib import asynccontextmanager
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from alignup.web import sockets
-from alignup.web.connections import ConnectionLimits, ConnectionTable, peer_of
-from alignup.web.server import ServedConnection, ServerLimits, serve_app
+from alignup.web.served_connection import ServedConnection
+from alignup.web.server import ConnectionLimits, ConnectionTable, ServerLimits, peer_of, serve_app
 from tests.agent.fake_backend import FakeBackend, app_of, manifest
 from tests.deadlines import SECONDS, until
 from tests.web.real_server import on_unix, send_raw
@@ -44,8 +45,8 @@ def table(**limits):
 
 def add(to, peer, *names):
     connections = [FakeConnection(name) for name in names]
-    for one in connections:
-        to.add(one, peer)
+    for connection in connections:
+        to.add(connection, peer)
     return connections
 
 
@@ -53,7 +54,7 @@ def test_the_oldest_connection_of_a_peer_makes_room():
     connections = table()
     a, b, c, d = add(connections, "192.0.2.1", *"abcd")
 
-    assert [one.closed for one in (a, b, c, d)] == [True, False, False, False]
+    assert [connection.closed for connection in (a, b, c, d)] == [True, False, False, False]
     assert len(connections) == 3
 
 
@@ -63,7 +64,7 @@ def test_the_peer_with_most_connections_makes_room():
     a, b, c = add(connections, "192.0.2.2", *"abc")
     (last,) = add(connections, "192.0.2.3", "last")
 
-    assert [one.closed for one in (first, a, b, c, last)] == [False, True, False, False, False]
+    assert [connection.closed for connection in (first, a, b, c, last)] == [False, True, False, False, False]
 
 
 def test_authenticated_connections_are_not_closed():
@@ -147,8 +148,8 @@ async def test_unauthenticated_clients_do_not_lock_out_the_token():
             new = await other.get("/v1/pods", headers=TOKEN)
 
         assert (again.status_code, new.status_code) == (200, 200)
-        for one in strangers:
-            one.close()
+        for stranger in strangers:
+            stranger.close()
 
 
 async def test_too_many_authenticated_connections_are_told_so():
@@ -201,12 +202,13 @@ class BusyListener(socket.socket):
         return super().accept()
 
 
-async def test_without_descriptors_the_server_waits_and_writes_one_line(caplog):
-    async with on_tcp(FakeBackend(), BusyListener) as address, client_at(address) as client:
-        assert (await client.get("/healthz")).text == "ok\n"
+async def test_without_descriptors_the_server_waits_and_writes_one_line():
+    with capture_logs() as logs:
+        async with on_tcp(FakeBackend(), BusyListener) as address, client_at(address) as client:
+            assert (await client.get("/healthz")).text == "ok\n"
 
-    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "cannot accept connections now: Too many open files"
+    assert [(entry["event"], entry["error"]) for entry in logs if entry["log_level"] == "warning"] == [
+        ("cannot accept connections", "Too many open files")
     ]
 
 
@@ -274,12 +276,12 @@ async def test_many_short_headers_are_refused(tmp_path):
 async def test_a_closed_connection_needs_no_garbage_collection(tmp_path, monkeypatch, request_):
     served = []
 
-    class Connection(ServedConnection):
+    class TracedConnection(ServedConnection):
         def __init__(self, *positional, **named):
             super().__init__(*positional, **named)
             served.append(weakref.ref(self))
 
-    monkeypatch.setattr("alignup.web.server.ServedConnection", Connection)
+    monkeypatch.setattr("alignup.web.server.ServedConnection", TracedConnection)
     path = tmp_path / "api.sock"
     gc.disable()
     try:

@@ -1,64 +1,163 @@
-"""The log lines of events."""
+"""The log: one line per event, and a queue that never blocks its writers, whatever happens to its reader."""
 
+import fcntl
 import io
 import json
+import os
+import pty
 import subprocess
 import sys
 
 import pytest
 
-from alignup.agent.transaction import Transaction
-from alignup.web import log
-from tests.agent.states import clock, empty_state
-from tests.align.hosts import pod
-
-
-def events(*, readable: bool) -> str:
-    """The log of an admission, a rejection and a release."""
-    transaction = Transaction(empty_state(), clock())
-    transaction.admit(pod("a", cpu="3"))
-    transaction.admit(pod("b", cpu="9"))
-    transaction.release("a")
-    out = io.StringIO()
-    logger = log.make_logger(out, readable=readable)
-    for event in transaction.events:
-        log.log_event(logger, event)
-    return out.getvalue()
-
-
-def test_in_json_every_line_is_a_document():
-    admitted, rejected, released = map(json.loads, events(readable=False).splitlines())
-
-    assert (admitted["event"], admitted["level"], admitted["pod"]) == ("admitted", "info", "default/a")
-    assert admitted["placed"] == "app on {0}: CPUs 1-3 · 1Gi memory on NUMA node 0"
-    assert (rejected["event"], rejected["level"]) == ("rejected", "warning")
-    assert rejected["reason"] == "TopologyAffinityError"
-    assert (released["event"], released["uid"], released["source"]) == ("released", "a", "api")
-    assert all(line["timestamp"].endswith("Z") for line in (admitted, rejected, released))
-
-
-def test_in_readable_form_every_event_is_one_line():
-    lines = events(readable=True).splitlines()
-
-    assert len(lines) == 3
-    assert "default/a" in lines[0]
-    assert "TopologyAffinityError" in lines[1]
+from alignup.web.log import LogQueue, make_logger
+from tests.deadlines import wait_for
 
 
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_name_cannot_break_a_line(readable):
     out = io.StringIO()
 
-    log.make_logger(out, readable=readable).warning("manifest", detail="a\nb\x1b[2Jc")
+    make_logger(out, readable=readable).warning("manifest", detail="a\nb\x1b[2Jc")
 
     assert len(out.getvalue().splitlines()) == 1
     assert "\x1b[2J" not in out.getvalue()
 
 
-def test_the_agent_does_not_load_rich_but_others_can():
-    program = (
-        "import sys, alignup.agent.structlog_without_rich as before; before.import_structlog(); "
-        "import alignup.agent.daemon; assert 'rich' not in sys.modules; import rich.console"
-    )
+def test_an_error_is_one_line_with_its_traceback():
+    out = io.StringIO()
+    try:
+        int("broken")
+    except ValueError as error:
+        make_logger(out, readable=False).error("request failed", exc_info=error)
 
-    subprocess.run([sys.executable, "-c", program], check=True)  # noqa: S603 - our own
+    (line,) = map(json.loads, out.getvalue().splitlines())
+    assert line["event"] == "request failed"
+    assert line["exception"].endswith("ValueError: invalid literal for int() with base 10: 'broken'")
+
+
+def test_programs_log_to_stderr_also_what_libraries_log():
+    program = """
+        import logging, structlog
+        from alignup.web.log import queued_stderr
+        with queued_stderr():
+            structlog.get_logger().info("started", nodes=3)
+            logging.getLogger("library").warning("odd %s", "thing")
+    """
+    lines = [line.strip() for line in program.strip().splitlines()]
+    source = "\n".join([*lines[:3], *(f"    {line}" for line in lines[3:])])
+    done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)  # noqa: S603 - our own
+
+    started, odd = map(json.loads, done.stderr.splitlines())
+    assert done.stdout == ""
+    assert (started["event"], started["level"], started["nodes"]) == ("started", "info", 3)
+    assert (odd["event"], odd["level"], odd["detail"]) == ("library", "warning", "odd thing")
+
+
+def test_a_daemon_logs_its_events_but_not_each_request():
+    program = """
+        import logging, structlog
+        from alignup.web.log import log_to_stderr
+        log_to_stderr()
+        structlog.get_logger().info("started")
+        structlog.get_logger().debug("details")
+        logging.getLogger("httpx2").info("GET /")
+        logging.getLogger("httpx2").warning("slow")
+    """
+    source = "\n".join(line.strip() for line in program.splitlines())
+    done = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)  # noqa: S603 - our own
+
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["started", "httpx2"]
+
+
+@pytest.fixture
+def pipe():
+    """A pipe with the smallest buffer: one page."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    yield reader, writer
+    os.close(reader)
+    os.close(writer)
+
+
+def read_lines(reader, count):
+    with os.fdopen(os.dup(reader), encoding="utf-8") as file:
+        return [file.readline() for _ in range(count)]
+
+
+def test_lines_are_written_in_order(pipe):
+    queue = LogQueue(pipe[1])
+    for number in range(100):
+        queue.write(f"line {number} é\ud800\n")
+    queue.close(seconds=60)
+
+    assert read_lines(pipe[0], 100) == [f"line {number} é\\ud800\n" for number in range(100)]
+    assert queue.dropped == 0
+
+
+def test_a_stalled_reader_blocks_no_writer_and_dropped_lines_are_reported(pipe):
+    queue, reports = LogQueue(pipe[1], max_bytes=10_000), list[int]()
+    queue.report = reports.append
+    for _ in range(1_000):
+        queue.write("x" * 99 + "\n")
+
+    dropped = queue.dropped
+    assert 1_000 > dropped >= 1_000 - (10_000 + 4_096) // 100
+    assert read_lines(pipe[0], 1_000 - dropped) == ["x" * 99 + "\n"] * (1_000 - dropped)
+    wait_for(lambda: reports)
+    assert reports == [dropped]
+    queue.write("next\n")
+    assert read_lines(pipe[0], 1) == ["next\n"]
+    queue.close(seconds=60)
+
+
+def test_closing_does_not_wait_for_a_stalled_reader(pipe):
+    queue = LogQueue(pipe[1])
+    queue.write("x" * 99_999 + "\n")
+    queue.close(seconds=0)
+    queue.write("too late")
+
+    assert queue.dropped == 1
+    assert read_lines(pipe[0], 1) == ["x" * 99_999 + "\n"]
+    queue.close(seconds=60)
+
+
+def test_a_line_larger_than_the_queue_is_written_if_it_is_the_only_one(pipe):
+    queue = LogQueue(pipe[1], max_bytes=10)
+    queue.write("longer than ten bytes\n")
+
+    assert read_lines(pipe[0], 1) == ["longer than ten bytes\n"]
+    queue.close(seconds=60)
+
+
+def test_a_descriptor_that_does_not_block_loses_nothing(pipe):
+    os.set_blocking(pipe[1], False)
+    queue = LogQueue(pipe[1])
+    for _ in range(100):
+        queue.write("x" * 999 + "\n")
+
+    assert read_lines(pipe[0], 100) == ["x" * 999 + "\n"] * 100
+    queue.close(seconds=60)
+    assert queue.dropped == 0
+
+
+def test_lines_that_cannot_be_written_are_counted():
+    reader, writer = os.pipe()
+    os.close(reader)
+    queue = LogQueue(writer)
+    queue.write("nobody reads this\n")
+    queue.close(seconds=60)
+    os.close(writer)
+
+    assert queue.dropped == 1
+
+
+def test_a_terminal_is_recognized(pipe):
+    terminal, other = pty.openpty()
+    queues = [LogQueue(pipe[1]), LogQueue(other)]
+
+    assert [queue.isatty() for queue in queues] == [False, True]
+    for queue in queues:
+        queue.close(seconds=60)
+    os.close(terminal)
+    os.close(other)

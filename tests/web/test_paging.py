@@ -50,19 +50,19 @@ async def test_all_pages_show_the_moment_of_the_first():
 @given(st.lists(st.integers(1, 7), min_size=30, max_size=30), st.integers(0, 30))
 def test_pages_of_any_size_make_up_the_list(limits, count):
     async def listed():
-        pager = SnapshotPager[int](lambda one: b"%d" % one)
-        found: list[bytes] = []
+        pager = SnapshotPager[int](lambda number: b"%d" % number)
+        items: list[bytes] = []
         token = None
         for limit in limits:
             page = await pager.page(lambda: range(count), limit=limit, token=token)
-            found += page.items
-            assert page.remaining == count - len(found)
+            items += page.items
+            assert page.remaining == count - len(items)
             token = page.token
             if token is None:
-                return found
-        return found
+                return items
+        return items
 
-    assert asyncio.run(listed()) == [b"%d" % one for one in range(count)]
+    assert asyncio.run(listed()) == [b"%d" % number for number in range(count)]
 
 
 def token_of(text):
@@ -122,7 +122,7 @@ async def test_snapshots_expire_and_are_few():
 
 async def test_a_large_page_ends_early(monkeypatch):
     monkeypatch.setattr(paging, "MAX_PAGE_BYTES", 10)
-    pager = SnapshotPager[str](lambda one: one.encode() * 4)
+    pager = SnapshotPager[str](lambda text: text.encode() * 4)
 
     page = await pager.page(lambda: "abcde", limit=5, token=None)
 
@@ -138,8 +138,8 @@ async def test_a_page_of_decisions_may_end_early(monkeypatch):
         page = (await client.get("/v1/decisions")).json()
         rest = (await client.get(f"/v1/decisions?before={page['next']}")).json()
 
-    assert [one["id"] for one in page["decisions"]] == [3]
-    assert [one["id"] for one in rest["decisions"]] == [2]
+    assert [decision["id"] for decision in page["decisions"]] == [3]
+    assert [decision["id"] for decision in rest["decisions"]] == [2]
 
 
 async def test_other_tasks_run_while_a_list_is_built(monkeypatch):

@@ -38,7 +38,7 @@ async def test_all_operations_over_a_unix_socket(tmp_path):
         assert (await client.delete("/v1/pods/default-small")).status_code == 200
 
     assert not path.exists()
-    assert [one.name for one in tmp_path.iterdir()] == []
+    assert [file.name for file in tmp_path.iterdir()] == []
 
 
 async def test_events_are_streamed_as_they_happen(tmp_path):
@@ -66,10 +66,10 @@ async def test_events_are_streamed_as_they_happen(tmp_path):
 
 async def message(lines):
     """The lines of the next message of an event stream."""
-    found = []
+    received = []
     while line := await anext(lines):
-        found.append(line)
-    return found
+        received.append(line)
+    return received
 
 
 async def test_a_slow_reader_gets_the_number_of_missed_events(tmp_path):
@@ -236,7 +236,7 @@ def test_other_files_are_not_replaced(tmp_path, kind):
         pass
 
     assert os.path.lexists(path)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["api.sock"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["api.sock"]
 
 
 def test_a_socket_is_never_open_to_others_under_a_loose_umask(tmp_path):
@@ -281,10 +281,10 @@ def test_of_many_concurrent_servers_one_listens(tmp_path):
 
     with ExitStack() as stack:
         threads = [threading.Thread(target=come) for _ in range(8)]
-        for one in threads:
-            one.start()
-        for one in threads:
-            one.join()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
 
         assert (len(won), len(lost)) == (1, 7)
 

@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager, suppress
 
 import httpx2
 import pytest
+from structlog.testing import capture_logs
 
 from alignup.align.errors import ListenError
-from alignup.web import server, sockets
-from alignup.web.connections import ConnectionLimits, has_hung_up
-from alignup.web.server import ServerLimits, serve_app
-from alignup.web.tls import ServerCertificate
+from alignup.web import served_connection, sockets
+from alignup.web.served_connection import has_hung_up
+from alignup.web.server import ConnectionLimits, ServerLimits, serve_app
+from alignup.web.sockets import ServerCertificate
 from tests.agent.fake_backend import FakeBackend, app_of
 from tests.certificates import EXPIRED, ca_file, install
 from tests.deadlines import SECONDS, until
@@ -56,29 +57,42 @@ async def test_requests_over_tls(tmp_path):
         assert (await client.get("/v1/pods", headers=TOKEN)).status_code == 200
 
 
-async def test_a_renewed_certificate_is_used(tmp_path, caplog):
+async def test_a_renewed_certificate_is_used(tmp_path):
     files = install("first", tmp_path)
+    with capture_logs() as logs:
+        before, half, after = await names_of_renewed(files, tmp_path)
+
+    assert (before, half, after) == ("first", "first", "second")
+    assert [entry for entry in logs if "certificate" in entry["event"]] == [
+        {
+            "event": "new certificate unusable",
+            "file": str(files[0]),
+            "reason": "the key belongs to another certificate",
+            "log_level": "warning",
+        }
+    ]
+
+
+async def names_of_renewed(files, tmp_path):
+    """The names in the certificate before, while and after it is replaced."""
     async with serve(ServerCertificate(*files)) as address:
         before = await served_name(address)
         install("second", tmp_path, with_key=False)
         half = await served_name(address)
         install("second", tmp_path)
         after = await served_name(address)
-
-    assert (before, half, after) == ("first", "first", "second")
-    assert [record.getMessage() for record in caplog.records if "certificate" in record.getMessage()] == [
-        f"the new certificate {files[0]} cannot be used: the key belongs to another certificate"
-    ]
+    return before, half, after
 
 
-def test_an_expired_certificate_is_logged(tmp_path, caplog):
+def test_an_expired_certificate_is_logged(tmp_path):
     """It is used until it is replaced: its clients say why they cannot connect."""
-    certificate = ServerCertificate(*install(EXPIRED, tmp_path))
-    install("second", tmp_path)
-    certificate.context()
+    with capture_logs() as logs:
+        certificate = ServerCertificate(*install(EXPIRED, tmp_path))
+        install("second", tmp_path)
+        certificate.context()
 
-    assert [record.getMessage() for record in caplog.records] == [
-        f"clients will reject the certificate {tmp_path / 'tls.crt'}: certificate has expired"
+    assert [(entry["event"], entry["file"], entry["reason"]) for entry in logs] == [
+        ("clients will reject the certificate", str(tmp_path / "tls.crt"), "certificate has expired")
     ]
 
 
@@ -161,7 +175,7 @@ async def test_a_client_that_stays_while_a_request_waits_is_served(tmp_path, mon
         checks.append(has_hung_up(descriptor))
         return checks[-1]
 
-    monkeypatch.setattr(server, "has_hung_up", check)
+    monkeypatch.setattr(served_connection, "has_hung_up", check)
     agent = FakeBackend()
     async with waiting_requests(tmp_path, agent) as (reader, _):
         await until(lambda: len(checks) > 2)

@@ -1,75 +1,49 @@
-"""The HTTP API as an ASGI application.
+"""The agent's HTTP API and web pages as an ASGI application.
 
-Packages beside this one parse manifests and describe machines, so these functions are passed in. Slow work that changes
-nothing, such as parsing YAML or drawing, runs in a thread.
+Slow work that changes nothing, such as parsing YAML or drawing, runs in a thread.
 """
 
 import asyncio
-import re
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from alignup.agent.latest_picture import LatestPicture
-from alignup.agent.metrics import CONTENT_TYPE, Metrics
-from alignup.agent.pages.agent_pages import agent_pages
-from alignup.agent.routes import OPERATIONS, Operation, openapi_document
-from alignup.align.errors import Problem
+from alignup import __version__
+from alignup.agent import api, routes
+from alignup.agent.metrics import Metrics
+from alignup.agent.service import AgentService
+from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
-from alignup.align.machine import Machine
-from alignup.align.workload import Pod
-from alignup.documents import api
-from alignup.web import endpoint, responses
+from alignup.align.workload import Pod, validation
+from alignup.documents.machines import machine_to_document
+from alignup.kubernetes.manifests.pod import read_json_pod, read_pod_text
+from alignup.kubernetes.manifests.workloads import with_derived_uid
+from alignup.store.history import DecisionQuery
+from alignup.web import responses
 from alignup.web.access import AccessRules
-from alignup.web.connections import ConnectionLimits
-from alignup.web.endpoint import Handler, ParameterValues, ReadJsonPod, ReadPod
-from alignup.web.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items, gather_items
-from alignup.web.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response
-from alignup.web.sessions import Sessions
-from alignup.web.streaming import EVENT_STREAM, EventSource, EventStream
+from alignup.web.events import EventStreams
+from alignup.web.metrics import metrics_response
+from alignup.web.operations import ApiEndpoint, Handler, Operation, ParameterValues, receive_body
+from alignup.web.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items
+from alignup.web.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response, list_response
+from alignup.web.server import ConnectionLimits
 
-MachineDocument = Callable[[Machine], Mapping[str, Any]]
 Result = TypeVar("Result")
 
 _STATUS = {"admitted": 201, "kept": 200, "waiting": 202}
 #: Names in the picture come from clients; scripts in it must not run.
 _SVG_POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; sandbox"}
-
-
-class AgentBackend(Protocol):
-    """The agent behind the API.
-
-    ``problems`` are why pods cannot be decided on now, each with a remedy. ``pod_views`` is a snapshot that creates
-    views when they are read, admitted pods first, in admission order. ``admit`` is durable unless it is a dry run; it
-    raises ``PodError``, ``NotReadyError`` or ``BusyError``. ``release`` is durable and returns the last state of the
-    pod, or ``None`` for an unknown uid. When they are cancelled, what has begun takes effect nevertheless.
-    ``plugins`` tells for each resource of a device plugin whether the
-    plugin is connected. ``pod`` is a pod that was decided on, if the agent still has it, also when it was rejected.
-    """
-
-    @property
-    def host(self) -> Host: ...
-    @property
-    def events(self) -> EventSource: ...
-    async def problems(self) -> tuple[str, ...]: ...
-    def notes(self) -> tuple[str, ...]: ...
-    def pod_views(self) -> Sequence[api.PodView]: ...
-    def pod_view(self, uid: str) -> api.PodView | None: ...
-    async def admit(self, pod: Pod, *, dry_run: bool = False) -> api.AdmissionResult: ...
-    async def release(self, uid: str) -> api.PodView | None: ...
-    async def decisions(self, query: api.DecisionQuery) -> Sequence[api.StoredDecision]: ...
-    async def decision(self, id_: int) -> api.StoredDecision | None: ...
-    def plugins(self) -> Mapping[str, bool]: ...
-    def pod(self, uid: str) -> Pod | None: ...
+_INLINE_BYTES = 16 << 10  #: parsing JSON up to this size takes less time than a thread switch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,60 +57,101 @@ class RequestLimits:
     streams: int = field(default_factory=lambda: ConnectionLimits().within_descriptors().authenticated // 4 * 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dependencies:
-    service: AgentBackend
-    read_pod: ReadPod
-    machine_document: MachineDocument
-    metrics: Metrics
-    version: str  #: of alignup
-    read_json_pod: ReadJsonPod = lambda _: None
-
-
 def build_app(
-    dependencies: Dependencies,
+    service: AgentService,
+    metrics: Metrics,
     *,
-    token: bytes | None = None,
-    access: AccessRules | None = None,
+    access: AccessRules,
     limits: RequestLimits | None = None,
     stopping: asyncio.Event | None = None,
 ) -> ASGIApp:
-    """Build the application: the API and the pages.
-
-    With a *token*, every request must present it; *access* are other rules. Event streams end when *stopping* is set.
-    """
-    access = access or AccessRules(everyone=token is None, token=token)
-    description = openapi_document(version=dependencies.version, with_token=not access.everyone)
+    """Build the application: the API and the pages. Event streams end when *stopping* is set."""
     limits = limits or RequestLimits()
-    handlers = _Api(dependencies, limits, stopping or asyncio.Event(), description, access.sessions)
+    streams = EventStreams(
+        service.events,
+        limit=limits.streams,
+        heartbeat=limits.heartbeat_seconds,
+        stopping=stopping or asyncio.Event(),
+    )
+    handlers = _Handlers(service, metrics, limits, streams, access)
     by_path = defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
-    for one in OPERATIONS:
-        method = re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", one.id)  # listPods: list_pods
-        by_path[one.path][one.method] = one, getattr(handlers, method)
-    endpoints = {path: endpoint.ApiEndpoint(methods, access=access) for path, methods in by_path.items()}
-    routes = [Route(path, one) for path, one in endpoints.items()]
-    routes += agent_pages(dependencies.service, access, search_seconds=limits.search_seconds)
-    app = Starlette(routes=routes, exception_handlers={404: endpoint.not_found, Exception: endpoint.internal_error})
+    for operation, handler in handlers.operations():
+        by_path[operation.path][operation.method] = operation, handler
+    endpoints = {path: ApiEndpoint(methods, access=access) for path, methods in by_path.items()}
+    variable = _router([Route(path, endpoint) for path, endpoint in endpoints.items() if "{" in path])
+
+    @cache
+    def pages() -> ASGIApp:
+        # Jinja2 and the pictures take 100 ms and 4 MB, and few agents are asked for a page.
+        from alignup.agent.pages import page_routes  # noqa: PLC0415
+
+        return _router(page_routes(service, access, search_seconds=limits.search_seconds))
+
+    async def dispatch(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope.get("path", "")
+        endpoint = endpoints.get(path) or (variable if path.startswith("/v1/") else pages())
+        await endpoint(scope, receive, send)
+
+    return dispatch
+
+
+def _router(routes: Sequence[BaseRoute]) -> Starlette:
+    app = Starlette(routes=routes, exception_handlers={404: _not_found, Exception: responses.internal_error})
     app.router.redirect_slashes = False
-    return endpoint.DirectPaths({path: one for path, one in endpoints.items() if "{" not in path}, app)
+    return app
+
+
+async def _not_found(request: Request, _error: Exception) -> Response:
+    return ProblemError(404, f"There is no {request.url.path}; see /openapi.json for the API.").response()
+
+
+class _LatestPicture:
+    """The picture of one machine, drawn again when the ledger has changed; its devices are those in the ledger."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._ledger: object = None  #: of the picture; ledgers are values, so it stays as it was drawn
+        self._svg = b""
+
+    async def draw(self, host: Host) -> bytes:
+        async with self._lock:
+            if host.ledger is not self._ledger:
+                from alignup.picture.machine_svg import draw_svg  # noqa: PLC0415 - as the pages
+
+                svg = await asyncio.to_thread(draw_svg, host.machine, host.ledger)
+                self._svg, self._ledger = svg.encode("utf-8", "replace"), host.ledger
+            return self._svg
 
 
 @dataclass(frozen=True, slots=True)
-class _Api:
-    """A handler for each of ``OPERATIONS``, named after its id."""
+class _Handlers:
+    """The handlers of the API's operations."""
 
-    dependencies: Dependencies
+    service: AgentService
+    metrics: Metrics
     limits: RequestLimits
-    stopping: asyncio.Event
-    description: Mapping[str, Any]
-    sessions: Sessions
-    streams: set[Receive] = field(default_factory=set)  #: open event streams
-    picture: LatestPicture = field(default_factory=LatestPicture)
-    pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(responses.encode_pod_view))
+    streams: EventStreams
+    access: AccessRules
+    picture: _LatestPicture = field(default_factory=_LatestPicture)
+    pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(api.encode_pod_view))
 
-    @property
-    def service(self) -> AgentBackend:
-        return self.dependencies.service
+    def operations(self) -> list[tuple[Operation, Handler]]:
+        return [
+            (routes.LIST_PODS, self.list_pods),
+            (routes.ADMIT_POD, self.admit_pod),
+            (routes.GET_POD, self.get_pod),
+            (routes.RELEASE_POD, self.release_pod),
+            (routes.CREATE_SIGN_IN_LINK, self.create_sign_in_link),
+            (routes.LIST_DECISIONS, self.list_decisions),
+            (routes.GET_DECISION, self.get_decision),
+            (routes.GET_MACHINE, self.get_machine),
+            (routes.GET_PICTURE, self.get_picture),
+            (routes.LISTEN_TO_EVENTS, self.listen_to_events),
+            (routes.IS_ALIVE, self.is_alive),
+            (routes.IS_READY, self.is_ready),
+            (routes.GET_METRICS, self.get_metrics),
+            (routes.GET_DESCRIPTION, self.get_description),
+        ]
 
     async def list_pods(self, _request: Request, parameters: ParameterValues) -> Response:
         token = parameters.get("continue")
@@ -148,20 +163,14 @@ class _Api:
             problem = Problem("continue", "must be metadata.continue of a page")
             raise ProblemError(400, f"{problem.field}: {problem.what}", errors=[problem]) from None
         metadata = api.ListMetadata(continue_=page.token, remaining_item_count=page.remaining)
-        return responses.list_response(api.PodListDocument([], self.service.notes(), metadata), page.items)
+        return list_response(api.PodListDocument([], self.service.notes(), metadata), page.items)
 
     async def admit_pod(self, request: Request, parameters: ParameterValues) -> Response:
         dry_run = bool(parameters["dryRun"])
-        limits = self.limits
-        pod = await endpoint.receive_pod(
-            request,
-            self.dependencies.read_pod,
-            self.dependencies.read_json_pod,
-            limit=limits.body_bytes,
-            seconds=limits.body_seconds,
-        )
+        content = await receive_body(request, limit=self.limits.body_bytes, seconds=self.limits.body_seconds)
+        pod = await _decode_pod(content)
         result = await self._within_deadline(self.service.admit(pod, dry_run=dry_run))
-        document = responses.admission_document(result, dry_run=dry_run)
+        document = api.admission_document(result, dry_run=dry_run)
         if dry_run:
             return json_response(document)
         if document.outcome not in _STATUS:
@@ -173,61 +182,44 @@ class _Api:
         view = self.service.pod_view(str(parameters["uid"]))
         if view is None:
             raise _no_pod(parameters["uid"])
-        return json_response(responses.pod_detail_document(view))
+        return json_response(api.pod_detail_document(view))
 
     async def release_pod(self, _request: Request, parameters: ParameterValues) -> Response:
         view = await self._within_deadline(self.service.release(str(parameters["uid"])))
         if view is None:
             raise _no_pod(parameters["uid"])
-        return json_response(api.ReleaseDocument(responses.pod_view_document(view)))
+        return json_response(api.ReleaseDocument(api.pod_view_document(view)))
 
     async def create_sign_in_link(self, _request: Request, _parameters: ParameterValues) -> Response:
-        if not self.sessions.base_url:
-            detail = "The agent serves no pages to browsers; start it with --web-listen."
-            raise ProblemError(404, detail)
-        link = self.sessions.create_link()
-        document = api.SignInLinkDocument(url=self.sessions.base_url + link.path, seconds=int(link.seconds))
+        if not self.access.sessions.base_url:
+            raise ProblemError(404, "The agent serves no pages to browsers: it has no web address.")
+        link = self.access.sessions.create_link()
+        document = api.SignInLinkDocument(url=self.access.sessions.base_url + link.path, seconds=int(link.seconds))
         return json_response(document, status=201)
 
     async def list_decisions(self, _request: Request, parameters: ParameterValues) -> Response:
-        query = api.DecisionQuery(**parameters)
+        query = DecisionQuery(**parameters)
         stored = await self.service.decisions(query)
-        items = await encode_items(stored, responses.encode_stored_decision, limit=query.limit)
+        items = await encode_items(stored, api.encode_stored_decision, limit=query.limit)
         is_last = len(items) == len(stored) < query.limit
         document = api.DecisionPageDocument([], None if is_last or not items else stored[len(items) - 1].id)
-        return responses.list_response(document, items)
+        return list_response(document, items)
 
     async def get_decision(self, _request: Request, parameters: ParameterValues) -> Response:
         stored = await self.service.decision(int(parameters["id"]))
         if stored is None:
             raise ProblemError(404, f"The history has no decision {parameters['id']}.")
-        return json_response(responses.stored_decision_detail(stored))
+        return json_response(api.stored_decision_detail(stored))
 
     async def get_machine(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(await asyncio.to_thread(self.dependencies.machine_document, self.service.host.machine))
+        return json_response(await asyncio.to_thread(machine_to_document, self.service.host.machine))
 
     async def get_picture(self, _request: Request, _parameters: ParameterValues) -> Response:
-        drawn = await self.picture.svg(self.service.host)
+        drawn = await self.picture.draw(self.service.host)
         return Response(drawn, media_type=SVG, headers=HEADERS | _SVG_POLICY)
 
     async def listen_to_events(self, request: Request, _parameters: ParameterValues) -> ASGIApp:
-        if request.method == "HEAD":
-            return Response(media_type=EVENT_STREAM, headers=HEADERS)
-        limit = self.limits.streams
-        if len(self.streams) >= limit:
-            raise ProblemError(429, f"Too many event streams: the limit is {limit}.", headers=RETRY_LATER)
-        stream = EventStream(
-            events=self.service.events, heartbeat=self.limits.heartbeat_seconds, stopping=self.stopping
-        )
-
-        async def response(scope: Scope, receive: Receive, send: Send) -> None:
-            self.streams.add(receive)
-            try:
-                await stream(scope, receive, send)
-            finally:
-                self.streams.remove(receive)
-
-        return response
+        return self.streams.response(request)
 
     async def is_alive(self, _request: Request, _parameters: ParameterValues) -> Response:
         return Response("ok\n", media_type=TEXT, headers=HEADERS)
@@ -235,16 +227,15 @@ class _Api:
     async def is_ready(self, _request: Request, _parameters: ParameterValues) -> Response:
         problems = await self.service.problems()
         if problems:
-            errors = [Problem("", what) for what in problems]
+            errors = [Problem("", problem) for problem in problems]
             raise ProblemError(503, "The agent cannot decide on pods now.", errors=errors, headers=RETRY_LATER)
         return json_response(api.ReadyDocument())
 
     async def get_metrics(self, _request: Request, _parameters: ParameterValues) -> Response:
-        lines = await gather_items(self.dependencies.metrics.lines())
-        return Response("".join(lines).encode(), media_type=CONTENT_TYPE, headers=HEADERS)
+        return await metrics_response(self.metrics.registry)
 
     async def get_description(self, _request: Request, _parameters: ParameterValues) -> Response:
-        return json_response(self.description)
+        return json_response(routes.describe_api(version=__version__, with_token=not self.access.everyone))
 
     async def _within_deadline(self, job: Coroutine[Any, Any, Result]) -> Result:
         """Return the result of *job*; it runs in the task of the request, which a client cannot cancel."""
@@ -260,6 +251,33 @@ class _Api:
             ) from None
 
 
+async def _decode_pod(content: bytes) -> Pod:
+    """Return the pod in a request; usual ones in JSON are read at once, others in a thread."""
+    try:
+        pod = read_json_pod(content) if len(content) <= _INLINE_BYTES else None
+        if pod is None:
+            return await asyncio.to_thread(read_pod, content)  # a small YAML document can expand to a huge one
+        return _accept(pod)
+    except PodError:
+        raise
+    except (ParseError, UnicodeDecodeError, RecursionError) as error:
+        detail = f"The document is not valid JSON or YAML: {error}"
+        raise ProblemError(400, detail, errors=[Problem("", str(error))]) from error
+    except AlignError as error:
+        raise ProblemError(422, str(error), errors=[Problem("", str(error))]) from error
+
+
+def read_pod(content: bytes) -> Pod:
+    """Read the pod of a request, with the API server's defaults."""
+    return _accept(read_pod_text(content))
+
+
+def _accept(pod: Pod) -> Pod:
+    """Validate *pod*; without a uid it gets one derived from its namespace and name."""
+    accepted = validation.accept(pod)
+    return accepted if accepted.uid else with_derived_uid(accepted)
+
+
 def _no_pod(uid: object) -> ProblemError:
     return ProblemError(404, f"No pod has the uid {uid}.")
 
@@ -267,7 +285,7 @@ def _no_pod(uid: object) -> ProblemError:
 def _rejected(result: api.AdmissionDocument) -> ProblemError:
     rejection = result.decision.rejection
     if rejection is None:  # a device plugin did not answer, so there is no decision
-        return ProblemError(503, result.story[0], headers=RETRY_LATER)
+        return ProblemError(503, result.explanation[0], headers=RETRY_LATER)
     detail = f"{rejection.reason}: {rejection.message}"
     document = api.RejectionProblemDocument(
         title=HTTPStatus.CONFLICT.phrase,
@@ -277,6 +295,6 @@ def _rejected(result: api.AdmissionDocument) -> ProblemError:
         reason=rejection.reason,
         message=rejection.message,
         decision=result.decision,
-        story=result.story,
+        explanation=result.explanation,
     )
     return ProblemError(HTTPStatus.CONFLICT, detail, document=document)

@@ -6,16 +6,16 @@ import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
+import structlog
+from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 
-from alignup import __version__
-from alignup.agent import app, sd_notify
-from alignup.agent.app import Dependencies
+from alignup.agent import sd_notify
+from alignup.agent.app import build_app
 from alignup.agent.events import EventDispatcher
 from alignup.agent.garbage import GarbageCollection
 from alignup.agent.manifests.directory import ManifestDir
@@ -26,24 +26,21 @@ from alignup.agent.queue import AdmissionQueue
 from alignup.agent.queue_probe import QueueProbe
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
 from alignup.agent.sd_notify import Notifier
-from alignup.agent.service import AgentService, read_json_pod, read_pod
+from alignup.agent.service import AgentService
 from alignup.agent.state import Clock
 from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
-from alignup.align.errors import ListenError
+from alignup.align.errors import ListenError, TlsRequiredError
 from alignup.align.host import Host
-from alignup.documents.api import BusyError, NotReadyError
-from alignup.documents.machines import machine_to_document
 from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
-from alignup.web import log as logs
-from alignup.web import server, sockets
-from alignup.web.access import AccessRules
+from alignup.web import sockets
+from alignup.web.access import AccessRules, Sessions
 from alignup.web.address import Address, TcpAddress
-from alignup.web.event_bus import EventBus
-from alignup.web.log_queue import LogQueue
-from alignup.web.sessions import Sessions
-from alignup.web.tls import ServerCertificate
+from alignup.web.events import EventBus
+from alignup.web.log import LogQueue, queued_stderr
+from alignup.web.responses import BusyError, NotReadyError
+from alignup.web.server import serve_app
 
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
@@ -74,7 +71,8 @@ class DaemonOptions:
 def run(options: DaemonOptions) -> None:
     """Run the agent until a signal stops it; raise ``StoreError`` or ``ListenError`` if it cannot start."""
     store = StateStore(options.root, max_decisions=options.history)
-    with logs.queued_stderr() as (log, log_queue), lock(options.root), logs.relay_logging(log):
+    with queued_stderr() as log_queue, lock(options.root):
+        log = structlog.get_logger().bind()
         for note in options.notes:
             log.warning("note", detail=note)
         now = options.clock.now()
@@ -177,22 +175,19 @@ def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
 async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Metrics) -> AsyncIterator[Address]:
     """Yield the address, with the port that the system chose for port 0."""
     token = None if options.token_file is None else sockets.read_token(options.token_file)
-    dependencies = Dependencies(
-        service=service,
-        read_pod=read_pod,
-        read_json_pod=read_json_pod,
-        machine_document=machine_to_document,
-        metrics=metrics,
-        version=__version__,
-    )
     sessions = Sessions()
     access = AccessRules(everyone=token is None, token=token, sessions=sessions)
     async with AsyncExitStack() as stack:
-        serve = partial(_listen, options, dependencies, stopping=asyncio.Event())
-        bound = await stack.enter_async_context(serve(options.address, access))
+        stopping = asyncio.Event()
+
+        def listen(address: Address, access: AccessRules) -> AbstractAsyncContextManager[Address]:
+            app = build_app(service, metrics, access=access, stopping=stopping)
+            return _listen(options, address, app, everyone=access.everyone, stopping=stopping)
+
+        bound = await stack.enter_async_context(listen(options.address, access))
         pages = bound
         if options.web_address is not None:  # browsers sign in, even if others need no token
-            pages = await stack.enter_async_context(serve(options.web_address, replace(access, everyone=False)))
+            pages = await stack.enter_async_context(listen(options.web_address, replace(access, everyone=False)))
         if isinstance(pages, TcpAddress):
             sessions.base_url = str(pages.for_clients())
         yield bound
@@ -200,34 +195,25 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
 
 @asynccontextmanager
 async def _listen(
-    options: DaemonOptions,
-    dependencies: Dependencies,
-    address: Address,
-    access: AccessRules,
-    *,
-    stopping: asyncio.Event,
+    options: DaemonOptions, address: Address, app: ASGIApp, *, everyone: bool, stopping: asyncio.Event
 ) -> AsyncIterator[Address]:
-    api = app.build_app(dependencies, access=access, stopping=stopping)
     certificate = None
     if options.certificate is not None and options.private_key is not None:
-        certificate = ServerCertificate(options.certificate, options.private_key)
+        certificate = sockets.ServerCertificate(options.certificate, options.private_key)
     tls = None if certificate is None else certificate.context
     if not isinstance(address, TcpAddress):
         with sockets.unix_socket(address.path) as listener:
-            async with server.serve_app(api, listener, stopping=stopping):
+            async with serve_app(app, listener, stopping=stopping):
                 yield address
         return
-    if access.everyone:
-        raise ListenError(f"listening on {address} requires a token\nname a file that contains one: --token-file")
+    if everyone:
+        raise ListenError(f"listening on {address} requires a token")
     with sockets.tcp_socket(address.port, address.host) as listener:
         host, port = listener.getsockname()[:2]
         bound = TcpAddress(host, port, None if certificate is None else True)
         if certificate is None and not bound.is_loopback and not options.insecure_http:
-            raise ListenError(
-                f"others could read the token and all pods on the network: {address} needs TLS\n"
-                "name a certificate with --tls-cert-file and --tls-private-key-file, or allow it with --insecure-http"
-            )
-        async with server.serve_app(api, listener, stopping=stopping, tls=tls):
+            raise TlsRequiredError(f"others could read the token and all pods on the network: {address} needs TLS")
+        async with serve_app(app, listener, stopping=stopping, tls=tls):
             yield bound
 
 

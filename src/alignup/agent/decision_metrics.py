@@ -6,7 +6,7 @@ the ledger before the decision.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from alignup.align.admit import NO_AFFINITY
@@ -18,9 +18,7 @@ from alignup.align.host import Host
 from alignup.align.memory.provider import MemoryProvider, pinned_containers
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Container, Pod
-
-SeriesKey = tuple[str, ...]  #: the name of a metric and its label values, in the order of its labels
-CounterDefinitions = Mapping[str, tuple[tuple[str, ...], str]]  #: name → labels and help
+from alignup.web.metrics import CounterDefinitions, SeriesKey
 
 REQUESTS = "kubelet_topology_manager_admission_requests_total"
 ERRORS = "kubelet_topology_manager_admission_errors_total"
@@ -109,7 +107,7 @@ class _Progress:
             far = names.index(rejection.container) if rejection and rejection.container in names else 0
         return cls(
             pod=pod,
-            order=tuple(one.name for one in host.providers),
+            order=tuple(provider.name for provider in host.providers),
             served=pod.all_containers[:far],
             rejected=rejected,
             failed=pod.all_containers[far] if by and rejection and rejection.container in names else None,
@@ -139,42 +137,42 @@ def _aligned(decision: Decision, progress: _Progress) -> Counter[SeriesKey]:
         return Counter()
     scope = str(decision.scope)
     by_container = decision.scope is Scope.CONTAINER
-    found = Counter[SeriesKey]()
-    found[ALIGNED, scope, NUMA_NODE] = len(progress.served) if by_container else int(not progress.rejected)
-    found[UNALIGNED, scope, NUMA_NODE] = int(progress.rejected and progress.by is None)
-    return +found
+    counts = Counter[SeriesKey]()
+    counts[ALIGNED, scope, NUMA_NODE] = len(progress.served) if by_container else int(not progress.rejected)
+    counts[UNALIGNED, scope, NUMA_NODE] = int(progress.rejected and progress.by is None)
+    return +counts
 
 
 def _cpus(decision: Decision, progress: _Progress, provider: CpuProvider) -> Counter[SeriesKey]:
     """Count requests for exclusive CPUs, and whether they are whole cores and share a cache."""
     pod = progress.pod
     failed = progress.by == provider.name
-    found = Counter[SeriesKey]({(CPU_ERRORS,): int(failed)})
-    pinned = [one for one in progress.attempted(provider.name) if provider.exclusive_cpus(pod, one)]
+    counts = Counter[SeriesKey]({(CPU_ERRORS,): int(failed)})
+    pinned = [container for container in progress.attempted(provider.name) if provider.exclusive_cpus(pod, container)]
     if progress.pod_level:
         given = progress.pod_attempted(provider.name) and not failed
-        found[(CPU_REQUESTS,)] = (
-            sum(1 for one in pod.all_containers if provider.exclusive_cpus(pod, one)) if given else 0
+        counts[(CPU_REQUESTS,)] = (
+            sum(1 for container in pod.all_containers if provider.exclusive_cpus(pod, container)) if given else 0
         )
     else:
-        found[(CPU_REQUESTS,)] = len(pinned)
+        counts[(CPU_REQUESTS,)] = len(pinned)
         if provider.options.full_pcpus_only:
-            found[ALIGNED, "container", PHYSICAL_CPU] = len(pinned) - failed
-            found[UNALIGNED, "container", PHYSICAL_CPU] = int(failed)
+            counts[ALIGNED, "container", PHYSICAL_CPU] = len(pinned) - failed
+            counts[UNALIGNED, "container", PHYSICAL_CPU] = int(failed)
     if not decision.kept:
         caches = provider.view.cache_cpus.values()
         for cpus in _allocated(decision, progress, provider):
-            found[ALIGNED, "container", UNCORE_CACHE] += any(cpus & ~cache == 0 for cache in caches)
-    return +found
+            counts[ALIGNED, "container", UNCORE_CACHE] += any(cpus & ~cache == 0 for cache in caches)
+    return +counts
 
 
 def _allocated(decision: Decision, progress: _Progress, provider: CpuProvider) -> Iterator[CpuSet]:
     """Yield the CPUs of each successful allocation, even if the pod was rejected afterwards."""
     pod, name = progress.pod, CpuProvider.name
     containers = [
-        one
-        for one in progress.attempted(name)
-        if provider.exclusive_cpus(pod, one) and not (progress.by == name and one is progress.failed)
+        container
+        for container in progress.attempted(name)
+        if provider.exclusive_cpus(pod, container) and not (progress.by == name and container is progress.failed)
     ]
     if decision.after is not None:
         ledger = decision.after.cpus
@@ -194,21 +192,23 @@ def _allocated(decision: Decision, progress: _Progress, provider: CpuProvider) -
             ledger = provider.allocate(ledger, pod, None, affinity=affinity.get(None, NO_AFFINITY))
             yield from filter(None, [ledger.pod_held.get(pod.uid)])
         return
-    for one in containers:
-        hint = affinity.get(one.name, affinity.get(None, NO_AFFINITY))
-        ledger = provider.allocate(ledger, pod, one, affinity=hint)
-        yield ledger.holds(pod.uid, one.name) or 0
+    for container in containers:
+        hint = affinity.get(container.name, affinity.get(None, NO_AFFINITY))
+        ledger = provider.allocate(ledger, pod, container, affinity=hint)
+        yield ledger.holds(pod.uid, container.name) or 0
 
 
 def _memory(progress: _Progress, provider: MemoryProvider) -> Counter[SeriesKey]:
     name = provider.name
     failed = progress.by == name
-    found = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})
+    counts = Counter[SeriesKey]({(MEMORY_ERRORS,): int(failed)})
     if not progress.pod_level:
-        found[(MEMORY_REQUESTS,)] = sum(_needs(progress.pod, one, provider) for one in progress.attempted(name))
+        counts[(MEMORY_REQUESTS,)] = sum(
+            _needs(progress.pod, container, provider) for container in progress.attempted(name)
+        )
     elif progress.pod_attempted(name) and provider.need(progress.pod, None):
-        found[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(progress.pod)))
-    return +found
+        counts[(MEMORY_REQUESTS,)] = 1 + (0 if failed else len(pinned_containers(progress.pod)))
+    return +counts
 
 
 def _needs(pod: Pod, container: Container, provider: MemoryProvider) -> bool:

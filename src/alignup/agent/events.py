@@ -15,9 +15,9 @@ from alignup.agent.metrics import Metrics
 from alignup.agent.pending_admission import WAITS_ITS_TURN
 from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
+from alignup.align.explain import sentences
 from alignup.documents.decisions import DecisionDocument, recent_documents
-from alignup.web.event_bus import EventBus
-from alignup.web.log import log_event
+from alignup.web.events import EventBus
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)
@@ -60,3 +60,23 @@ def event_document(event: AgentEvent, decision: DecisionDocument | None) -> Docu
     if event.detail:
         document["detail"] = event.detail
     return document
+
+
+def log_event(log: FilteringBoundLogger, event: AgentEvent) -> None:
+    fields: dict[str, Any] = {"detail": event.detail} if event.detail else {}
+    if event.pod is not None:
+        fields |= {"pod": f"{event.pod.namespace}/{event.pod.name}", "uid": event.pod.uid, "source": event.source}
+    if event.decision is not None:
+        fields["policy"] = str(event.decision.policy)
+        if event.decision.rejection is not None:
+            fields |= {"reason": event.decision.rejection.reason, "message": event.decision.rejection.message}
+        else:
+            placements = event.decision.placements
+            texts = (
+                f"{placement.container} on {placement.hint}: {sentences.describe_allocation(placement)}"
+                for placement in placements
+            )
+            fields["placed"] = "; ".join(texts)
+        fields["ms"] = round(event.seconds * 1000, 2)
+    method = log.warning if event.kind is EventKind.REJECTED else log.info
+    method(str(event.kind), **fields)

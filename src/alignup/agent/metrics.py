@@ -6,14 +6,12 @@ CPUs and memory appear only under a static policy: without one, nothing is alloc
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from alignup.agent import decision_metrics
-from alignup.agent.decision_metrics import CounterDefinitions, SeriesKey
 from alignup.align import bits
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
@@ -22,8 +20,8 @@ from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.host import Host
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.workload import Pod
+from alignup.web.metrics import CallbackCollector, CounterSet
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DURATION = "kubelet_topology_manager_admission_duration_ms"
 BUCKETS = tuple(0.05 * 2**step for step in range(15))  #: milliseconds; the kubelet's
 DROPPED_LINES = "alignup_log_lines_dropped_total"
@@ -51,17 +49,21 @@ _PLUGIN_COUNTERS = {
 
 
 class Metrics:
-    """The metrics of one host; *host* returns its current state, *waiting* the number of waiting pods.
+    """The metrics of the agent; *host* returns its current state, *waiting* the number of waiting pods.
 
-    Other collectors can be added to ``registry``.
+    It also counts the calls of device plugins and of PodResources, for ``kubernetes.plugins``; such a metric appears
+    with its first value.
     """
 
     def __init__(self, host: Callable[[], Host], *, waiting: Callable[[], int] = lambda: 0) -> None:
         self.registry = CollectorRegistry(auto_describe=False)
         self._host = host
         self._waiting = waiting
+        self._resources: set[str] = set()
         static = host().settings.cpus.policy == CpuPolicy.STATIC
-        self._counters = _Counters(decision_metrics.COUNTERS, initial=decision_metrics.initial_series(static=static))
+        self._counters = CounterSet(
+            {**decision_metrics.COUNTERS, **_PLUGIN_COUNTERS}, initial=decision_metrics.initial_series(static=static)
+        )
         self.registry.register(self._counters)
         self._durations = Histogram(
             DURATION,
@@ -69,7 +71,14 @@ class Metrics:
             buckets=BUCKETS,
             registry=self.registry,
         )
-        self.registry.register(_CallbackCollector(self._gauges))
+        self._allocations = Histogram(
+            ALLOCATIONS,
+            "Duration in seconds of device plugin Allocate calls, including failed ones.",
+            ["resource_name"],
+            buckets=ALLOCATION_BUCKETS,
+            registry=self.registry,
+        )
+        self.registry.register(CallbackCollector(self._gauges))
 
     def decided(self, decision: Decision, *, pod: Pod, seconds: float) -> None:
         """Count a *decision* about *pod* that took *seconds*; not for dry runs."""
@@ -78,19 +87,26 @@ class Metrics:
         self._counters.add(decision_metrics.decision_counts(decision, pod=pod, host=self._host()))
         self._durations.observe(int(seconds * 1000))
 
+    def count_registration(self, resource: str) -> None:
+        self._counters.add({(REGISTRATIONS, self._resource_label(resource)): 1})
+
+    def observe_allocation(self, resource: str, seconds: float) -> None:
+        self._allocations.labels(self._resource_label(resource)).observe(seconds)
+
+    def count_request(self, method: str) -> None:
+        for name in ("requests_total", f"requests_{method}"):
+            self._counters.add({(f"{ENDPOINT}{name}", API_VERSION): 1})
+
+    def count_error(self, method: str) -> None:
+        self._counters.add({(f"{ENDPOINT}errors_{method}", API_VERSION): 1})
+
     def show_dropped_log_lines(self, count: Callable[[], int]) -> None:
         def families() -> Iterator[Metric]:
             family = Metric(DROPPED_LINES, "Log lines dropped because the log was not read fast enough.", "counter")
             family.add_sample(DROPPED_LINES, {}, count())
             yield family
 
-        self.registry.register(_CallbackCollector(families))
-
-    def lines(self) -> Iterator[str]:
-        return _lines(self.registry)
-
-    def text(self) -> bytes:
-        return "".join(self.lines()).encode()
+        self.registry.register(CallbackCollector(families))
 
     def _gauges(self) -> Iterator[Metric]:
         host = self._host()
@@ -102,72 +118,11 @@ class Metrics:
         pods.add_metric(["waiting"], self._waiting())
         yield pods
 
-
-class DevicePluginMetrics(Collector):
-    """Implements ``kubernetes.plugins.manager.PluginMetrics``; a metric appears with its first value."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._counters = _Counters(_PLUGIN_COUNTERS)
-        self._durations = Histogram(
-            ALLOCATIONS,
-            "Duration in seconds of device plugin Allocate calls, including failed ones.",
-            ["resource_name"],
-            buckets=ALLOCATION_BUCKETS,
-            registry=None,
-        )
-        self._resources: set[str] = set()
-        registry.register(self)
-
-    def count_registration(self, resource: str) -> None:
-        self._counters.add({(REGISTRATIONS, self._label(resource)): 1})
-
-    def observe_allocation(self, resource: str, seconds: float) -> None:
-        self._durations.labels(self._label(resource)).observe(seconds)
-
-    def count_request(self, method: str) -> None:
-        for name in ("requests_total", f"requests_{method}"):
-            self._counters.add({(f"{ENDPOINT}{name}", API_VERSION): 1})
-
-    def count_error(self, method: str) -> None:
-        self._counters.add({(f"{ENDPOINT}errors_{method}", API_VERSION): 1})
-
-    def collect(self) -> Iterator[Metric]:
-        yield from self._counters.collect()
-        yield from (family for family in self._durations.collect() if family.samples)
-
-    def _label(self, resource: str) -> str:
+    def _resource_label(self, resource: str) -> str:
         if resource not in self._resources and len(self._resources) >= MAX_RESOURCES:
             return OTHER
         self._resources.add(resource)
         return resource
-
-
-class _Counters(Collector):
-    """Counters under any name: ``prometheus_client`` appends ``_total``, which some of the kubelet's names lack."""
-
-    def __init__(self, definitions: CounterDefinitions, *, initial: Iterable[SeriesKey] = ()) -> None:
-        self._definitions = definitions
-        self._values: Counter[SeriesKey] = Counter(dict.fromkeys(initial, 0))
-
-    def add(self, counts: Mapping[SeriesKey, int]) -> None:
-        self._values.update(counts)
-
-    def collect(self) -> Iterator[Metric]:
-        for name, (labels, documentation) in self._definitions.items():
-            family = Metric(name, documentation, "counter")
-            for series, value in sorted(self._values.items()):
-                if series[0] == name:
-                    family.add_sample(name, dict(zip(labels, series[1:], strict=True)), value)
-            if family.samples:
-                yield family
-
-
-class _CallbackCollector(Collector):
-    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families()
 
 
 def _cpus(ledger: CpuLedger, *, managed: bool) -> Iterator[Metric]:
@@ -222,37 +177,11 @@ def _devices(ledger: DeviceLedger) -> Metric:
     )
     for resource, inventory in sorted(ledger.inventories.items()):
         in_use = ledger.in_use.get(resource, frozenset())
-        found: Counter[tuple[str, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         for device in inventory.devices:
             node = bits.show(device.nodes) if device.nodes else UNPLACED
             state = "held" if device.id in in_use else "free" if device.healthy else "unhealthy"
-            found.update({(node, one): int(one == state) for one in ("free", "held", "unhealthy")})
-        for (node, state), count in sorted(found.items()):
+            counts.update({(node, name): int(name == state) for name in ("free", "held", "unhealthy")})
+        for (node, state), count in sorted(counts.items()):
             family.add_metric([node, resource, state], count)
     return family
-
-
-def _lines(registry: CollectorRegistry) -> Iterator[str]:
-    for family in registry.collect():
-        samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
-        if not samples:
-            continue
-        name = samples[0].name if family.type == "counter" else family.name
-        kind = "untyped" if family.type == "unknown" else family.type
-        documentation = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
-        yield f"# HELP {name} {documentation}\n# TYPE {name} {kind}\n"
-        for sample in samples:
-            labels = ",".join(f'{key}="{_label(key, value)}"' for key, value in sorted(sample.labels.items()))
-            yield f"{sample.name}{f'{{{labels}}}' if labels else ''} {_number(sample.value)}\n"
-
-
-def _label(key: str, value: str) -> str:
-    if key == "le":
-        return _number(float(value))
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
-
-
-def _number(value: float) -> str:
-    if value == float("inf"):
-        return "+Inf"
-    return str(int(value)) if value == int(value) else repr(value)

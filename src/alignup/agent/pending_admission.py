@@ -57,7 +57,7 @@ def decide(  # noqa: PLR0913
         missing = tuple(device_state.unknown_resources(host, pod))
         if missing:
             decision = rejected_for_missing_devices(decision, missing)
-    requests = tuple(one for one in requests if one.resource in rules.plugins) if decision.admitted else ()
+    requests = tuple(request for request in requests if request.resource in rules.plugins) if decision.admitted else ()
     return PendingAdmission(
         pod=pod, source=source, decision=decision, preference_requests=requests, seconds=clock() - start
     )
@@ -86,12 +86,12 @@ def rejected_by_plugin(decision: Decision, error: ProviderError) -> Decision:
 def rejected_for_missing_devices(decision: Decision, missing: Sequence[InsufficientResource]) -> Decision:
     """Reject a pod that fits except for resources that no plugin has registered."""
     first = missing[0]
-    shortfalls = tuple(Shortfall("host", one.resource, one.requested, one.capacity) for one in missing)
+    shortfalls = tuple(Shortfall("host", lack.resource, lack.requested, lack.capacity) for lack in missing)
     return _rejected(decision, Rejection(first.reason, first.message, provider="host", shortfalls=shortfalls))
 
 
 def waiting_for_devices(pending: PendingAdmission) -> Decision:
-    resources = ", ".join(sorted({one.resource for one in pending.device_requests}))
+    resources = ", ".join(sorted({request.resource for request in pending.device_requests}))
     return _rejected(pending.decision, Rejection(PREPARING_DEVICES, f"Its devices are being prepared: {resources}"))
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.bits import quote
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError, Problem
 from alignup.align.layered_map import LayeredMap, with_item, without_item
 from alignup.align.workload import Pod
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.documents.pods import PodGrants
 
 Document = Mapping[str, Any]  #: JSON values
@@ -70,8 +70,8 @@ def check_pod(pod: Pod) -> None:
     check_uid(pod.uid)
     size = sum(len(name) + len(value) for part in (pod.labels, pod.annotations) for name, value in part.items())
     if size > MAX_METADATA:
-        what = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
-        raise PodError([Problem("metadata.annotations", what)])
+        message = f"labels and annotations must have at most {MAX_METADATA} characters together, not {size}"
+        raise PodError([Problem("metadata.annotations", message)])
 
 
 def check_uid(uid: str) -> None:
@@ -79,8 +79,8 @@ def check_uid(uid: str) -> None:
     if not 0 < len(uid) <= MAX_UID:
         raise PodError([Problem("metadata.uid", f"must have 1 to {MAX_UID} characters, not {len(uid)}")])
     if "/" in uid or uid in {".", ".."} or not uid.isprintable():
-        what = f"must consist of printable characters without slashes, and be more than dots, not {quote(uid)}"
-        raise PodError([Problem("metadata.uid", what)])
+        message = f"must consist of printable characters without slashes, and be more than dots, not {quote(uid)}"
+        raise PodError([Problem("metadata.uid", message)])
 
 
 def same_workload(pod: Pod, known: Pod) -> bool:

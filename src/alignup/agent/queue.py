@@ -21,7 +21,7 @@ from alignup.agent.state import AgentEvent, AgentState, Clock
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import AlignError, StoreFullError
 from alignup.align.host import Host
-from alignup.documents.api import BusyError, LedgerFullError, NotReadyError
+from alignup.web.responses import BusyError, LedgerFullError, NotReadyError
 
 MAX_JOBS = 1_024  #: in the queue
 MAX_BATCH = 32  #: jobs in one transaction of the database

@@ -4,7 +4,7 @@ import asyncio
 
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
-from alignup.documents.api import BusyError, NotReadyError
+from alignup.web.responses import BusyError, NotReadyError
 
 READY_SECONDS = 5.0
 
@@ -18,13 +18,13 @@ class QueueProbe:
 
     async def problems(self, *, seconds: float = READY_SECONDS) -> tuple[str, ...]:
         """Return why no pod can be decided on now, each with a remedy."""
-        if found := self._queue.problems():
-            return found
+        if problems := self._queue.problems():
+            return problems
         try:
             await asyncio.wait_for(self.passed(), seconds)
         except TimeoutError:
-            what = f"the admission queue has not answered for {seconds:g} seconds"
-            return (f"{what}: look for a disk that hangs, or restart the agent",)
+            message = f"the admission queue has not answered for {seconds:g} seconds"
+            return (f"{message}: look for a disk that hangs, or restart the agent",)
         except (BusyError, NotReadyError) as error:
             return (str(error),)
         return self._queue.problems()

@@ -1,4 +1,4 @@
-"""The agent as the HTTP API uses it; implements ``agent.app.AgentBackend``."""
+"""The agent as its HTTP API and its pages use it."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import TypeVar, overload
 
+from alignup.agent.api import AdmissionResult, PodView
 from alignup.agent.devices import device_state
 from alignup.agent.devices.allocator import DeviceAllocator
 from alignup.agent.manifests.watcher import ManifestWatcher
@@ -15,12 +16,10 @@ from alignup.agent.state import AgentState
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import StateError
 from alignup.align.host import Host
-from alignup.align.workload import Pod, validation
-from alignup.documents.api import AdmissionResult, BusyError, DecisionQuery, NotReadyError, PodView, StoredDecision
-from alignup.kubernetes.manifests import pod as pod_objects
-from alignup.kubernetes.manifests import workloads as manifests
-from alignup.store.history import History
-from alignup.web.event_bus import EventBus, Subscription
+from alignup.align.workload import Pod
+from alignup.store.history import DecisionQuery, History, StoredDecision
+from alignup.web.events import EventBus, Subscription
+from alignup.web.responses import BusyError, NotReadyError
 
 _FLUSH_SECONDS = 5.0
 _MAX_REJECTED = 64  #: pods that are kept
@@ -124,18 +123,3 @@ class _PodViews(Sequence[PodView]):
 
     def __iter__(self) -> Iterator[PodView]:
         return iter(self._state.pod_views())
-
-
-def read_pod(content: bytes) -> Pod:
-    """Read the pod of a request, with the API server's defaults; a pod without a uid gets one derived from its name."""
-    pod = validation.accept(pod_objects.read_pod_text(content))
-    return pod if pod.uid else manifests.with_derived_uid(pod)
-
-
-def read_json_pod(content: bytes) -> Pod | None:
-    """Like :func:`read_pod`, for usual pods in JSON, quickly; ``None``: :func:`read_pod` must read it."""
-    decoded = pod_objects.read_json_pod(content)
-    if decoded is None:
-        return None
-    pod = validation.accept(decoded)
-    return pod if pod.uid else manifests.with_derived_uid(pod)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import chain, islice
 
+from alignup.agent.api import AdmissionStatus, PodView
 from alignup.agent.pending_admission import PendingAdmission, assume_no_preferences
 from alignup.agent.pod_record import API_SOURCE, PodRecord, RecordMap
 from alignup.agent.wait_queue import WaitQueue
@@ -13,7 +14,6 @@ from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.documents.api import AdmissionStatus, PodView
 
 
 class EventKind(StrEnum):

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import replace
 
 from alignup.agent import pending_admission
+from alignup.agent.api import AdmissionResult, AdmissionStatus, PodView
 from alignup.agent.devices import device_state
 from alignup.agent.pending_admission import DeviceRules, PendingAdmission
 from alignup.agent.pod_record import API_SOURCE, PodRecord, TrackedRecords, check_pod, same_workload
@@ -19,8 +20,8 @@ from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.documents.api import AdmissionResult, AdmissionStatus, BusyError, NotReadyError, PodView
 from alignup.documents.pods import PodGrants
+from alignup.web.responses import BusyError, NotReadyError
 
 _NONE: PreferenceAnswers = {}
 
@@ -104,8 +105,8 @@ class Transaction:
         return again
 
     def commit(self, pending: PendingAdmission, grants: PodGrants) -> AdmissionResult:
-        found = self._pending.get(pending.pod.uid)
-        if found is None or found.ticket is not pending.ticket:
+        known = self._pending.get(pending.pod.uid)
+        if known is None or known.ticket is not pending.ticket:
             return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
         del self._pending[pending.pod.uid]
         return self._record(pending, AdmissionStatus.ADMITTED, grants=grants)
@@ -164,8 +165,10 @@ class Transaction:
         results: list[AdmissionResult | Exception] = []
         for pod, source in added:
             try:
-                one = self.admit(pod, source=source)
-                results.append(AdmissionResult(one.decision, None) if isinstance(one, PendingAdmission) else one)
+                result = self.admit(pod, source=source)
+                results.append(
+                    AdmissionResult(result.decision, None) if isinstance(result, PendingAdmission) else result
+                )
             except (AlignError, BusyError, NotReadyError) as error:
                 results.append(error)
         if any(views):
@@ -188,10 +191,10 @@ class Transaction:
         devices = self._host.ledger.devices
         if resource in devices.inventories:
             self._update_devices(resource, devices.give_up(resource) if gone else devices.stop(resource))
-        what = "disconnected; its devices are not allocated until it reconnects"
+        change = "disconnected; its devices are not allocated until it reconnects"
         if gone:
-            what = "did not reconnect in time; the resource is removed"
-        self._emit(EventKind.GONE if gone else EventKind.STOPPED, detail=f"{resource}: the device plugin {what}")
+            change = "did not reconnect in time; the resource is removed"
+        self._emit(EventKind.GONE if gone else EventKind.STOPPED, detail=f"{resource}: the device plugin {change}")
 
     def retry_waiting(self) -> None:
         """Admit the waiting pods that fit now, in order; behind one that must not be overtaken, try only a few."""
@@ -242,7 +245,7 @@ class Transaction:
         return True
 
     def _blocking_pod(self, decided: PendingAdmission, ahead: Collection[str]) -> Pod | None:
-        undecided = {one.resource for one in decided.preference_requests}
+        undecided = {request.resource for request in decided.preference_requests}
         return self._waiting.blocking_pod(self._host, decided.decision, filter(self._blocks, ahead), undecided)
 
     def _blocks(self, uid: str) -> bool:
@@ -259,8 +262,8 @@ class Transaction:
     def _admit_again(self, pod: Pod, known: PodRecord | PendingAdmission, *, source: str) -> AdmissionResult:
         name = f"{known.pod.namespace}/{known.pod.name}"
         if not same_workload(pod, known.pod):
-            what = f"is the uid of pod {name}, which has other requests; release that pod first"
-            raise PodError([Problem("metadata.uid", what)])
+            message = f"is the uid of pod {name}, which has other requests; release that pod first"
+            raise PodError([Problem("metadata.uid", message)])
         if isinstance(known, PendingAdmission):
             raise NotReadyError(f"the devices of pod {name} are being prepared")
         decision = known.decision
@@ -282,8 +285,8 @@ class Transaction:
 
     def _unreserve(self, pending: PendingAdmission) -> bool:
         """Release the resources of a pending pod; return whether it still held them."""
-        found = self._pending.get(pending.pod.uid)
-        if found is None or found.ticket is not pending.ticket:
+        known = self._pending.get(pending.pod.uid)
+        if known is None or known.ticket is not pending.ticket:
             return False
         self._host.release(pending.pod.uid)
         del self._pending[pending.pod.uid]

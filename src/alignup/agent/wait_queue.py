@@ -15,7 +15,7 @@ from alignup.align.decision import Decision
 from alignup.align.host import Host
 from alignup.align.overtaking import competes
 from alignup.align.workload import Pod
-from alignup.documents.api import BusyError
+from alignup.web.responses import BusyError
 
 MAX_OVERTAKES = 16
 MAX_WAITING = 1_000

@@ -34,10 +34,7 @@ from alignup.align.machine import Distances
 from alignup.align.merging.merge import apply_policy
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
-
-#: With these annotations a pod can choose its own policy and scope, if the settings allow it.
-POLICY_ANNOTATION = "topology.alignup.dev/policy"
-SCOPE_ANNOTATION = "topology.alignup.dev/scope"
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 
 _NOT_ALIGNED = "Resources cannot be allocated with Topology locality"
 _POD_NOT_ALIGNED = {

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli import terminal
-from alignup.cli.agent_client import AgentClient, AgentOptions, Document, connect, pod_path
+from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
 from alignup.cli.exit_codes import FAILED
-from alignup.cli.options import output_option, with_options, workload_option
+from alignup.cli.options import NumberRange, output_option, with_options, workload_option
 from alignup.cli.pod_status import describe_placements, full_name
+from alignup.web.agent_client import AgentClient, Document, pod_path
 
 if TYPE_CHECKING:
     from alignup.align.workload import Pod
@@ -27,7 +28,7 @@ _EXAMPLE = "alignup admit -f examples/node/trainer.yaml"
 @click.option("--dry-run", is_flag=True, help="Show what the agent would decide; change nothing.")
 @click.option(
     "--wait",
-    type=click.FloatRange(0, 86_400),
+    type=NumberRange(0, 86_400),
     default=0.0,
     metavar="SECONDS",
     help="Wait up to SECONDS for waiting pods to be admitted (default: 0).",
@@ -58,7 +59,7 @@ def command(*, agent: AgentOptions, files: tuple[str, ...], dry_run: bool, wait:
     if output == "json":
         terminal.print_json({"admissions": admissions})
     failures = {"rejected", "waiting"} if wait else {"rejected"}
-    if any(one["outcome"] in failures for one in admissions):
+    if any(admission["outcome"] in failures for admission in admissions):
         raise click.exceptions.Exit(REJECTED)
 
 
@@ -80,7 +81,13 @@ def _wait(client: AgentClient, admission: Document, end: float) -> Document:
         time.sleep(min(_POLL_INTERVAL, max(0.0, end - time.monotonic())))
         pod = client.get(pod_path(admission["pod"]["uid"]))
         outcome = "waiting" if pod["status"] == "waiting" else "admitted"
-        admission = {**admission, "outcome": outcome, "pod": pod, "decision": pod["decision"], "story": pod["story"]}
+        admission = {
+            **admission,
+            "outcome": outcome,
+            "pod": pod,
+            "decision": pod["decision"],
+            "explanation": pod["explanation"],
+        }
     return admission
 
 
@@ -99,5 +106,5 @@ def _print_admission(admission: Document) -> None:
         return
     position = f" (position {admission['pod']['position']})" if admission["outcome"] == "waiting" else ""
     terminal.print_line(f"{name} {verdict}{position}: {rejection['reason']}: {rejection['message']}")
-    for sentence in admission["story"][1:]:
+    for sentence in admission["explanation"][1:]:
         terminal.print_line(f"  {sentence}")

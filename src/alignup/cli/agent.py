@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli.app import Session, define_command
+from alignup.align.errors import TlsRequiredError
+from alignup.cli.app import FailureError, Place, Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     HostOptions,
@@ -44,7 +45,7 @@ class AgentCommandOptions:
         "FILE", "Serve HTTPS with the certificates in FILE (PEM); read again when it changes"
     )
     tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
-    insecure_http: bool = flag_option("Serve HTTP without TLS on other than loopback addresses")
+    insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
     device_plugin_dir: Path | None = path_option(
         "DIR", "Where device plugins register, as with a kubelet", f"device-plugins {_IN_ROOT}"
     )
@@ -81,18 +82,19 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     the root directory, and 2 when the input is invalid.
     """
     try:
-        from alignup.agent.structlog_without_rich import import_structlog  # noqa: PLC0415 - not needed for --help
-
-        import_structlog()
         from alignup.agent import daemon, kubelet_export  # noqa: PLC0415 - not needed for --help
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent") from error
     session.advice = "See 'alignup agent --help'."
-    given = _daemon_options(host, options)
+    daemon_options = _daemon_options(host, options)
     if options.export is None:
-        daemon.run(given)
+        try:
+            daemon.run(daemon_options)
+        except TlsRequiredError as error:
+            advice = "Give --tls-cert-file and --tls-private-key-file, or allow plain HTTP with --insecure-http."
+            raise FailureError(str(error), advice=advice) from error
         return
-    for line in kubelet_export.export(given, options.export):
+    for line in kubelet_export.export(daemon_options, options.export):
         click.echo(line, err=True)
 
 
@@ -102,7 +104,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
     from alignup.web import address  # noqa: PLC0415 - as above
 
     root = (options.root_dir or address.default_root(os.environ)).absolute()
-    with inputs.input_errors("in --listen"):
+    with inputs.input_errors(Place("--listen")):
         default = address.UnixAddress(root / address.SOCKET_NAME)
         listen = address.parse_address(options.listen, listening=True) if options.listen else default
     _check_listen(options, listen)
@@ -167,14 +169,14 @@ def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
 
     if options.web_listen is None:
         return None
-    with inputs.input_errors("in --web-listen"):
+    with inputs.input_errors(Place("--web-listen")):
         address = parse_address(options.web_listen, listening=True)
     if not isinstance(address, TcpAddress):
         raise click.UsageError("--web-listen is for browsers, which need HOST:PORT.")
     with_tls = options.tls_cert_file is not None
     if address.tls is not None and address.tls != with_tls:
-        what = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
-        raise click.UsageError(f"--web-listen {address} {what}.")
+        problem = "needs --tls-cert-file" if address.tls else "contradicts --tls-cert-file"
+        raise click.UsageError(f"--web-listen {address} {problem}.")
     return address
 
 

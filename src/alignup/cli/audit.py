@@ -14,8 +14,7 @@ from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
 
 if TYPE_CHECKING:
-    from alignup.run.audit import AuditReport
-    from alignup.run.placement_audit import Drift
+    from alignup.run.audit import AuditReport, Drift
 
 DRIFTED = FAILED
 VERSION = 1  #: of the JSON document
@@ -75,7 +74,7 @@ def _drift_document(drift: "Drift") -> dict[str, Any]:
 
 
 def _metrics(report: "AuditReport") -> Iterator[str]:
-    from alignup.run.placement_audit import DriftKind  # noqa: PLC0415 - not needed for --help
+    from alignup.run.audit import DriftKind  # noqa: PLC0415 - not needed for --help
 
     drifts = Counter((drift.uid, drift.kind) for drift in report.drifts)
     yield from _gauge("alignup_runs", "Active runs.", [({}, len(report.runs))])

@@ -17,7 +17,7 @@ from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, 
 from alignup.cli.completers import complete_cluster_nodes, complete_cluster_pods
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
-from alignup.cli.options import option, output_option, path_option, with_options, workload_field
+from alignup.cli.options import NumberRange, option, output_option, path_option, with_options, workload_field
 
 if TYPE_CHECKING:
     from alignup.kubernetes.api import ApiClient
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 NOT_ADMITTED = FAILED
 ATTEMPTS = 3  #: of a request to an API server that cannot be reached or is overloaded
 _INSTALL = "Install the observers of the nodes with kubectl apply -k deploy/kubernetes, or with Helm: deploy/README.md"
+_ACCESS = "Choose a kubeconfig file with --kubeconfig, and a context of it with --context."
 _PERMISSIONS = "Alignup lists nodes, hoststates.alignup.dev, and the pods of all namespaces."
 
 
@@ -68,17 +69,17 @@ class PodOptions:
     summary="Explain which nodes admit a pod, and what would admit it elsewhere",
 )
 @click.argument("pod", required=False, shell_complete=complete_cluster_pods)
-@with_options("what", PodOptions)
+@with_options("pod_options", PodOptions)
 @with_options("access", AccessOptions)
 @click.option(
     "--search",
-    type=click.FloatRange(0, 3600),
+    type=NumberRange(0, 3600),
     default=2.0,
     metavar="SECONDS",
     help="Search up to SECONDS for changes that would admit the pod where it is rejected (default: 2).",
 )
 @output_option("text", "wide", "json")
-def why(*, pod: str | None, what: PodOptions, access: AccessOptions, search: float, output: str) -> None:
+def why(*, pod: str | None, pod_options: PodOptions, access: AccessOptions, search: float, output: str) -> None:
     """Explain for every node whether its kubelet would admit a pod, where it would go, and what would admit it.
 
     POD is a pod of the cluster, pending or rejected; with -f, every workload in FILE, which need not exist yet. Nodes
@@ -89,29 +90,29 @@ def why(*, pod: str | None, what: PodOptions, access: AccessOptions, search: flo
     The exit code is 0 when a node that is considered admits each pod, 1 when none does or the cluster does not answer,
     and 2 when the input is invalid.
     """
-    if (pod is None) is not bool(what.files):
+    if (pod is None) is not bool(pod_options.files):
         raise click.UsageError("Give either POD or -f FILE.")
     if isnan(search):
         raise InputError("--search nan: not a number of seconds", advice="Give seconds, such as --search 10.")
     from alignup.cli import cluster_output, inputs  # noqa: PLC0415 - not needed for --help
 
-    workloads, skipped = inputs.read_workloads(what.files) if what.files else ((), ())
-    if what.files:
-        workloads = tuple(inputs.select_workloads(workloads, None, files=what.files))
+    workloads, skipped = inputs.read_workloads(pod_options.files) if pod_options.files else ((), ())
+    if pod_options.files:
+        workloads = tuple(inputs.select_workloads(workloads, None, files=pod_options.files))
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
-        view, found = _read(access, what, pod)
+        view, api_pod = _read(access, pod_options, pod)
     terminal.print_notes((*skipped, *view.notes, *cluster_output.doubt_notes(view)))
     with terminal.waiting_message("Searching for changes that would admit it"):
-        asked = [cluster_output.ask_about_workload(view, one, seconds=search) for one in workloads]
-        if found is not None:
-            asked.append(cluster_output.ask_about_pod(view, found, seconds=search))
+        asked = [cluster_output.ask_about_workload(view, workload, seconds=search) for workload in workloads]
+        if api_pod is not None:
+            asked.append(cluster_output.ask_about_pod(view, api_pod, seconds=search))
     if output == "json":
         terminal.print_json(cluster_output.answers_document(asked))
     elif output == "wide":
         cluster_output.print_wide_answers(asked)
     else:
         cluster_output.print_answers(asked)
-    if not all(one.admitted for one in asked):
+    if not all(question.admitted for question in asked):
         raise click.exceptions.Exit(NOT_ADMITTED)
 
 
@@ -131,18 +132,18 @@ def nodes(*, names: tuple[str, ...], access: AccessOptions, output: str) -> None
     that the kubelet has not admitted yet count as admitted; terminating pods hold their resources.
     """
     from alignup.cli import cluster_output  # noqa: PLC0415 - not needed for --help
-    from alignup.schedule.node_summary import summarize  # noqa: PLC0415
+    from alignup.schedule.cluster_snapshot import summarize  # noqa: PLC0415
 
     with _api_errors(), terminal.waiting_message("Reading the cluster"):
         view, _ = _read(access)
     if missing := [name for name in names if name not in view.nodes]:
         raise ClusterError(f"node {', '.join(missing)} not found", advice="List the nodes with 'kubectl get nodes'.")
     terminal.print_notes(view.notes)
-    found = [summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
+    summaries = [summarize(view, name) for name in dict.fromkeys(names or sorted(view.nodes))]
     if output == "json":
-        terminal.print_json(cluster_output.nodes_document(found))
-    elif found:
-        cluster_output.print_nodes(found, wide=output == "wide")
+        terminal.print_json(cluster_output.nodes_document(summaries))
+    elif summaries:
+        cluster_output.print_nodes(summaries, wide=output == "wide")
     else:
         click.echo("No nodes found.", err=True)
 
@@ -152,19 +153,21 @@ command.add_command(nodes)
 
 
 def _read(
-    access: AccessOptions, what: PodOptions | None = None, pod: str | None = None
+    access: AccessOptions, pod_options: PodOptions | None = None, pod: str | None = None
 ) -> "tuple[ClusterView, ApiPod | None]":
     import asyncio  # noqa: PLC0415 - slow to import
 
     try:
         from alignup.kubernetes.api import ApiClient, Timing, find_access  # noqa: PLC0415
+        from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ImportError as error:
         raise MissingLibraryError(error, "cluster") from error
+    log_to_stderr(level="warning")
 
     async def read() -> "tuple[ClusterView, ApiPod | None]":
-        found = find_access(access.kubeconfig, context=access.context or "")
-        async with ApiClient(found, timing=Timing(attempts=ATTEMPTS)) as client:
-            namespace = (what.namespace if what else None) or found.namespace
+        server = find_access(access.kubeconfig, context=access.context or "")
+        async with ApiClient(server, timing=Timing(attempts=ATTEMPTS)) as client:
+            namespace = (pod_options.namespace if pod_options else None) or server.namespace
             asked = await _find_pod(client, pod, namespace) if pod is not None else None
             return await _read_view(client), asked
 
@@ -177,13 +180,13 @@ async def _find_pod(client: "ApiClient", name: str, namespace: str) -> "ApiPod":
     kind, slash, rest = name.partition("/")
     if slash and kind not in {"pod", "pods", "po"}:
         raise InputError(f"{name}: not a pod", advice="Give the name of a pod, or pod/NAME; for others use -f.")
-    found = await client.find(PODS.at(rest or name, namespace=namespace))
-    if found is None:
+    pod = await client.find(PODS.at(rest or name, namespace=namespace))
+    if pod is None:
         raise ClusterError(
             f"pod {rest or name} not found in namespace {namespace}",
             advice="Choose a namespace with -n; for a pod that does not exist yet, give its manifest with -f.",
         )
-    return found
+    return pod
 
 
 async def _read_view(client: "ApiClient") -> "ClusterView":
@@ -204,7 +207,7 @@ def _api_errors() -> Iterator[None]:
     try:
         yield
     except errors.AccessError as error:
-        raise InputError(str(error)) from error
+        raise InputError(str(error), advice=_ACCESS) from error
     except errors.UnreachableError as error:
         raise ClusterError(
             str(error), advice="Check the address and the network, or choose another cluster with --context."

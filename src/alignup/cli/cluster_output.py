@@ -6,16 +6,16 @@ from typing import Any, NamedTuple
 from alignup.align.explain import sentences
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
+from alignup.cli.app import Place
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.observe.kubelet_sources import known_pod
 from alignup.picture.text_format import Cell, Line
-from alignup.schedule.cluster_snapshot import NO_HOST_STATE, ClusterView
-from alignup.schedule.node_summary import Amounts, NodeSummary
+from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
+from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
-from alignup.schedule.scheduling_spec import scheduling_spec
 
 VERSION = 1  #: of the JSON documents
 GET_HOST_STATE = "its observer has not published it. Run 'alignup observe' there (docs/observe.md)"
@@ -38,26 +38,26 @@ class AskedPod(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        pod, found = self.answers.pod, self.answers
-        admitting, total = found.count(NodeAnswerKind.ADMITS), len(self.view.nodes)
+        pod, answers = self.answers.pod, self.answers
+        admitting, total = answers.count(NodeAnswerKind.ADMITS), len(self.view.nodes)
         name = f"Pod {pod.namespace}/{pod.name}"
         if admitting:
             return f"{name} would be admitted by {admitting} of {_count(total)}"
-        if found.count(NodeAnswerKind.UNKNOWN):
+        if answers.count(NodeAnswerKind.UNKNOWN):
             return f"{name} would be admitted by no node whose state is known"
         return f"{name} would be admitted by none of {_count(total)}" if total else f"{name}: the cluster has no nodes"
 
 
 def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
     """Ask about one replica of a manifest."""
-    with inputs.input_errors(f"in {workload.source}"):
+    with inputs.input_errors(Place.at(workload.source)):
         spec = scheduling_spec(workload)
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
 
 
 def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float) -> AskedPod:
     """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again."""
-    with inputs.input_errors(f"in pod {pod.metadata.full_name}"):
+    with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = known_pod(pod).pod
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
         return AskedPod(ask_nodes(view, read, spec, seconds=seconds), view, (*_state_notes(pod), *_gate_notes(spec)))
@@ -73,12 +73,12 @@ def _state_notes(pod: ApiPod) -> Iterator[str]:
 
 
 def doubt_notes(view: ClusterView) -> Iterator[str]:
-    """What the observers could not find out, for the first nodes."""
-    found = [f"node {node}: {problem}" for node, problem in sorted(view.stale.items())]
-    found += [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
-    yield from found[:_MAX_DOUBTS]
-    if len(found) > _MAX_DOUBTS:
-        yield f"{len(found) - _MAX_DOUBTS} more problems of nodes ('alignup cluster nodes -o wide' lists them)"
+    """Yield what the observers could not find out, for the first nodes."""
+    lines = [f"node {node}: {problem}" for node, problem in sorted(view.stale.items())]
+    lines += [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
+    yield from lines[:_MAX_DOUBTS]
+    if len(lines) > _MAX_DOUBTS:
+        yield f"{len(lines) - _MAX_DOUBTS} more problems of nodes ('alignup cluster nodes -o wide' lists them)"
 
 
 def _gate_notes(spec: ApiPodSpec) -> tuple[str, ...]:
@@ -91,12 +91,12 @@ def _gate_notes(spec: ApiPodSpec) -> tuple[str, ...]:
 
 def print_answers(asked: Sequence[AskedPod]) -> None:
     lines: list[Line] = []
-    for one in asked:
+    for question in asked:
         lines += [(), (Cell("─" * terminal.width(), "frame"),), ()] if lines else []
-        lines += paragraph(one.verdict, style="title" if one.admitted else "warn")
-        for note in one.notes:
+        lines += paragraph(question.verdict, style="title" if question.admitted else "warn")
+        for note in question.notes:
             lines += paragraph(note)
-        for group in one.answers.groups:
+        for group in question.answers.groups:
             lines += _group_lines(group)
     terminal.print_lines(lines)
 
@@ -145,20 +145,20 @@ _TITLES = {
 
 
 def print_wide_answers(asked: Sequence[AskedPod]) -> None:
-    """One line for each pod and node."""
-    terminal.print_notes(note for one in asked for note in one.notes)
+    """Print one line for each pod and node."""
+    terminal.print_notes(note for question in asked for note in question.notes)
     heads = ("POD", "NODE", "KUBELET", "NUMA NODES", "NOT CONSIDERED", "PLACEMENT OR REASON")
     rows = [
         (
-            f"{one.answers.pod.namespace}/{one.answers.pod.name}",
+            f"{question.answers.pod.namespace}/{question.answers.pod.name}",
             answer.node,
             str(answer.verdict.kind),
             answer.numa_nodes or "-",
             "; ".join(answer.excluded) or "-",
             _placement(answer) or answer.verdict.detail or _missing_state(answer),
         )
-        for one in asked
-        for group in one.answers.groups
+        for question in asked
+        for group in question.answers.groups
         for answer in group.answers
     ]
     if rows:
@@ -191,39 +191,39 @@ def _count(nodes: int) -> str:
 # Nodes
 
 
-def print_nodes(found: Sequence[NodeSummary], *, wide: bool) -> None:
+def print_nodes(summaries: Sequence[NodeSummary], *, wide: bool) -> None:
     heads = ["NODE", "POLICY", "NUMA NODES", "FREE PER NUMA NODE", "LARGEST ALIGNED REQUEST"]
     if wide:
         heads[2:2] = ["SCOPE", "CPU MANAGER", "MEMORY MANAGER", "PODS", "VERSION", "RESTRICTIONS"]
         heads.append("PROBLEMS")
-    print_table(heads, [_node_row(one, wide=wide) for one in found])
-    if any(one.unknown == NO_HOST_STATE for one in found):
+    print_table(heads, [_node_row(summary, wide=wide) for summary in summaries])
+    if any(summary.unknown == NO_HOST_STATE for summary in summaries):
         terminal.print_notes([f"{NO_HOST_STATE}: {GET_HOST_STATE}"])
-    terminal.print_notes([f"node {one.node}: {one.stale}" for one in found if one.stale])
+    terminal.print_notes([f"node {summary.node}: {summary.stale}" for summary in summaries if summary.stale])
 
 
-def _node_row(one: NodeSummary, *, wide: bool) -> list[str]:
-    settings = one.settings
+def _node_row(summary: NodeSummary, *, wide: bool) -> list[str]:
+    settings = summary.settings
     topology = settings.topology if settings else None
-    free = "; ".join(f"{node}: {_amounts(own)}" for node, own in one.free.items())
-    row = [one.node, str(topology.policy) if topology else "-", str(len(one.free)) if one.free else "-"]
-    row += [one.unknown or free or "-", _amounts(one.largest)]
+    free = "; ".join(f"{node}: {_amounts(amounts)}" for node, amounts in summary.free.items())
+    row = [summary.node, str(topology.policy) if topology else "-", str(len(summary.free)) if summary.free else "-"]
+    row += [summary.unknown or free or "-", _amounts(summary.largest)]
     if wide:
         row[2:2] = [
             str(topology.scope) if topology else "-",
             str(settings.cpus.policy) if settings else "-",
             str(settings.memory_policy) if settings else "-",
-            str(one.pods) if one.free else "-",
-            one.kubelet_version or "-",
-            ", ".join(one.restrictions) or "-",
+            str(summary.pods) if summary.free else "-",
+            summary.kubelet_version or "-",
+            ", ".join(summary.restrictions) or "-",
         ]
-        row.append("; ".join(filter(None, (one.stale, *one.doubts))) or "-")
+        row.append("; ".join(filter(None, (summary.stale, *summary.doubts))) or "-")
     return row
 
 
 def _amounts(amounts: Amounts) -> str:
     """Amounts that can be requested: bytes are rounded down to MiB."""
-    ordered = sorted(amounts.items(), key=lambda one: (one[0] != CPU, one[0] != MEMORY, one[0]))
+    ordered = sorted(amounts.items(), key=lambda item: (item[0] != CPU, item[0] != MEMORY, item[0]))
     shown = {name: size - size % _MIB if name == MEMORY or is_hugepages(name) else size for name, size in ordered}
     return ", ".join(sentences.format_amount(name, size) for name, size in shown.items()) or "-"
 
@@ -232,17 +232,17 @@ def _amounts(amounts: Amounts) -> str:
 
 
 def answers_document(asked: Sequence[AskedPod]) -> dict[str, Any]:
-    return {"version": VERSION, "answers": [_answer_document(one) for one in asked]}
+    return {"version": VERSION, "answers": [_answer_document(question) for question in asked]}
 
 
-def _answer_document(one: AskedPod) -> dict[str, Any]:
-    pod = one.answers.pod
+def _answer_document(question: AskedPod) -> dict[str, Any]:
+    pod = question.answers.pod
     return {
         "pod": {"namespace": pod.namespace, "name": pod.name},
-        "verdict": one.verdict,
-        "admitted": one.admitted,
-        "notes": list(one.notes),
-        "groups": [_group_document(group) for group in one.answers.groups],
+        "verdict": question.verdict,
+        "admitted": question.admitted,
+        "notes": list(question.notes),
+        "groups": [_group_document(group) for group in question.answers.groups],
     }
 
 
@@ -252,43 +252,47 @@ def _group_document(group: AnswerGroup) -> dict[str, Any]:
         "answer": str(group.first.kind),
         "reason": group.first.reason,
         "numaNodes": group.first.numa_nodes,
-        "nodes": [_node_answer_document(one) for one in group.answers],
+        "nodes": [_node_answer_document(answer) for answer in group.answers],
         "misfits": list(group.misfits),
-        "proposals": [one.to_document(ledger) for one in group.remedies.proposals] if ledger else [],
+        "proposals": [proposal.to_document(ledger) for proposal in group.remedies.proposals] if ledger else [],
         "unsearched": list(group.remedies.unsearched),
     }
 
 
-def _node_answer_document(one: NodeAnswer) -> dict[str, Any]:
+def _node_answer_document(answer: NodeAnswer) -> dict[str, Any]:
     return {
-        "node": one.node,
-        "kubelet": str(one.verdict.kind),
-        "notConsidered": list(one.excluded),
-        "detail": one.verdict.detail,
+        "node": answer.node,
+        "kubelet": str(answer.verdict.kind),
+        "notConsidered": list(answer.excluded),
+        "detail": answer.verdict.detail,
         "placements": [
-            {"container": own.container, "nodes": sentences.node_list(own.hint.nodes), "given": own.as_text()}
-            for own in one.verdict.placements
+            {
+                "container": placement.container,
+                "nodes": sentences.node_list(placement.hint.nodes),
+                "given": placement.as_text(),
+            }
+            for placement in answer.verdict.placements
         ],
     }
 
 
-def nodes_document(found: Sequence[NodeSummary]) -> dict[str, Any]:
-    return {"version": VERSION, "nodes": [_node_document(one) for one in found]}
+def nodes_document(summaries: Sequence[NodeSummary]) -> dict[str, Any]:
+    return {"version": VERSION, "nodes": [_node_document(summary) for summary in summaries]}
 
 
-def _node_document(one: NodeSummary) -> dict[str, Any]:
-    settings = one.settings
+def _node_document(summary: NodeSummary) -> dict[str, Any]:
+    settings = summary.settings
     return {
-        "node": one.node,
-        "unknown": one.unknown,
-        "problems": list(filter(None, (one.stale, *one.doubts))),
-        "restrictions": list(one.restrictions),
-        "kubeletVersion": one.kubelet_version,
+        "node": summary.node,
+        "unknown": summary.unknown,
+        "problems": list(filter(None, (summary.stale, *summary.doubts))),
+        "restrictions": list(summary.restrictions),
+        "kubeletVersion": summary.kubelet_version,
         "topologyManagerPolicy": str(settings.topology.policy) if settings else None,
         "topologyManagerScope": str(settings.topology.scope) if settings else None,
         "cpuManagerPolicy": str(settings.cpus.policy) if settings else None,
         "memoryManagerPolicy": str(settings.memory_policy) if settings else None,
-        "pods": one.pods,
-        "numaNodes": [{"id": node, "free": dict(own)} for node, own in one.free.items()],
-        "largestRequests": dict(one.largest),
+        "pods": summary.pods,
+        "numaNodes": [{"id": node, "free": dict(amounts)} for node, amounts in summary.free.items()],
+        "largestRequests": dict(summary.largest),
     }

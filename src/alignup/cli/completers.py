@@ -1,4 +1,4 @@
-"""What shells complete after an option or instead of an argument: files, machines, pods, nodes.
+"""The values that shells complete for options and arguments: files, machines, pods, nodes.
 
 Names come from a running agent or cluster that answers at once; without one there are none. A completer never fails.
 """
@@ -23,17 +23,17 @@ def complete_files(_ctx: click.Context, _parameter: click.Parameter, incomplete:
 
 
 def complete_machines(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """Files, and an example of a synthetic machine once its first letter is there."""
-    found = [_item(incomplete, kind="file")]
+    """Return files, and an example of a synthetic machine once its first letter is there."""
+    items = [_item(incomplete, kind="file")]
     if incomplete and _SYNTHETIC.startswith(incomplete):
         # bash inserts it as it is, other shells quote it.
         is_bash = os.environ.get("_ALIGNUP_COMPLETE", "").startswith("bash")
-        found.append(_item(f"'{_SYNTHETIC}'" if is_bash else _SYNTHETIC))
-    return found
+        items.append(_item(f"'{_SYNTHETIC}'" if is_bash else _SYNTHETIC))
+    return items
 
 
 def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """The pods of the agent: ``name`` in the namespace default, else ``namespace/name``."""
+    """Return the pods of the agent: ``name`` in the namespace default, else ``namespace/name``."""
     from alignup.cli.agent_client import AgentOptions, connect  # noqa: PLC0415 - only for shells
 
     names: list[str] = []
@@ -49,7 +49,7 @@ def complete_agent_pods(ctx: click.Context, _parameter: click.Parameter, incompl
 
 
 def complete_cluster_pods(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> "list[CompletionItem]":
-    """The pods of the namespace."""
+    """Return the pods of the namespace."""
     return _starting_with(incomplete, _cluster_names(ctx, pods=True))
 
 
@@ -64,14 +64,14 @@ def _cluster_names(ctx: click.Context, *, pods: bool) -> list[str]:
         from alignup.kubernetes.api import NODES, PODS, ApiClient, Timing, find_access  # noqa: PLC0415
 
         config = ctx.params.get("kubeconfig")
-        found = find_access(Path(config) if config else None, context=ctx.params.get("context") or "")
-        namespace = ctx.params.get("namespace") or found.namespace
+        access = find_access(Path(config) if config else None, context=ctx.params.get("context") or "")
+        namespace = ctx.params.get("namespace") or access.namespace
         timing = Timing(attempts=1, connect=_SECONDS, response=_SECONDS, credentials=_SECONDS)
-        async with ApiClient(found, timing=timing) as client:
+        async with ApiClient(access, timing=timing) as client:
             if not pods:
-                return [one.metadata.name for one in (await client.list(NODES)).items]
-            every = (await client.list(PODS)).items
-            return [one.metadata.name for one in every if one.metadata.namespace == namespace]
+                return [node.metadata.name for node in (await client.list(NODES)).items]
+            listed = (await client.list(PODS)).items
+            return [pod.metadata.name for pod in listed if pod.metadata.namespace == namespace]
 
     with suppress(Exception):
         return asyncio.run(asyncio.wait_for(read(), _SECONDS))

@@ -3,17 +3,18 @@
 import click
 
 from alignup.cli import pod_status, terminal
-from alignup.cli.agent_client import AgentOptions, Document, connect
+from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
-from alignup.cli.options import output_option, with_options
+from alignup.cli.options import IntegerRange, output_option, with_options
+from alignup.web.agent_client import Document
 
 
 @define_command("decisions", "alignup decisions --pod web", "alignup decisions 17")
-@click.argument("number", required=False, type=click.IntRange(min=1), metavar="[ID]")
+@click.argument("number", required=False, type=IntegerRange(min=1), metavar="[ID]")
 @click.option("--pod", metavar="POD", help="Show only decisions about this pod: a name, namespace/name, or uid.")
 @click.option("--outcome", type=click.Choice(["admitted", "rejected"]), help="Show only decisions with this outcome.")
 @click.option(
-    "--limit", type=click.IntRange(1, 1000), default=20, metavar="N", help="Show at most N decisions (default: 20)."
+    "--limit", type=IntegerRange(1, 1000), default=20, metavar="N", help="Show at most N decisions (default: 20)."
 )
 @with_options("agent", AgentOptions)
 @output_option("text", "json")
@@ -26,20 +27,20 @@ def command(  # noqa: PLR0913 - one per option
     """
     client = connect(agent)
     if number is None:
-        found = client.get("/v1/decisions", pod=pod, outcome=outcome, limit=limit)
+        answer = client.get("/v1/decisions", pod=pod, outcome=outcome, limit=limit)
     else:
-        found = client.get(f"/v1/decisions/{number}")
+        answer = client.get(f"/v1/decisions/{number}")
     if output == "json":
-        terminal.print_json(found)
+        terminal.print_json(answer)
     elif number is not None:
-        for sentence in (f"Decision {number} of {found['time']}", *found["story"]):
+        for sentence in (f"Decision {number} of {answer['time']}", *answer["explanation"]):
             terminal.print_line(sentence)
-    elif not found["decisions"]:
+    elif not answer["decisions"]:
         click.echo("No matching decisions.", err=True)
     else:
         from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
 
-        print_table(("ID", "TIME", "POD", "OUTCOME", "PLACEMENT OR REASON"), map(_row, found["decisions"]))
+        print_table(("ID", "TIME", "POD", "OUTCOME", "PLACEMENT OR REASON"), map(_row, answer["decisions"]))
 
 
 def _row(entry: Document) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Run a command, and turn every failure into a message and an exit code."""
+"""The entry point: run a command, and turn every failure into a message and an exit code."""
 
 import os
 import sys
@@ -39,35 +39,38 @@ def run(arguments: Sequence[str]) -> int:
         _discard_output()  # the write that was interrupted would block again
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last handler
-        _report(error, session)
+        if session.debug:
+            import traceback  # noqa: PLC0415 - only for --debug
+
+            traceback.print_exception(error)
+        described = _with_advice(error)
+        _report(described, session)
         _discard_output()
-        return session.failure_code or getattr(error, "exit_code", FAILED)
+        return session.failure_code or getattr(described, "exit_code", FAILED)
     return code
 
 
-def _report(error: Exception, session: Session) -> None:
-    if session.debug:
-        import traceback  # noqa: PLC0415 - only for --debug
+def _with_advice(error: Exception) -> Exception:
+    from alignup.cli.agent_client import input_error  # noqa: PLC0415 - only for errors
+    from alignup.web.agent_client import AgentError  # noqa: PLC0415
 
-        traceback.print_exception(error)
+    return input_error(error) if isinstance(error, AgentError) else error
+
+
+def _report(error: Exception, session: Session) -> None:
     match error:
         case click.BadParameter(param=click.Option() as option) if not isinstance(error, click.MissingParameter):
-            what = error.message.rstrip(".").replace("not a valid integer range", "not an integer")
-            what = what.replace("not a valid float range", "not a number").replace("a valid integer", "an integer")
             advice = f"Try '{error.ctx.command_path} --help' for help." if error.ctx else ""
-            _print_error(f"{option.opts[-1]}: {what}", details=(advice,))
+            _print_error(f"{option.opts[-1]}: {error.message}", details=(advice,))
         case click.UsageError():
             error.show()
         case InputError():
-            from alignup.cli.error_format import locate  # noqa: PLC0415 - only for errors
-
-            messages, where = locate(error.what, error.where)
-            _print_error(*messages, details=(where, error.advice))
+            _print_error(*error.place.put_before(error.problems), details=(error.place.detail, error.advice))
         case StoreError():
             _print_error(error.what, details=(error.where, error.advice))
         case AlignError():
-            what, *details = str(error).splitlines() or [""]
-            _print_error(what, details=details)
+            message, *details = str(error).splitlines() or [""]
+            _print_error(message, details=details)
             if session.advice and not details:
                 click.echo(session.advice, err=True)
         case click.ClickException():
@@ -83,9 +86,9 @@ def _report(error: Exception, session: Session) -> None:
             )
 
 
-def _print_error(*what: str, details: Iterable[str] = ()) -> None:
-    for one in what:
-        click.echo(f"alignup: {escape_control(one)}", err=True)
+def _print_error(*messages: str, details: Iterable[str] = ()) -> None:
+    for message in messages:
+        click.echo(f"alignup: {escape_control(message)}", err=True)
     for line in filter(None, details):
         click.echo(f"  {escape_control(line)}", err=True)
 

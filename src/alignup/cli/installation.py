@@ -4,8 +4,7 @@ import json
 from importlib.resources import files
 
 from alignup import __version__
-from alignup.cli.app import InputError
-from alignup.cli.exit_codes import FAILED
+from alignup.cli.app import FailureError
 
 #: What pip installs. Alignup is in no package index yet; once it is, this is ``alignup``.
 PACKAGE = "."
@@ -13,9 +12,7 @@ PACKAGE = "."
 WHERE = "in a clone of the repository"
 
 
-class MissingLibraryError(InputError):
-    exit_code = FAILED
-
+class MissingLibraryError(FailureError):
     def __init__(self, error: ImportError, *extras: str) -> None:
         super().__init__(f"{error.name} is not installed", advice=install_advice(*extras))
 
@@ -26,7 +23,7 @@ def install_advice(*extras: str) -> str:
 
 
 def version_text() -> str:
-    """The version, and the commit if the package was built from git."""
+    """Return the version, and the commit if the package was built from git."""
     build = files("alignup") / "build.json"  # written by hatch_build.py
     if not build.is_file():
         return f"alignup {__version__}"

@@ -29,7 +29,7 @@ def section(title: str, items: Iterable[str] = (), *, caption: str = "") -> Iter
 
 
 def table(rows: Sequence[Sequence[str]], heads: Sequence[str] = (), *, indent: str = "  ") -> Iterator[Line]:
-    """A table in the width of the terminal: numbers are right-aligned, and the last column wraps."""
+    """Yield a table in the width of the terminal: numbers are right-aligned, and the last column wraps."""
     shown = [[clean(cell) for cell in row] for row in rows]
     columns = list(zip(*filter(None, [heads, *shown]), strict=True))
     fixed = sum(max(map(display_width, column)) + 2 for column in columns[:-1])

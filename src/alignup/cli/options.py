@@ -9,12 +9,20 @@ from typing import Any
 
 import click
 
-from alignup.cli.app import InputError
+from alignup.cli.app import InputError, Place
 from alignup.cli.completers import complete_files, complete_machines
 
 Decorator = Callable[[Any], Any]
 
 _WORKLOADS = "Manifest of Pods, Deployments, Jobs and other workloads: a file, a directory, or - for standard input"
+
+
+class IntegerRange(click.IntRange):
+    name = "integer"  # in errors: "'x' is not a valid integer"
+
+
+class NumberRange(click.FloatRange):
+    name = "number"
 
 
 def with_options(parameter: str, group: type) -> Decorator:
@@ -23,13 +31,13 @@ def with_options(parameter: str, group: type) -> Decorator:
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
         def collected(*args: object, **values: object) -> object:
-            given = group(**{one.name: values.pop(one.name) for one in fields(group)})
-            return command(*args, **{parameter: given}, **values)
+            options = group(**{declared.name: values.pop(declared.name) for declared in fields(group)})
+            return command(*args, **{parameter: options}, **values)
 
-        for one in reversed(fields(group)):
-            attributes = dict(one.metadata)
-            names = attributes.pop("names") or (f"--{one.name.replace('_', '-')}",)
-            collected = click.option(*names, one.name, **attributes)(collected)
+        for declared in reversed(fields(group)):
+            attributes = dict(declared.metadata)
+            names = attributes.pop("names") or (f"--{declared.name.replace('_', '-')}",)
+            collected = click.option(*names, declared.name, **attributes)(collected)
         return collected
 
     return decorate
@@ -57,7 +65,7 @@ def choice_option(choices: Sequence[str], help_text: str, default_text: str = ""
 
 
 def count_option(default: int, help_text: str, *, minimum: int = 0) -> Any:
-    return option("N", help_text, type=click.IntRange(min=minimum), default=default)
+    return option("N", help_text, type=IntegerRange(min=minimum), default=default)
 
 
 def flag_option(help_text: str, *names: str) -> Any:
@@ -68,7 +76,7 @@ def check_exists(**paths: Path | None) -> None:
     """Raise an ``InputError`` for the first of these options, named as their parameters, whose file is missing."""
     for name, path in paths.items():
         if path is not None and not path.exists():
-            raise InputError(f"{path}: No such file or directory", where=f"in --{name.replace('_', '-')}")
+            raise InputError(f"{path}: No such file or directory", place=Place(f"--{name.replace('_', '-')}"))
 
 
 IGNORE_MISSING_HELP = "Admit pods that request devices which no device plugin provides, as a kubelet does"

@@ -3,20 +3,20 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from alignup.cli.agent_client import AgentError, Document
-from alignup.cli.app import InputError
+from alignup.cli.app import FailureError, InputError
+from alignup.web.agent_client import Document
 
 
 def find_pod(name: str, pods: Iterable[Document]) -> Document:
     """Return the one pod whose uid, name, or ``namespace/name`` is *name*."""
-    found = [pod for pod in pods if name in (pod["uid"], pod["name"], full_name(pod))]
-    if not found:
-        raise AgentError(f"pod {name} not found", advice="List the pods with 'alignup ps'.")
-    exact = [pod for pod in found if pod["uid"] == name] or found
-    if len(exact) > 1:
-        uids = ", ".join(pod["uid"] for pod in exact)
-        raise InputError(f"{name} matches {len(exact)} pods", advice=f"Give the uid of one of them: {uids}.")
-    return exact[0]
+    matches = [pod for pod in pods if name in (pod["uid"], pod["name"], full_name(pod))]
+    if not matches:
+        raise FailureError(f"pod {name} not found", advice="List the pods with 'alignup ps'.")
+    matches = [pod for pod in matches if pod["uid"] == name] or matches
+    if len(matches) > 1:
+        uids = ", ".join(pod["uid"] for pod in matches)
+        raise InputError(f"{name} matches {len(matches)} pods", advice=f"Give the uid of one of them: {uids}.")
+    return matches[0]
 
 
 def full_name(pod: Mapping[str, Any]) -> str:
@@ -34,7 +34,7 @@ def detail(pod: Document) -> str:
 
 
 def numa_nodes(placements: Iterable[Mapping[str, Any]]) -> str:
-    return ",".join(dict.fromkeys(one["hint"]["nodes"] for one in placements if one["hint"]["nodes"])) or "-"
+    return ",".join(filter(None, dict.fromkeys(placement["hint"]["nodes"] for placement in placements))) or "-"
 
 
 def describe_outcome(rejection: Mapping[str, Any] | None, placements: Iterable[Mapping[str, Any]]) -> str:
@@ -47,5 +47,5 @@ def describe_placements(placements: Iterable[Mapping[str, Any]]) -> str:
     from alignup.align.hint import Hint  # noqa: PLC0415
 
     unused = Hint(None, preferred=True)
-    given = [Placement.of_text(one["container"], unused, one["given"]) for one in placements]
-    return sentences.describe_allocations(given)
+    allocations = [Placement.of_text(document["container"], unused, document["given"]) for document in placements]
+    return sentences.describe_allocations(allocations)

@@ -7,12 +7,13 @@ import click
 
 from alignup.align import bits
 from alignup.cli import pod_status, terminal
-from alignup.cli.agent_client import AgentError, AgentOptions, Document, connect
+from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
 from alignup.cli.options import output_option, with_options
 from alignup.cli.run import run_directory
 from alignup.run import registry
-from alignup.run.placement_audit import RunProcesses
+from alignup.run.registry import RunProcesses
+from alignup.web.agent_client import AgentError, Document
 
 
 @define_command("ps", "alignup ps", "alignup ps -o wide", "alignup ps -o json")
@@ -25,19 +26,19 @@ def command(agent: AgentOptions, output: str) -> None:
     """
     runs = registry.active_runs(run_directory())
     try:
-        found = connect(agent).pod_list()
+        listing = connect(agent).pod_list()
     except AgentError:
         if agent.agent or not runs:
             raise
-        found = {"pods": []}
+        listing = {"pods": []}
     if output == "json":
         documents = [{**run.record.to_document(), "processes": list(run.pids)} for run in runs]
-        terminal.print_json({**found, "runs": documents})
+        terminal.print_json({**listing, "runs": documents})
         return
     from alignup.cli.layout import print_table  # noqa: PLC0415 - slow to import
 
-    terminal.print_notes(found.get("notes", ()))
-    pods = found["pods"]
+    terminal.print_notes(listing.get("notes", ()))
+    pods = listing["pods"]
     if runs:
         print_table(("RUN", "CPUS", "MEMORY", "DEVICES", "SINCE", "PROCESSES", "COMMAND"), map(_run_row, runs))
     if runs and pods:

@@ -3,11 +3,12 @@
 import click
 
 from alignup.cli import terminal
-from alignup.cli.agent_client import AgentOptions, connect, pod_path
+from alignup.cli.agent_client import AgentOptions, connect
 from alignup.cli.app import define_command
 from alignup.cli.completers import complete_agent_pods
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_placements, find_pod, full_name
+from alignup.web.agent_client import pod_path
 
 
 @define_command("release", "alignup release web", "alignup release ml/trainer-0 ml/trainer-1")
@@ -22,8 +23,8 @@ def command(*, agent: AgentOptions, pods: tuple[str, ...], output: str) -> None:
     """
     client = connect(agent)
     known = client.pods()
-    found = [find_pod(name, known) for name in pods]
-    released = [client.delete(pod_path(pod["uid"]))["pod"] for pod in found]
+    selected = [find_pod(name, known) for name in pods]
+    released = [client.delete(pod_path(pod["uid"]))["pod"] for pod in selected]
     if output == "json":
         terminal.print_json({"released": released})
         return

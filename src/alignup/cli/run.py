@@ -3,7 +3,7 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from alignup.align import bits
-from alignup.cli.agent_client import AgentClient, AgentOptions, find_agent
-from alignup.cli.app import InputError, Session, define_command, escape_control
+from alignup.align.errors import ParseError, QuantityError
+from alignup.align.quantity import Quantity
+from alignup.cli.agent_client import AgentOptions, find_agent
+from alignup.cli.app import FailureError, InputError, Place, Session, define_command, escape_control
 from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 from alignup.run import lifecycle
-from alignup.run.agent_allocator import AgentAllocator, pod_manifest
+from alignup.run.agent_allocator import AgentAllocator, PolicyRefusedError, pod_manifest
 from alignup.run.claims import Claims
-from alignup.run.launcher import CommandStartError
+from alignup.run.lifecycle import CommandStartError
 from alignup.run.registry import RunRegistry
 from alignup.run.request import (
     GPU,
@@ -29,10 +31,10 @@ from alignup.run.request import (
     RunRequest,
     build_environment,
     missing_devices,
-    parse_amounts,
     run_name,
 )
 from alignup.web.address import default_root
+from alignup.web.agent_client import AgentClient
 
 if TYPE_CHECKING:
     from alignup.align.host import Host
@@ -107,7 +109,7 @@ class RunOptions:
         if not 0 <= seconds <= inf:
             raise InputError(
                 f'"{self.wait}" is not a number of seconds',
-                where="in --wait",
+                place=Place("--wait"),
                 advice="Put -- between the options and the command.",
             )
         return seconds
@@ -125,8 +127,8 @@ class RunOptions:
 def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions) -> None:
     """Run COMMAND on aligned CPUs, memory and devices.
 
-    The agent decides on the placement if one is running, and else this user's own ledger. No two runs share an
-    exclusive CPU or a device, whichever user they belong to; --dry-run says if this machine cannot ensure that. The
+    If an agent is running, it decides on the placement; otherwise this user's own ledger does. No two runs share an
+    exclusive CPU or a device, not even runs of different users; --dry-run says if this machine cannot ensure that. The
     command finds its placement in ALIGNUP_CPUS, ALIGNUP_NUMA_NODES, ALIGNUP_MEMORY_NODES,
     ALIGNUP_DEVICES_… and, for GPUs, CUDA_VISIBLE_DEVICES. Signals are forwarded to it. Its resources are free again
     when it ends.
@@ -141,9 +143,7 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
     request = RunRequest(
         uid=uid,
         name=run_name(options.name, words[0], uid),
-        amounts=parse_amounts(
-            cpus=options.cpus, memory=options.memory, hugepages=options.hugepages, devices=options.device
-        ),
+        amounts=parse_amounts(options),
         policy=options.policy,
         scope=options.scope,
     )
@@ -152,8 +152,43 @@ def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions)
     raise click.exceptions.Exit(run(request, words, options))
 
 
+def parse_amounts(options: RunOptions) -> dict[str, str]:
+    """Return resource → quantity, as the options request them."""
+    amounts: dict[str, str] = {}
+    for flag, name, amount in (("--cpus", "cpu", options.cpus), ("--memory", "memory", options.memory)):
+        if amount is not None:
+            amounts[name] = _checked_amount(flag, amount)
+    for flag, texts, prefix in (("--hugepages", options.hugepages, "hugepages-"), ("--device", options.device, "")):
+        for text in texts:
+            name, _, amount = text.partition("=")
+            if not name or not amount:
+                example = "2Mi=64Mi" if prefix else "example.com/gpu=1"
+                raise ParseError(f"{flag} {text}: invalid value; use a value like {example}")
+            if prefix + name in amounts:
+                raise ParseError(f"{flag} {text}: {prefix + name} is requested twice")
+            amounts[prefix + name] = _checked_amount(f"{flag} {text}", amount)
+    return amounts
+
+
+def _checked_amount(flag: str, amount: str) -> str:
+    try:
+        Quantity.parse(amount)
+    except QuantityError as error:
+        raise ParseError(f"{flag}: {bits.quote(amount)} is not a quantity, such as 2, 500m or 4Gi") from error
+    return amount
+
+
+def _parse_policy_options(texts: Iterable[str]) -> dict[str, str]:
+    options = {}
+    for text in texts:
+        name, equals, options[name] = text.partition("=")
+        if not equals:
+            raise ParseError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
+    return options
+
+
 def run_directory() -> Path:
-    """The directory of this user's runs: ``ALIGNUP_RUN_DIR``, or one in the root directory of the user's agent."""
+    """Return the directory of this user's runs: ``ALIGNUP_RUN_DIR``, or one in the root directory of the agent."""
     chosen = os.environ.get("ALIGNUP_RUN_DIR")
     return Path(chosen).absolute() if chosen else default_root(os.environ) / "run"
 
@@ -195,9 +230,11 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
         from alignup.kubernetes import configuration  # noqa: PLC0415
 
         read = inputs.read_configuration(options.config)
-        with inputs.input_errors(f"with {options.config} on this machine"):
+        with inputs.input_errors(Place(detail=f"with {options.config} on this machine")):
             settings = configuration.host_settings(read, machine)
-    overrides = local_allocator.PolicyOverrides(options.policy, options.scope, options.policy_options, settings)
+    overrides = local_allocator.PolicyOverrides(
+        options.policy, options.scope, _parse_policy_options(options.policy_options), settings
+    )
     idle = local_allocator.build_host(machine, overrides, permitted=permitted)
     claims = Claims.of_environment(os.environ, _notify)
     allocator = local_allocator.LocalAllocator(
@@ -227,11 +264,11 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
 
 
 def _describe_exclusivity(claims: Claims, options: RunOptions) -> str:
-    own = f"among the runs of this user in {run_directory()}"
+    own_runs = f"among the runs of this user in {run_directory()}"
     if claims.directory is None:
-        return f"only {own}: {claims.problem}"
+        return f"only {own_runs}: {claims.problem}"
     if options.ignore_claims:
-        return f"{own}, and among later runs of other users: --ignore-claims"
+        return f"{own_runs}, and among later runs of other users: --ignore-claims"
     return f"among the runs of all users (claims in {claims.directory})"
 
 
@@ -267,6 +304,9 @@ def _run(
     )
     try:
         return lifecycle.run(allocator, job, timeout=options.timeout)
+    except PolicyRefusedError as error:
+        advice = "Omit --policy, or run without the agent: --no-agent."
+        raise FailureError(str(error), advice=advice) from error
     except RunRejectedError as rejected:
         rejected.show()
         return RUN_REJECTED
@@ -281,9 +321,10 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 
 def _explain(host: "Host", pod: "Pod") -> None:
+    from alignup.align.errors import SourceLocation  # noqa: PLC0415
     from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
     from alignup.cli import why  # noqa: PLC0415
-    from alignup.kubernetes.manifests.workloads import SourceLocation, Workload  # noqa: PLC0415
+    from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
 
     if missing := host.missing_devices(pod):
         click.echo(sentences.not_schedulable(pod, missing))
@@ -295,5 +336,5 @@ def _explain(host: "Host", pod: "Pod") -> None:
 
 def _print_admission(admission: Mapping[str, Any], *, file: TextIO) -> None:
     rejection = admission["decision"]["rejection"]
-    for sentence in (*admission.get("story", ()), *([rejection["message"]] if rejection else ())):
+    for sentence in (*admission.get("explanation", ()), *([rejection["message"]] if rejection else ())):
         click.echo(escape_control(str(sentence)), file=file)

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli import terminal
 from alignup.cli.app import InputError, Session, define_command
-from alignup.cli.gate_options import GateCommandOptions, gate_service_options
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
 from alignup.cli.options import (
+    IntegerRange,
     check_exists,
     choice_option,
     count_option,
@@ -28,9 +27,11 @@ from alignup.cli.options import (
 from alignup.web.address import TcpAddress
 
 if TYPE_CHECKING:
+    from alignup.gate.service import GateServiceOptions
     from alignup.schedule.service import LeaseOptions, ScheduleOptions
 
 _LISTEN = "127.0.0.1:8890"
+_SERVICE = "alignup-webhook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +47,13 @@ class ScheduleCommandOptions:
     )
     tls_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
     client_ca_file: Path | None = path_option("FILE", "Require certificates of the authority in FILE from clients")
-    insecure_http: bool = flag_option("Serve HTTP without TLS on other than loopback addresses")
-    any_client: bool = flag_option("Serve clients without certificates on other than loopback addresses")
+    insecure_http: bool = flag_option("Serve HTTP without TLS on non-loopback addresses")
+    any_client: bool = flag_option("Serve clients without certificates on non-loopback addresses")
     offered: int | None = option(
         "N",
         "Nodes that a scheduler may choose from, at most",
         "16 for pods with preferences, such as spreading, and 1 for others",
-        type=click.IntRange(min=1),
+        type=IntegerRange(min=1),
     )
     unconfirmed: int = count_option(
         1, "Pods with resources of their own that a node may get before its HostState shows them", minimum=1
@@ -64,7 +65,7 @@ class ScheduleCommandOptions:
     )
     allow_unknown: bool = flag_option("Let pods go to nodes without HostState, whose kubelets may reject them")
     approximate: bool = flag_option("Judge nodes without HostState by their NodeResourceTopology, if it is safe")
-    force_deleted_may_run: bool = flag_option("Count containers of force-deleted pods as perhaps running")
+    force_deleted_may_run: bool = flag_option("Treat containers of force-deleted pods as possibly still running")
     leader_elect: bool = option(
         "",
         "Let one of several processes answer, chosen by a Lease",
@@ -74,6 +75,21 @@ class ScheduleCommandOptions:
         default=True,
     )
     lease_namespace: str | None = option("NAME", "Namespace of the Lease", "that of this pod, or kube-system")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateCommandOptions:
+    gate: bool = flag_option("Choose nodes for pods behind the scheduling gate alignup.dev/placement (docs/gate.md)")
+    gate_patience: int = count_option(60, "Seconds after which a node is kept for a pod that others overtake")
+    gate_replace_stuck: bool = flag_option("Evict released pods that are not scheduled, if they will be created again")
+    webhook_listen: str | None = option(
+        "HOST:PORT", "Serve the webhook that adds the gate to pods, for example on :8443", "do not"
+    )
+    webhook_service: str = option("NAME", "Service by which API servers call the webhook", default=_SERVICE)
+    webhook_cert_file: Path | None = path_option(
+        "FILE", "Certificates of the webhook (PEM)", "its own, in the Secret alignup-webhook"
+    )
+    webhook_private_key_file: Path | None = path_option("FILE", "Private key of the certificate (PEM)")
 
 
 @define_command(
@@ -96,19 +112,26 @@ def command(session: Session, *, options: ScheduleCommandOptions, gate: GateComm
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.kubernetes.api.errors import AccessError  # noqa: PLC0415
         from alignup.schedule import service  # noqa: PLC0415 - not needed for --help
+        from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup schedule --help'."
-    given = _schedule_options(options, gate)
-    terminal.log_to_stderr()
+    service_options = _schedule_options(options)
+    gate_options = _gate_options(gate, namespace=_namespace(options))
+    log_to_stderr()
     try:
         access = find_access(options.kubeconfig, context=options.context)
     except AccessError as error:
         raise InputError(str(error), advice=session.advice) from error
-    asyncio.run(service.schedule(access, given))
+    if gate_options is None:
+        asyncio.run(service.schedule(access, service_options))
+    else:
+        from alignup.gate.service import schedule_with_gate  # noqa: PLC0415 - only if it is asked for
+
+        asyncio.run(schedule_with_gate(access, service_options, gate_options))
 
 
-def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions) -> "ScheduleOptions":
+def _schedule_options(options: ScheduleCommandOptions) -> "ScheduleOptions":
     from alignup.schedule.extender import ExtenderOptions  # noqa: PLC0415 - not needed for --help
     from alignup.schedule.live_cluster import LiveClusterOptions  # noqa: PLC0415
     from alignup.schedule.service import ScheduleOptions  # noqa: PLC0415
@@ -140,7 +163,6 @@ def _schedule_options(options: ScheduleCommandOptions, gate: GateCommandOptions)
             force_deleted_may_run=options.force_deleted_may_run,
             approximate=options.approximate,
         ),
-        gate=gate_service_options(gate, namespace=_namespace(options)),
     )
 
 
@@ -173,3 +195,28 @@ def _check_security(options: ScheduleCommandOptions, listen: TcpAddress) -> None
         raise click.UsageError(
             "--listen on the network needs --client-ca-file, because clients can bind pods, or --any-client."
         )
+
+
+def _gate_options(options: GateCommandOptions, *, namespace: str) -> "GateServiceOptions | None":
+    """Return what the gate is given, *namespace* being that of its Service; ``None``: there is no gate."""
+    if (options.webhook_cert_file is None) != (options.webhook_private_key_file is None):
+        raise click.UsageError("--webhook-cert-file and --webhook-private-key-file need each other.")
+    check_exists(webhook_cert_file=options.webhook_cert_file, webhook_private_key_file=options.webhook_private_key_file)
+    if not options.gate:
+        if options.webhook_listen is not None:
+            raise click.UsageError("--webhook-listen needs --gate: nobody would release the pods.")
+        return None
+    from alignup.gate.controller import GateOptions  # noqa: PLC0415 - not needed for --help
+    from alignup.gate.service import GateServiceOptions, WebhookOptions  # noqa: PLC0415
+
+    webhook = None
+    if options.webhook_listen is not None:
+        webhook = WebhookOptions(
+            listen=parse_listen_address(options.webhook_listen, "--webhook-listen").pair,
+            namespace=namespace,
+            service=options.webhook_service,
+            certificate=options.webhook_cert_file,
+            private_key=options.webhook_private_key_file,
+        )
+    controller = GateOptions(patience=options.gate_patience, replace_stuck=options.gate_replace_stuck)
+    return GateServiceOptions(webhook=webhook, controller=controller)

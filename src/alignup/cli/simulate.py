@@ -7,10 +7,12 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from alignup.cli.app import InputError, define_command
+from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     HostOptions,
+    IntegerRange,
+    NumberRange,
     flag_option,
     option,
     output_option,
@@ -34,11 +36,11 @@ class SimulateOptions:
     generate: str | None = option(
         "", "Generate a workload of this kind, sized to the machine", type=click.Choice(_PROFILES)
     )
-    count: int = option("N", "Number of pods to generate", type=click.IntRange(1, 1_000_000), default=1000)
+    count: int = option("N", "Number of pods to generate", type=IntegerRange(1, 1_000_000), default=1000)
     load: float = option(
         "SHARE",
         "Average share of the machine that generated pods request; 1 is all of it",
-        type=click.FloatRange(0, 100, min_open=True),
+        type=NumberRange(0, 100, min_open=True),
         default=0.9,
     )
     seed: int = option("N", "Random seed for --generate", type=int, default=0)
@@ -47,14 +49,14 @@ class SimulateOptions:
         "SETTING,…",
         "Simulate every combination of policy, scope, topology-options, cpu-policy, cpu-options and memory-policy",
     )
-    jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=click.IntRange(1, 1024))
+    jobs: int | None = option("N", "Number of processes for --compare", "one per CPU", type=IntegerRange(1, 1024))
     ignore_missing_devices: bool = flag_option(IGNORE_MISSING_HELP)
     html: Path | None = path_option("FILE", "Write a self-contained HTML report with plots to FILE")
     svg: Path | None = path_option("FILE", "Write a picture of the node at peak demand to FILE")
     cluster: Path | None = path_option(
         "FILE", "Simulate a cluster: groups of nodes, as described in docs/fleet.md, or the nodes of openb (CSV)"
     )
-    nodes: int | None = option("N", "Simulate a cluster of N nodes like this one", type=click.IntRange(1, 100_000))
+    nodes: int | None = option("N", "Simulate a cluster of N nodes like this one", type=IntegerRange(1, 100_000))
     strategy: str = option(
         "NAME,…",
         "Strategies of the cluster's scheduler to compare: alignup, alignup-least-allocated, alignup-most-allocated, "
@@ -64,13 +66,13 @@ class SimulateOptions:
     retries: int = option(
         "N",
         "Maximum number of times that a pod is created again after kubelets rejected it",
-        type=click.IntRange(0, 1000),
+        type=IntegerRange(0, 1000),
         default=6,
     )
     rate: float = option(
         "FACTOR",
         "Speed up the creation of the cluster's pods by this factor",
-        type=click.FloatRange(0, min_open=True),
+        type=NumberRange(0, min_open=True),
         default=1.0,
     )
     stay: bool = flag_option("Keep all pods of a cluster running: ignore when they end")
@@ -113,7 +115,7 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
     context = click.get_current_context()
     for name in ("strategy", "retries", "rate", "stay"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise InputError("is for clusters", where=f"in --{name}", advice="Add --nodes N or --cluster FILE.")
+            raise InputError("is for clusters", place=Place(f"--{name}"), advice="Add --nodes N or --cluster FILE.")
     from alignup.cli import simulate_output  # noqa: PLC0415
 
     if options.compare is not None and options.svg:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from alignup.cli.app import define_command
-from alignup.cli.options import choice_option, option, output_option, path_option, with_options
+from alignup.cli.options import IntegerRange, choice_option, option, output_option, path_option, with_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class SweepOptions:
     results: Path | None = path_option("FILE", "CSV file for the results", "SPEC's name with .csv, in this directory")
     html: Path | None = path_option("FILE", "Write a self-contained HTML report with plots to FILE")
     engine: str = choice_option(("processes", "serial", "dask"), "Where to run simulations", "processes")
-    jobs: int | None = option("N", "Number of processes", "one per CPU", type=click.IntRange(1, 1024))
+    jobs: int | None = option("N", "Number of processes", "one per CPU", type=IntegerRange(1, 1024))
     dask: str | None = option("tcp://HOST:PORT", "Address of a Dask scheduler", "a local one")
 
 

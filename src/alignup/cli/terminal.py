@@ -36,17 +36,8 @@ _STYLES = {
 }
 
 
-def log_to_stderr() -> None:
-    """Log the events of a daemon, but not each of its HTTP requests, which the client logs at the same level."""
-    import logging  # noqa: PLC0415 - slow to import, and only daemons log
-
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
-    logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False  # the format has none of them
-
-
 def width() -> int:
-    """The terminal's width within readable limits; 80 columns without a terminal."""
+    """Return the terminal's width within readable limits; 80 columns without a terminal."""
     return min(max(_columns(), MIN_WIDTH), MAX_WIDTH)
 
 
@@ -109,9 +100,9 @@ def print_notes(notes: Iterable[str]) -> None:
 
 @contextmanager
 def waiting_message(
-    what: str | Callable[[], str], *, after: float = 2.0, stream: TextIO | None = None
+    activity: str | Callable[[], str], *, after: float = 2.0, stream: TextIO | None = None
 ) -> Iterator[None]:
-    """While the block runs longer than *after* seconds, show *what* and the elapsed time on a terminal."""
+    """While the block runs longer than *after* seconds, show *activity* and the elapsed time on a terminal."""
     output = sys.stderr if stream is None else stream
     if output is None or not output.isatty():
         yield
@@ -122,7 +113,9 @@ def waiting_message(
     def show() -> None:
         shown = False
         while not done.wait(1.0 if shown else after):
-            output.write(f"\r{what if isinstance(what, str) else what()} … {time.monotonic() - start:.0f} s \033[K")
+            output.write(
+                f"\r{activity if isinstance(activity, str) else activity()} … {time.monotonic() - start:.0f} s \033[K"
+            )
             output.flush()
             shown = True
         if shown:
@@ -140,7 +133,7 @@ def waiting_message(
 
 @contextmanager
 def progress(  # noqa: PLR0913 - all but the first two have defaults
-    what: str,
+    activity: str,
     unit: str,
     *,
     estimate: bool = False,
@@ -152,12 +145,12 @@ def progress(  # noqa: PLR0913 - all but the first two have defaults
 
     With *estimate*, the time left is shown, as far as the pace since the first call tells.
     """
-    message = what
+    message = activity
     first: tuple[float, int] | None = None
 
     def update(done: int, total: int) -> None:
         nonlocal message, first
-        message = f"{what}: {done:,} of {total:,} {unit}"
+        message = f"{activity}: {done:,} of {total:,} {unit}"
         if first is None:
             first = (now(), done)
         elif estimate and done > first[1]:

@@ -3,10 +3,11 @@
 import json
 
 from alignup.cli import terminal
-from alignup.cli.agent_client import AgentError, AgentOptions, Document, connect
-from alignup.cli.app import define_command
+from alignup.cli.agent_client import AgentOptions, connect
+from alignup.cli.app import FailureError, define_command
 from alignup.cli.options import output_option, with_options
 from alignup.cli.pod_status import describe_outcome, full_name
+from alignup.web.agent_client import Document
 
 
 @define_command("watch", "alignup watch", "alignup watch -o json")
@@ -20,7 +21,7 @@ def command(agent: AgentOptions, output: str) -> None:
     client = connect(agent)
     for event in client.events():
         terminal.print_line(json.dumps(event, ensure_ascii=False) if output == "json" else _line(event))
-    raise AgentError(f"the agent at {client.address} stopped", advice="Start it again with 'alignup agent'.")
+    raise FailureError(f"the agent at {client.address} stopped", advice="Start it again with 'alignup agent'.")
 
 
 def _line(event: Document) -> str:

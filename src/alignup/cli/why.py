@@ -14,11 +14,18 @@ from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.cli import inputs, terminal
-from alignup.cli.app import InputError, define_command
+from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
-from alignup.cli.options import IGNORE_MISSING_HELP, HostOptions, output_option, with_options, workload_option
+from alignup.cli.options import (
+    IGNORE_MISSING_HELP,
+    HostOptions,
+    NumberRange,
+    output_option,
+    with_options,
+    workload_option,
+)
 from alignup.kubernetes.manifests.documents import to_yaml
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.decision_text import draw_decision
@@ -40,7 +47,7 @@ _NODE = "--machine examples/node/machine.yaml --config examples/node/kubelet.yam
 @click.option("--pod", "name", metavar="NAME", help="Explain only the workload with this name.")
 @click.option(
     "--search",
-    type=click.FloatRange(0, 3600),
+    type=NumberRange(0, 3600),
     default=2.0,
     metavar="SECONDS",
     help="Search up to SECONDS for changes that would admit a rejected pod (default: 2).",
@@ -104,7 +111,7 @@ class Explanation(NamedTuple):
 
 def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = False) -> Explanation:
     """Decide on one replica of *workload*; if it is rejected, search up to *seconds* for changes that admit it."""
-    with inputs.input_errors(f"in {workload.source}"):
+    with inputs.input_errors(Place.at(workload.source)):
         decision = host.decide(workload.pod)
         missing = host.missing_devices(workload.pod)
         if decision.admitted:
@@ -139,7 +146,7 @@ def _lines(host: Host, explanation: Explanation) -> Iterator[Line]:
 
 
 def _other_verdict(explanation: Explanation) -> str:
-    """The verdict that does not count: of the kubelet, or of a scheduler."""
+    """Return the verdict that does not count: of the kubelet, or of a scheduler."""
     if explanation.lenient:
         return f"For a scheduler: {sentences.not_schedulable(explanation.workload.pod, explanation.missing)}"
     declared = " ".join(f"--devices {name}=..." for name in explanation.missing)

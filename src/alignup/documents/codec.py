@@ -1,4 +1,4 @@
-"""Encode and decode our JSON documents.
+"""The encoding and decoding of our JSON documents.
 
 A document is a msgspec struct. Its type is the only description of its shape: encoding, validation and JSON Schema
 derive from it. Every decoding error is a :class:`ParseError` that starts with the path of the bad value, such as

@@ -162,9 +162,9 @@ class RecentDocuments:
 
     def document(self, decision: Decision) -> DecisionDocument:
         """Return the document of *decision*; at worst, two threads build it twice."""
-        found = self._kept.get(id(decision))
-        if found is not None and found[0] is decision:
-            return found[1]
+        kept = self._kept.get(id(decision))
+        if kept is not None and kept[0] is decision:
+            return kept[1]
         document = decision_document(decision)
         if len(self._kept) >= self._size:
             with suppress(StopIteration, KeyError, RuntimeError):  # another thread removes it, too
@@ -182,7 +182,9 @@ def placement_document(placement: Placement) -> PlacementDocument:
 
 
 def rejection_document(rejection: Rejection) -> RejectionDocument:
-    shortfalls = [build(ShortfallDocument, one, nodes=show_or_none(one.nodes)) for one in rejection.shortfalls]
+    shortfalls = [
+        build(ShortfallDocument, shortfall, nodes=show_or_none(shortfall.nodes)) for shortfall in rejection.shortfalls
+    ]
     return build(RejectionDocument, rejection, shortfalls=shortfalls)
 
 
@@ -218,13 +220,13 @@ def upgrade(document: Mapping[str, Any]) -> dict[str, Any]:
 
 def rename_keys(value: Any, names: Mapping[str, str]) -> Any:  # noqa: ANN401 - JSON of any shape, not validated yet
     """Return an object with new *names* for some keys; another value stays as it is."""
-    return {names.get(key, key): one for key, one in value.items()} if isinstance(value, Mapping) else value
+    return {names.get(key, key): item for key, item in value.items()} if isinstance(value, Mapping) else value
 
 
 def _step_document(step: MergeStep) -> MergeStepDocument:
     return MergeStepDocument(
         step.container,
-        [_resource_document(one) for one in step.resources],
+        [_resource_document(resource) for resource in step.resources],
         step.width,
         step.rule.name,
         HintDocument.of(step.hint),
@@ -233,10 +235,12 @@ def _step_document(step: MergeStep) -> MergeStepDocument:
     )
 
 
-def _resource_document(one: ResourceHints) -> ResourceHintsDocument:
-    hints, hidden = shown_hints(one)
-    free = None if one.free is None else dict(one.free)
-    return ResourceHintsDocument(one.provider, one.resource, one.request, free, list(_hint_documents(hints)), hidden)
+def _resource_document(resource: ResourceHints) -> ResourceHintsDocument:
+    hints, hidden = shown_hints(resource)
+    free = None if resource.free is None else dict(resource.free)
+    return ResourceHintsDocument(
+        resource.provider, resource.resource, resource.request, free, list(_hint_documents(hints)), hidden
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -247,14 +251,16 @@ def _hint_documents(hints: tuple[Hint, ...]) -> tuple[HintDocument, ...]:
 def _decision(document: DecisionDocument) -> Decision:
     rejection = None
     if (rejected := document.rejection) is not None:
-        shortfalls = tuple(build(Shortfall, one, nodes=parse_or_none(one.nodes)) for one in rejected.shortfalls)
+        shortfalls = tuple(build(Shortfall, entry, nodes=parse_or_none(entry.nodes)) for entry in rejected.shortfalls)
         rejection = build(Rejection, rejected, shortfalls=shortfalls)
     return build(
         Decision,
         document,
         **msgspec.structs.asdict(document.pod),
         steps=tuple(map(_step, document.steps)),
-        placements=tuple(Placement.of_text(one.container, one.hint.hint(), one.given) for one in document.placements),
+        placements=tuple(
+            Placement.of_text(entry.container, entry.hint.hint(), entry.given) for entry in document.placements
+        ),
         rejection=rejection,
         preference_requests=tuple(
             build(PreferenceRequest, ask, available=tuple(ask.available), must_include=tuple(ask.must_include))
@@ -267,11 +273,11 @@ def _decision(document: DecisionDocument) -> Decision:
 
 def _step(step: MergeStepDocument) -> MergeStep:
     resources = []
-    for one in step.resources:
-        if not all(0 <= node < MAX_NODE_ID for node in one.free or ()):
+    for resource in step.resources:
+        if not all(0 <= node < MAX_NODE_ID for node in resource.free or ()):
             raise ParseError(f"free: NUMA node numbers are from 0 to {MAX_NODE_ID - 1}")
-        hints = HintList.of(hint.hint() for hint in one.hints) if one.hints else IMPOSSIBLE
-        resources.append(build(ResourceHints, one, hints=hints, truncated=one.hidden))
+        hints = HintList.of(hint.hint() for hint in resource.hints) if resource.hints else IMPOSSIBLE
+        resources.append(build(ResourceHints, resource, hints=hints, truncated=resource.hidden))
     runners_up = tuple(bits.parse(nodes) for nodes in step.runners_up)
     rule, hint = MergeRule[step.rule], step.hint.hint()
     return build(MergeStep, step, resources=tuple(resources), rule=rule, hint=hint, runners_up=runners_up)

@@ -135,7 +135,7 @@ def machine_to_document(machine: Machine) -> dict[str, Any]:
             distances=None if machine.distances is None else [list(row) for row in machine.distances.matrix],
             hugepages=_page_counts(machine.hugepages),
             offline=bits.show(machine.offline),
-            devices=[build(DeviceDocument, one, nodes=show_or_none(one.nodes)) for one in machine.devices],
+            devices=[build(DeviceDocument, device, nodes=show_or_none(device.nodes)) for device in machine.devices],
             pci=list(map(_pci_document, machine.pci)),
             report=report,
             gaps=list(machine.gaps),
@@ -151,8 +151,8 @@ def machine_from_document(document: object, *, name: str = "the text") -> Machin
             f"{name} does not describe a machine: expected a document with 'alignup: {FORMAT}', cAdvisor's MachineInfo,"
             " hwloc XML or a synthetic machine such as 'pack:2 core:8 pu:2'"
         )
-    if (found := document["alignup"]) != FORMAT:
-        other = f"the format {found[:40]!r}" if isinstance(found, str) else "another format"
+    if (format_ := document["alignup"]) != FORMAT:
+        other = f"the format {format_[:40]!r}" if isinstance(format_, str) else "another format"
         raise SourceError(f"{other} is unknown: expected {FORMAT!r}", file=name, field="alignup")
     try:
         return _machine(convert(document, MachineDocument)).checked()
@@ -172,8 +172,8 @@ def _machine(document: MachineDocument) -> Machine:
             raise FieldError(f"{count} entries: expected at most {most}", field=field)
     for index, node in enumerate(document.nodes):
         if node.distances is not None:
-            what = f"NUMA node {node.id} has its own distances: expected all of them under 'distances'"
-            raise FieldError(what, field=f"nodes[{index}].distances")
+            message = f"NUMA node {node.id} has its own distances: expected all of them under 'distances'"
+            raise FieldError(message, field=f"nodes[{index}].distances")
     report = None
     if (reported := document.report) is not None:
         nodes = None if reported.nodes is None else tuple(_each("report.nodes", _cadvisor_node, reported.nodes))
@@ -195,12 +195,12 @@ def _machine(document: MachineDocument) -> Machine:
     )
 
 
-def _each(field: str, make: Callable[[_Given], _Made], given: Iterable[_Given]) -> Iterator[_Made]:
+def _each(field: str, make: Callable[[_Given], _Made], entries: Iterable[_Given]) -> Iterator[_Made]:
     """Make something of every entry of the list *field*; an error has the path of the entry."""
     index = 0
     try:
-        for index, one in enumerate(given):  # noqa: B007 - used by the handlers
-            yield make(one)
+        for index, entry in enumerate(entries):  # noqa: B007 - used by the handlers
+            yield make(entry)
     except FieldError as error:
         raise FieldError(error.what, field=f"{field}[{index}].{error.field}") from error
     except ParseError as error:
@@ -209,8 +209,8 @@ def _each(field: str, make: Callable[[_Given], _Made], given: Iterable[_Given]) 
 
 def _cpus(groups: Iterable[CpuGroupDocument], *, field: str) -> tuple[Cpu, ...]:
     cpus: list[Cpu] = []
-    for own in _each(field, _group_cpus, groups):
-        cpus += own
+    for group_cpus in _each(field, _group_cpus, groups):
+        cpus += group_cpus
         if len(cpus) > MAX_CPUS:
             raise FieldError(f"expected at most {MAX_CPUS}", field=field)
     return tuple(sorted(cpus, key=lambda cpu: cpu.id))
@@ -254,8 +254,8 @@ def _device(device: DeviceDocument) -> Device:
 
 def _node_document(node: NumaNode | CadvisorNode) -> NodeDocument:
     distances = node.distances if isinstance(node, CadvisorNode) else None
-    own = None if distances is None else list(distances)
-    return NodeDocument(node.id, node.memory, _page_counts(node.hugepages), own)
+    row = None if distances is None else list(distances)
+    return NodeDocument(node.id, node.memory, _page_counts(node.hugepages), row)
 
 
 def _cadvisor_node(node: NodeDocument) -> CadvisorNode:
@@ -267,8 +267,8 @@ def _distances(rows: list[list[int]] | None, nodes: list[int]) -> Distances | No
     if rows is None:
         return None
     if len(rows) != len(nodes) or any(len(row) != len(nodes) for row in rows):
-        what = f"expected {len(nodes)} rows of {len(nodes)}, in rising order of NUMA nodes"
-        raise FieldError(what, field="distances")
+        message = f"expected {len(nodes)} rows of {len(nodes)}, in rising order of NUMA nodes"
+        raise FieldError(message, field="distances")
     return Distances({a: dict(zip(nodes, row, strict=True)) for a, row in zip(nodes, rows, strict=True)})
 
 
@@ -278,8 +278,8 @@ def _pci_device(device: PciDeviceDocument) -> PciDevice:
         try:
             codes[name] = int(code, 16) if isinstance(code, str) else code
         except ValueError:
-            what = f"{code!r} is not a hexadecimal code such as 0x10de"
-            raise FieldError(what, field="class" if name == "kind" else name) from None
+            message = f"{code!r} is not a hexadecimal code such as 0x10de"
+            raise FieldError(message, field="class" if name == "kind" else name) from None
     cpus = _parse_list(device.cpus, field="cpus")
     return build(PciDevice, device, **codes, cpus=cpus, names=tuple(device.names))
 
@@ -315,4 +315,4 @@ def _pages(pages: dict[str | int, int]) -> tuple[HugePages, ...]:
 
 
 def _page_counts(pages: Iterable[HugePages]) -> dict[str | int, int]:
-    return {one.resource.removeprefix("hugepages-"): one.count for one in pages}
+    return {page.resource.removeprefix("hugepages-"): page.count for page in pages}

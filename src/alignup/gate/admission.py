@@ -1,7 +1,7 @@
-"""Answers the API server's reviews of pods that are about to be created: which of them get the scheduling gate.
+"""The admission webhook: which of the pods that are about to be created get the scheduling gate.
 
-No pod is refused. The API server asks about pods only that opted in, by their label or by that of their namespace
-(the selectors of the webhook), so the label is checked here for opting out only. Pods whose node is given are left
+No pod is refused. The API server asks only about pods that opted in, by their label or by that of their namespace
+(the selectors of the webhook), so the label is checked here for opting out only. Pods that name their node are left
 alone: with a node name a gate is invalid, and the pods of a DaemonSet have a node affinity for theirs.
 """
 
@@ -9,23 +9,74 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from alignup.align.errors import ParseError
 from alignup.align.workload.validation import MIRROR_ANNOTATION
 from alignup.documents.codec import decode, encode
-from alignup.gate.admission_review import (
-    REVIEW_KIND,
-    REVIEW_VERSION,
-    AdmissionReview,
-    AnsweredReview,
-    NewPod,
-    ReviewRequest,
-    ReviewResponse,
-)
-from alignup.gate.names import GATE, LABEL, OPT_OUT
+from alignup.documents.host_state import GROUP
+from alignup.kubernetes.api.objects import OwnerReference
+from alignup.kubernetes.manifests.pod import NamedItem, ObjectPart
+
+GATE = f"{GROUP}/placement"  #: the scheduling gate
+LABEL = f"{GROUP}/gate"  #: of a pod or a namespace; with it, pods get the gate
+OPT_IN, OPT_OUT = "enabled", "disabled"  #: its values; a pod can opt out of what its namespace has chosen
+REVIEW_VERSION, REVIEW_KIND = "admission.k8s.io/v1", "AdmissionReview"
+
+
+class NewPodMeta(ObjectPart, frozen=True):
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: tuple[OwnerReference, ...] | None = None
+
+
+class NewPodSpec(ObjectPart, frozen=True):
+    node_name: str = ""
+    scheduling_gates: tuple[NamedItem, ...] | None = None
+
+
+class NewPod(ObjectPart, frozen=True):
+    """A pod that is about to be created; it may have no name and no uid yet."""
+
+    metadata: NewPodMeta = NewPodMeta()
+    spec: NewPodSpec = NewPodSpec()
+
+
+class GroupVersionResource(ObjectPart, frozen=True):
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class ReviewRequest(ObjectPart, frozen=True):
+    uid: str
+    operation: str
+    resource: GroupVersionResource
+    object: NewPod | None = None  #: ``None`` for a deletion
+    sub_resource: str = ""
+
+
+class ReviewResponse(ObjectPart, frozen=True):
+    uid: str
+    allowed: bool
+    patch_type: str = ""
+    patch: bytes = b""  #: JSON, which is sent in base64
+
+
+class AdmissionReview(ObjectPart, frozen=True):
+    api_version: str
+    kind: str
+    request: ReviewRequest | None = None
+
+
+class AnsweredReview(msgspec.Struct, frozen=True, rename="camel"):
+    response: ReviewResponse
+    api_version: str = REVIEW_VERSION
+    kind: str = REVIEW_KIND
 
 
 class ReviewOutcome(StrEnum):
-    """What happened to a pod, for metrics."""
+    """The result of a review, for metrics."""
 
     GATED = "gated"
     ALREADY_GATED = "already_gated"  #: the API server asks again after other webhooks
@@ -39,8 +90,8 @@ def answer_review(body: bytes, count: Callable[[ReviewOutcome], object] = lambda
     """Return the answer to a review; ``ParseError`` if it is not an AdmissionReview of version v1."""
     review = decode(body, AdmissionReview)
     if (review.api_version, review.kind) != (REVIEW_VERSION, REVIEW_KIND):
-        what = f"{review.api_version} {review.kind}"
-        raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {what}: see admissionReviewVersions")
+        got = f"{review.api_version} {review.kind}"
+        raise ParseError(f"expected {REVIEW_VERSION} {REVIEW_KIND}, got {got}: see admissionReviewVersions")
     if review.request is None:
         raise ParseError("request: the review has no request")
     outcome = review_pod(review.request)
@@ -64,9 +115,9 @@ def review_pod(request: ReviewRequest) -> ReviewOutcome:
         return ReviewOutcome.OPTED_OUT
     if pod.spec.node_name or MIRROR_ANNOTATION in (metadata.annotations or {}):
         return ReviewOutcome.NODE_GIVEN
-    if any(one.controller and one.kind == "DaemonSet" for one in metadata.owner_references or ()):
+    if any(owner.controller and owner.kind == "DaemonSet" for owner in metadata.owner_references or ()):
         return ReviewOutcome.DAEMON_SET
-    if any(one.name == GATE for one in pod.spec.scheduling_gates or ()):
+    if any(gate.name == GATE for gate in pod.spec.scheduling_gates or ()):
         return ReviewOutcome.ALREADY_GATED
     return ReviewOutcome.GATED
 

@@ -1,20 +1,24 @@
-"""Tells people why pods stay behind the gate: one event for each pod, a moment after no node admitted it.
+"""Pods that no node admits: one event for each, a moment after no node admitted it.
 
 The moment lets reasons pass that last less, such as a kubelet that has not confirmed the pod before. Explaining is
 more work than deciding, since all nodes are asked for their reasons, so it is done for a class at most every few
 seconds, and events are repeated only if the reasons are others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
-from alignup.gate.blocked_reasons import BlockedReasons, blocked_reasons
 from alignup.gate.pod_events import PodEvents
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue
 from alignup.gate.reservations import Reservations
 from alignup.schedule.live_cluster import LiveCluster
+from alignup.schedule.node_selection import exclusions
+from alignup.schedule.pod_answers import NodeAnswer, count_reasons
 
 DELAY = 2.0  #: seconds
 REASON = "NoNode"  #: of the events
+MAX_REASONS = 6  #: in one event
+FULL = "too little left by the Node object"
+RESERVED = "kept for a pod that has waited longer"
 
 
 class BlockedPods:
@@ -30,16 +34,16 @@ class BlockedPods:
         self._live, self._events, self._reservations, self._queue = live, events, reservations, queue
         self._clock = clock
         self._due: dict[PodClass, float] = {}
-        self._explained: dict[PodClass, BlockedReasons] = {}
+        self._explained: dict[PodClass, tuple[frozenset[str], str]] = {}  #: the reasons, and the text of the events
 
     def add(self, pod_class: PodClass) -> None:
-        """No node admits the pods of a class."""
+        """Explain soon that no node admits the pods of a class."""
         self._due.setdefault(pod_class, self._clock() + DELAY)
 
     def joined(self, waiting: GatedPod, pod_class: PodClass) -> None:
-        """A pod waits that belongs to a class of blocked pods."""
+        """Explain a pod that joins a class of blocked pods."""
         if pod_class in self._explained:
-            self._note(waiting, self._explained[pod_class])
+            self._note(waiting, *self._explained[pod_class])
         else:
             self.add(pod_class)
 
@@ -49,26 +53,40 @@ class BlockedPods:
 
     def explain_due(self) -> None:
         """Write events about the pods that are still blocked."""
-        now = self._clock()
-        pods = self._queue.of_kind
-        self._explained = {pod_class: why for pod_class, why in self._explained.items() if pods(pod_class)}
+        now, pods = self._clock(), self._queue.of_kind
+        self._explained = {pod_class: note for pod_class, note in self._explained.items() if pods(pod_class)}
         for pod_class in [pod_class for pod_class, at in self._due.items() if at <= now]:
             del self._due[pod_class]
             waiting = pods(pod_class)
             if waiting and pod_class in self._queue.blocked:
                 before = self._explained.get(pod_class)
-                why = self._explained[pod_class] = self._explain(waiting[0], pod_class)
-                if before is None or before.reasons.keys() != why.reasons.keys():
+                reasons = count_reasons(self._answers(waiting[0], pod_class))
+                message = describe_reasons(reasons, nodes=len(self._live.nodes.objects))
+                self._explained[pod_class] = frozenset(reasons), message
+                if before is None or before[0] != reasons.keys():
                     for pod in waiting:
-                        self._note(pod, why)
+                        self._note(pod, frozenset(reasons), message)
 
-    def _explain(self, waiting: GatedPod, pod_class: PodClass) -> BlockedReasons:
-        return blocked_reasons(
-            self._live.nodes.objects.values(),
-            pod_class,
-            verdicts=self._live.feasible(pod_class.pod),
-            reserved=lambda name: self._reservations.keeps_out(name, waiting),
-        )
+    def _answers(self, waiting: GatedPod, pod_class: PodClass) -> Iterator[NodeAnswer]:
+        """Yield why each node is not chosen, with the first reason only."""
+        verdicts = self._live.feasible(pod_class.pod)
+        for node in self._live.nodes.objects.values():
+            name = node.metadata.name
+            excluded = exclusions(node, pod_class.spec)[:1]
+            if not excluded and verdicts[name].admits:
+                if name in pod_class.full:
+                    excluded = (FULL,)
+                elif self._reservations.keeps_out(name, waiting):
+                    excluded = (RESERVED,)
+            yield NodeAnswer(name, verdicts[name], excluded)
 
-    def _note(self, waiting: GatedPod, why: BlockedReasons) -> None:
-        self._events.note(waiting.api, REASON, str(why), same=frozenset(why.reasons))
+    def _note(self, waiting: GatedPod, reasons: frozenset[str], message: str) -> None:
+        self._events.note(waiting.api, REASON, message, same=reasons)
+
+
+def describe_reasons(reasons: Mapping[str, int], *, nodes: int) -> str:
+    """Return the text of an event: ``0/5 nodes will admit the pod: 3 not enough cpu …``."""
+    listed = [f"{count} {reason}" for reason, count in list(reasons.items())[:MAX_REASONS]]
+    more = len(reasons) - MAX_REASONS
+    listed += [f"{more} more reasons"] if more > 0 else []
+    return f"0/{nodes} nodes will admit the pod" + (f": {', '.join(listed)}." if listed else ".")

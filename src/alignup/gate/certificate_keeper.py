@@ -1,4 +1,4 @@
-"""Keeps the webhook's certificates in a Secret, renews them, and tells API servers which authorities to trust.
+"""The keeper of the webhook's certificates: stores them in a Secret, renews them, and publishes their authorities.
 
 Every replica does this. Writes have the resource version of what was read, so of two replicas one wins, and the other
 uses what that one has written.
@@ -7,21 +7,56 @@ uses what that one has written.
 import asyncio
 import base64
 import binascii
-import logging
 import ssl
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
+import msgspec
+import structlog
+
 from alignup.align.errors import ParseError
-from alignup.gate.admission_review import Secret, WebhookConfiguration
 from alignup.gate.certificates import WebhookCertificates, expiry, renew, server_context
-from alignup.kubernetes.api import ApiClient, Informer, ObjectRef, PatchType, Query
+from alignup.kubernetes.api import ApiClient, Informer, ObjectRef, PatchType, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ConflictError
+from alignup.kubernetes.api.objects import ObjectMeta
+from alignup.kubernetes.manifests.pod import Labels, ObjectPart
 
 CHECK_SECONDS = 600.0  #: between checks whether a certificate must be renewed
 RETRY_SECONDS = 10.0  #: after a failed write
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
+
+
+class Secret(ObjectPart, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    data: Labels = msgspec.field(default_factory=dict)  #: each value in base64
+
+
+class WebhookClient(ObjectPart, frozen=True):
+    """How the API server reaches a webhook."""
+
+    ca_bundle: str = ""  #: PEM certificates in base64
+
+
+class Webhook(ObjectPart, frozen=True):
+    name: str
+    client_config: WebhookClient = WebhookClient()
+
+
+class WebhookConfiguration(ObjectPart, frozen=True):
+    """A ``MutatingWebhookConfiguration``."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    webhooks: tuple[Webhook, ...] = ()
+
+
+SECRETS = Resource(type=Secret, kind="Secret", plural="secrets", namespaced=True)
+WEBHOOK_CONFIGURATIONS = Resource(
+    type=WebhookConfiguration,
+    kind="MutatingWebhookConfiguration",
+    plural="mutatingwebhookconfigurations",
+    group="admissionregistration.k8s.io",
+)
 
 
 class CertificateKeeper:
@@ -101,7 +136,7 @@ class CertificateKeeper:
             problem = str(error)
         problems = (problem,) if problem else ()
         if problem and problems != self.problems:
-            _log.warning("webhook certificate: %s", problem)
+            _log.warning("webhook certificate not published", problem=problem)
         self.problems = problems
         return not problem
 
@@ -112,13 +147,13 @@ class CertificateKeeper:
             try:
                 stored = read_secret(secret)
             except ParseError as error:
-                _log.warning("%s is replaced: %s", self._secret_ref, error)
+                _log.warning("invalid webhook certificate replaced", secret=str(self._secret_ref), problem=str(error))
         now = datetime.fromtimestamp(self._client.timing.time_of_day(), UTC)
         renewed = renew(stored, names=self._names, published=self.published(), now=now)
         if renewed is not None:
             await self._write(secret, renewed)
             stored = renewed
-            _log.info("%s has a certificate that is valid until %s", self._secret_ref, expiry(renewed).isoformat())
+            _log.info("webhook certificate renewed", secret=str(self._secret_ref), expires=expiry(renewed).isoformat())
         if stored is not None and stored != self.current:
             self._context = server_context(stored)
             self.current = stored
@@ -136,9 +171,9 @@ class CertificateKeeper:
             await self._client.patch(ref, {"metadata": metadata, "data": data})
 
     def published(self) -> bytes:
-        """The authorities that every webhook of the configuration has."""
+        """Return the authorities that every webhook of the configuration has."""
         configuration = self.configurations.get(self._configuration_ref.name)
-        bundles = {one.client_config.ca_bundle for one in configuration.webhooks} if configuration else set()
+        bundles = {webhook.client_config.ca_bundle for webhook in configuration.webhooks} if configuration else set()
         return b"" if len(bundles) != 1 else _decoded(bundles.pop())
 
     async def _publish(self) -> str:

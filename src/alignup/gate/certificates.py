@@ -1,4 +1,4 @@
-"""Certificates of the webhook: an authority of our own, a serving certificate that it signs, and when to renew them.
+"""The webhook's certificates: an authority of our own, a serving certificate that it signs, and when to renew them.
 
 Authorities overlap. A new one is trusted (its certificate is in the bundle of the webhook configuration) for a while
 before it signs a serving certificate, and the old one stays trusted until it expires. So at every moment, each replica
@@ -58,14 +58,10 @@ class WebhookCertificates:
         if missing:
             raise ParseError(f"{', '.join(missing)} is missing")
         authorities = tuple(map(_pem, _certificates(data[_AUTHORITIES], _AUTHORITIES)))
-        found = cls(authorities, data[_AUTHORITY_KEY], data[_SERVING], data[_SERVING_KEY])
-        pairs = ((authorities[0], found.authority_key), (found.serving, found.serving_key))
-        for (name, key_name), (certificate, key) in zip(
-            ((_AUTHORITIES, _AUTHORITY_KEY), (_SERVING, _SERVING_KEY)), pairs, strict=True
-        ):
-            if _certificate(certificate, name).public_key() != _key(key, key_name).public_key():
+        for name, key_name in ((_AUTHORITIES, _AUTHORITY_KEY), (_SERVING, _SERVING_KEY)):
+            if _certificate(data[name], name).public_key() != _key(data[key_name], key_name).public_key():
                 raise ParseError(f"{key_name} belongs to another certificate than {name}")
-        return found
+        return cls(authorities, data[_AUTHORITY_KEY], data[_SERVING], data[_SERVING_KEY])
 
 
 def renew(
@@ -77,13 +73,13 @@ def renew(
     """
     if current is None or not _valid(current.authorities[0], now):
         return _issue(_with_authority((), now), names, now)
-    trusted = tuple(one for one in current.authorities if _valid(one, now))
-    found = replace(current, authorities=trusted)
+    trusted = tuple(authority for authority in current.authorities if _valid(authority, now))
+    renewed = replace(current, authorities=trusted)
     if _old(trusted[0], now):
-        found = _with_authority(trusted, now, serving=current.serving, serving_key=current.serving_key)
-    if _needs_serving(found, names, published, now):
-        found = _issue(found, names, now)
-    return None if found == current else found
+        renewed = _with_authority(trusted, now, serving=current.serving, serving_key=current.serving_key)
+    if _needs_serving(renewed, names, published, now):
+        renewed = _issue(renewed, names, now)
+    return None if renewed == current else renewed
 
 
 def server_context(certificates: WebhookCertificates) -> ssl.SSLContext:
@@ -107,7 +103,7 @@ def expiry(certificates: WebhookCertificates) -> datetime:
 def _needs_serving(current: WebhookCertificates, names: Sequence[str], published: bytes, now: datetime) -> bool:
     serving = _certificate(current.serving, _SERVING)
     newest = _certificate(current.authorities[0], _AUTHORITIES)
-    if not _valid(current.serving, now) or not any(_signed(serving, one) for one in current.authorities):
+    if not _valid(current.serving, now) or not any(_signed(serving, authority) for authority in current.authorities):
         return True
     due = _old(current.serving, now) or _names(serving) != sorted(names) or not _signed(serving, current.authorities[0])
     made = newest.not_valid_before_utc + CLOCK_DIFFERENCE
@@ -198,8 +194,8 @@ def _signed(certificate: x509.Certificate, authority: bytes) -> bool:
 
 
 def _names(certificate: x509.Certificate) -> list[str]:
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return sorted(found.value.get_values_for_type(x509.DNSName))
+    extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    return sorted(extension.value.get_values_for_type(x509.DNSName))
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""Chooses nodes for the pods behind the gate, and releases them; one process of a cluster does this.
+"""The gate controller: chooses nodes for the pods behind the gate, and releases them, in one process of a cluster.
 
 Every waiting pod is tried in its order. The best node that its kubelet, the Node object and the pod's own selectors
 allow is assumed, and the pod is released to it in one patch. The scheduler then binds it. A pod that no node admits is
@@ -6,32 +6,36 @@ tried again when a node changes that could admit it.
 """
 
 import asyncio
-import logging
 from collections.abc import Collection, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
+
+import structlog
 
 from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
-from alignup.gate.affinity import pinned_node
+from alignup.gate.admission import GATE
 from alignup.gate.blocked_pods import BlockedPods
-from alignup.gate.names import GATE
-from alignup.gate.node_capacity import NodeRoom
-from alignup.gate.node_filter import NodeFilter
-from alignup.gate.options import GateMetrics, GateOptions
+from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.gate.pod_events import PodEvents
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue, waiting_order
-from alignup.gate.release_writer import ReleaseWriter
 from alignup.gate.releases import (
+    SILENT_SECONDS,
+    UNSCHEDULABLE_SECONDS,
     AvoidedNodes,
     Release,
     ReleaseOutcome,
     Releases,
+    controller_uids,
     describe_failure,
-    will_be_created_again,
+    pinned_node,
+    write_release,
 )
 from alignup.gate.reservations import Reservations
-from alignup.kubernetes.api import ApiClient, Change, EventType
+from alignup.gate.schedulable_nodes import NodeCapacity, NodeFilter
+from alignup.kubernetes.api import PODS, ApiClient, Change, EventType
+from alignup.kubernetes.api.errors import ApiError
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.schedule.live_cluster import LiveCluster
 
@@ -39,18 +43,29 @@ INVALID = "InvalidPod"  #: the reason of events about pods that no kubelet can d
 _YIELD_SECONDS = 0.02  #: of deciding, after which other tasks run
 _STALE_SECONDS = 1.0  #: between checks while the API server is not followed
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateOptions:
+    parallel: int = 32  #: releases that are written at the same time
+    patience: float = 60.0  #: seconds after which a node is kept for a pod that others overtake
+    unschedulable: float = UNSCHEDULABLE_SECONDS
+    silent: float = SILENT_SECONDS
+    retry: float = 10.0  #: seconds after a release that the API server did not accept
+    avoid: float = 600.0  #: seconds for which pods of a controller avoid a node where one was not scheduled
+    replace_stuck: bool = False  #: whether to evict released pods that are not scheduled and will be created again
 
 
 class GateController:
-    """One controller; :meth:`run` may be called again after it was cancelled."""
+    """The controller of one process; :meth:`run` may be called again after it was cancelled."""
 
     def __init__(
         self,
         client: ApiClient,
         live: LiveCluster,
         *,
-        metrics: GateMetrics | None = None,
+        metrics: PrometheusGateMetrics | None = None,
         options: GateOptions | None = None,
     ) -> None:
         self.options = options or GateOptions()
@@ -66,12 +81,12 @@ class GateController:
         self.nodes = NodeFilter(self._live.nodes.objects.values)
         self.queue = PodQueue(self.nodes)
         self.releases = Releases(unschedulable=options.unschedulable, silent=options.silent)
-        self._room = NodeRoom(self._read)
-        self.reservations = Reservations(self._live, self._room)
+        self._capacity = NodeCapacity(self._read)
+        self.reservations = Reservations(self._live, self._capacity)
         self._avoided = AvoidedNodes(options.avoid)
         self._events = PodEvents(self._client)
         self._blocked = BlockedPods(self._live, self._events, self.reservations, self.queue, clock=self._clock)
-        self._writer = ReleaseWriter(self._client, parallel=options.parallel)
+        self._slots = asyncio.Semaphore(options.parallel)  #: for releases that are being written
         self._other_gates: set[str] = set()  #: uids of pods that have other gates as well
         self._first_seen: dict[str, float] = {}
         self._refused: dict[str, tuple[ApiPod, float]] = {}  #: uid → pod, and when to try again to release it
@@ -130,7 +145,7 @@ class GateController:
         else:
             self.nodes.put(node)
         self.reservations.drop_node(name)
-        self._room.forget_node(name)
+        self._capacity.forget_node(name)
         self.queue.nodes_changed((name,))
         self._wake.set()
 
@@ -169,12 +184,12 @@ class GateController:
         self._stop_waiting(uid)
         self._first_seen.pop(uid, None)
         kept = self._live.find_pod(pod.metadata.namespace, pod.metadata.name)
-        self._room.put_pod(kept or pod, node)  # which is smaller than the one that came
+        self._capacity.put_pod(kept or pod, node)  # which is smaller than the one that came
         outcome = self.releases.bound(uid, node)
         if outcome is not None:
             self._end(outcome)
             if outcome is not ReleaseOutcome.BOUND:
-                _log.warning("pod_uid=%s node=%s outcome=%s", uid, node, outcome)
+                _log.warning("released pod bound otherwise", pod_uid=uid, node=node, outcome=str(outcome))
 
     def _wait(self, pod: ApiPod) -> None:
         """Put a pod into the queue, unless it has other gates as well: they may take long."""
@@ -210,10 +225,10 @@ class GateController:
         """Count on a pod that another process, or this one before a restart, has released."""
         release = Release(pod, node, self._clock(), done=True)
         self.releases.add(release)
-        self._room.put_pod(pod, node)
+        self._capacity.put_pod(pod, node)
         read = self._read(pod)
         if read is None or not self._live.assume(read, node).admits:
-            _log.warning("pod=%s node=%s problem=released, but its kubelet will not admit it", release.pod_name, node)
+            _log.warning("the kubelet will not admit a released pod", pod=release.pod_name, node=node)
         self.queue.nodes_changed((node,), taken=True)
 
     # Decisions
@@ -223,15 +238,15 @@ class GateController:
         turn = self._clock()
         self._reserve()
         while True:
-            await self._writer.acquire()
+            await self._slots.acquire()
             head = None if self._live.problems else next(self.queue.heads(), None)
             if head is None:
-                self._writer.release()
+                self._slots.release()
                 return
             pod_class, waiting = head
             node = self._choose(waiting, pod_class)
             if node is None:
-                self._writer.release()
+                self._slots.release()
                 self.queue.blocked.add(pod_class)
                 self._blocked.add(pod_class)
             else:
@@ -259,7 +274,7 @@ class GateController:
         node = self._live.nodes.get(name)
         if node is None:
             return False
-        if self._room.insufficient(node, waiting.pod):
+        if self._capacity.insufficient(node, waiting.pod):
             pod_class.full.add(name)
             return False
         if self.reservations.keeps_out(name, waiting):
@@ -273,7 +288,7 @@ class GateController:
             if now - first.since >= self.options.patience:
                 node = self.reservations.reserve(first, self.nodes.allowed(pod_class.spec), now=now)
                 if node:
-                    _log.info("pod_uid=%s node=%s event=reserved waited=%.0f", first.uid, node, now - first.since)
+                    _log.info("node reserved", pod_uid=first.uid, node=node, waited=round(now - first.since))
                     self.queue.nodes_changed((node,), taken=True)
 
     # Releases
@@ -282,19 +297,22 @@ class GateController:
         self._stop_waiting(waiting.uid)
         release = Release(waiting.api, node, self._clock())
         self.releases.add(release)
-        self._room.put_pod(waiting.api, node)
+        self._capacity.put_pod(waiting.api, node)
         self.reservations.take(node, waiting)
         self.queue.nodes_changed((node,), taken=True)
         self._start(self._release(release, since=waiting.since))
 
     async def _release(self, release: Release, *, since: float) -> None:
-        """Write a release; the pod has waited *since* then."""
-        written = await self._writer.write(release)
+        """Write a release whose slot is acquired, and release the slot; the pod has waited *since* then."""
+        try:
+            written = await write_release(self._client, release)
+        finally:
+            self._slots.release()
         now = self._clock()
         if written.failure is None:
             waited = now - since
             release.done, release.since = True, now
-            _log.info("pod=%s node=%s event=released waited=%.3f", release.pod_name, release.node, waited)
+            _log.info("pod released", pod=release.pod_name, node=release.node, waited=round(waited, 3))
             if self._metrics is not None:
                 self._metrics.released(seconds=waited)
             self._events.forget(release.uid)
@@ -303,7 +321,7 @@ class GateController:
             self._undo(release)
             self._end(written.failure)
             if written.failure is ReleaseOutcome.REFUSED:
-                _log.warning("pod=%s problem=%s", release.pod_name, written.error)
+                _log.warning("release refused", pod=release.pod_name, problem=written.error)
                 self._events.note(release.pod, "ReleaseFailed", f"cannot release the pod: {written.error}")
                 self._refused[release.uid] = (release.pod, now + self.options.retry)
             elif written.current is not None and _has_gate(written.current) and not written.current.spec.node_name:
@@ -316,8 +334,8 @@ class GateController:
         self._wake.set()
 
     def _leave_node(self, uid: str) -> None:
-        """A pod takes nothing from a node any more."""
-        self._room.remove_pod(uid)
+        """Note that a pod takes nothing from a node any more."""
+        self._capacity.remove_pod(uid)
         self.reservations.forget_pod(uid)
 
     def check_releases(self) -> None:
@@ -335,16 +353,24 @@ class GateController:
                 self._wait(pod)
 
     def _give_up(self, release: Release, current: ApiPod, outcome: ReleaseOutcome) -> None:
-        """Forget the prediction, tell people, and replace the pod if that is allowed."""
+        """Forget the prediction, write an event, and replace the pod if that is allowed."""
         self.releases.give_up(release)
         self._undo(release)
         self._end(outcome)
         self._avoided.add(current, release.node, now=self._clock())
-        replaced = self.options.replace_stuck and will_be_created_again(current)
-        _log.warning("pod=%s node=%s outcome=%s replaced=%s", release.pod_name, release.node, outcome, replaced)
+        replaced = self.options.replace_stuck and bool(controller_uids(current))
+        _log.warning(
+            "release given up", pod=release.pod_name, node=release.node, outcome=str(outcome), replaced=replaced
+        )
         self._events.note(current, "NotScheduled", describe_failure(release, current, outcome, replaced=replaced))
         if replaced:
-            self._start(self._writer.evict(current))
+            self._start(self._evict(current))
+
+    async def _evict(self, pod: ApiPod) -> None:
+        try:
+            await self._client.evict(PODS.of(pod))
+        except ApiError as error:
+            _log.warning("cannot replace a pod", pod=pod.metadata.full_name, problem=str(error))
 
     # Helpers
 
@@ -359,9 +385,9 @@ class GateController:
         now = self._clock()
         if self._live.problems:
             return _STALE_SECONDS
-        found = [self.releases.next_check(now), self._blocked.next_check()]
-        found += [max(at - now, 0.1) for _, at in self._refused.values()]
-        return min((one for one in found if one is not None), default=None)
+        checks = [self.releases.next_check(now), self._blocked.next_check()]
+        checks += [max(at - now, 0.1) for _, at in self._refused.values()]
+        return min((seconds for seconds in checks if seconds is not None), default=None)
 
     def _end(self, outcome: ReleaseOutcome) -> None:
         if self._metrics is not None:
@@ -379,10 +405,10 @@ class GateController:
 
 
 def _has_gate(pod: ApiPod) -> bool:
-    return any(one.name == GATE for one in pod.spec.scheduling_gates)
+    return any(gate.name == GATE for gate in pod.spec.scheduling_gates)
 
 
 def _same_node(old: ApiNode, new: ApiNode) -> bool:
-    """Whether nothing has changed that the choice of a node depends on."""
+    """Return whether nothing has changed that the choice of a node depends on."""
     same_status = old.status.allocatable == new.status.allocatable
     return same_status and (old.metadata.labels, old.spec) == (new.metadata.labels, new.spec)

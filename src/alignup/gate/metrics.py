@@ -8,7 +8,7 @@ _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0
 
 
 class PrometheusGateMetrics:
-    """Adds the metrics to *registry*."""
+    """The metrics of one gate, in *registry*."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._reviews = Counter(

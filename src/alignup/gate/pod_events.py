@@ -1,10 +1,11 @@
 """Events about pods, for ``kubectl describe pod``: few, short, and the same text counted instead of repeated."""
 
 import asyncio
-import logging
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+
+import structlog
 
 from alignup.kubernetes.api import ApiClient, Resource
 from alignup.kubernetes.api.errors import ApiError, NotFoundError
@@ -18,7 +19,7 @@ MAX_KNOWN = 10_000  #: pods whose last event is remembered
 
 EVENTS = Resource(type=PartialObject, kind="Event", plural="events", namespaced=True)
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class _Written:
 
 
 class PodEvents:
-    """Writes events in the background; of several about one pod that wait, only the last is written."""
+    """The writer of events, in the background; of several about one pod that wait, only the last is written."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
@@ -56,7 +57,7 @@ class PodEvents:
             self._wake.set()
 
     def forget(self, uid: str) -> None:
-        """A pod is gone or has been released; an event that still waits is not written."""
+        """Drop the events of a pod that is gone or released, also one that is not written yet."""
         self._waiting.pop(uid, None)
         self._written.pop(uid, None)
 
@@ -70,7 +71,7 @@ class PodEvents:
                 try:
                     await self._write(uid, note)
                 except ApiError as error:
-                    _log.warning("cannot write an event about pod %s: %s", note.pod.metadata.name, error)
+                    _log.warning("cannot write an event", pod=note.pod.metadata.full_name, problem=str(error))
                 await self._client.timing.sleep(1 / WRITES_PER_SECOND)
 
     async def _write(self, uid: str, note: _Note) -> None:
@@ -119,8 +120,8 @@ def _event(written: _Written, now: datetime) -> dict[str, object]:
     }
 
 
-def _alike(one: _Note, other: _Note) -> bool:
-    return (one.reason, one.same) == (other.reason, other.same)
+def _alike(note: _Note, other: _Note) -> bool:
+    return (note.reason, note.same) == (other.reason, other.same)
 
 
 def _timestamp(now: datetime) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from alignup.align.workload import Pod
-from alignup.gate.node_filter import NodeFilter, selection_key
+from alignup.gate.schedulable_nodes import NodeFilter, selection_key
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
 from alignup.placement.cluster import RankedHost
 from alignup.placement.pod_shape import SHAPE_UID, shape_key

@@ -1,23 +1,44 @@
-"""Pods that were released to a node and are not bound yet, and what becomes of them.
+"""Releases: the gate of a pod is removed, and its required node affinity names the chosen node, in one patch.
+
+While a pod has a gate, the API server accepts changes of its required node affinity that only restrict it: terms must
+stay, and may gain conditions. A pod goes to a node that one term selects, so every term gains the name of the node. A
+term without conditions selects nothing; it cannot gain any, and need not. All other affinity stays as it is.
 
 A released pod cannot be changed any more. If its scheduler does not bind it, it can only be deleted, which is left to
 people unless a setting allows it for pods that a controller will create again. The prediction is forgotten after a time
-limit, so that the room on the node is used by others: soon if the scheduler says that the pod does not fit there, late
-if the scheduler has said nothing, since it may be away and bind the pod when it is back.
+limit, so that others can use the node: soon if the scheduler says that the pod does not fit there, late if the
+scheduler has said nothing, since it may be away and bind the pod when it is back.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, NamedTuple
 
-from alignup.kubernetes.api.objects import ApiPod, Condition
+import structlog
 
+from alignup.documents.codec import to_builtins
+from alignup.documents.host_state import GROUP
+from alignup.kubernetes.api import PODS, ApiClient
+from alignup.kubernetes.api.errors import (
+    ApiError,
+    ConflictError,
+    NotFoundError,
+    ServerFailureError,
+    TooManyRequestsError,
+    UnreachableError,
+)
+from alignup.kubernetes.api.objects import ApiPod, Condition, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+
+NODE_ANNOTATION = f"{GROUP}/node"  #: of a released pod: the node that was chosen for it
 UNSCHEDULABLE_SECONDS = 30.0  #: after which a pod that its scheduler cannot place is given up
 SILENT_SECONDS = 600.0  #: after which a pod about which its scheduler says nothing is given up
 
+_log = structlog.get_logger()
+
 
 class ReleaseOutcome(StrEnum):
-    """What became of a release, for metrics."""
+    """The end of a release, for metrics."""
 
     BOUND = "bound"  #: to the chosen node
     BOUND_ELSEWHERE = "bound_elsewhere"  #: by something that ignores node affinity
@@ -77,12 +98,12 @@ class Releases:
         self._given_up[release.uid] = release.node
 
     def forget(self, uid: str) -> None:
-        """A pod is gone."""
+        """Forget a pod that is gone."""
         self._open.pop(uid, None)
         self._given_up.pop(uid, None)
 
     def bound(self, uid: str, node: str) -> ReleaseOutcome | None:
-        """A pod was bound to *node*; ``None`` if it was not released here."""
+        """End the release of a pod that was bound to *node*; return ``None`` if it was not released here."""
         if self._given_up.pop(uid, None) is not None:
             return ReleaseOutcome.BOUND_LATE
         release = self._open.pop(uid, None)
@@ -116,8 +137,10 @@ class Releases:
 
 def scheduled_condition(pod: ApiPod) -> Condition | None:
     """Return what the scheduler says about *pod*; ``None``: nothing."""
-    found = (one for one in pod.status.conditions if one.type == "PodScheduled" and one.status == "False")
-    return next((one for one in found if one.reason != "SchedulingGated"), None)
+    for condition in pod.status.conditions:
+        if (condition.type, condition.status) == ("PodScheduled", "False") and condition.reason != "SchedulingGated":
+            return condition
+    return None
 
 
 def describe_failure(release: Release, current: ApiPod, outcome: ReleaseOutcome, *, replaced: bool) -> str:
@@ -132,9 +155,9 @@ def describe_failure(release: Release, current: ApiPod, outcome: ReleaseOutcome,
     return f"released to node {release.node}, but {why}; a released pod cannot go elsewhere: {advice}"
 
 
-def will_be_created_again(pod: ApiPod) -> bool:
-    """Whether a controller replaces *pod* when it is deleted."""
-    return any(one.controller for one in pod.metadata.owner_references)
+def controller_uids(pod: ApiPod) -> set[str]:
+    """Return the uids of the controllers (at most one) that replace *pod* when it is deleted."""
+    return {owner.uid for owner in pod.metadata.owner_references if owner.controller}
 
 
 class AvoidedNodes:
@@ -146,10 +169,84 @@ class AvoidedNodes:
 
     def add(self, pod: ApiPod, node: str, *, now: float) -> None:
         self._until = {key: until for key, until in self._until.items() if until > now}
-        for one in pod.metadata.owner_references:
-            if one.controller:
-                self._until[one.uid, node] = now + self._seconds
+        for owner in controller_uids(pod):
+            self._until[owner, node] = now + self._seconds
 
     def of(self, pod: ApiPod, *, now: float) -> set[str]:
-        owners = {one.uid for one in pod.metadata.owner_references if one.controller} if self._until else set()
+        owners = controller_uids(pod) if self._until else set()
         return {node for (owner, node), until in self._until.items() if owner in owners and until > now}
+
+
+def pinned(required: NodeSelector | None, node: str) -> NodeSelector:
+    """Return the selector of the nodes that *required* selects (``None``: all) and that are called *node*."""
+    named = NodeSelectorRequirement("metadata.name", "In", (node,))
+    if required is None:
+        return NodeSelector((NodeSelectorTerm(match_fields=(named,)),))
+    return NodeSelector(tuple(_with_field(term, named) for term in required.node_selector_terms))
+
+
+def _with_field(term: NodeSelectorTerm, named: NodeSelectorRequirement) -> NodeSelectorTerm:
+    if named in term.match_fields or not (term.match_expressions or term.match_fields):
+        return term
+    return NodeSelectorTerm(term.match_expressions, (*term.match_fields, named))
+
+
+def pinned_node(pod: ApiPod) -> str:
+    """Return the node that a pod was released to; empty if it was not released here."""
+    return pod.metadata.annotations.get(NODE_ANNOTATION, "")
+
+
+def release_patch(pod: ApiPod, node: str) -> Mapping[str, Any]:
+    """Return the merge patch that releases *pod*, whose only gate is ours, to *node*.
+
+    It fails with a conflict if the pod was changed since it was read, for example if its selectors were restricted.
+    """
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    selector = to_builtins(pinned(affinity.required if affinity else None, node))
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": selector}
+    metadata = pod.metadata
+    return {
+        "metadata": {
+            "uid": metadata.uid,
+            "resourceVersion": metadata.resource_version,
+            "annotations": {NODE_ANNOTATION: node},
+        },
+        "spec": {"schedulingGates": None, "affinity": {"nodeAffinity": required}},
+    }
+
+
+class WrittenRelease(NamedTuple):
+    failure: ReleaseOutcome | None = None  #: ``None``: the pod is released
+    current: ApiPod | None = None  #: the pod as it is now, if it can be tried again
+    error: str = ""  #: the API server's answer
+
+
+async def write_release(client: ApiClient, release: Release) -> WrittenRelease:
+    """Write a release, and find out whether it was carried out when the response is lost."""
+    try:
+        await client.patch(PODS.of(release.pod), release_patch(release.pod, release.node))
+    except (ConflictError, NotFoundError):
+        return await _find_out(client, release)
+    except (UnreachableError, ServerFailureError, TooManyRequestsError) as error:
+        _log.warning("release not confirmed", pod=release.pod_name, problem=str(error))
+        await client.timing.sleep(client.timing.spread(client.timing.retry))
+        return await _find_out(client, release)
+    except ApiError as error:
+        return WrittenRelease(ReleaseOutcome.REFUSED, release.pod, str(error))
+    return WrittenRelease()
+
+
+async def _find_out(client: ApiClient, release: Release) -> WrittenRelease:
+    """Read the pod until the API server answers: nothing may be assumed before."""
+    while True:
+        try:
+            current = await client.find(PODS.of(release.pod))
+        except ApiError as error:
+            _log.warning("release not confirmed", pod=release.pod_name, problem=str(error))
+            await client.timing.sleep(client.timing.spread(client.timing.longest_retry))
+            continue
+        if current is None or current.metadata.uid != release.uid:
+            return WrittenRelease(ReleaseOutcome.DELETED)
+        if pinned_node(current) == release.node:
+            return WrittenRelease()
+        return WrittenRelease(ReleaseOutcome.CHANGED, current)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from alignup.align.errors import AlignError
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Pod
-from alignup.gate.node_capacity import NodeRoom
 from alignup.gate.pod_queue import GatedPod
+from alignup.gate.schedulable_nodes import NodeCapacity
 from alignup.placement.host_model import HostModel
 from alignup.placement.host_record import HostRecord
 from alignup.schedule.live_cluster import LiveCluster
@@ -33,8 +33,8 @@ class Reservation:
 
 
 class Reservations:
-    def __init__(self, live: LiveCluster, room: NodeRoom, *, limit: int = MAX_RESERVED) -> None:
-        self._live, self._room, self._limit = live, room, limit
+    def __init__(self, live: LiveCluster, capacity: NodeCapacity, *, limit: int = MAX_RESERVED) -> None:
+        self._live, self._capacity, self._limit = live, capacity, limit
         self._kept: dict[str, Reservation] = {}  #: by node
         self._tried: dict[str, float] = {}  #: pods that no node would admit even without other pods → when
 
@@ -42,26 +42,26 @@ class Reservations:
         return len(self._kept)
 
     def keeps_out(self, node: str, waiting: GatedPod) -> bool:
-        """Whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
+        """Return whether *node* is kept for a pod that comes before this one, and that would not fit beside it."""
         kept = self._before(node, waiting)
         if kept is None:
             return False
-        found, record = self._live.nodes.get(node), self._live.cluster.record(node)
-        if found is None or record is None:
+        api_node, record = self._live.nodes.get(node), self._live.cluster.record(node)
+        if api_node is None or record is None:
             return True
         holder, later = kept.holder.pod, kept.later
-        if self._room.insufficient(found, holder, beside=(*later.values(), waiting.pod)):
+        if self._capacity.insufficient(api_node, holder, beside=(*later.values(), waiting.pod)):
             return True
         return not _fits_after(record, holder, waiting.pod, staying={*later, waiting.uid})
 
     def take(self, node: str, waiting: GatedPod) -> None:
-        """A pod will be on *node*."""
+        """Note that a pod will be on *node*."""
         kept = self._before(node, waiting)
         if kept is not None:
             kept.later[waiting.uid] = waiting.pod
 
     def _before(self, node: str, waiting: GatedPod) -> Reservation | None:
-        """The reservation of *node* for a pod that comes before this one."""
+        """Return the reservation of *node* for a pod that comes before this one."""
         kept = self._kept.get(node)
         return kept if kept is not None and kept.holder.order < waiting.order else None
 
@@ -70,19 +70,19 @@ class Reservations:
         return next((node for node, kept in self._kept.items() if kept.holder.uid == uid), "")
 
     def end(self, uid: str) -> str:
-        """A pod waits no longer; return the node that was kept for it, or an empty string."""
+        """Drop the reservation of a pod that waits no longer; return its node, or an empty string."""
         self._tried.pop(uid, None)
         node = self.node_of(uid)
         self._kept.pop(node, None)
         return node
 
     def forget_pod(self, uid: str) -> None:
-        """A pod is no longer on a node."""
+        """Note that a pod is no longer on a node."""
         for kept in self._kept.values():
             kept.later.pop(uid, None)
 
     def drop_node(self, node: str) -> None:
-        """A node has changed, so that it may not be suitable, or is gone."""
+        """Drop the reservation of a node that is gone, or has changed so that it may not be suitable."""
         self._kept.pop(node, None)
 
     def reserve(self, waiting: GatedPod, nodes: Collection[str], *, now: float) -> str:
@@ -92,7 +92,7 @@ class Reservations:
         if now - self._tried.get(waiting.uid, -_RETRY_SECONDS) < _RETRY_SECONDS:
             return ""
         free = [name for name in nodes if name not in self._kept]
-        for name in sorted(free, key=lambda name: (self._room.count(name), name))[:_MAX_TRIED]:
+        for name in sorted(free, key=lambda name: (self._capacity.count_pods(name), name))[:_MAX_TRIED]:
             record = self._live.cluster.record(name)
             if record is not None and _admits(record.model, record.ledger, waiting.pod):
                 self._kept[name] = Reservation(waiting)
@@ -102,17 +102,17 @@ class Reservations:
 
 
 def _fits_after(record: HostRecord, holder: Pod, newcomer: Pod, *, staying: Collection[str]) -> bool:
-    """Whether *holder* is admitted after *newcomer*, when all pods have ended but those that stay."""
+    """Return whether *holder* is admitted after *newcomer*, when all pods have ended but those that stay."""
     model = record.model
     try:
         after = [model.at(ledger).decide_without_plugins(newcomer).after for ledger in record.states().ledgers]
     except AlignError:
         return False
-    return bool(after) and all(one is not None and _admits(model, one, holder, staying=staying) for one in after)
+    return bool(after) and all(ledger and _admits(model, ledger, holder, staying=staying) for ledger in after)
 
 
 def _admits(model: HostModel, ledger: Ledger, pod: Pod, *, staying: Collection[str] = ()) -> bool:
-    """Whether a host admits *pod* after the end of all other pods but those that stay."""
+    """Return whether a host admits *pod* after the end of all other pods but those that stay."""
     ending = [uid for uid in ledger.pods if uid not in staying]
     try:
         return model.at(model.without(ledger, ending)).decide_without_plugins(pod).admitted

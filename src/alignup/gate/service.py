@@ -1,7 +1,6 @@
-"""Wires the gate: the webhook and its certificates, which every replica serves, and the controller of the leader."""
+"""The gate beside the cluster service: the webhook, which every replica serves, and the controller of the leader."""
 
 import asyncio
-import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -9,27 +8,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import structlog
+
 from alignup.gate.admission import answer_review
-from alignup.gate.admission_review import SECRETS, WEBHOOK_CONFIGURATIONS
-from alignup.gate.certificate_keeper import CertificateKeeper
-from alignup.gate.controller import GateController
+from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
+from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.options import GateOptions
 from alignup.gate.webhook_app import webhook_app
-from alignup.kubernetes.api import ApiClient
-from alignup.schedule.live_cluster import LiveCluster
-from alignup.web.server import serve_app
-from alignup.web.sockets import tcp_socket
-from alignup.web.tls import ServerCertificate
+from alignup.kubernetes.api import Access, Timing
+from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
+from alignup.web.server import run_until_signal, serve_app
+from alignup.web.sockets import ServerCertificate, tcp_socket
 
 WEBHOOK_PATH = "/v1/gate"
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookOptions:
-    """Where the webhook is served, and by which objects of the API server it is known."""
+    """The address of the webhook, and the objects of the API server by which it is known."""
 
     listen: tuple[str, int]  #: host and port
     namespace: str  #: of the Service and the Secret
@@ -39,11 +37,6 @@ class WebhookOptions:
     certificate: Path | None = None  #: of others, in files; ``None``: our own, in the Secret
     private_key: Path | None = None
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names by which API servers call the webhook."""
-        return (f"{self.service}.{self.namespace}.svc",)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateServiceOptions:
@@ -51,47 +44,44 @@ class GateServiceOptions:
     controller: GateOptions = field(default_factory=GateOptions)
 
 
-class GateService:
-    """The gate of one process."""
+class Webhook(NamedTuple):
+    """The webhook of one process, which listens already."""
 
-    def __init__(
-        self, controller: GateController, metrics: PrometheusGateMetrics, webhook: "ServedWebhook | None" = None
-    ) -> None:
-        self.webhook = webhook
-        self._controller, self._metrics = controller, metrics
-
-    async def lead(self) -> None:
-        """Release pods, as the only process that does, until cancelled."""
-        await self._controller.run()
+    listener: socket.socket
+    certificate: CertificateKeeper | ServerCertificate
+    metrics: PrometheusGateMetrics
 
     async def run(self) -> None:
         """Serve the webhook until cancelled."""
-        if self.webhook is None:
-            return
-        listener, certificate = self.webhook
-        app = webhook_app(WEBHOOK_PATH, lambda body: answer_review(body, self._metrics.reviewed))
+        certificate = self.certificate
+        app = webhook_app(WEBHOOK_PATH, lambda body: answer_review(body, self.metrics.reviewed))
         async with AsyncExitStack() as stack:
             if isinstance(certificate, CertificateKeeper):
                 await stack.enter_async_context(_kept(certificate))
-            await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), tls=certificate.context))
-            _log.info("event=webhook listen=%s:%d", *listener.getsockname()[:2])
+            tls = certificate.context
+            await stack.enter_async_context(serve_app(app, self.listener, stopping=asyncio.Event(), tls=tls))
+            _log.info("serving the webhook", at="{}:{}".format(*self.listener.getsockname()[:2]))
             await asyncio.Event().wait()
 
 
-class ServedWebhook(NamedTuple):
-    listener: socket.socket
-    certificate: CertificateKeeper | ServerCertificate
+async def schedule_with_gate(
+    access: Access, options: ScheduleOptions, gate: GateServiceOptions, *, timing: Timing | None = None
+) -> None:
+    """Run the cluster service with the gate until SIGTERM or SIGINT; ``ListenError`` if it cannot listen."""
+    async with open_service(access, options, timing=timing) as service:
+        with add_gate(service, gate):
+            await run_until_signal(service.run())
 
 
 @contextmanager
-def gate_service(
-    client: ApiClient, live: LiveCluster, metrics: PrometheusGateMetrics, options: GateServiceOptions
-) -> Iterator[GateService]:
-    """Yield the gate of this process; ``ListenError`` if the webhook cannot be served."""
-    controller = GateController(client, live, metrics=metrics, options=options.controller)
+def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[Webhook | None]:
+    """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
+    client, metrics = service.client, PrometheusGateMetrics(service.metrics.registry)
+    controller = GateController(client, service.live, metrics=metrics, options=options.controller)
+    service.leader_tasks.append(controller.run)
     webhook = options.webhook
     if webhook is None:
-        yield GateService(controller, metrics)
+        yield None
         return
     certificate: CertificateKeeper | ServerCertificate
     if webhook.certificate is not None and webhook.private_key is not None:
@@ -101,16 +91,18 @@ def gate_service(
             client,
             secret=SECRETS.at(webhook.secret, namespace=webhook.namespace),
             configuration=WEBHOOK_CONFIGURATIONS.at(webhook.configuration),
-            names=webhook.names,
+            names=(f"{webhook.service}.{webhook.namespace}.svc",),
             renewed=metrics.certificate,
         )
     with tcp_socket(webhook.listen[1], webhook.listen[0]) as listener:
-        yield GateService(controller, metrics, ServedWebhook(listener, certificate))
+        served = Webhook(listener, certificate, metrics)
+        service.tasks.append(served.run)
+        yield served
 
 
 @asynccontextmanager
 async def _kept(keeper: CertificateKeeper) -> AsyncIterator[None]:
-    """Run a keeper, from when there is a certificate."""
+    """Run a keeper; the context starts when there is a certificate."""
     running = asyncio.ensure_future(keeper.run())
     try:
         await keeper.wait_ready()

@@ -4,6 +4,7 @@ An error response makes the API server follow the ``failurePolicy`` of the webho
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -11,10 +12,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from alignup.align.errors import ParseError
-from alignup.web import responses
-from alignup.web.endpoint import receive_body
-from alignup.web.responses import ProblemError
-from alignup.web.server import CONNECTION, ServedConnection
+from alignup.web.access import count_authenticated
+from alignup.web.operations import receive_body
+from alignup.web.responses import JSON, ProblemError
 
 MAX_REVIEW_BYTES = 8 << 20  #: an object of the API server has at most 3 MiB
 _SECONDS = 10.0  #: for a review to arrive
@@ -25,18 +25,15 @@ def webhook_app(path: str, answer: Callable[[bytes], bytes]) -> Starlette:
 
     async def review(request: Request) -> Response:
         try:
-            body = await receive_body(
-                request, limit=MAX_REVIEW_BYTES, seconds=_SECONDS, types=(responses.JSON,), expected=responses.JSON
-            )
+            body = await receive_body(request, limit=MAX_REVIEW_BYTES, seconds=_SECONDS, types=(JSON,), expected=JSON)
             answered = answer(body)
         except ParseError as error:
             return PlainTextResponse(f"not a review: {error}\n", status_code=400)
         except ProblemError as problem:
             return problem.response()
-        connection: ServedConnection | None = request.scope.get(CONNECTION)
-        if connection is not None:
-            connection.authenticate()  # the API server keeps its connections open
-        return Response(answered, media_type=responses.JSON)
+        with suppress(ProblemError):  # too many; this review has its answer
+            count_authenticated(request)  # the API server keeps its connections open
+        return Response(answered, media_type=JSON)
 
     app = Starlette(routes=[Route(path, review, methods=["POST"])])
     app.router.redirect_slashes = False

@@ -1,4 +1,4 @@
-"""The HTTP endpoints of the node observer: ``/healthz``, ``/readyz`` and ``/metrics``."""
+"""The metrics of the node observer, and its HTTP endpoints: ``/healthz``, ``/readyz`` and ``/metrics``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,13 +7,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.applications import Starlette
 
 from alignup.align.quantity import Quantity
-from alignup.web.health import health_routes
+from alignup.web.metrics import health_app
 
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  #: seconds
 
 
-class PrometheusObserverMetrics:
-    """What the observer of node *host* does and sees."""
+class ObserverMetrics:
+    """Metrics of what the observer of node *host* does and sees."""
 
     def __init__(self, host: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
@@ -75,13 +75,11 @@ class PrometheusObserverMetrics:
 
 
 def observer_app(
-    metrics: PrometheusObserverMetrics, *, alive: Callable[[], bool], problems: Callable[[], tuple[str, ...]]
+    metrics: ObserverMetrics, *, alive: Callable[[], bool], problems: Callable[[], tuple[str, ...]]
 ) -> Starlette:
     """Build the application; *problems* says why the observer is not ready."""
 
     def liveness() -> tuple[str, ...]:
         return () if alive() else ("the observer does not check the host any more",)
 
-    app = Starlette(routes=health_routes(metrics.registry, readiness=problems, liveness=liveness))
-    app.router.redirect_slashes = False
-    return app
+    return health_app(metrics.registry, readiness=problems, liveness=liveness)

@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from alignup.align import fit
-from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.ledger import AdmittedPod, Ledger
 from alignup.align.workload import Amounts, Pod, demand
 from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.workload.validation import MIRROR_ANNOTATION, SOURCE_ANNOTATION
 
 #: The uid of the pod that stands for all pods of a shape; the API server gives out no such uid.

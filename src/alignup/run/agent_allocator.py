@@ -1,12 +1,13 @@
-"""Admit runs through the node agent: a run is a pod with one container."""
+"""The allocator that asks the node agent: a run is a pod with one container."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from alignup.align.bits import CpuSet
 from alignup.align.errors import EnforceError
-from alignup.run.process_memory import NodeMap
+from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
+from alignup.run.process import NodeMap
 from alignup.run.request import (
     CONTAINER,
     NO_DEVICE,
@@ -16,31 +17,24 @@ from alignup.run.request import (
     missing_devices,
     resolve_placement,
 )
-from alignup.run.run_record import RunDevices
+from alignup.web.agent_client import AgentClient
 
 Document = Mapping[str, Any]
 
 NAMESPACE = "run"  #: of the pods that stand for runs
-#: Copies of the names in ``align.admit``, whose import would take longer than the admission.
-POLICY_ANNOTATION, SCOPE_ANNOTATION = "topology.alignup.dev/policy", "topology.alignup.dev/scope"
 
 
-class AdmittingAgent(Protocol):
-    address: str
+class PolicyRefusedError(EnforceError):
+    """An agent that does not let pods choose another policy than its own."""
 
-    def admit(self, manifest: Document, *, dry_run: bool = False) -> Document: ...
-
-    def release(self, uid: str) -> None: ...
-
-    def devices(self) -> RunDevices: ...
-
-    def exclusive_cpus(self) -> CpuSet: ...
+    def __init__(self, policy: str) -> None:
+        super().__init__(f"the agent uses policy {policy} and does not let pods choose another")
 
 
 class AgentAllocator:
     """Allocates through the agent. *explain* prints the agent's reasons for a rejection."""
 
-    def __init__(self, agent: AdmittingAgent, *, online: CpuSet, explain: Callable[[Document], None]) -> None:
+    def __init__(self, agent: AgentClient, *, online: CpuSet, explain: Callable[[Document], None]) -> None:
         self._agent = agent
         self._online = online
         self._explain = explain
@@ -52,7 +46,7 @@ class AgentAllocator:
             self._agent.release(uid)
 
     def admit(self, request: RunRequest) -> RunPlacement:
-        """Admit a run. One that the agent would queue is rejected: ``alignup run --wait`` tries again itself."""
+        """Admit a run. One that the agent would queue is rejected: a waiting run tries again itself."""
         admission = self._agent.admit(pod_manifest(request))
         decision = admission["decision"]
         if admission["outcome"] not in {"admitted", "kept"}:
@@ -61,10 +55,7 @@ class AgentAllocator:
             raise RunRejectedError(reason, lambda: self._explain(admission))
         if request.policy not in {None, decision["policy"]}:
             self._agent.release(request.uid)
-            raise EnforceError(
-                f"the agent uses policy {decision['policy']} and does not let pods choose another; "
-                "omit --policy, or run without the agent: --no-agent"
-            )
+            raise PolicyRefusedError(decision["policy"])
         (document,) = decision["placements"]
         if missing := missing_devices(request, document):
             self._agent.release(request.uid)

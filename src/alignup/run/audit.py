@@ -1,21 +1,60 @@
-"""The audit of the runs of a user."""
+"""The audit of a user's runs: compare the intended with the actual placement, and restore what drifted.
 
-from collections.abc import Iterator, Mapping, Sequence
+A thread that uses fewer CPUs than it was given is fine, and many programs do so on purpose: only a thread that may run
+elsewhere has drifted. Of a process's memory, only private pages count, and only above a size that the kernel allocates
+anyway.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from alignup.align import bits
-from alignup.run import placement_audit as placement
-from alignup.run import registry
-from alignup.run.placement_audit import DeviceTopology, Drift, DriftKind, RunProcesses
-from alignup.run.request import CONTAINER, GPU
-from alignup.run.run_record import RunRecord
+from alignup.align.bits import NodeSet
+from alignup.align.errors import EnforceError
+from alignup.machines import discover
+from alignup.run import cgroup, process, registry
+from alignup.run.registry import RunProcesses
+from alignup.run.request import CONTAINER, GPU, RunRecord
+from alignup.store.state_store import StateStore
+from alignup.web.agent_client import AgentClient
+
+DeviceTopology = Mapping[tuple[str, str], NodeSet | None]  #: (resource, id) → NUMA nodes of every current device
+
+PAGE_TOLERANCE = 1 << 20  #: bytes on other NUMA nodes that do not count as drift
 
 
-class AuditedAgent(Protocol):
-    address: str
+class DriftKind(StrEnum):
+    GROUP = "group"  #: the cgroup is gone, or has another cpuset
+    MEMBER = "member"  #: a process is not in the cgroup of its run
+    CPUS = "cpus"  #: a thread may run elsewhere
+    MEMORY = "memory"  #: a thread may allocate memory elsewhere
+    PAGES = "pages"  #: a process has memory elsewhere
+    DEVICE = "device"  #: a device is gone, or near other NUMA nodes
+    DECISION = "decision"  #: the ledger or the agent has no decision for it, or another one
 
-    def pod(self, uid: str) -> Mapping[str, Any] | None: ...
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    uid: str
+    name: str
+    kind: DriftKind
+    where: str
+    intended: str
+    actual: str
+
+    @property
+    def key(self) -> tuple[str, DriftKind, str]:
+        """What identifies it, whatever the intended and actual values are."""
+        return self.uid, self.kind, self.where
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.where}: intended {self.intended}, actual {self.actual}"
 
 
 class AuditReport(NamedTuple):
@@ -25,7 +64,7 @@ class AuditReport(NamedTuple):
     failures: tuple[str, ...] = ()  #: why something was not fixed
 
 
-def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditReport:
+def audit(directory: Path, *, agent: AgentClient | None, fix: bool) -> AuditReport:
     """Compare the runs in *directory* with what was intended; with *fix* restore them."""
     if fix:
         registry.remove_finished_runs(directory)
@@ -35,21 +74,21 @@ def audit(directory: Path, *, agent: AuditedAgent | None, fix: bool) -> AuditRep
     drifted = {drift.uid for drift in first.drifts}
     with registry.RunRegistry(directory).locked():
         runs = [run for run in first.runs if run.record.uid in drifted]
-        failures = [failure for run in runs for failure in placement.restore_run(run)]
+        failures = [failure for run in runs for failure in restore_run(run)]
     second = _audit_once(directory, agent)
     left = {drift.key for drift in second.drifts}
     fixed = tuple(drift for drift in first.drifts if drift.key not in left)
     return second._replace(fixed=fixed, failures=tuple(failures))
 
 
-def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
+def _audit_once(directory: Path, agent: AgentClient | None) -> AuditReport:
     runs = registry.active_runs(directory)
     local = [run for run in runs if not run.record.agent]
     remote = [run for run in runs if run.record.agent]
     drifts = (
-        *placement.audit_runs(local, devices=_current_devices(local)),
+        *audit_runs(local, devices=_current_devices(local)),
         *_compare_with_ledger([run.record for run in local], directory),
-        *placement.audit_runs(remote),
+        *audit_runs(remote),
         *_compare_with_agent([run.record for run in remote], agent),
     )
     return AuditReport(runs, drifts)
@@ -58,8 +97,6 @@ def _audit_once(directory: Path, agent: AuditedAgent | None) -> AuditReport:
 def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Iterator[Drift]:
     if not any(record.exclusive for record in records):
         return
-    from alignup.store.state_store import StateStore  # noqa: PLC0415 - slow to import
-
     with registry.RunRegistry(directory).locked():
         stored = StateStore(directory).load()
     pods = stored.pods if stored else ()
@@ -69,7 +106,7 @@ def _compare_with_ledger(records: Sequence[RunRecord], directory: Path) -> Itera
             yield from _compare_cpus(record, held.get(record.uid), where="the ledger")
 
 
-def _compare_with_agent(records: Sequence[RunRecord], agent: AuditedAgent | None) -> Iterator[Drift]:
+def _compare_with_agent(records: Sequence[RunRecord], agent: AgentClient | None) -> Iterator[Drift]:
     for record in records:
         if agent is None or agent.address != record.agent:
             yield from _compare_cpus(record, None, where=f"the agent at {record.agent}", missing="no answer")
@@ -84,18 +121,137 @@ def _compare_with_agent(records: Sequence[RunRecord], agent: AuditedAgent | None
 def _compare_cpus(record: RunRecord, held: str | None, *, where: str, missing: str = "no such run") -> Iterator[Drift]:
     if held is None or bits.parse(held) != record.cpus:
         intended, actual = f"CPUs {bits.show(record.cpus)}", missing if held is None else f"CPUs {held}"
-        yield placement.make_drift(record, DriftKind.DECISION, where, intended=intended, actual=actual)
+        yield Drift(record.uid, record.name, DriftKind.DECISION, where, intended, actual)
 
 
 def _current_devices(runs: Sequence[RunProcesses]) -> DeviceTopology | None:
-    """The GPUs that discovery finds, and other devices as they were declared; ``None`` when no run has a GPU."""
+    """Return the GPUs that discovery finds, and other devices as they were declared; ``None`` when no run has a GPU."""
     if not any(GPU in run.record.devices for run in runs):
         return None
-    from alignup.machines import discover  # noqa: PLC0415 - slow to import
-
-    found = {(device.resource, device.id): device.nodes for device in discover().devices}
+    devices = {(device.resource, device.id): device.nodes for device in discover().devices}
     for run in runs:
         for resource, ids in run.record.devices.items():
             if resource != GPU:
-                found |= {(resource, id_): nodes for id_, nodes in ids.items()}
-    return found
+                devices |= {(resource, id_): nodes for id_, nodes in ids.items()}
+    return devices
+
+
+def audit_runs(runs: Sequence[RunProcesses], *, devices: DeviceTopology | None = None) -> tuple[Drift, ...]:
+    """Return everything that has drifted; devices are compared if *devices* are given."""
+    drifts: list[Drift] = []
+    for run in runs:
+        drifts += _find_drift(run.record, run.pids)
+        if devices is not None:
+            drifts += _device_drift(run.record, devices)
+    return tuple(drifts)
+
+
+def restore_run(run: RunProcesses) -> tuple[str, ...]:
+    """Restore the placement of a run, and return an error for each part that failed.
+
+    Processes of other users are never moved into the cgroup of the run, nor changed outside of it. Only a process can
+    change its own memory policy. So its pages move back, but further pages may go elsewhere again.
+    """
+    errors: list[str] = []
+    record = run.record
+    if record.cgroup is not None:
+        with _collect_errors(errors):
+            if cgroup.read(record.cgroup) is None:
+                record.cgroup.mkdir()
+            cgroup.write(record.cgroup, record.cpus, nodes=record.memory)
+            for pid in set(run.pids) - set(cgroup.members(record.cgroup)):
+                if process.owner(pid) == os.geteuid():
+                    with suppress(ProcessLookupError):
+                        cgroup.join(record.cgroup, pid)
+    members = cgroup.members(record.cgroup) if record.cgroup else ()
+    foreign = [pid for pid in run.pids if pid not in members and process.owner(pid) not in {None, os.geteuid()}]
+    errors += [f"process {pid} of {record.name} belongs to another user and is not moved" for pid in foreign]
+    return (*errors, *_restore_processes(record, [pid for pid in run.pids if pid not in foreign]))
+
+
+def _restore_processes(record: RunRecord, pids: Iterable[int]) -> tuple[str, ...]:
+    """Restore the affinity and the pages of processes, and return an error for each one that failed."""
+    errors: list[str] = []
+    for pid in pids:
+        with _collect_errors(errors):
+            if record.cpus and any(cpuset.cpus & ~record.cpus for cpuset in process.thread_cpusets(pid)):
+                process.pin(pid, record.cpus)
+            misplaced = bits.of(_misplaced_bytes(pid, record.memory))
+            if misplaced:
+                process.migrate_memory(pid, misplaced, to=record.memory)
+    return tuple(errors)
+
+
+def _find_drift(record: RunRecord, pids: Iterable[int]) -> Iterator[Drift]:
+    members: tuple[int, ...] | None = None
+    if record.cgroup is not None:
+        yield from _cgroup_drift(record, record.cgroup)
+        members = cgroup.members(record.cgroup)
+    for pid in pids:
+        if members is not None and pid not in members:
+            intended = f"in {record.cgroup}"
+            yield Drift(record.uid, record.name, DriftKind.MEMBER, f"process {pid}", intended, "not in it")
+        yield from _thread_drift(record, pid)
+        if misplaced := _misplaced_bytes(pid, record.memory):
+            actual = ", ".join(f"{size >> 10} KiB on NUMA node {node}" for node, size in misplaced.items())
+            intended = f"memory on NUMA nodes {bits.show(record.memory)}"
+            yield Drift(record.uid, record.name, DriftKind.PAGES, f"process {pid}", intended, actual)
+
+
+@contextmanager
+def _collect_errors(errors: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except (EnforceError, OSError) as error:
+        errors.append(str(error))
+
+
+def _cgroup_drift(record: RunRecord, directory: Path) -> Iterator[Drift]:
+    actual = cgroup.read(directory)
+    if actual is None:
+        yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), "present", "missing")
+        return
+    pairs = (("CPUs", record.cpus, actual.cpus), ("memory on NUMA nodes", record.memory, actual.nodes))
+    for resource, wanted, granted in pairs:
+        if wanted and granted != wanted:
+            shown = [f"{resource} {bits.show(members) or 'any'}" for members in (wanted, granted)]
+            yield Drift(record.uid, record.name, DriftKind.GROUP, str(directory), shown[0], shown[1])
+
+
+def _thread_drift(record: RunRecord, pid: int) -> Iterator[Drift]:
+    """Yield threads of a process that may be elsewhere, one drift for all threads with the same affinity."""
+    threads = process.thread_cpusets(pid)
+    bound = record.cgroup is not None and record.memory
+    cpus = Counter(thread.cpus for thread in threads if record.cpus and thread.cpus & ~record.cpus)
+    nodes = Counter(thread.nodes for thread in threads if bound and thread.nodes & ~record.memory)
+    for allowed, count in cpus.items():
+        intended, actual = f"CPUs {bits.show(record.cpus)}", f"CPUs {bits.show(allowed)}"
+        yield Drift(record.uid, record.name, DriftKind.CPUS, _threads(pid, count), intended, actual)
+    for allowed, count in nodes.items():
+        intended, actual = f"memory on NUMA nodes {bits.show(record.memory)}", f"NUMA nodes {bits.show(allowed)}"
+        yield Drift(record.uid, record.name, DriftKind.MEMORY, _threads(pid, count), intended, actual)
+
+
+def _device_drift(record: RunRecord, devices: DeviceTopology) -> Iterator[Drift]:
+    for resource, ids in record.devices.items():
+        for id_, nodes in ids.items():
+            known = (resource, id_) in devices
+            if not known or devices[resource, id_] != nodes:
+                actual = _near(devices[resource, id_]) if known else "missing"
+                where = f"{resource} {id_}"
+                yield Drift(record.uid, record.name, DriftKind.DEVICE, where, _near(nodes), actual)
+
+
+def _misplaced_bytes(pid: int, nodes: NodeSet) -> dict[int, int]:
+    """Return the bytes of a process on NUMA nodes other than *nodes*, if they exceed the tolerance."""
+    placed = process.memory_per_node(pid) if nodes else None
+    misplaced = {node: size for node, size in (placed or {}).items() if not nodes >> node & 1}
+    return misplaced if sum(misplaced.values()) > PAGE_TOLERANCE else {}
+
+
+def _threads(pid: int, count: int) -> str:
+    return f"process {pid}" if count == 1 else f"{count} threads of process {pid}"
+
+
+def _near(nodes: NodeSet | None) -> str:
+    return f"near NUMA node {bits.show(nodes)}" if nodes else "near no NUMA node"

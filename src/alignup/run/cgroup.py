@@ -70,7 +70,7 @@ def create(
     why = "no cgroup with a cpuset controller is writable"
     for parent in candidate_parents(proc):
         directory = parent / f"{PREFIX}{name}"
-        control, kind = parent / "cgroup.subtree_control", directory / "cgroup.type"
+        control, type_file = parent / "cgroup.subtree_control", directory / "cgroup.type"
         try:
             if _is_v2(parent) and _CPUSET not in control.read_text("ascii").split():
                 write_file(control, f"+{_CPUSET}")
@@ -79,8 +79,8 @@ def create(
         except OSError as error:
             why = f"{error.filename or parent}: {error.strerror or error}"
             continue
-        if kind.exists() and (found := kind.read_text("ascii").strip()) != "domain":
-            why = f"{directory} cannot take processes: its type is {found}"
+        if type_file.exists() and (kind := type_file.read_text("ascii").strip()) != "domain":
+            why = f"{directory} cannot take processes: its type is {kind}"
         else:
             try:
                 write(directory, cpus, nodes=nodes)
@@ -122,11 +122,11 @@ def join(directory: Path, pid: int) -> None:
 
 def members(directory: Path) -> tuple[int, ...]:
     """Return the processes in a cgroup and its descendants; empty if there is no such cgroup."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for parent, _, _ in os.walk(directory):
         with suppress(OSError):
-            found |= set(map(int, (Path(parent) / "cgroup.procs").read_text("ascii").split()))
-    return tuple(sorted(found))
+            pids |= set(map(int, (Path(parent) / "cgroup.procs").read_text("ascii").split()))
+    return tuple(sorted(pids))
 
 
 def remove(directory: Path) -> bool:
@@ -163,7 +163,7 @@ def _directories(cgroups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
         before, _, after = line.partition(" - ")
         kind, _, options = after.split(" ", 2)
         if kind == "cgroup2" or (kind == "cgroup" and _CPUSET in options.replace(" ", ",").split(",")):
-            root, point = (_OCTAL.sub(lambda one: chr(int(one[1], 8)), part) for part in before.split(" ")[3:5])
+            root, point = (_OCTAL.sub(lambda match: chr(int(match[1], 8)), part) for part in before.split(" ")[3:5])
             mounts.setdefault(kind, (root, point))
     for kind in ("cgroup2", "cgroup"):
         # A path with ".." is outside of what this process can see.
@@ -176,8 +176,8 @@ def _directories(cgroups: Path, mountinfo: Path) -> Iterator[tuple[Path, Path]]:
 
 def _ancestors(proc: Path) -> Iterator[Path]:
     """Yield the cgroups of a process and their ancestors up to the mount point, without cgroups of runs."""
-    for own, top in _directories(proc / "cgroup", proc / "mountinfo"):
-        outside = list(takewhile(lambda part: not part.startswith(PREFIX), own.relative_to(top).parts))
+    for directory, top in _directories(proc / "cgroup", proc / "mountinfo"):
+        outside = list(takewhile(lambda part: not part.startswith(PREFIX), directory.relative_to(top).parts))
         for length in range(len(outside), -1, -1):
             yield top.joinpath(*outside[:length])
 

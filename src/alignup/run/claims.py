@@ -29,7 +29,7 @@ from alignup.align.bits import CpuSet
 from alignup.align.errors import AlignError
 from alignup.run import cgroup, process
 from alignup.run.process import ProcessIdentity
-from alignup.run.run_record import RunRecord, read_identity
+from alignup.run.request import RunRecord, read_identity
 
 #: Where claims are read; written to the first one that is suitable. The first exists only if root creates it.
 DIRECTORIES = (Path("/run/alignup-runs"), Path("/dev/shm"))  # noqa: S108 - see above
@@ -60,12 +60,12 @@ class Claims:
 
     def __init__(self, directories: tuple[Path, ...], notify: Callable[[str], None] = lambda _: None) -> None:
         self._notify = notify
-        found = [(directory, _problem(directory)) for directory in directories]
-        self._directories = [directory for directory, problem in found if not problem]
+        problems = {directory: _problem(directory) for directory in directories}
+        self._directories = [directory for directory, problem in problems.items() if not problem]
         if not directories:
             self.problem = f"{VARIABLE} is empty"
         elif not self._directories:
-            self.problem = "; ".join(problem for _, problem in found)
+            self.problem = "; ".join(problems.values())
         else:
             # Without it the processes of other users could not be seen, nor whether their runs have ended.
             self.problem = "" if process.users(1) else "/proc hides the processes of other users"
@@ -106,8 +106,8 @@ class Claims:
             self._notify(f"other users may get the same CPUs and devices: {self.directory}: {error.strerror}")
             return True
         claims = self.read()
-        mine = next((one for one in claims if (one.run, one.owner) == (run, os.geteuid())), None)
-        others = [one for one in claims if one is not mine]
+        mine = next((claim for claim in claims if (claim.run, claim.owner) == (run, os.geteuid())), None)
+        others = [claim for claim in claims if claim is not mine]
         if ignore or (mine and not any(other.overlaps(mine) and other.time <= mine.time for other in others)):
             return True
         self.withdraw(run)
@@ -154,14 +154,14 @@ def _read_directory(directory: Path) -> Iterator[Claim]:
             _remove_orphan(directory, run)
         if suffix != _CLAIM:
             continue
-        found = _read(directory / name)
-        if found is None:
+        content = _read(directory / name)
+        if content is None:
             continue
-        document, status = found
+        document, status = content
         counts[status.st_uid] += 1
         if counts[status.st_uid] > _MAX_PER_USER:
             continue
-        with _ignoring_rubbish():
+        with _ignoring_invalid_files():
             claim = Claim(
                 run=run,
                 owner=status.st_uid,
@@ -176,13 +176,13 @@ def _read_directory(directory: Path) -> Iterator[Claim]:
 
 
 def _is_alive(claim: Claim, directory: Path) -> bool:
-    found = _read(directory / f"{_PREFIX}{claim.run}{_ALIVE}")
-    if found is None or found[1].st_uid != claim.owner:
+    content = _read(directory / f"{_PREFIX}{claim.run}{_ALIVE}")
+    if content is None or content[1].st_uid != claim.owner:
         return False
-    document = found[0]
-    identities = [read_identity(one) for one in (document["runner"], *document["started"])]
-    if any(one.is_visible and one.alive and claim.owner in process.users(one.pid) for one in identities):
-        return True
+    document = content[0]
+    for identity in map(read_identity, (document["runner"], *document["started"])):
+        if identity.is_visible and identity.alive and claim.owner in process.users(identity.pid):
+            return True
     group = document["cgroup"] and Path(str(document["cgroup"]))
     # Only the kernel creates directories there, and the owner of a cgroup is who created it.
     if not group or not group.is_relative_to(_CGROUPS) or ".." in group.parts:
@@ -202,7 +202,7 @@ def _read(path: Path) -> tuple[Mapping[str, Any], os.stat_result] | None:
         status = os.fstat(handle)
         if not stat.S_ISREG(status.st_mode) or status.st_mode & 0o022:
             return None
-        with _ignoring_rubbish():
+        with _ignoring_invalid_files():
             document = json.loads(os.read(handle, _MAX_BYTES))
             if isinstance(document, dict) and document.get("version") == _VERSION:
                 return document, status
@@ -234,13 +234,13 @@ def _remove(directory: Path, run: str) -> None:
 
 def _remove_orphan(directory: Path, run: str) -> None:
     """Remove the second file of a run without a claim, unless its runner is just about to make one."""
-    found = _read(directory / f"{_PREFIX}{run}{_ALIVE}")
-    with _ignoring_rubbish():
-        if found is not None and not read_identity(found[0]["runner"]).alive:
+    content = _read(directory / f"{_PREFIX}{run}{_ALIVE}")
+    with _ignoring_invalid_files():
+        if content is not None and not read_identity(content[0]["runner"]).alive:
             _remove(directory, run)
 
 
 @contextmanager
-def _ignoring_rubbish() -> Iterator[None]:
+def _ignoring_invalid_files() -> Iterator[None]:
     with suppress(AlignError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         yield

@@ -1,28 +1,51 @@
-"""The lifecycle of one run: admit, record, place, start, wait, release.
+r"""The lifecycle of one run: admit, record, place, start, wait, release.
 
 A run is recorded before its command starts, and released only when none of its processes is left. So no two runs ever
-have the same exclusive CPU, whichever process is killed at whatever moment.
+have the same exclusive CPU, whichever process is killed at whatever moment. Signals are blocked while the run is being
+recorded, so that none is lost and none interrupts it.
+
+The command stays in our process group, so that a terminal treats both as one job: the kernel sends keyboard signals
+(Ctrl-C, Ctrl-\, Ctrl-Z) to both, and only signals that were sent to us alone are forwarded. When the command stops, we
+stop with it, so that the shell notices, and continue together.
 """
 
+import errno
 import os
+import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import AlignError, EnforceError
-from alignup.run import cgroup, launcher, process, registry
-from alignup.run import process_memory as memory
-from alignup.run.placement_audit import find_run_processes
-from alignup.run.process import ProcessIdentity
-from alignup.run.registry import RunRegistry
-from alignup.run.request import RunPlacement, RunRejectedError, RunRequest, build_environment
-from alignup.run.run_record import RunRecord
+from alignup.run import cgroup, process, registry
+from alignup.run.process import NodeMap, ProcessIdentity
+from alignup.run.registry import RunRegistry, find_run_processes
+from alignup.run.request import RunPlacement, RunRecord, RunRejectedError, RunRequest, build_environment
 
 _RETRY_INTERVAL = 1.0  #: seconds between attempts of a waiting run, at most
 _POLL_INTERVAL = 0.02  #: seconds between checks whether another run has ended
+NOT_EXECUTABLE, NOT_FOUND, SIGNAL_EXIT_BASE = 126, 127, 128
+
+FORWARDED_SIGNALS = frozenset(
+    signal.Signals[f"SIG{name}"] for name in ("TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "TSTP", "CONT")
+)
+Signals = set[signal.Signals]
+
+_BLOCKED = FORWARDED_SIGNALS | {signal.SIGCHLD}
+_POLL = 1.0  #: seconds between checks whether the command has ended
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  #: a command should not inherit that
+
+
+class CommandStartError(EnforceError):
+    """The command cannot be started; ``exit_code`` is what a shell returns for it."""
+
+    def __init__(self, command: str, number: int) -> None:
+        self.exit_code = NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE
+        super().__init__(f"{command}: {os.strerror(number)}")
 
 
 class Allocator(Protocol):
@@ -56,7 +79,7 @@ def run(allocator: Allocator, job: RunJob, *, timeout: float = 0.0) -> int:
     """Run the command and return its exit code; ``RunRejectedError`` when it does not fit within *timeout* seconds."""
     end = time.monotonic() + timeout
     while True:
-        with launcher.block_signals() as blocked:
+        with block_signals() as blocked:
             try:
                 record, placement = _admit(allocator, job)
             except RunRejectedError as rejected:
@@ -124,7 +147,7 @@ def _roll_back(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
 
 def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord:
     # Binding is pointless when all memory is on the chosen nodes anyway.
-    nodes = placement.memory if memory.NodeMap.read().with_memory & ~placement.memory else 0
+    nodes = placement.memory if NodeMap.read().with_memory & ~placement.memory else 0
     folder = None
     if job.method != "affinity":
         try:
@@ -134,7 +157,7 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
         except EnforceError:
             if job.method == "cgroup":
                 raise
-    if folder is None and nodes and not memory.can_bind(nodes):
+    if folder is None and nodes and not process.can_bind_memory(nodes):
         message = f"this process may not bind memory to NUMA nodes {bits.show(nodes)}"
         if placement.strict:
             raise EnforceError(message)
@@ -145,12 +168,12 @@ def _place(job: RunJob, record: RunRecord, placement: RunPlacement) -> RunRecord
 
 
 def _start_and_wait(
-    allocator: Allocator, job: RunJob, record: RunRecord, environment: Mapping[str, str], blocked: launcher.Signals
+    allocator: Allocator, job: RunJob, record: RunRecord, environment: Mapping[str, str], blocked: Signals
 ) -> int:
     try:
         try:
-            pid = launcher.start(record, environment=environment, blocked=blocked)
-        except launcher.CommandStartError:
+            pid = start_command(record, environment=environment, blocked=blocked)
+        except CommandStartError:
             raise
         except EnforceError:
             if record.cgroup is None or job.method == "cgroup":
@@ -160,10 +183,10 @@ def _start_and_wait(
             record = replace(record, cgroup=None)
             with job.registry.locked():
                 job.registry.put(record)
-            pid = launcher.start(record, environment=environment, blocked=blocked)
+            pid = start_command(record, environment=environment, blocked=blocked)
         if record.cgroup is None:
             _record_started(job, record, pid)
-        return launcher.wait(pid)
+        return wait_for_command(pid)
     finally:
         _release(allocator, job, record)
 
@@ -186,14 +209,14 @@ def _release(allocator: Allocator, job: RunJob, record: RunRecord) -> None:
         job.notify(f"processes of {record.name} are still running and keep {kept} until they end")
     try:
         with job.registry.locked():
-            if record.uid not in (one.uid for one in registry.finished_runs([record], own=record.uid)):
+            if record.uid not in (finished.uid for finished in registry.finished_runs([record], ending=record.uid)):
                 job.registry.record_processes([record.uid])
                 return
             active = remove_finished_runs(allocator, job.registry)
             allocator.release(record.uid)
             allocator.save()
             job.registry.remove(record)
-            _update_shared(allocator, job, [one for one in active if one.uid != record.uid])
+            _update_shared(allocator, job, [other for other in active if other.uid != record.uid])
     except (AlignError, OSError) as error:
         job.notify(f"{record.name} has ended; the next run releases its resources: {error}")
 
@@ -204,13 +227,111 @@ def _update_shared(allocator: Allocator, job: RunJob, active: Sequence[RunRecord
         return
     shared = allocator.shared()
     moved = [replace(record, cpus=shared) for record in sharing if record.cpus != shared]
-    for one in find_run_processes(moved):
+    for moved_run in find_run_processes(moved):
         try:
-            job.registry.put(one.record)
-            if one.record.cgroup is not None:
-                cgroup.write(one.record.cgroup, shared, nodes=one.record.memory)
+            job.registry.put(moved_run.record)
+            if moved_run.record.cgroup is not None:
+                cgroup.write(moved_run.record.cgroup, shared, nodes=moved_run.record.memory)
                 continue
-            for pid in one.pids:
+            for pid in moved_run.pids:
                 process.pin(pid, shared)
         except (AlignError, OSError) as error:
-            job.notify(f"{one.record.name} was not moved to CPUs {bits.show(shared)}: {error}")
+            job.notify(f"{moved_run.record.name} was not moved to CPUs {bits.show(shared)}: {error}")
+
+
+@contextmanager
+def block_signals() -> Iterator[Signals]:
+    """Block the forwarded signals; yield the signals that were blocked before, for :func:`start_command`."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
+    try:
+        yield {signal.Signals(number) for number in before}
+    finally:
+        while signal.sigtimedwait(_BLOCKED, 0) is not None:
+            pass  # signals that came too late for the command are dropped
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def start_command(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals) -> int:
+    """Start the command of *run* where the run is placed, and return its pid.
+
+    Raises ``CommandStartError`` if it cannot be executed, ``EnforceError`` if it cannot be placed.
+    """
+    process.adopt_orphans()  # so that processes of the run can be found, also in sessions of their own
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # our parent may have ignored it, and with it the end of the command
+    reader, writer = os.pipe()  # exec closes both ends in the child
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _exec(run, environment=environment, blocked=blocked, errors=writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        error = pipe.read().decode("utf-8", "replace")
+    if not error:
+        return pid
+    os.waitpid(pid, 0)
+    if error.isdecimal():
+        raise CommandStartError(run.command[0], int(error))
+    raise EnforceError(error)
+
+
+def wait_for_command(pid: int) -> int:
+    """Forward signals until the command ends, and return its exit code; 128 plus the signal that killed it."""
+    while True:
+        # The timeout matters in a process with other threads: one of them may receive SIGCHLD instead and drop it.
+        received = signal.sigtimedwait(_BLOCKED, _POLL)
+        if received is None or received.si_signo == signal.SIGCHLD:
+            code = _exit_code(pid)
+            if code is not None:
+                return code
+        elif received.si_code <= 0:  # sent by a process; signals from the kernel reach the command as well
+            with suppress(ProcessLookupError):
+                os.kill(pid, received.si_signo)
+
+
+def _exit_code(pid: int) -> int | None:
+    """Return the exit code if the command has ended; if it was stopped, stop with it. Orphans are reaped."""
+    while True:
+        waited, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+        if not waited:
+            return None
+        if waited != pid:
+            continue
+        if os.WIFSTOPPED(status):
+            os.kill(os.getpid(), signal.SIGSTOP)
+            continue
+        code = os.waitstatus_to_exitcode(status)
+        return code if code >= 0 else SIGNAL_EXIT_BASE - code
+
+
+def _exec(run: RunRecord, *, environment: Mapping[str, str], blocked: Signals, errors: int) -> NoReturn:
+    """Place this process and replace it with the command; on failure write the error to the pipe and exit."""
+    try:
+        _place_self(run)
+        for number in _IGNORED_BY_PYTHON:
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        os.execvpe(run.command[0], run.command, environment)  # noqa: S606 - the user's command, without a shell
+    except EnforceError as error:
+        os.write(errors, str(error).encode("utf-8", "replace"))
+    except OSError as error:
+        os.write(errors, str(error.errno).encode("ascii"))
+    except BaseException as error:  # noqa: BLE001 - the forked copy must not continue
+        os.write(errors, f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
+    os._exit(NOT_EXECUTABLE)
+
+
+def _place_self(run: RunRecord) -> None:
+    wanted = bits.show(run.cpus)
+    try:
+        if run.cgroup is not None:
+            process.reset_affinity()
+            cgroup.join(run.cgroup, os.getpid())
+            return
+        os.sched_setaffinity(0, bits.members(run.cpus))
+        granted = bits.of(os.sched_getaffinity(0))
+    except OSError as error:
+        raise EnforceError(f"cannot run the command on CPUs {wanted}: {error.strerror}") from error
+    if granted != run.cpus:
+        raise EnforceError(f"the kernel granted CPUs {bits.show(granted)} instead of {wanted}")
+    if run.memory:
+        process.bind_memory(run.memory)

@@ -1,4 +1,4 @@
-"""Admit runs without an agent: the user's own ledger, in the directory of the runs, and the claims of other users.
+"""The allocator without an agent: the user's own ledger, in the directory of the runs, and claims of other users.
 
 The host is this machine with the static CPU and memory policies, one CPU and some memory reserved, and topology policy
 best-effort, unless a KubeletConfiguration says otherwise. CPUs and memory nodes that this process's cgroups withhold
@@ -7,7 +7,7 @@ are never allocated.
 
 import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy, CpuSettings
 from alignup.align.decision import Decision, Rejection
 from alignup.align.devices.ledger import DeviceLedger
-from alignup.align.errors import EnforceError, RestoreError, SettingsError, StateError
+from alignup.align.errors import EnforceError, RestoreError, StateError
 from alignup.align.host import Host, Settings
 from alignup.align.ledger import AdmittedPod
 from alignup.align.machine import CadvisorNode, Machine, NumaNode
@@ -35,7 +35,7 @@ from alignup.documents.ledgers.restore import restore_ledger
 from alignup.run import cgroup, process, registry
 from alignup.run.cgroup import Cpuset
 from alignup.run.claims import Claims
-from alignup.run.process_memory import NodeMap
+from alignup.run.process import NodeMap
 from alignup.run.registry import RunRegistry
 from alignup.run.request import CONTAINER, NO_DEVICE, RunPlacement, RunRejectedError, RunRequest, resolve_placement
 from alignup.store.documents import HeldPodDocument
@@ -52,7 +52,7 @@ Node = TypeVar("Node", NumaNode, CadvisorNode)
 class PolicyOverrides(NamedTuple):
     policy: str | None = None
     scope: str | None = None
-    options: Sequence[str] = ()  #: ``name=value``, of the topology or CPU manager's policy
+    options: Mapping[str, str] = {}  #: of the topology or CPU manager's policy
     settings: Settings | None = None  #: from a KubeletConfiguration
 
 
@@ -79,14 +79,8 @@ def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSe
     """Build an idle host. Raises ``SettingsError`` when the settings do not suit each other or the machine."""
     settings = overrides.settings or _default_settings(machine, permitted)
     topology, gates = settings.topology, settings.gates
-    options = {}
-    for text in overrides.options:
-        name, equals, value = text.partition("=")
-        options[name] = value
-        if not equals:
-            raise SettingsError(f"--option {text}: no value; use an option like prefer-closest-numa-nodes=true")
-    cpu_options = {name: value for name, value in options.items() if name in OPTION_STAGES}
-    topology_options = {name: value for name, value in options.items() if name not in OPTION_STAGES}
+    cpu_options = {name: value for name, value in overrides.options.items() if name in OPTION_STAGES}
+    topology_options = {name: value for name, value in overrides.options.items() if name not in OPTION_STAGES}
     topology = replace(
         topology,
         policy=Policy(overrides.policy or topology.policy),
@@ -100,7 +94,7 @@ def build_host(machine: Machine, overrides: PolicyOverrides, *, permitted: CpuSe
 
 
 def build_pod(request: RunRequest) -> Pod:
-    """The run as a pod. Whole CPUs are exclusive even without a memory request."""
+    """Return the run as a pod. Whole CPUs are exclusive even without a memory request."""
     amounts = {name: Quantity.parse(text) for name, text in request.amounts.items()}
     resources = Resources(requests=amounts, limits=amounts)
     return Pod(
@@ -130,7 +124,7 @@ class LocalAllocator:
         self._claims = claims or Claims(())
         self._ignore_claims = ignore_claims
         self._active: Collection[str] = ()  #: runs of this ledger
-        self._own = idle.ledger  #: the ledger without the claims of others
+        self._unclaimed = idle.ledger  #: the ledger without the claims of others
         self._others: list[str] = []  #: uids of pods that stand for claims of others in the ledger
         self._directory = directory
         self._store: StateStore | None = None  #: its constructor creates the directory
@@ -147,7 +141,7 @@ class LocalAllocator:
         stored = self._store.load()
         if stored is not None:
             self._restore(stored, active)
-        self._active, self._own = active, self.host.ledger
+        self._active, self._unclaimed = active, self.host.ledger
         self._add_claims()
 
     def _restore(self, stored: StoredState, active: Collection[str]) -> None:
@@ -159,7 +153,7 @@ class LocalAllocator:
         except RestoreError as error:
             raise StateError(
                 f"the resources of running runs do not fit this machine and these settings: {error}; "
-                "use the same --config and --option as for them, or wait until they end"
+                "use the configuration and options of these runs, or wait until they end"
             ) from error
 
     def _add_claims(self) -> None:
@@ -207,7 +201,7 @@ class LocalAllocator:
                 return placement
             # Another user has just claimed the same: decide again, after a time that differs between the two.
             time.sleep(_CLAIM_DELAY * os.urandom(1)[0] / 256)
-            self.host.ledger = self._own
+            self.host.ledger = self._unclaimed
             self._add_claims()
         raise EnforceError("other users claimed the same CPUs or devices at the same time, again and again; try again")
 
@@ -269,13 +263,13 @@ class LocalAllocator:
 
 
 def _free_devices(ledger: DeviceLedger, claimed: Mapping[str, Collection[str]]) -> dict[str, set[str]]:
-    """The claimed devices that exist and that no run in the ledger holds."""
-    found = {}
+    """Return the claimed devices that exist and that no run in the ledger holds."""
+    devices = {}
     for resource, inventory in ledger.inventories.items():
         free = set(claimed.get(resource, ())) & inventory.indexes.keys() - ledger.in_use.get(resource, frozenset())
         if free:
-            found[resource] = free
-    return found
+            devices[resource] = free
+    return devices
 
 
 def _default_settings(machine: Machine, permitted: CpuSet | None) -> Settings:

@@ -9,24 +9,29 @@ import json
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alignup import atomic_files
 from alignup.align.errors import AlignError, EnforceError, FileError
-from alignup.run import cgroup
+from alignup.run import cgroup, process
 from alignup.run.claims import Claims
-from alignup.run.placement_audit import RunProcesses, find_run_processes
-from alignup.run.process import ProcessIdentity
-from alignup.run.run_record import RunRecord
+from alignup.run.process import ProcessIdentity, ProcessInfo
+from alignup.run.request import RUN_VARIABLE, RunRecord
 
 LOCK_NAME = "run.lock"
 _PREFIX, _SUFFIX = "run-", ".json"
 _LOCK_TIMEOUT = 60.0  #: seconds; others hold the lock for milliseconds
 _MAX_FILE_BYTES = 1 << 20
 _RETRIES, _RETRY_DELAY = 10, 0.02  #: for processes that are just exiting; delay in seconds
+
+
+@dataclass(frozen=True, slots=True)
+class RunProcesses:
+    record: RunRecord
+    pids: tuple[int, ...]
 
 
 class RunRegistry:
@@ -74,8 +79,8 @@ class RunRegistry:
             os.close(handle)
 
     def all(self) -> tuple[RunRecord, ...]:
-        found = filter(None, map(_read, self.directory.glob(f"{_PREFIX}*{_SUFFIX}")))
-        return tuple(sorted(found, key=lambda record: (record.since, record.uid)))
+        records = filter(None, map(_read, self.directory.glob(f"{_PREFIX}*{_SUFFIX}")))
+        return tuple(sorted(records, key=lambda record: (record.since, record.uid)))
 
     def put(self, record: RunRecord) -> None:
         atomic_files.write(self._path(record.uid), json.dumps(record.to_document()).encode("ascii"))
@@ -109,9 +114,51 @@ class RunRegistry:
         return self.directory / f"{_PREFIX}{uid}{_SUFFIX}"
 
 
-def finished_runs(records: Sequence[RunRecord], *, own: str = "") -> tuple[RunRecord, ...]:
-    """The runs without a runner and without processes. The runner of run *own* is about to end, and does not count."""
-    orphans = [record for record in records if record.uid == own or not record.runner.alive]
+def find_run_processes(records: Sequence[RunRecord]) -> tuple[RunProcesses, ...]:
+    """Return each run of this user with its processes, which do not include the runner.
+
+    A process belongs to a run if it is in the run's cgroup, was recorded when it was started, belongs to this user and
+    has the run's uid in its environment, or descends from one that does or from the runner. The environment alone does
+    not count: any user can set it.
+    """
+    if not records:
+        return ()
+    processes = process.list_processes(RUN_VARIABLE)
+    pids: dict[str, set[int]] = {record.uid: set() for record in records}
+    runs = {pid: info.mark for pid, info in processes.items() if info.mark and info.owner == os.geteuid()}
+    runners: dict[int, str] = {}
+    for record in records:
+        runs |= dict.fromkeys((identity.pid for identity in record.started if identity.alive), record.uid)
+        if record.cgroup is not None:
+            pids[record.uid].update(cgroup.members(record.cgroup))
+            runs |= dict.fromkeys(pids[record.uid], record.uid)
+        if record.runner.alive:
+            runners[record.runner.pid] = record.uid
+    for pid in processes:
+        uid = _run_of(pid, processes, runs, runners)
+        if uid in pids:
+            pids[uid].add(pid)
+    return tuple(RunProcesses(record, tuple(sorted(pids[record.uid]))) for record in records)
+
+
+def _run_of(
+    pid: int, processes: Mapping[int, ProcessInfo], runs: Mapping[int, str], runners: Mapping[int, str]
+) -> str | None:
+    """The run of a process or of its nearest ancestor that has one. *runners*: their children belong to that run."""
+    seen: set[int] = set()  # pids may be reused while they are read, which can make a cycle
+    while pid in processes and pid not in seen:
+        seen.add(pid)
+        if pid in runs:
+            return runs[pid]
+        pid = processes[pid].parent
+        if pid in runners:
+            return runners[pid]
+    return None
+
+
+def finished_runs(records: Sequence[RunRecord], *, ending: str = "") -> tuple[RunRecord, ...]:
+    """Return the runs without a runner and without processes. The runner of run *ending* does not count."""
+    orphans = [record for record in records if record.uid == ending or not record.runner.alive]
     # A cgroup lists its processes; those of a run without one are found by scanning /proc.
     loose = [record for record in orphans if record.cgroup is None]
     busy = {run.record.uid for run in find_run_processes(loose) if run.pids}
@@ -131,16 +178,16 @@ def remove_finished_runs(directory: Path) -> None:
 
 
 def wait_until_finished(record: RunRecord) -> bool:
-    """Whether all processes of a run have exited, or exit within a moment."""
-    return _retry(lambda: bool(finished_runs([record], own=record.uid)))
+    """Return whether all processes of a run have exited, or exit within a moment."""
+    return _retry(lambda: bool(finished_runs([record], ending=record.uid)))
 
 
 def active_runs(directory: Path) -> tuple[RunProcesses, ...]:
-    """The runs in *directory* that are running, with their processes. Does not create the directory."""
+    """Return the runs in *directory* that are running, with their processes. Does not create the directory."""
     if not os.path.lexists(directory):
         return ()
-    found = find_run_processes([record for record in RunRegistry(directory).all() if record.cpus])
-    return tuple(run for run in found if run.pids or run.record.runner.alive)
+    runs = find_run_processes([record for record in RunRegistry(directory).all() if record.cpus])
+    return tuple(run for run in runs if run.pids or run.record.runner.alive)
 
 
 def _retry(succeeds: Callable[[], bool]) -> bool:

@@ -1,21 +1,23 @@
-"""The request of ``alignup run`` and its result, in terms that the local ledger and the agent share."""
+"""Requests of ``alignup run``, their placements, and the records of runs."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.errors import EnforceError, ParseError, QuantityError
-from alignup.align.quantity import Quantity
-from alignup.run.process_memory import NodeMap
-from alignup.run.run_record import RUN_VARIABLE, RunDevices
+from alignup.align.errors import EnforceError
+from alignup.run.process import NodeMap, ProcessIdentity
 
 CONTAINER = "run"  #: name of the one container of a run's pod
 NO_DEVICE = "NotSchedulable"  #: the reason for rejecting a run whose devices no device plugin provides
+RUN_VARIABLE = "ALIGNUP_RUN"  #: in the environment of every process of a run; its value is the run's uid
+RECORD_VERSION = 1  #: of the document of a run
 GPU = "nvidia.com/gpu"  #: the resource that discovery finds by itself; device ids are UUIDs, as CUDA takes them
+
+RunDevices = Mapping[str, Mapping[str, NodeSet | None]]  #: resource → id → NUMA nodes; ``None``: unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,35 +51,73 @@ class RunPlacement:
     environment: Mapping[str, str] = field(default_factory=dict)  #: variables from device plugins
 
 
-def parse_amounts(
-    *, cpus: str | None, memory: str | None, hugepages: Iterable[str], devices: Iterable[str]
-) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for option, name, given in (("--cpus", "cpu", cpus), ("--memory", "memory", memory)):
-        if given is not None:
-            found[name] = _checked_amount(option, given)
-    for option, texts, prefix in (("--hugepages", hugepages, "hugepages-"), ("--device", devices, "")):
-        for text in texts:
-            name, equals, amount = text.partition("=")
-            if not equals or not name or not amount:
-                example = "2Mi=64Mi" if prefix else "example.com/gpu=1"
-                raise ParseError(f"{option} {text}: invalid value; use a value like {example}")
-            if prefix + name in found:
-                raise ParseError(f"{option} {text}: {prefix + name} is requested twice")
-            found[prefix + name] = _checked_amount(f"{option} {text}", amount)
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    uid: str
+    name: str
+    runner: ProcessIdentity  #: the process that started the command
+    command: tuple[str, ...]
+    since: float  #: seconds since 1970
+    cpus: CpuSet
+    exclusive: bool  #: whether the CPUs are its own rather than the shared pool
+    memory: NodeSet = 0  #: NUMA nodes; empty: any
+    devices: RunDevices = field(default_factory=dict)
+    cgroup: Path | None = None  #: ``None``: it is placed by affinity and memory policy
+    agent: str = ""  #: address of the agent that decided; empty: the user's own ledger
+    started: tuple[ProcessIdentity, ...] = ()  #: without a cgroup: the command, and later what it left behind
 
+    def to_document(self) -> dict[str, Any]:
+        return {
+            "version": RECORD_VERSION,
+            "uid": self.uid,
+            "name": self.name,
+            "runner": asdict(self.runner),
+            "command": list(self.command),
+            "since": self.since,
+            "cpus": bits.show(self.cpus),
+            "exclusive": self.exclusive,
+            "memoryNodes": bits.show(self.memory),
+            "devices": {
+                resource: {id_: None if nodes is None else bits.show(nodes) for id_, nodes in ids.items()}
+                for resource, ids in self.devices.items()
+            },
+            "cgroup": None if self.cgroup is None else str(self.cgroup),
+            "agent": self.agent,
+            "started": list(map(asdict, self.started)),
+        }
 
-def _checked_amount(option: str, amount: str) -> str:
-    try:
-        Quantity.parse(amount)
-    except QuantityError as error:
-        raise ParseError(f"{option}: {bits.quote(amount)} is not a quantity, such as 2, 500m or 4Gi") from error
-    return amount
+    @classmethod
+    def from_document(cls, document: Any) -> Self:  # noqa: ANN401 - decoded JSON
+        """Raises ``EnforceError`` for an invalid document."""
+        version = document.get("version") if isinstance(document, dict) else None
+        if version != RECORD_VERSION:
+            raise EnforceError(f"unsupported version {version}; this program reads version {RECORD_VERSION}")
+        try:
+            return cls(
+                uid=str(document["uid"]),
+                name=str(document["name"]),
+                runner=read_identity(document["runner"]),
+                command=tuple(map(str, document["command"])),
+                since=float(document["since"]),
+                cpus=bits.parse(document["cpus"]),
+                exclusive=bool(document["exclusive"]),
+                memory=bits.parse(document["memoryNodes"]),
+                devices={
+                    str(resource): {
+                        str(id_): None if nodes is None else bits.parse(nodes) for id_, nodes in ids.items()
+                    }
+                    for resource, ids in document["devices"].items()
+                },
+                cgroup=None if document["cgroup"] is None else Path(document["cgroup"]),
+                agent=str(document["agent"]),
+                started=tuple(map(read_identity, document.get("started", ()))),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise EnforceError(f"not a run record: {type(error).__name__}: {error}") from error
 
 
 def missing_devices(request: RunRequest, placement: Mapping[str, Any]) -> tuple[str, ...]:
-    """The requested devices that the placement in a decision document lacks.
+    """Return the requested devices that the placement in a decision document lacks.
 
     Like the kubelet, the agent ignores requests for devices that no device plugin provides.
     """
@@ -140,3 +180,8 @@ def build_environment(request: RunRequest, placement: RunPlacement) -> dict[str,
     if GPU in placement.devices:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(placement.devices[GPU])
     return {**variables, **placement.environment}
+
+
+def read_identity(document: Mapping[str, Any]) -> ProcessIdentity:
+    pid, start, space = (int(document[name]) for name in ("pid", "start", "space"))
+    return ProcessIdentity(pid, start, str(document["boot"]), space)

@@ -1,21 +1,24 @@
-"""The state of a cluster at one moment: its nodes, what their kubelets hold, and the pods that are bound to them.
+"""A snapshot of a cluster: its nodes, what their kubelets hold, and the pods that are bound to them.
 
 Everything comes from the API server: nodes, pods, and the HostState objects of the observers.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from alignup.align import bits
 from alignup.align.errors import AlignError
-from alignup.align.host import Host
+from alignup.align.host import Host, Settings
 from alignup.align.workload import Pod
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes.api import NODES, PODS, UNFINISHED_PODS, ApiClient
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, staleness
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.observe.kubelet_sources import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
+from alignup.kubernetes.api.pods import api_pod_stage, binding_time, bound_pod, kubelet_uid, plain_pod
 from alignup.placement.cluster import Cluster
+from alignup.placement.free_capacity import measure_free_capacity
 from alignup.placement.host_report import HostReport, PodStage
+from alignup.schedule.node_selection import restrictions
 
 NO_HOST_STATE = "no HostState"
 
@@ -31,7 +34,7 @@ class ClusterView:
     notes: tuple[str, ...] = ()  #: objects that were left out
 
     def host(self, node: str) -> Host | None:
-        """The host with its present ledger: its report, and the pods bound since; ``None``: it is unknown.
+        """Return the host with its present ledger: its report, and the pods bound since; ``None``: it is unknown.
 
         Terminating pods hold their resources. The devices are in the ledger only.
         """
@@ -52,7 +55,7 @@ async def read_cluster(client: ApiClient) -> ClusterView:
 def build_view(
     nodes: Iterable[ApiNode], states: Iterable[HostStateDocument], pods: Iterable[ApiPod], *, now: float = 0.0
 ) -> ClusterView:
-    """Put everything together; *now* is in seconds since the epoch."""
+    """Build a snapshot; *now* is in seconds since the epoch."""
     known = {node.metadata.name: node for node in nodes}
     cluster, reader = Cluster(), HostStateReader()
     reports: dict[str, HostReport] = {}
@@ -81,7 +84,7 @@ def build_view(
         cluster=cluster,
         reports=reports,
         unknown=unknown,
-        doubts={name: found for name, found in doubts.items() if found},
+        doubts={name: problems for name, problems in doubts.items() if problems},
         stale=stale,
         notes=tuple(notes),
     )
@@ -90,7 +93,7 @@ def build_view(
 def _bound_pods(
     pods: Iterable[ApiPod], reports: Mapping[str, HostReport], notes: list[str]
 ) -> Iterator[tuple[Pod, str, PodStage]]:
-    """The pods with their nodes, in the order of their bindings as far as it is known.
+    """Yield the pods with their nodes, in the order of their bindings as far as it is known.
 
     Most of them are in the report of their node, which says what they hold. Then their requests need not be read.
     """
@@ -99,7 +102,62 @@ def _bound_pods(
         if host in reports and kubelet_uid(pod) in reports[host].ledger.pods:
             yield plain_pod(pod), host, api_pod_stage(pod)
             continue
-        found, problem = bound_pod(pod)
+        bound, problem = bound_pod(pod)
         if problem:
             notes.append(problem)
-        yield found.pod, host, found.stage
+        yield bound.pod, host, bound.stage
+
+
+# Summaries of nodes
+
+Amounts = Mapping[str, int]  #: by resource; memory in bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSummary:
+    node: str
+    kubelet_version: str = ""
+    restrictions: tuple[str, ...] = ()  #: unschedulable, and taints
+    settings: Settings | None = None  #: ``None``: unknown
+    pods: int = 0  #: that the kubelet has admitted, or will
+    free: Mapping[int, Amounts] = field(default_factory=dict)  #: NUMA node → what containers can still get there
+    largest: Amounts = field(default_factory=dict)  #: the largest request that a container gets on one NUMA node
+    unknown: str = ""  #: why the state is unknown
+    doubts: tuple[str, ...] = ()  #: gaps and contradictions that the observer reports
+    stale: str = ""  #: since when the observer has not reported; empty: it has
+
+
+def summarize(view: ClusterView, node: str) -> NodeSummary:
+    """Return a node in brief: its policies, what is free on each NUMA node, and what still fits there."""
+    api_node = view.nodes[node]
+    host = view.host(node)
+    report, record = view.reports.get(node), view.cluster.record(node)
+    problem = record.states().problem if record else ""
+    return NodeSummary(
+        node=node,
+        kubelet_version=api_node.status.node_info.kubelet_version,
+        restrictions=restrictions(api_node),
+        settings=report.settings if report else None,
+        pods=len(host.ledger.pods) if host else 0,
+        free=free_by_numa_node(host) if host else {},
+        largest=measure_free_capacity(host).largest if host else {},
+        unknown=view.unknown.get(node, problem),
+        doubts=view.doubts.get(node, ()),
+        stale=view.stale.get(node, ""),
+    )
+
+
+def free_by_numa_node(host: Host) -> dict[int, dict[str, int]]:
+    """Return what the kubelet's managers have left on each NUMA node; devices without topology are on none."""
+    cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
+    by_node: dict[int, dict[str, int]] = {}
+    for node in bits.members(host.view.all_nodes):
+        free = by_node[node] = {}
+        if host.cpus.allocatable:
+            free["cpu"] = cpus.free.get(node, 0)
+        if node in memory.nodes:
+            free |= {type_: table.free for type_, table in memory.nodes[node].tables.items()}
+        for resource, inventory in sorted(devices.inventories.items()):
+            if here := inventory.on.get(node, 0) if inventory.placed else 0:
+                free[resource] = (devices.free[resource] & here).bit_count()
+    return by_node

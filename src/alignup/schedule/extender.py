@@ -4,30 +4,33 @@ Filter offers the best nodes only, since the scheduler's own work grows with the
 matters. The scheduler does not say which of them it chose before it binds the pod, so the binding checks again.
 """
 
-import logging
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
 
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
 from alignup.kubernetes.api import PODS, ObjectRef
 from alignup.kubernetes.api.objects import ApiPod
 from alignup.placement.verdict import Verdict
-from alignup.schedule.alignment_need import needs_alignment
-from alignup.schedule.binder import Binder
+from alignup.schedule.bind import Binder
 from alignup.schedule.extender_messages import BindingArgs, BindingResult, ExtenderArgs, FilterResult, HostPriority
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.offered_nodes import Offers
-from alignup.schedule.preferences import SoftTaints, has_preferences
+from alignup.schedule.node_selection import SoftTaints, has_preferences, needs_alignment
+from alignup.schedule.preempt import Preemption
+from alignup.schedule.wake_up import WakeUp
 
 MANY = 16  #: nodes for a scheduler to choose from by its own scores
 MAX_SCORE = 10  #: of the protocol
 MAX_PODS = 4096  #: pods that are remembered from filter to binding
+OFFER_SECONDS = 2.0  #: after which a scheduler has bound a pod elsewhere, or not at all
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +45,7 @@ class ExtenderOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRecord:
-    """What filter answered about one pod."""
+    """The last answer of filter about one pod."""
 
     pod: ApiPod
     at: float  #: seconds since 1970
@@ -50,62 +53,91 @@ class FilterRecord:
     offered: tuple[str, ...]
     reasons: Mapping[str, int] = field(default_factory=dict)  #: if none was offered: nodes by reason
 
+    def document(self) -> dict[str, Any]:
+        time_of_day = datetime.fromtimestamp(self.at, UTC).isoformat()
+        return {
+            "time": time_of_day,
+            "asked": self.asked,
+            "offered": list(self.offered),
+            "reasons": dict(self.reasons),
+        }
 
-class RejectionListener(Protocol):
-    """Follows pods for which no node was offered."""
 
-    def rejected(self, pod: ApiPod, nodes: Collection[str]) -> None: ...
+class Offers:
+    """Nodes that were offered to pods whose bindings are still to come.
 
-    def scheduled(self, uid: str) -> None: ...
+    A scheduler asks about the next pod before it binds the previous one, and a node gets one pod at a time. So a node
+    that was offered to another pod a moment ago comes after the others.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pods: dict[str, tuple[tuple[str, ...], float]] = {}  #: uid → nodes, and until when
+        self._nodes: dict[str, str] = {}  #: node → uid of the last pod it was offered to
+
+    def offered(self, uid: str, nodes: Iterable[str]) -> None:
+        self.withdraw(uid)
+        nodes = tuple(nodes)
+        self._pods[uid] = nodes, self._clock() + OFFER_SECONDS
+        self._nodes |= dict.fromkeys(nodes, uid)
+
+    def withdraw(self, uid: str) -> None:
+        """End the offer of a pod that is bound, or gone."""
+        for node in self._pods.pop(uid, ((), 0.0))[0]:
+            if self._nodes.get(node) == uid:
+                del self._nodes[node]
+
+    def taken(self, uid: str) -> frozenset[str]:
+        """Return the nodes that were offered to other pods than *uid* lately."""
+        now = self._clock()
+        for late in [pod for pod, (_, until) in self._pods.items() if until <= now]:
+            self.withdraw(late)
+        return frozenset([node for node, pod in self._nodes.items() if pod != uid])
 
 
 class Extender:
+    """The verbs filter, prioritize and bind; pods for which no node is offered go to *wake_up*."""
+
     def __init__(
-        self,
-        live: LiveCluster,
-        binder: Binder,
-        *,
-        options: ExtenderOptions | None = None,
-        listener: RejectionListener | None = None,
-        resolvable: Callable[[Pod, Iterable[str]], Collection[str]] = lambda _pod, _nodes: (),
+        self, live: LiveCluster, binder: Binder, preemption: Preemption, wake_up: WakeUp, options: ExtenderOptions
     ) -> None:
-        self.options = options or ExtenderOptions()
-        self._live, self._binder, self._listener = live, binder, listener
-        self._resolvable = resolvable  #: the nodes where evicting pods helps
+        self.options = options
+        self._live, self._binder, self._preemption, self._wake_up = live, binder, preemption, wake_up
         self._offers = Offers()
         self._soft_taints = SoftTaints(live.nodes)
         self._records: OrderedDict[str, FilterRecord] = OrderedDict()  #: by uid
 
     def record(self, uid: str) -> FilterRecord | None:
-        """What filter answered about a pod last."""
+        """Return what filter answered about a pod last."""
         return self._records.get(uid)
 
     def filter(self, args: ExtenderArgs) -> FilterResult:
-        result = self._filter(args)
-        if result.error:
-            metadata = args.pod.metadata
-            _log.warning("verb=filter pod=%s uid=%s problem=%r", metadata.full_name, metadata.uid, result.error)
-        return result
-
-    def _filter(self, args: ExtenderArgs) -> FilterResult:
-        names = args.names
-        if problems := self._live.problems:
-            return FilterResult(error=f"alignup cannot tell what nodes have: {'; '.join(problems)}")
+        names, metadata = args.names, args.pod.metadata
+        verdicts: Mapping[str, Verdict] = {}
+        problem = ""
         try:
-            pod = self._live.read(args.pod)
-            if not needs_alignment(pod):
-                return self._passing(args, list(names))
-            chosen = self._best(args.pod, pod, names)
-            found = {} if chosen else self._live.feasible(pod, names)
+            if problems := self._live.problems:
+                problem = f"alignup cannot tell what nodes have: {'; '.join(problems)}"
+            else:
+                pod = self._live.read(args.pod)
+                if not needs_alignment(pod):
+                    return args.result(list(names))
+                chosen = self._best(args.pod, pod, names)
+                verdicts = {} if chosen else self._live.feasible(pod, names)
         except PodError as error:
-            return FilterResult(error=f"alignup cannot read the pod: {error}")
-        self._remember(args, found, chosen)
+            problem = f"alignup cannot read the pod: {error}"
+        if problem:
+            _log.warning("filter", pod=metadata.full_name, uid=metadata.uid, problem=problem)
+            return FilterResult(error=problem)
+        self._remember(args.pod, len(names), verdicts, chosen)
         if chosen:
             self._offers.offered(pod.uid, chosen)
-            return self._passing(args, chosen)
-        if self._listener is not None:
-            self._listener.rejected(args.pod, names)
-        return self._refused(args, pod, found)
+            return args.result(chosen)
+        self._wake_up.rejected(args.pod, names)
+        resolvable = self._preemption.resolvable(pod, verdicts)
+        failed = {name: verdict.reason for name, verdict in verdicts.items() if name in resolvable}
+        unresolvable = {name: verdict.reason for name, verdict in verdicts.items() if name not in resolvable}
+        return args.result([], failed, unresolvable)
 
     def prioritize(self, args: ExtenderArgs) -> list[HostPriority]:
         """Score nodes from 0 to 10; the best of them gets 10 where they differ."""
@@ -113,10 +145,10 @@ class Extender:
         try:
             pod = self._live.read(args.pod)
             if needs_alignment(pod):
-                found = self._live.feasible(pod, args.names)
-                totals = {name: one.score.total for name, one in found.items() if one.admits and one.score is not None}
+                verdicts = self._live.feasible(pod, args.names).items()
+                totals = {name: verdict.score.total for name, verdict in verdicts if verdict.admits and verdict.score}
         except PodError as error:
-            _log.warning("verb=prioritize pod=%s problem=%s", args.pod.metadata.full_name, error)
+            _log.warning("prioritize", pod=args.pod.metadata.full_name, problem=str(error))
         lowest, highest = min(totals.values(), default=0.0), max(totals.values(), default=0.0)
         width = highest - lowest
         scores = {
@@ -127,91 +159,67 @@ class Extender:
     async def bind(self, args: BindingArgs) -> BindingResult:
         started = time.perf_counter()
         problem = await self._bind(args)
-        _log.info(
-            "verb=bind pod=%s/%s uid=%s node=%s bound=%s seconds=%.4f%s",
-            args.pod_namespace,
-            args.pod_name,
-            args.pod_uid,
-            args.node,
-            not problem,
-            time.perf_counter() - started,
-            f" problem={problem!r}" if problem else "",
-        )
+        seconds = round(time.perf_counter() - started, 4)
+        pod, uid, node = f"{args.pod_namespace}/{args.pod_name}", args.pod_uid, args.node
+        if problem:
+            _log.info("bind", pod=pod, uid=uid, node=node, bound=False, seconds=seconds, problem=problem)
+        else:
+            _log.info("bind", pod=pod, uid=uid, node=node, bound=True, seconds=seconds)
         return BindingResult(problem)
 
     async def _bind(self, args: BindingArgs) -> str:
         """Bind a pod; return why it was not bound, or nothing."""
         if problems := self._live.problems:
             return f"alignup cannot tell what nodes have: {'; '.join(problems)}"
-        found = self._find(args)
-        if found is None:
+        api_pod = self._find(args)
+        if api_pod is None:
             return f"alignup does not know pod {args.pod_namespace}/{args.pod_name} with uid {args.pod_uid}"
         try:
-            pod = self._live.read(found)
+            pod = self._live.read(api_pod)
         except PodError as error:
             return f"alignup cannot read the pod: {error}"
-        ref = ObjectRef(PODS, args.pod_name, namespace=args.pod_namespace, uid=found.metadata.uid)
+        ref = ObjectRef(PODS, args.pod_name, namespace=args.pod_namespace, uid=api_pod.metadata.uid)
         problem = await self._binder.bind(ref, pod, args.node)
         self._offers.withdraw(pod.uid)
-        if not problem and self._listener is not None:
-            self._listener.scheduled(pod.uid)
+        if not problem:
+            self._wake_up.scheduled(pod.uid)
         return problem
 
     def _find(self, args: BindingArgs) -> ApiPod | None:
-        """The pod of a binding; the watch can be later than the scheduler."""
-        found = self._live.find_pod(args.pod_namespace, args.pod_name)
-        if found is not None and args.pod_uid in {"", found.metadata.uid}:
-            return found
+        """Return the pod of a binding; the watch can be later than the scheduler."""
+        pod = self._live.find_pod(args.pod_namespace, args.pod_name)
+        if pod is not None and args.pod_uid in {"", pod.metadata.uid}:
+            return pod
         record = self._records.get(args.pod_uid)
         return None if record is None else record.pod
 
-    def _limit(self, pod: ApiPod) -> int:
-        """How many nodes to offer. A pod that was not bound after the last offer may need another node."""
-        if self.options.offered is not None:
-            return self.options.offered
-        record = self._records.get(pod.metadata.uid)
-        return MANY if has_preferences(pod) or (record is not None and record.offered) else 1
-
     def _best(self, api_pod: ApiPod, pod: Pod, names: Collection[str]) -> list[str]:
-        """The best nodes; those that others may get or the pod avoids after them, those without HostState last."""
-        limit = self._limit(api_pod)
+        """Return the best nodes; those that others may get or the pod avoids after them, those without HostState last.
+
+        A pod that was not bound after the last offer may need another node, so it gets several.
+        """
+        limit = self.options.offered
+        if limit is None:
+            record = self._records.get(api_pod.metadata.uid)
+            limit = MANY if has_preferences(api_pod) or (record is not None and record.offered) else 1
         last = self._offers.taken(pod.uid) | self._soft_taints.avoided_by(api_pod.spec.tolerations)
         chosen = self._live.best(pod, limit, among=names, last=last)
         if len(chosen) < limit and (self.options.allow_unknown or self._live.options.approximate):
             unknown = [name for name in names if self._live.cluster.record(name) is None]
             verdicts = self._live.feasible(pod, unknown)
-            judged = [(-one.score.total, name) for name, one in verdicts.items() if one.admits and one.score]
-            chosen += [name for _, name in sorted(judged)]
+            judged = [(-verdict.score.total, name) for name, verdict in verdicts.items() if verdict.score]
+            chosen += [name for _, name in sorted(judged) if verdicts[name].admits]
             if self.options.allow_unknown:
                 chosen += [name for name in unknown if not verdicts[name].admits]
         return chosen[:limit]
 
-    def _passing(self, args: ExtenderArgs, names: list[str]) -> FilterResult:
-        if args.by_name:
-            return FilterResult(node_names=names)
-        return FilterResult(nodes={"items": [{"metadata": {"name": name}} for name in names]})
-
-    def _refused(self, args: ExtenderArgs, pod: Pod, found: Mapping[str, Verdict]) -> FilterResult:
-        resolvable = self._resolvable(pod, found)
-        failed = {name: one.reason for name, one in found.items() if name in resolvable}
-        unresolvable = {name: one.reason for name, one in found.items() if name not in resolvable}
-        empty = self._passing(args, [])
-        return FilterResult(empty.nodes, empty.node_names, failed, unresolvable)
-
-    def _remember(self, args: ExtenderArgs, found: Mapping[str, Verdict], chosen: list[str]) -> None:
-        uid, reasons = args.pod.metadata.uid, Counter([one.reason for one in found.values()])
-        asked = len(args.names)
-        self._records[uid] = FilterRecord(
-            pod=args.pod, at=time.time(), asked=asked, offered=tuple(chosen), reasons=reasons
-        )
+    def _remember(self, pod: ApiPod, asked: int, verdicts: Mapping[str, Verdict], chosen: list[str]) -> None:
+        uid = pod.metadata.uid
+        reasons = Counter([verdict.reason for verdict in verdicts.values()])
+        record = FilterRecord(pod=pod, at=time.time(), asked=asked, offered=tuple(chosen), reasons=reasons)
+        self._records[uid] = record
         self._records.move_to_end(uid)
         while len(self._records) > MAX_PODS:
             self._records.popitem(last=False)
-        _log.info(
-            "verb=filter pod=%s uid=%s nodes=%d offered=%d%s",
-            args.pod.metadata.full_name,
-            uid,
-            asked,
-            len(chosen),
-            "" if chosen else f" reasons={dict(reasons.most_common(5))}",
-        )
+        detail = {} if chosen else {"reasons": dict(reasons.most_common(5))}
+        _log.info("filter", pod=pod.metadata.full_name, uid=uid, nodes=asked, offered=len(chosen), **detail)

@@ -35,7 +35,10 @@ class NodeNames(Collection[str]):
 
     def __init__(self, array: bytes) -> None:
         self._array = array
-        self._searches = MAX_SEARCHES if _has_plain_names(array) else 0  #: left before all names are decoded
+        # Plain: an array of strings without escapes and commas.
+        flat = array.startswith(b"[") and array.count(b"[") == 1 and b"{" not in array
+        plain = flat and b"\\" not in array and array.count(b'"') == 2 * (array.count(b",") + 1)
+        self._searches = MAX_SEARCHES if plain else 0  #: left before all names are decoded
         self._decoded: frozenset[str] | None = None
 
     def __contains__(self, name: object) -> bool:
@@ -56,10 +59,14 @@ class NodeNames(Collection[str]):
         return read_message(self._array, tuple[str, ...])
 
 
-def _has_plain_names(array: bytes) -> bool:
-    """Whether a JSON text is an array of strings without escapes and commas."""
-    flat = array.startswith(b"[") and array.count(b"[") == 1 and b"{" not in array
-    return flat and b"\\" not in array and array.count(b'"') == 2 * (array.count(b",") + 1)
+class FilterResult(_Message, frozen=True):
+    """The nodes that remain, in the form of the request, and why others do not."""
+
+    nodes: dict[str, list[dict[str, dict[str, str]]]] | None = None
+    node_names: list[str] | None = None
+    failed_nodes: dict[str, str] = {}  #: evicting pods may help there
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
 
 
 class ExtenderArgs(_Message, frozen=True):
@@ -70,24 +77,18 @@ class ExtenderArgs(_Message, frozen=True):
     node_names: msgspec.Raw = msgspec.Raw(_NULL)
 
     @property
-    def by_name(self) -> bool:
-        return memoryview(self.node_names) != _NULL
-
-    @property
     def names(self) -> Collection[str]:
-        if self.by_name:
+        if memoryview(self.node_names) != _NULL:
             return NodeNames(bytes(self.node_names))
-        return tuple([one.metadata.name for one in self.nodes.items]) if self.nodes else ()
+        return tuple([node.metadata.name for node in self.nodes.items]) if self.nodes else ()
 
-
-class FilterResult(_Message, frozen=True):
-    """The nodes that remain, in the form of the request, and why others do not."""
-
-    nodes: dict[str, list[dict[str, dict[str, str]]]] | None = None
-    node_names: list[str] | None = None
-    failed_nodes: dict[str, str] = {}  #: evicting pods may help there
-    failed_and_unresolvable_nodes: dict[str, str] = {}
-    error: str = ""
+    def result(
+        self, names: list[str], failed: dict[str, str] | None = None, unresolvable: dict[str, str] | None = None
+    ) -> FilterResult:
+        """Return the answer with these nodes, in the form of the request."""
+        by_name = memoryview(self.node_names) != _NULL
+        nodes = None if by_name else {"items": [{"metadata": {"name": name}} for name in names]}
+        return FilterResult(nodes, names if by_name else None, failed or {}, unresolvable or {})
 
 
 class HostPriority(_Message, frozen=True):
@@ -133,8 +134,8 @@ class PreemptionArgs(_Message, frozen=True):
         if self.node_name_to_meta_victims is not None:
             return self.node_name_to_meta_victims
         return {
-            node: MetaVictims(tuple([MetaPod(pod.metadata.uid) for pod in own.pods or ()]), own.violations)
-            for node, own in (self.node_name_to_victims or {}).items()
+            node: MetaVictims(tuple([MetaPod(pod.metadata.uid) for pod in victims.pods or ()]), victims.violations)
+            for node, victims in (self.node_name_to_victims or {}).items()
         }
 
 
@@ -148,7 +149,3 @@ def read_message(data: bytes, type_: type[_T]) -> _T:
         return msgspec.json.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParseError(f"not a message of the scheduler extender protocol: {error}") from error
-
-
-def write_message(message: object) -> bytes:
-    return msgspec.json.encode(message)

@@ -12,10 +12,11 @@ moment. Pods of the API server are read only if no report contains them: a repor
 
 import asyncio
 import gc
-import logging
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
+
+import structlog
 
 from alignup.align.errors import AlignError
 from alignup.align.workload import Pod
@@ -24,7 +25,7 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiCli
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
-from alignup.observe.kubelet_sources import (
+from alignup.kubernetes.api.pods import (
     api_pod_stage,
     binding_time,
     bound_pod,
@@ -33,28 +34,24 @@ from alignup.observe.kubelet_sources import (
     was_preempted,
     was_rejected,
 )
+from alignup.kubernetes.manifests.pod import pod_from
 from alignup.placement.cluster import Cluster, RankedHost
-from alignup.placement.host_report import PodStage
+from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown
-from alignup.schedule.pod_reader import PodReader
+from alignup.schedule.metrics import PrometheusScheduleMetrics
+from alignup.schedule.node_resource_topology import TopologyFallback
 from alignup.schedule.pod_trimming import PodTrimmer
-from alignup.schedule.topology_fallback import TopologyFallback
 
 NO_NODE = unknown("no such node")
 NO_HOST_STATE = unknown("no HostState")
 SILENT_SECONDS = 900.0  #: after which an observer that renews its HostState every few minutes counts as dead
 CHECK_SECONDS = 60.0  #: between looking for such observers
+MAX_DECODED = 4096  #: pods that are kept as they were decoded: a scheduler asks about a pod several times
 GARBAGE = (10_000, 20, 20)  #: after how much garbage is collected; answers to schedulers leave little behind
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 ChangeListener = Callable[[Collection[str]], object]
-
-
-class PredictionMetrics(Protocol):
-    """Counts what became of predicted pods."""
-
-    def prediction(self, *, outcome: str, cause: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +69,7 @@ class LiveCluster:
         client: ApiClient,
         *,
         options: LiveClusterOptions | None = None,
-        metrics: PredictionMetrics | None = None,
+        metrics: PrometheusScheduleMetrics | None = None,
     ) -> None:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)
@@ -81,6 +78,9 @@ class LiveCluster:
         # Pending and finished ones, too: a watch of unfinished pods does not show why they end.
         self.pods = Informer(client, PODS, trim=PodTrimmer().trim)
         self.topologies = Informer(client, NODE_RESOURCE_TOPOLOGIES)  #: followed only if they count
+        self._informers: tuple[Informer[Any], ...] = (self.nodes, self.host_states)  #: those that come before the pods
+        if self.options.approximate:
+            self._informers += (self.topologies,)
         self._fallback = TopologyFallback()
         self._client, self._metrics = client, metrics
         self._reader = HostStateReader()
@@ -91,10 +91,10 @@ class LiveCluster:
         self._waiting: dict[str, HostStateDocument] = {}
         self._assumed: dict[str, str] = {}  #: uid → node, for pods whose binding was not observed
         self._heard: dict[str, float] = {}  #: node → when its HostState was written last, by our clock
-        self._changed: set[str] = set()  #: nodes that listeners have not been told about
+        self._changed: set[str] = set()  #: nodes about which listeners are not notified yet
         self._listeners: list[ChangeListener] = []
         self._ready = asyncio.Event()
-        self._pod_reader = PodReader(force_deleted_may_run=self.options.force_deleted_may_run)
+        self._decoded: dict[tuple[str, str], Pod] = {}  #: by uid and resource version
         self._pods_wanted = False  #: whether pods are followed, or about to be
 
     # Following the API server
@@ -124,12 +124,6 @@ class LiveCluster:
                 self.check_observers()
 
     @property
-    def _informers(self) -> tuple[Informer[Any], ...]:
-        """Those that come before the pods."""
-        known = (self.nodes, self.host_states)
-        return (*known, self.topologies) if self.options.approximate else known
-
-    @property
     def ready(self) -> bool:
         """Whether everything was listed once."""
         return self._ready.is_set()
@@ -140,12 +134,12 @@ class LiveCluster:
     @property
     def problems(self) -> tuple[str, ...]:
         """Why answers could be wrong now; empty: they are right."""
-        if not self.ready:
+        if not self._ready.is_set():
             return ("the cluster has not been read yet",)
         return tuple(
-            f"{one.resource.full_name} are not followed: {one.error}"
-            for one in (*self._informers, self.pods)
-            if one.error is not None and not isinstance(one.error, NotFoundError)
+            f"{informer.resource.full_name} are not followed: {informer.error}"
+            for informer in (*self._informers, self.pods)
+            if informer.error is not None and not isinstance(informer.error, NotFoundError)
         )
 
     def on_change(self, listener: ChangeListener) -> None:
@@ -158,41 +152,60 @@ class LiveCluster:
         return self.pods.get(name, namespace=namespace)
 
     def bound_pods(self, node: str) -> list[ApiPod]:
-        """The pods that are bound to a node, finished ones included."""
+        """Return the pods that are bound to a node, finished ones included."""
         return [pod for pod, _ in self._bound.get(node, {}).values()]
 
     def read(self, pod: ApiPod) -> Pod:
-        """The pod as decisions need it; ``PodError`` if it is invalid."""
-        return self._pod_reader.read(pod)
+        """Return the pod as decisions need it; ``PodError`` if it is invalid."""
+        key = (pod.metadata.uid, pod.metadata.resource_version)
+        decoded = self._decoded.get(key)
+        if decoded is None:
+            decoded = pod_from(pod)
+            if all(key):
+                if len(self._decoded) >= MAX_DECODED:
+                    self._decoded.clear()
+                self._decoded[key] = decoded
+        return decoded
+
+    def _read_bound(self, pod: ApiPod) -> Pod:
+        """Read a bound pod; without its requests if it has ended, or if the report of its node has what it holds."""
+        record = self.cluster.record(pod.spec.node_name)
+        known = record is not None and kubelet_uid(pod) in record.ledger.pods
+        if known or api_pod_stage(pod) is PodStage.ENDED:
+            return plain_pod(pod)
+        bound, problem = bound_pod(pod)
+        if problem:
+            _log.warning("cannot read a bound pod", pod=pod.metadata.full_name, problem=problem)
+        return bound.pod
 
     def verdict(self, pod: Pod, node: str) -> Verdict:
-        """What the kubelet of *node* will decide about *pod*."""
+        """Predict what the kubelet of *node* decides about *pod*."""
         return self.cluster.verdict(pod, node) if self.cluster.record(node) else self._without_report(pod, node)
 
     def feasible(self, pod: Pod, nodes: Iterable[str] | None = None) -> dict[str, Verdict]:
-        """The verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""
+        """Return the verdict of every node, or of these; ``PodError`` if no kubelet could decide on the pod."""
         names = [name for _, name in self.nodes.objects] if nodes is None else list(nodes)
-        found = self.cluster.verdicts(pod, names)
-        return {name: found.get(name) or self._without_report(pod, name) for name in names}
+        verdicts = self.cluster.verdicts(pod, names)
+        return {name: verdicts.get(name) or self._without_report(pod, name) for name in names}
 
     def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str] = ()) -> list[str]:
-        """At most *limit* of the best nodes that admit *pod*, of these; those in *last* come after the others.
+        """Return at most *limit* of the best nodes that admit *pod*, of these; those in *last* come after the others.
 
         Nodes without HostState are left out. The work does not grow with the number of nodes.
         """
         if pod.uid in self._assumed:  # the scheduler tries again, and the node that was assumed still admits the pod
-            ranked = [one.host for one in self.cluster.rank(pod, among)]
+            ranked = [ranked.host for ranked in self.cluster.rank(pod, among)]
             return sorted(ranked, key=lambda name: name in last)[:limit]
         return self.cluster.best(pod, limit, among=among, last=last)
 
     def choose(self, pod: Pod, nodes: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
-        """The nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
+        """Return the nodes that admit *pod*, best first; of *nodes* only, if given, and at most *limit*."""
         wanted = None if nodes is None else frozenset(nodes)
         ranked = self.cluster.rank(pod, wanted, limit=limit)
         others = [name for name in self._fallback.nodes if wanted is None or name in wanted]
         verdicts = ((name, self._without_report(pod, name)) for name in others)
-        fitting = [RankedHost(name, one.score) for name, one in verdicts if one.admits and one.score is not None]
-        return [*ranked, *sorted(fitting, key=lambda one: (-one.score.total, one.host))][:limit]
+        fitting = [RankedHost(name, verdict.score) for name, verdict in verdicts if verdict.admits and verdict.score]
+        return [*ranked, *sorted(fitting, key=lambda ranked: (-ranked.score.total, ranked.host))][:limit]
 
     def _without_report(self, pod: Pod, node: str) -> Verdict:
         if node in self._unknown:
@@ -211,16 +224,16 @@ class LiveCluster:
         to one node must be written in the order in which they are assumed.
         """
         known = self.cluster.record(node) is not None
-        found = self.cluster.assume(pod, node) if known else self._without_report(pod, node)
-        if found.admits:
+        verdict = self.cluster.assume(pod, node) if known else self._without_report(pod, node)
+        if verdict.admits:
             if not known:
                 self._fallback.assume(node, pod)
             self._assumed[pod.uid] = node
             self._touch(node)
-        return found
+        return verdict
 
     def forget(self, uid: str) -> None:
-        """An assumed pod was not bound; does nothing if its binding was observed."""
+        """Forget an assumed pod that was not bound; do nothing if its binding was observed."""
         node = self._assumed.pop(uid, None)
         if node is not None:
             self.cluster.forget(uid)
@@ -250,11 +263,11 @@ class LiveCluster:
             self._read_host(state)
 
     def check_observers(self) -> None:
-        """Do not count with hosts whose observers have ended; times of other machines are not compared."""
+        """Drop nodes whose observer stopped; times of other machines are not compared."""
         now = self._client.timing.clock()
         for (_, name), state in self.host_states.objects.items():
             if state.observed_at and now - self._heard[name] > SILENT_SECONDS and self.cluster.record(name) is not None:
-                _log.warning("node=%s problem=its observer has stopped", name)
+                _log.warning("observer has stopped", node=name)
                 self._unknown[name] = unknown("observer has stopped", f"its last report is of {state.observed_at}")
                 self._drop_host(name)
 
@@ -280,14 +293,11 @@ class LiveCluster:
             self._topology_changed(name)
 
     def _topology_changed(self, name: str) -> None:
-        """A NodeResourceTopology was written, or counts from now on, or no longer."""
-        counts = self._topology_counts(name)
+        """Read a NodeResourceTopology that was written, or that counts from now on, or no longer."""
+        counts = self.host_states.get(name) is None and self.nodes.get(name) is not None
         pods = [(pod, bound_pod(pod)[0].pod) for pod in self.bound_pods(name)] if counts else []
         self._fallback.update(name, self.topologies.get(name) if counts else None, pods)
         self._touch(name)
-
-    def _topology_counts(self, name: str) -> bool:
-        return self.host_states.get(name) is None and self.nodes.get(name) is not None
 
     def _read_host(self, state: HostStateDocument) -> None:
         name = state.metadata.name
@@ -309,14 +319,16 @@ class LiveCluster:
         for confirmed in self.cluster.confirm(report):
             cause = confirmed.causes[0] if confirmed.causes else "unexplained"
             if not confirmed.as_predicted:
-                told = f"pod_uid={confirmed.uid} node={name} outcome=placed_elsewhere cause={cause}"
-                _log.warning("%s difference=%s", told, confirmed.difference)
+                difference = confirmed.difference
+                _log.warning(
+                    "pod placed elsewhere", pod_uid=confirmed.uid, node=name, cause=cause, difference=difference
+                )
             self._count("as_predicted" if confirmed.as_predicted else "placed_elsewhere", cause)
         self._count_rejections()
         self._touch(name)
 
     def _drop_host(self, name: str) -> None:
-        """The state of a host is no longer known; remember the pods bound to it for when it is."""
+        """Drop a host whose state is no longer known; remember the pods bound to it for when it is."""
         self._state_uids.pop(name, None)
         if self.cluster.record(name) is None:
             return
@@ -326,7 +338,7 @@ class LiveCluster:
         self._touch(name)
 
     def _pods_listed(self) -> None:
-        """All pods were listed: the order of events since the last list or watch is unknown."""
+        """Start again from a list of all pods: the order of events since the last list or watch is unknown."""
         bound = sorted((pod for pod in self.pods.objects.values() if pod.spec.node_name), key=binding_time)
         self._bound = {}
         listed = []
@@ -334,7 +346,7 @@ class LiveCluster:
             stage, host = api_pod_stage(pod), pod.spec.node_name
             self._bound.setdefault(host, {})[kubelet_uid(pod)] = (pod, stage)
             self._assumed.pop(pod.metadata.uid, None)
-            listed.append((self._pod_reader.read_bound(pod, self.cluster.record(host)), host, stage))
+            listed.append((self._read_bound(pod), host, stage))
         self.cluster.relist(listed)
         waiting, self._waiting = self._waiting, {}
         for name, state in waiting.items():
@@ -354,14 +366,17 @@ class LiveCluster:
             return
         host, uid = pod.spec.node_name, kubelet_uid(pod)
         self._assumed.pop(uid, None)
-        own = self._bound.setdefault(host, {})
-        known = own.get(uid)
+        bound = self._bound.setdefault(host, {})
+        known = bound.get(uid)
+        stage = api_pod_stage(pod)
         if change.type is EventType.DELETED:
-            own.pop(uid, None)
-            stage = self._pod_reader.last_stage(pod)
+            bound.pop(uid, None)
+            force_deleted = stage is not PodStage.ENDED and pod.metadata.deletion_grace_period_seconds == 0
+            stage = PodStage.ENDED
+            if force_deleted:
+                stage = pod_stage(deleted=True, force_deleted_may_run=self.options.force_deleted_may_run)
         else:
-            stage = api_pod_stage(pod)
-            own[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
+            bound[uid] = (self.find_pod(pod.metadata.namespace, pod.metadata.name) or pod, stage)  # the trimmed one
         if known is not None and known[1] is stage:
             return
         if was_rejected(pod):
@@ -370,7 +385,7 @@ class LiveCluster:
         else:
             read = plain_pod(pod)
             if stage is not PodStage.ENDED:
-                read = self._pod_reader.read_bound(pod, self.cluster.record(host))
+                read = self._read_bound(pod)
             if host in self._fallback.nodes and (known is None or stage is PodStage.ENDED):
                 self._fallback.bound(host, pod, read)
             if was_preempted(pod):
@@ -384,12 +399,12 @@ class LiveCluster:
             self._metrics.prediction(outcome=outcome, cause="" if outcome == "as_predicted" else cause)
 
     def _count_rejections(self) -> None:
-        for one in self.cluster.take_rejections():
-            _log.warning("pod_uid=%s node=%s outcome=rejected cause=%s", one.uid, one.host, one.cause)
-            self._count("rejected", one.cause)
+        for rejection in self.cluster.take_rejections():
+            _log.warning("pod rejected", pod_uid=rejection.uid, node=rejection.host, cause=rejection.cause)
+            self._count("rejected", rejection.cause)
 
     def _touch(self, *nodes: str) -> None:
-        """Tell listeners in the next turn of the event loop."""
+        """Notify listeners in the next turn of the event loop."""
         if nodes and not self._changed:
             asyncio.get_running_loop().call_soon(self._notify)
         self._changed.update(nodes)

@@ -1,13 +1,20 @@
-"""Which nodes schedulers consider for a pod, whatever the kubelets there would decide.
+"""The nodes that schedulers consider for a pod, and those they prefer, whatever the kubelets there would decide.
 
 Covered exactly: unschedulable nodes, taints, node selectors, and required node affinity. What depends on other pods
 (inter-pod affinity, topology spread) or on volumes is not covered.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 
+from alignup.align.workload import Pod, QoS
+from alignup.align.workload.names import is_extended
+from alignup.align.workload.validation import apply_defaults
+from alignup.documents import codec
+from alignup.kubernetes.api import Change, EventType, Informer
 from alignup.kubernetes.api.objects import (
     ApiNode,
+    ApiPod,
     ApiPodSpec,
     NodeSelector,
     NodeSelectorRequirement,
@@ -15,9 +22,14 @@ from alignup.kubernetes.api.objects import (
     Taint,
     Toleration,
 )
+from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.workloads import Workload
 
 _UNSCHEDULABLE = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 _EFFECTS = {"NoSchedule", "NoExecute"}
+#: The controllers whose pods kube-scheduler spreads over nodes and zones unless they have constraints of their own.
+_SPREAD_OWNERS = {"ReplicaSet", "StatefulSet", "ReplicationController"}
+_WORKLOAD_FIELDS = ("affinity", "nodeName", "nodeSelector", "schedulingGates", "tolerations")
 
 #: What the DaemonSet controller adds to its pods.
 DAEMON_SET_TOLERATIONS = (
@@ -29,8 +41,21 @@ DAEMON_SET_TOLERATIONS = (
 )
 
 
+def needs_alignment(pod: Pod) -> bool:
+    """Return whether a kubelet can reject *pod* because of NUMA nodes.
+
+    Kubelets align the CPUs and memory of Guaranteed pods, and the devices of all pods. Every other pod is admitted if
+    the node as a whole has room, which schedulers check themselves.
+    """
+    pod = apply_defaults(pod)
+    if pod.qos is QoS.GUARANTEED:
+        return True
+    resources = (container.resources for container in pod.all_containers)
+    return any(is_extended(name) for each in resources for name in (*each.requests, *each.limits))
+
+
 def exclusions(node: ApiNode, spec: ApiPodSpec) -> tuple[str, ...]:
-    """Why schedulers do not consider *node* for a pod with *spec*; empty: they do."""
+    """Return why schedulers do not consider *node* for a pod with *spec*; empty: they do."""
     return tuple(_exclusions(node, spec))
 
 
@@ -53,13 +78,19 @@ def _exclusions(node: ApiNode, spec: ApiPodSpec) -> Iterator[str]:
 
 
 def show_taint(taint: Taint) -> str:
-    """A taint as kubectl writes it: ``dedicated=gpu:NoSchedule``."""
+    """Return a taint as kubectl writes it: ``dedicated=gpu:NoSchedule``."""
     return f"{taint.key}{taint.value and '='}{taint.value}:{taint.effect}"
 
 
+def restrictions(node: ApiNode) -> tuple[str, ...]:
+    """Return why schedulers may not consider *node*; the taint that follows from its own field is left out."""
+    taints = [show_taint(taint) for taint in node.spec.taints if taint.key != _UNSCHEDULABLE.key]
+    return (*(["unschedulable"] if node.spec.unschedulable else []), *taints)
+
+
 def is_tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    """Whether one of *tolerations* is for *taint*."""
-    return any(_tolerates(one, taint) for one in tolerations)
+    """Return whether one of *tolerations* is for *taint*."""
+    return any(_tolerates(toleration, taint) for toleration in tolerations)
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -71,20 +102,20 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
 
 
 def _selects(selector: NodeSelector, name: str, labels: Mapping[str, str]) -> bool:
-    return any(_matches(term, name, labels) for term in selector.node_selector_terms)
+    fields = {"metadata.name": name}
+    return any(_matches(term, fields, labels) for term in selector.node_selector_terms)
 
 
-def _matches(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
+def _matches(term: NodeSelectorTerm, fields: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     if not term.match_expressions and not term.match_fields:
         return False
-    fields = {"metadata.name": name}
-    return all(holds(one, labels) for one in term.match_expressions) and all(
-        holds(one, fields) for one in term.match_fields
+    return all(holds(requirement, labels) for requirement in term.match_expressions) and all(
+        holds(requirement, fields) for requirement in term.match_fields
     )
 
 
 def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bool:
-    """Whether labels or fields with these *values* meet a requirement."""
+    """Return whether labels or fields with these *values* meet a requirement."""
     value = values.get(requirement.key)
     match requirement.operator:
         case "In":
@@ -102,7 +133,64 @@ def holds(requirement: NodeSelectorRequirement, values: Mapping[str, str]) -> bo
 
 def _compare(value: str | None, requirement: NodeSelectorRequirement) -> bool:
     try:
-        own, limit = int(value or ""), int("".join(requirement.values[:1]))
+        number, limit = int(value or ""), int("".join(requirement.values[:1]))
     except ValueError:
         return False
-    return own > limit if requirement.operator == "Gt" else own < limit
+    return number > limit if requirement.operator == "Gt" else number < limit
+
+
+def has_preferences(pod: ApiPod) -> bool:
+    """Return whether kube-scheduler prefers some nodes because of what *pod* says, or because of its controller.
+
+    A pod without preferences needs only the best node. For the others, the scheduler has to choose among several.
+    """
+    affinity, constraints = pod.spec.affinity, pod.spec.topology_spread_constraints
+    if affinity is not None:
+        terms = (affinity.node_affinity, affinity.pod_affinity, affinity.pod_anti_affinity)
+        if any(term is not None and term.preferred for term in terms):
+            return True
+    if constraints:
+        return any(constraint.when_unsatisfiable == "ScheduleAnyway" for constraint in constraints)
+    return any(owner.controller and owner.kind in _SPREAD_OWNERS for owner in pod.metadata.owner_references)
+
+
+class SoftTaints:
+    """The nodes with taints of the effect PreferNoSchedule, by their taints: nodes of one kind have the same."""
+
+    def __init__(self, nodes: Informer[ApiNode]) -> None:
+        self._taints: dict[str, tuple[Taint, ...]] = {}  #: by node
+        self._nodes: dict[tuple[Taint, ...], set[str]] = {}
+        nodes.subscribe(self._node_changed)
+
+    def avoided_by(self, tolerations: Iterable[Toleration]) -> set[str]:
+        """Return the nodes that a pod with these tolerations avoids where it can."""
+        tolerations, avoided = tuple(tolerations), set[str]()
+        for taints, nodes in self._nodes.items():
+            if not all(is_tolerated(taint, tolerations) for taint in taints):
+                avoided |= nodes
+        return avoided
+
+    def _node_changed(self, change: Change[ApiNode]) -> None:
+        name = change.object.metadata.name
+        before = self._taints.pop(name, ())
+        if before:
+            self._nodes[before].discard(name)
+            if not self._nodes[before]:
+                del self._nodes[before]
+        taints = tuple([taint for taint in change.object.spec.taints if taint.effect == "PreferNoSchedule"])
+        if taints and change.type is not EventType.DELETED:
+            self._taints[name] = taints
+            self._nodes.setdefault(taints, set()).add(name)
+
+
+def scheduling_spec(workload: Workload) -> ApiPodSpec:
+    """Return what a scheduler reads of one replica of *workload*; ``ParseError`` if a field has the wrong type."""
+    spec = workload.manifest.get("spec") or {}
+    read = {name: value for name in _WORKLOAD_FIELDS if (value := spec.get(name)) is not None}
+    fields = json.loads(documents.to_json(read))  # plain numbers
+    if workload.phase:  # exported from a cluster, where it has been bound
+        fields.pop("nodeName", None)
+    if workload.kind == "DaemonSet":
+        added = [codec.to_builtins(toleration) for toleration in DAEMON_SET_TOLERATIONS]
+        fields["tolerations"] = [*fields.get("tolerations", ()), *added]
+    return codec.convert(fields, ApiPodSpec)

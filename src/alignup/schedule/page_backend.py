@@ -1,4 +1,4 @@
-"""The live cluster for the web pages; implements ``schedule.pages.cluster_pages.ClusterBackend``.
+"""The live cluster as the web pages show it: a card for each node, and answers about pods.
 
 Everything but the search for remedies runs in the event loop of the live cluster, some nodes at a time. Cards are kept
 until their node changes, so that a page about thousands of nodes costs little.
@@ -6,8 +6,10 @@ until their node changes, so that a page about thousands of nodes costs little.
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from alignup.align.errors import ParseError
 from alignup.align.explain.remedies import find_remedies
@@ -15,20 +17,17 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.observe.kubelet_sources import known_pod
-from alignup.picture.numa_bars import measure_bars
+from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, measure_bars
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.schedule.cluster_snapshot import ClusterView
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.schedule.node_selection import show_taint
-from alignup.schedule.pages.cluster_page import AnsweredGroup, AnsweredPod, FoundPod, NodeCard
-from alignup.schedule.pages.cluster_pages import CHANGED
+from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
-from alignup.schedule.scheduling_spec import scheduling_spec
-from alignup.web.event_bus import EventBus
-from alignup.web.streaming import EventSource
+from alignup.web.events import EventBus, Subscription
 
+CHANGED = "changed"  #: the kind of event after which pages are renewed
 CHANGE_SECONDS = 1.0  #: between events about changes
 SEARCH_SECONDS = 1.0  #: for changes that would admit a pod
 MAX_WORKLOADS = 20  #: of one manifest
@@ -38,8 +37,69 @@ MAX_SEARCHED = 3  #: groups of nodes for which remedies are searched
 _NOTHING = Pod(name="", namespace="", uid="", containers=())
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCard:
+    """A node in brief."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    policy: str = ""  #: empty: unknown
+    scope: str = ""
+    pods: int = 0
+    numa: tuple[NumaBars, ...] = ()
+    largest: Mapping[str, int] = field(default_factory=dict)  #: the largest request that one container gets aligned
+    unknown: str = ""  #: why the state is unknown
+    restrictions: tuple[str, ...] = ()
+
+    totals: Mapping[str, ResourceBar] = field(init=False, compare=False)  #: of all NUMA nodes, by resource
+    free: int = field(init=False, compare=False)  #: free CPUs, stranded ones included
+    #: CPUs and devices that are free, and that no aligned container can get
+    stranded: int = field(init=False, compare=False)
+    roomiest: int = field(init=False, compare=False)  #: the free CPUs of the NUMA node that has most of them
+
+    def __post_init__(self) -> None:
+        """Count once what queries compare again and again."""
+        totals: dict[str, ResourceBar] = {}
+        for node in self.numa:
+            for bar in node.bars:
+                totals[bar.resource] = add_bars(totals.get(bar.resource, ResourceBar(bar.resource)), bar)
+        cpus = totals.get("cpu", ResourceBar("cpu"))
+        stranded = sum(bar.stranded for bar in totals.values())
+        roomiest = max((bar.free for node in self.numa for bar in node.bars if bar.resource == "cpu"), default=0)
+        counted = {"totals": totals, "free": cpus.free + cpus.stranded, "stranded": stranded, "roomiest": roomiest}
+        for name, value in counted.items():
+            object.__setattr__(self, name, value)
+
+
+class FoundPod(NamedTuple):
+    namespace: str
+    name: str
+    node: str
+    phase: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredGroup:
+    """Nodes that answer alike."""
+
+    kind: str
+    reason: str
+    numa_nodes: str
+    nodes: tuple[str, ...]
+    misfits: tuple[str, ...] = ()
+    proposals: tuple[tuple[str, str], ...] = ()  #: what would admit the pod on the first node, and where it would go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredPod:
+    name: str
+    groups: tuple[AnsweredGroup, ...]
+    notes: tuple[str, ...] = ()
+
+
 class LivePages:
-    """*problems* says why answers could be wrong."""
+    """The cluster for the pages; *problems* says why answers could be wrong."""
 
     def __init__(self, live: LiveCluster, problems: Callable[[], tuple[str, ...]]) -> None:
         self.problems = problems
@@ -49,8 +109,8 @@ class LivePages:
         self._pending = False  #: whether an event is about to be published
         live.on_change(self._changed)
 
-    def events(self) -> EventSource:
-        return self._events.subscribe
+    def events(self) -> AbstractAsyncContextManager[Subscription]:
+        return self._events.subscribe()
 
     def cards(self) -> Iterator[NodeCard]:
         for _, name in tuple(self._live.nodes.objects):
@@ -58,12 +118,12 @@ class LivePages:
                 yield card
 
     def card(self, node: str) -> NodeCard | None:
-        found = self._live.nodes.get(node)
-        if found is None:
+        known = self._live.nodes.get(node)
+        if known is None:
             return None
         card = self._cards.get(node)
-        if card is None or card.labels is not found.metadata.labels:
-            card = self._cards[node] = self._measure(found)
+        if card is None or card.labels is not known.metadata.labels:
+            card = self._cards[node] = self._measure(known)
         return card
 
     def host(self, node: str) -> Host | None:
@@ -72,16 +132,18 @@ class LivePages:
         return record.model.at(ledgers[0]) if record and ledgers else None
 
     def pods(self, text: str, limit: int) -> list[FoundPod]:
-        found = []
+        """Return up to *limit* pods whose name contains *text*."""
+        matches = []
         for (namespace, name), pod in self._live.pods.objects.items():
             if text in f"{namespace}/{name}":
                 status = pod.status
-                found.append(FoundPod(namespace, name, pod.spec.node_name, status.phase, status.reason))
-                if len(found) == limit:
+                matches.append(FoundPod(namespace, name, pod.spec.node_name, status.phase, status.reason))
+                if len(matches) == limit:
                     break
-        return sorted(found)
+        return sorted(matches)
 
     async def ask(self, manifest: bytes) -> list[AnsweredPod]:
+        """Answer for each workload of a manifest; raise an ``AlignError`` for one that cannot be read."""
         loaded = await asyncio.to_thread(_read, manifest)
         if not loaded.workloads:
             raise ParseError("\n".join(loaded.warnings) or "the manifest has no workloads")
@@ -92,6 +154,7 @@ class LivePages:
         return answers
 
     async def ask_pod(self, namespace: str, name: str) -> AnsweredPod | None:
+        """Answer for a pod of the cluster; return ``None`` if there is no such pod."""
         pod = self._live.find_pod(namespace, name)
         if pod is None:
             return None
@@ -103,11 +166,11 @@ class LivePages:
         answered, searched = [], 0
         groups = await self.ask_nodes(pod, spec)
         for group in groups:
-            one = _answered(group)
+            answer = _answered(group)
             if group.host is not None and group.first.kind is NodeAnswerKind.REJECTS and searched < MAX_SEARCHED:
                 searched += 1
-                one = replace(one, proposals=await asyncio.to_thread(_proposals, group.host, pod))
-            answered.append(one)
+                answer = replace(answer, proposals=await asyncio.to_thread(_proposals, group.host, pod))
+            answered.append(answer)
         return AnsweredPod(name=name, groups=tuple(answered), notes=tuple(notes))
 
     async def ask_nodes(self, pod: Pod, spec: ApiPodSpec) -> tuple[AnswerGroup, ...]:
@@ -184,5 +247,5 @@ def _answered(group: AnswerGroup) -> AnsweredGroup:
 
 def _proposals(host: Host, pod: Pod) -> tuple[tuple[str, str], ...]:
     end = time.monotonic() + SEARCH_SECONDS
-    found = find_remedies(host, pod, should_stop=lambda: time.monotonic() > end)
-    return tuple((one.describe(host.ledger), one.describe_result()) for one in found.proposals)
+    remedies = find_remedies(host, pod, should_stop=lambda: time.monotonic() > end)
+    return tuple((proposal.describe(host.ledger), proposal.describe_result()) for proposal in remedies.proposals)

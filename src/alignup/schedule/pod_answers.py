@@ -1,13 +1,15 @@
-"""What every node of a cluster answers to a pod: whether its kubelet would admit it, where it would go, and why not.
+"""The answers of nodes to a pod: whether a kubelet would admit it, where it would go, and why not.
 
 Nodes that answer alike form a group. For a group that rejects the pod, the changes that would admit it are searched on
 its first node.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from alignup.align import bits
 from alignup.align.decision import Placement
@@ -16,16 +18,20 @@ from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Pod
-from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
-from alignup.placement.verdict import NO_REPORT, Verdict, VerdictKind, unknown
+from alignup.documents.codec import to_builtins
+from alignup.documents.decisions import placement_document
+from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec
+from alignup.placement.free_capacity import DEVICE
+from alignup.placement.score import POINT, PlacementScore
+from alignup.placement.verdict import NO_REPORT, Verdict, unknown
 from alignup.schedule.cluster_snapshot import ClusterView
-from alignup.schedule.node_selection import exclusions
+from alignup.schedule.node_selection import exclusions, needs_alignment
 
 NO_REMEDIES = Remedies()
 
 
 class NodeAnswerKind(StrEnum):
-    """In the order in which groups are listed."""
+    """The kinds of verdicts and one more, in the order in which groups are listed."""
 
     ADMITS = "admits"
     REJECTS = "rejects"
@@ -33,11 +39,7 @@ class NodeAnswerKind(StrEnum):
     NOT_CONSIDERED = "not considered"
 
 
-_KINDS = {
-    VerdictKind.ADMITS: NodeAnswerKind.ADMITS,
-    VerdictKind.REJECTS: NodeAnswerKind.REJECTS,
-    VerdictKind.UNKNOWN: NodeAnswerKind.UNKNOWN,
-}
+_ORDER = list(NodeAnswerKind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class NodeAnswer:
 
     @property
     def kind(self) -> NodeAnswerKind:
-        return NodeAnswerKind.NOT_CONSIDERED if self.excluded else _KINDS[self.verdict.kind]
+        return NodeAnswerKind.NOT_CONSIDERED if self.excluded else NodeAnswerKind(self.verdict.kind)
 
     @property
     def reason(self) -> str:
@@ -58,10 +60,10 @@ class NodeAnswer:
     @property
     def numa_nodes(self) -> str:
         """Where the containers go; empty unless the kubelet admits the pod."""
-        found = {one.container: _show_nodes(one) for one in self.verdict.shared_placements}
-        if len(set(found.values())) == 1:
-            return next(iter(found.values()))
-        return ", ".join(f"{container}: {nodes}" for container, nodes in found.items())
+        by_container = {placement.container: _show_nodes(placement) for placement in self.verdict.shared_placements}
+        if len(set(by_container.values())) == 1:
+            return next(iter(by_container.values()))
+        return ", ".join(f"{container}: {nodes}" for container, nodes in by_container.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class AnswerGroup:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        return tuple(one.node for one in self.answers)
+        return tuple(answer.node for answer in self.answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,25 @@ class PodAnswers:
 
     def count(self, kind: NodeAnswerKind) -> int:
         return sum(len(group.answers) for group in self.groups if group.first.kind is kind)
+
+
+def group_by_answer(answers: Iterable[NodeAnswer]) -> list[AnswerGroup]:
+    """Group nodes by kind, reason and NUMA nodes: the largest group of each kind first, nodes by name."""
+    grouped: dict[tuple[NodeAnswerKind, str, str], list[NodeAnswer]] = {}
+    for answer in sorted(answers, key=lambda answer: answer.node):
+        numa_nodes = answer.numa_nodes if answer.kind is NodeAnswerKind.ADMITS else ""
+        grouped.setdefault((answer.kind, answer.reason, numa_nodes), []).append(answer)
+    groups = [AnswerGroup(tuple(alike)) for alike in grouped.values()]
+    return sorted(groups, key=lambda group: (_ORDER.index(group.first.kind), -len(group.answers), group.first.node))
+
+
+def count_reasons(answers: Iterable[NodeAnswer]) -> dict[str, int]:
+    """Count the nodes that a pod cannot go to by reason, the most frequent first."""
+    reasons: Counter[str] = Counter()
+    for group in group_by_answer(answers):
+        if group.first.reason:
+            reasons[group.first.reason] += len(group.answers)
+    return dict(reasons.most_common())
 
 
 def ask_nodes(
@@ -109,16 +130,8 @@ def group_answers(
     seconds: float = 0.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> PodAnswers:
-    """The groups of all *answers* to *pod*; see ``ask_nodes``."""
-    grouped: dict[tuple[NodeAnswerKind, str, str], list[NodeAnswer]] = {}
-    for one in sorted(answers, key=lambda one: one.node):
-        where = one.numa_nodes if one.kind is NodeAnswerKind.ADMITS else ""
-        grouped.setdefault((one.kind, one.reason, where), []).append(one)
-    order = list(NodeAnswerKind)
-    groups = sorted(
-        (AnswerGroup(tuple(found)) for found in grouped.values()),
-        key=lambda group: (order.index(group.first.kind), -len(group.answers), group.first.node),
-    )
+    """Group all *answers* to *pod*, and explain the rejections; see ``ask_nodes``."""
+    groups = group_by_answer(answers)
     rejecting = sum(group.first.kind is NodeAnswerKind.REJECTS for group in groups)
     end = clock() + seconds
     for number, group in enumerate(groups):
@@ -135,7 +148,7 @@ def _deadline(clock: Callable[[], float], seconds: float) -> Callable[[], bool]:
 
 
 def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[NodeAnswer]:
-    """The answers of all nodes; the cluster may change meanwhile."""
+    """Yield the answers of all nodes; the cluster may change meanwhile."""
     verdicts = view.cluster.feasible(pod)
     for name, node in view.nodes.items():
         record = view.cluster.record(name)
@@ -149,7 +162,7 @@ def iterate_answers(view: ClusterView, pod: Pod, spec: ApiPodSpec) -> Iterator[N
 
 
 def _missing_devices(view: ClusterView, node: ApiNode, pod: Pod) -> tuple[str, ...]:
-    """Devices that no plugin provides; an administrator may have added the resource to the status of the node."""
+    """Return devices that no plugin provides; an administrator may have added the resource to the node's status."""
     record = view.cluster.record(node.metadata.name)
     if record is None:
         return ()
@@ -174,3 +187,63 @@ def _show_nodes(placement: Placement) -> str:
     if nodes is None:
         return "any NUMA node"
     return f"NUMA node {bits.show(nodes)}" if nodes.bit_count() == 1 else f"NUMA nodes {bits.show(nodes)}"
+
+
+# Documents
+
+
+def answers_document(api_pod: ApiPod, pod: Pod, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+    """Return the verdicts of nodes about a pod, the best first, as a document for users."""
+    answers = [NodeAnswer(name, verdict) for name, verdict in verdicts.items()]
+    groups = PodAnswers(pod, tuple(group_by_answer(answers)))
+    kinds = [kind for kind in NodeAnswerKind if kind is not NodeAnswerKind.NOT_CONSIDERED]
+    return {
+        "pod": api_pod.metadata.full_name,
+        "uid": api_pod.metadata.uid,
+        "boundTo": api_pod.spec.node_name,
+        "needsAlignment": needs_alignment(pod),
+        "counts": {str(kind): groups.count(kind) for kind in kinds},
+        "nodes": [_row(answer, pod) for answer in sorted(answers, key=_rank)],
+    }
+
+
+def _rank(answer: NodeAnswer) -> tuple[int, float, str]:
+    score = answer.verdict.score
+    return _ORDER.index(answer.kind), -score.total if score else 0.0, answer.node
+
+
+def _row(answer: NodeAnswer, pod: Pod) -> dict[str, Any]:
+    verdict = answer.verdict
+    row: dict[str, Any] = {"node": answer.node, "verdict": str(verdict.kind), "approximate": verdict.approximate}
+    if not verdict.admits:
+        return {**row, "reason": verdict.reason, "detail": verdict.detail}
+    row["placements"] = [to_builtins(placement_document(placement)) for placement in verdict.placements]
+    if verdict.score is not None and needs_alignment(pod):
+        row["score"] = _score(verdict.score)
+    return row
+
+
+def _score(score: PlacementScore) -> dict[str, Any]:
+    points = score.points
+    return {
+        "total": score.total,
+        "points": {
+            "preferred": points.preferred / POINT,
+            "numaNodes": points.numa_nodes / POINT,
+            "distance": points.distance / POINT,
+            "stranded": points.stranded / POINT,
+            "devicesBeside": points.devices_beside / POINT,
+            "cpusBeside": points.cpus_beside / POINT,
+        },
+        "preferred": score.preferred,
+        "numaNodes": score.nodes,
+        "distance": score.distance,
+        "stranded": score.stranded / DEVICE,
+        "devicesBeside": score.devices_beside,
+        "cpusBeside": score.cpus_beside,
+        "room": {
+            "largest": dict(score.free_capacity.largest),
+            "strandedCpus": score.free_capacity.stranded_cpus,
+            "strandedDevices": {name: size / DEVICE for name, size in score.free_capacity.stranded_devices.items()},
+        },
+    }

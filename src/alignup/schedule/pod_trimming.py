@@ -62,18 +62,18 @@ class PodTrimmer:
         )
 
     def _shared(self, part: _T) -> _T:
-        """An equal part that was seen before, or this one."""
+        """Return an equal part that was seen before, or this one."""
         key = msgspec.json.encode(part)
-        found: _T | None = self._parts.get(key)
-        if found is None or type(found) is not type(part):
+        known: _T | None = self._parts.get(key)
+        if known is None or type(known) is not type(part):
             if len(self._parts) >= _MAX_PARTS:
                 self._parts.clear()
-            found = self._parts[key] = part
-        return found
+            known = self._parts[key] = part
+        return known
 
 
 def _trim_condition(condition: Condition) -> Condition:
-    """The time of a binding orders pods; the other conditions are needed by their names only."""
+    """Keep the time of a binding, which orders pods; the other conditions are needed by their names only."""
     bound = condition.type == "PodScheduled"
-    when = condition.last_transition_time if bound else None
-    return Condition(condition.type, condition.status, last_transition_time=when)
+    time = condition.last_transition_time if bound else None
+    return Condition(type=condition.type, status=condition.status, last_transition_time=time)

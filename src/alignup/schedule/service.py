@@ -1,23 +1,20 @@
-"""Wires the cluster service: the live cluster, the scheduler extender, leader election, and the HTTP endpoints."""
+"""The cluster service: the live cluster, the scheduler extender, leader election, and the HTTP endpoints together."""
 
 import asyncio
-import logging
-from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import structlog
+
 from alignup.align.errors import PodError
-from alignup.documents.api import NotReadyError
-from alignup.gate.metrics import PrometheusGateMetrics
-from alignup.gate.service import GateService, GateServiceOptions, gate_service
 from alignup.kubernetes.api import Access, ApiClient, LeaderElection, Timing
 from alignup.kubernetes.api.errors import ApiError
-from alignup.schedule.app import PrometheusScheduleMetrics, health_app, schedule_app
-from alignup.schedule.binder import Binder
-from alignup.schedule.disruption_budgets import POD_DISRUPTION_BUDGETS
-from alignup.schedule.explain import explain_pod
+from alignup.schedule.app import schedule_app
+from alignup.schedule.bind import Binder
 from alignup.schedule.extender import Extender, ExtenderOptions
 from alignup.schedule.extender_messages import (
     BindingArgs,
@@ -26,23 +23,25 @@ from alignup.schedule.extender_messages import (
     PreemptionArgs,
     PreemptionResult,
     read_message,
-    write_message,
 )
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.page_backend import LivePages
-from alignup.schedule.preemption import CHOOSES_VICTIMS, Preemption
+from alignup.schedule.pod_answers import answers_document
+from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.wake_up import WakeUp
-from alignup.web.server import serve_app
-from alignup.web.sockets import tcp_socket
-from alignup.web.tls import ServerCertificate
-from alignup.web.until_signal import run_until_signal
+from alignup.web.metrics import health_app
+from alignup.web.responses import NotReadyError
+from alignup.web.server import run_until_signal, serve_app
+from alignup.web.sockets import ServerCertificate, tcp_socket
 
 SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
 END_SECONDS = 10.0  #: for bindings that are being written when the service ends
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 Address = tuple[str, int]  #: host and port
+Task = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +61,10 @@ class ScheduleOptions:
     lease: LeaseOptions | None = None  #: ``None``: this is the only process
     extender: ExtenderOptions = field(default_factory=ExtenderOptions)
     live: LiveClusterOptions = field(default_factory=LiveClusterOptions)
-    gate: GateServiceOptions | None = None  #: ``None``: pods behind the gate are left to others
 
 
 class ScheduleService:
-    """Answers schedulers while it leads."""
+    """The service of one process, which answers schedulers while it leads."""
 
     def __init__(
         self,
@@ -77,37 +75,33 @@ class ScheduleService:
         live: LiveClusterOptions | None = None,
         lease: LeaseOptions | None = None,
     ) -> None:
-        self.live = LiveCluster(client, options=live, metrics=metrics)
         options = extender or ExtenderOptions()
-        self._binder = Binder(client, self.live, allow_unknown=options.allow_unknown, leads=lambda: self.leading)
+        allow_unknown = options.allow_unknown
+        self.client, self.metrics = client, metrics
+        self.live = LiveCluster(client, options=live, metrics=metrics)
+        self._binder = Binder(client, self.live, allow_unknown=allow_unknown, leads=lambda: self.leading)
         self._wake_up = WakeUp(client, self.live)
-        self.preemption = Preemption(
-            self.live, chooses=bool(options.chooses_victims), allow_unknown=options.allow_unknown
-        )
-        self.extender = Extender(
-            self.live,
-            self._binder,
-            options=options,
-            listener=self._wake_up,
-            resolvable=self.preemption.resolvable,
-        )
-        self.gate: GateService | None = None  #: runs beside the extender, if there is one
+        self.preemption = Preemption(self.live, chooses=bool(options.chooses_victims), allow_unknown=allow_unknown)
+        self.extender = Extender(self.live, self._binder, self.preemption, self._wake_up, options)
+        self.tasks: list[Task] = []  #: run beside the extender, until the service ends
+        self.leader_tasks: list[Task] = [self._wake_up.run]  #: run while this process leads
         self.leading = False
-        self._client = client
-        self._election = None if lease is None else _election(client, lease)
+        self._election = None
+        if lease is not None:
+            name, namespace, identity = lease.name, lease.namespace, lease.identity
+            self._election = LeaderElection(client, name=name, namespace=namespace, identity=identity)
         metrics.collect_from(self.numbers)
 
     async def run(self) -> None:
         """Follow the cluster, and lead when this process is chosen, until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            if self.gate is not None:
-                tasks.create_task(self.gate.run())
-            tasks.create_task(self.live.run())
+            for run in (*self.tasks, self.live.run):
+                tasks.create_task(run())
             await self.live.wait_ready()  # before it can lead: a leader has to answer at once
             if self.extender.options.chooses_victims is None:
-                with suppress(ApiError):  # it has listed everything, and is gone: no, then
-                    self.preemption.chooses = (await self._client.version()).number >= CHOOSES_VICTIMS
-            _log.info("event=ready nodes=%d hosts=%d", len(self.live.nodes.objects), len(self.live.cluster.hosts))
+                with suppress(ApiError):  # unreachable: assume no
+                    self.preemption.chooses = (await self.client.version()).number >= CHOOSES_VICTIMS
+            _log.info("ready", nodes=len(self.live.nodes.objects), hosts=len(self.live.cluster.hosts))
             if self._election is None:
                 tasks.create_task(self._lead())
             else:
@@ -115,14 +109,13 @@ class ScheduleService:
 
     async def _lead(self) -> None:
         if self._election is not None:
-            await self._client.timing.sleep(SETTLE_SECONDS)
+            await self.client.timing.sleep(SETTLE_SECONDS)
         self.leading = True
-        _log.info("event=leading")
+        _log.info("leading")
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._wake_up.run())
-                if self.gate is not None:
-                    tasks.create_task(self.gate.lead())
+                for run in self.leader_tasks:
+                    tasks.create_task(run())
         finally:
             self.leading = False
             with suppress(TimeoutError):  # the next leader must not begin before the last binding is written
@@ -139,33 +132,40 @@ class ScheduleService:
     async def respond(self, verb: str, body: bytes) -> bytes:
         if not self.leading:
             raise NotReadyError(self._standby())
+        answer: object
         if verb == "filter":
-            return write_message(self.extender.filter(read_message(body, ExtenderArgs)))
-        if verb == "prioritize":
-            return write_message(self.extender.prioritize(read_message(body, ExtenderArgs)))
-        if verb == "preempt":
-            return write_message(await self._preempt(read_message(body, PreemptionArgs)))
-        return write_message(await self.extender.bind(read_message(body, BindingArgs)))
+            answer = self.extender.filter(read_message(body, ExtenderArgs))
+        elif verb == "prioritize":
+            answer = self.extender.prioritize(read_message(body, ExtenderArgs))
+        elif verb == "preempt":
+            answer = await self._preempt(read_message(body, PreemptionArgs))
+        else:
+            answer = await self.extender.bind(read_message(body, BindingArgs))
+        return msgspec.json.encode(answer)
 
     async def _preempt(self, args: PreemptionArgs) -> PreemptionResult:
-        """The pods to evict; none while it is unknown what nodes have, or what budgets allow."""
+        """Choose the pods to evict; none while it is unknown what nodes have, or what budgets allow."""
         name = args.pod.metadata.full_name
-        found: dict[str, MetaVictims] = {}
+        victims: dict[str, MetaVictims] = {}
         try:
             pod = self.live.read(args.pod)
             if not self.live.problems:
-                budgets = (await self._client.list(POD_DISRUPTION_BUDGETS)).items
-                found = self.preemption.victims(pod, args.victims, budgets)
+                budgets = (await self.client.list(POD_DISRUPTION_BUDGETS)).items
+                victims = self.preemption.victims(pod, args.victims, budgets)
         except (PodError, ApiError) as error:
-            _log.warning("verb=preempt pod=%s problem=%s", name, error)
-        _log.info("verb=preempt pod=%s nodes=%d answered=%d", name, len(args.victims), len(found))
-        return PreemptionResult(found)
+            _log.warning("preempt", pod=name, problem=str(error))
+        _log.info("preempt", pod=name, nodes=len(args.victims), answered=len(victims))
+        return PreemptionResult(victims)
 
     def explain(self, namespace: str, name: str, node: str) -> Mapping[str, Any] | None:
         pod = self.live.find_pod(namespace, name)
         if pod is None:
             return None
-        return explain_pod(self.live, pod, self.extender.record(pod.metadata.uid), node=node)
+        read = self.live.read(pod)
+        document = answers_document(pod, read, self.live.feasible(read, (node,) if node else None))
+        if record := self.extender.record(pod.metadata.uid):
+            document["lastFilter"] = record.document()
+        return document
 
     def _standby(self) -> str:
         leader = self._election.leader if self._election is not None else ""
@@ -187,15 +187,15 @@ class ScheduleService:
         }
 
 
-async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing | None = None) -> None:
-    """Run the service until SIGTERM or SIGINT; ``ListenError`` if it cannot listen."""
+@asynccontextmanager
+async def open_service(
+    access: Access, options: ScheduleOptions, *, timing: Timing | None = None
+) -> AsyncIterator[ScheduleService]:
+    """Listen, and yield the service, which is still to be run; ``ListenError`` if it cannot listen."""
     metrics = PrometheusScheduleMetrics()
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(ApiClient(access, timing=timing))
         service = ScheduleService(client, metrics, extender=options.extender, live=options.live, lease=options.lease)
-        if options.gate is not None:
-            gate_metrics = PrometheusGateMetrics(metrics.registry)
-            service.gate = stack.enter_context(gate_service(client, service.live, gate_metrics, options.gate))
         tls = None
         if options.certificate is not None and options.private_key is not None:
             authority = options.client_authority
@@ -206,11 +206,14 @@ async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing |
         app = schedule_app(service, metrics, pages=pages, stopping=stopping)
         await stack.enter_async_context(serve_app(app, listener, stopping=stopping, tls=tls))
         if options.health is not None:
+            probe_app = health_app(metrics.registry, readiness=service.problems)
             probes = stack.enter_context(tcp_socket(options.health[1], options.health[0]))
-            await stack.enter_async_context(serve_app(health_app(service, metrics), probes, stopping=stopping))
-        _log.info("event=started listen=%s:%d", *listener.getsockname()[:2])
+            await stack.enter_async_context(serve_app(probe_app, probes, stopping=stopping))
+        _log.info("listening", at="{}:{}".format(*listener.getsockname()[:2]))
+        yield service
+
+
+async def schedule(access: Access, options: ScheduleOptions, *, timing: Timing | None = None) -> None:
+    """Run the service until SIGTERM or SIGINT; ``ListenError`` if it cannot listen."""
+    async with open_service(access, options, timing=timing) as service:
         await run_until_signal(service.run())
-
-
-def _election(client: ApiClient, lease: LeaseOptions) -> LeaderElection:
-    return LeaderElection(client, name=lease.name, namespace=lease.namespace, identity=lease.identity)

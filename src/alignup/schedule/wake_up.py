@@ -1,4 +1,4 @@
-"""Wakes pods that were rejected before, when a node has room for them.
+"""Wake-ups: pods that were rejected before are tried again when a node has room for them.
 
 kube-scheduler sets a pod aside that an extender rejected, until something happens in the cluster that it watches. A new
 HostState is nothing of that kind. The smallest event that makes it try a pod again is a change of that pod, so the pod
@@ -6,11 +6,12 @@ gets an annotation. Nodes change one by one, and each wakes at most one pod: the
 """
 
 import asyncio
-import logging
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
+
+import structlog
 
 from alignup.align.errors import PodError
 from alignup.align.workload import Pod
@@ -25,7 +26,7 @@ SWEEP_SECONDS = 30.0  #: between looking for room for all waiting pods, since a 
 AGAIN_SECONDS = 5.0  #: before a pod is woken again
 MAX_PER_SWEEP = 64
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +53,7 @@ class WakeUp:
         return len(self._waiting)
 
     def rejected(self, pod: ApiPod, nodes: Collection[str]) -> None:
-        """No node was offered for *pod*."""
+        """Let *pod* wait, for which none of *nodes* was offered."""
         uid = pod.metadata.uid
         if self._nodes[0] != tuple(nodes):
             self._nodes = (tuple(nodes), frozenset(nodes))
@@ -102,10 +103,8 @@ class WakeUp:
     async def _sweep(self) -> None:
         """Wake pods that any node admits."""
         for waiting in islice(self._waiting, MAX_PER_SWEEP):
-            if self._may_wake(waiting):
-                found = self._live.choose(waiting.pod, waiting.nodes, limit=1)
-                if found:
-                    await self._wake(waiting, found[0].host)
+            if self._may_wake(waiting) and (best := self._live.choose(waiting.pod, waiting.nodes, limit=1)):
+                await self._wake(waiting, best[0].host)
 
     def _may_wake(self, waiting: RejectedPod) -> bool:
         return self._clock() >= waiting.woken + AGAIN_SECONDS
@@ -119,9 +118,9 @@ class WakeUp:
         try:
             await self._client.patch(ref, {"metadata": {"uid": metadata.uid, "annotations": {ANNOTATION: now}}})
         except ApiError as error:
-            _log.warning("pod=%s problem=cannot wake it: %s", metadata.full_name, error)
+            _log.warning("cannot wake a pod", pod=metadata.full_name, problem=str(error))
             if not known:
                 self.scheduled(metadata.uid)
             return
         self.woken += 1
-        _log.info("event=woken pod=%s uid=%s node=%s", metadata.full_name, metadata.uid, node)
+        _log.info("pod woken", pod=metadata.full_name, uid=metadata.uid, node=node)

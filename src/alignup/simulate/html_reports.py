@@ -39,7 +39,7 @@ from alignup.simulate.node_report import build_timeline
 from alignup.simulate.node_simulation import SimulationResult
 from alignup.simulate.sweeps import CombinationMeans, combination_means, invalid_combinations
 from alignup.simulate.usage import format_amount, format_mean
-from alignup.web.pages.page import static_file
+from alignup.web.pages import static_file
 
 _MAX_VARIANTS = 40  #: combinations that are plotted
 

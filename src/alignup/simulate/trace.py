@@ -16,9 +16,9 @@ from alignup.align.workload import Amounts, Container, Pod, Resources, names
 from alignup.align.workload.validation import accept
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import Diagnostics, ObjectReader
 from alignup.kubernetes.manifests.pod import amounts_to_dict, pod_to_dict, read_pod
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from alignup.simulate.arrivals import (
     GANG_LABEL,
     HostSelector,

@@ -29,6 +29,7 @@ EARLIER_FILES = (
 )
 MAX_SET_ASIDE = 8  #: files of one name; with more of them, something is wrong with the disk
 LOCK_SECONDS = 0.25  #: to wait for another process that writes: admissions are waiting
+MAX_LOG_PAGES = 3_000  #: in the log, before a transaction has to wait until it is moved; an idle agent moves it sooner
 FREE_PAGES = 256  #: that are added when too few are left, or when the agent is idle
 MIN_FREE_PAGES = 16  #: after each transaction that adds something
 
@@ -151,6 +152,7 @@ class Database:
             raise self.unwritable("the file system does not support SQLite's write-ahead log")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = OFF")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
         connection.execute("SELECT count(*) FROM parts").fetchone()  # creates the log
         self._files = self.path.stat(), self._log.stat()
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from alignup.align.errors import ParseError, StateError
 from alignup.documents import codec
-from alignup.documents.api import StoredDecision
 from alignup.documents.decisions import DecisionDocument
 from alignup.store.database import insert_rows
 
@@ -30,6 +29,25 @@ _CONDITIONS = {
     "before": "id < :before",
     "id": "id = :id",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredDecision:
+    """A decision from the history."""
+
+    id: int  #: rises with every decision, and is never reused
+    time: float  #: seconds since 1970
+    document: Mapping[str, Any]  #: as ``documents.decisions`` encodes it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionQuery:
+    """A selection of decisions from the history, newest first."""
+
+    pod: str | None = None  #: a uid, a name, or ``namespace/name``
+    outcome: str | None = None
+    before: int | None = None  #: only lower IDs
+    limit: int = 100
 
 
 @dataclass(frozen=True, slots=True)

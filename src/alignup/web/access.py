@@ -1,24 +1,103 @@
-"""Who may use the API and the pages at an address."""
+"""Who may use the API and the pages at an address: clients with the token, and browsers that are signed in."""
 
+import hashlib
 import hmac
+import secrets
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from starlette.requests import Request
 
-from alignup.web import responses
-from alignup.web.responses import ProblemError
-from alignup.web.server import CONNECTION, ServedConnection
-from alignup.web.sessions import Sessions
+from alignup.web.responses import CLOSE, RETRY_SOON, ProblemError
+from alignup.web.served_connection import CONNECTION, ServedConnection
 
 #: Methods that change nothing. A session of a browser allows only these: other sites can send forms in its name.
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+SIGN_IN = "/sign-in"
+LINK_SECONDS = 600.0  #: in which a sign-in link is valid
+SESSION_SECONDS = 12 * 3600.0  #: without a request, after which a session ends
+_MAX_LINKS, _MAX_SESSIONS = 64, 1024
 
-_CLOSE = {"Connection": "close"}
+
+class SignInLink(NamedTuple):
+    path: str  #: of the server, with a code that is valid once
+    seconds: float  #: in which it is valid
+
+
+class Sessions:
+    """The sign-in codes and sessions of browsers; *now* returns a monotonic time.
+
+    A sign-in link, valid once and for a few minutes, becomes a cookie. Everything is in memory: after a restart,
+    browsers sign in again. Only hashes are kept. ``base_url`` is where browsers find the pages, or empty if that is
+    nowhere; the program sets it.
+    """
+
+    def __init__(self, *, now: Callable[[], float] = time.monotonic) -> None:
+        self.base_url = ""
+        self._now = now
+        self._links: dict[bytes, float] = {}  #: hash of the code → when it expires, oldest first
+        self._sessions: dict[bytes, float] = {}  #: hash of the cookie → when it expires, least recently used first
+
+    def create_link(self) -> SignInLink:
+        code = secrets.token_urlsafe(24)
+        _add(self._links, _hash(code), self._now() + LINK_SECONDS, most=_MAX_LINKS)
+        return SignInLink(f"{SIGN_IN}?code={code}", LINK_SECONDS)
+
+    def redeem(self, code: str) -> bool:
+        """Return whether *code* is that of a valid link, which is not valid from now on."""
+        expires = self._links.pop(_hash(code), None)
+        return expires is not None and expires > self._now()
+
+    def start(self) -> str:
+        """Start a session; return the value of its cookie."""
+        value = secrets.token_urlsafe(32)
+        _add(self._sessions, _hash(value), self._now() + SESSION_SECONDS, most=_MAX_SESSIONS)
+        return value
+
+    def end(self, request: Request) -> None:
+        self._sessions.pop(_hash(request.cookies.get(cookie_name(request), "")), None)
+
+    def has(self, request: Request) -> bool:
+        """Return whether *request* belongs to a session, which then lasts longer."""
+        value = request.cookies.get(cookie_name(request))
+        if value is None:
+            return False
+        key = _hash(value)
+        expires = self._sessions.pop(key, None)
+        if expires is None or expires <= self._now():
+            return False
+        self._sessions[key] = self._now() + SESSION_SECONDS
+        return True
+
+
+def cookie_name(request: Request) -> str:
+    """Return the name of the cookie; browsers share cookies between the ports of a host."""
+    server = request.scope.get("server")
+    prefix = "__Host-" if request.url.scheme == "https" else ""
+    return f"{prefix}alignup-{server[1] if server else 0}"
+
+
+def set_cookie(request: Request, value: str) -> str:
+    """Return the header that sets the cookie; other sites cannot use it, and scripts cannot read it."""
+    secure = "; Secure" if request.url.scheme == "https" else ""
+    return f"{cookie_name(request)}={value}; Path=/; HttpOnly; SameSite=Strict{secure}"
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
+
+
+def _add(known: dict[bytes, float], key: bytes, expires: float, *, most: int) -> None:
+    while len(known) >= most:
+        del known[next(iter(known))]
+    known[key] = expires
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessRules:
-    """With *everyone*, who can connect may do everything; otherwise a request needs the token, or a session."""
+    """Who may use an address: with *everyone*, who can connect; otherwise a request needs the token, or a session."""
 
     everyone: bool = False
     token: bytes | None = None  #: ``None``: there is none
@@ -26,7 +105,7 @@ class AccessRules:
 
     def authorize(self, request: Request) -> None:
         """Raise ``ProblemError`` unless the request is allowed; count the connection as authenticated."""
-        if not self.allows(request):
+        if not self.everyone and not self.allows(request):
             detail = "The request needs a valid token: Authorization: Bearer TOKEN"
             raise ProblemError(401, detail, headers={"WWW-Authenticate": "Bearer"})
         count_authenticated(request)
@@ -47,7 +126,7 @@ class AccessRules:
 
 
 def count_authenticated(request: Request) -> None:
-    """Raise ``ProblemError`` if too many connections are authenticated already."""
+    """Count the connection as authenticated; raise ``ProblemError`` if too many are."""
     connection: ServedConnection | None = request.scope.get(CONNECTION)  # None: not served on a socket
     if connection is not None and not connection.authenticate():
-        raise ProblemError(503, "Too many connections.", headers=responses.RETRY_SOON | _CLOSE)
+        raise ProblemError(503, "Too many connections.", headers=RETRY_SOON | CLOSE)

@@ -62,15 +62,15 @@ def parse_address(text: str, *, listening: bool = False) -> Address:
     """
     if text.startswith("unix:") and len(text) > len("unix:"):
         return UnixAddress(Path(text.removeprefix("unix:")).absolute())
-    found = _TCP.fullmatch(text)
-    if found is None or int(found["port"]) > 65535:
+    match = _TCP.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:
         where = "all addresses" if listening else "localhost"
         raise ParseError(
             f"{text!r} is not an address; write unix:PATH, HOST:PORT, https://HOST:PORT, or :PORT for {where}"
         )
-    tls = None if found["scheme"] is None else found["scheme"] == "https"
+    tls = None if match["scheme"] is None else match["scheme"] == "https"
     missing = "0.0.0.0" if listening else "127.0.0.1"  # noqa: S104 - as asked for
-    return TcpAddress(found["host"].strip("[]") or missing, int(found["port"]), tls)
+    return TcpAddress(match["host"].strip("[]") or missing, int(match["port"]), tls)
 
 
 def default_root(environment: Mapping[str, str], *, uid: int | None = None) -> Path:

@@ -1,55 +1,81 @@
-"""The log on stderr: one line per event, for people on a terminal, as JSON elsewhere."""
+"""The log on stderr, of all programs: one line per event, for people on a terminal, as JSON elsewhere.
+
+Modules log through ``structlog.get_logger()``; a program configures structlog once, when it starts. A daemon writes its
+log from a thread, so that a reader that stalls never blocks a decision: standard error may be a pipe that nobody reads,
+or a file on a disk that hangs. Lines wait in a bounded queue; when it is full, new lines are dropped and counted, and a
+line reports their number once the reader has caught up.
+"""
 
 import json
 import logging
+import os
+import select
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol
+from queue import Empty, SimpleQueue
+from typing import Any, TextIO
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
-from alignup.agent.state import AgentEvent, EventKind
-from alignup.align.explain import sentences
-from alignup.web.log_queue import LogQueue
+MAX_BYTES = 4 << 20  #: of the lines in the queue
+CLOSE_SECONDS = 2.0  #: for the last lines to be read
 
-
-class LogStream(Protocol):
-    def isatty(self) -> bool: ...
-    def write(self, text: str, /) -> object: ...
-    def flush(self) -> None: ...
+_POLL_SECONDS = 1.0
+_WRITE_BYTES = 64 << 10  #: of the lines that are written at once
 
 
 @contextmanager
-def queued_stderr() -> Iterator[tuple[FilteringBoundLogger, LogQueue]]:
-    """Yield a logger to standard error that never blocks, and its queue."""
+def queued_stderr() -> Iterator["LogQueue"]:
+    """Log to standard error inside the context, without ever blocking; yield the queue of the lines."""
     queue = LogQueue(sys.stderr.fileno())
-    log = make_logger(queue)
-    queue.report = lambda count: log.warning("log", detail=f"{count} lines were dropped because the log was not read")
+    log = structlog.get_logger()
+    queue.report = lambda lines: log.warning("log lines dropped", lines=lines)
+    relay = _Relay(logging.WARNING)
+    logging.getLogger().addHandler(relay)
+    structlog.configure(**_configuration(queue))
     try:
-        yield log, queue
+        yield queue
     finally:
+        logging.getLogger().removeHandler(relay)
         queue.close()
+        structlog.reset_defaults()
 
 
-def make_logger(out: LogStream, *, readable: bool | None = None) -> FilteringBoundLogger:
+def log_to_stderr(*, level: str = "info") -> None:
+    """Log to standard error from now on, events of at least this *level*."""
+    structlog.configure(**_configuration(sys.stderr, level=level))
+    logging.basicConfig(level=logging.INFO, handlers=[_Relay()])
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request
+
+
+def make_logger(out: "LogQueue | TextIO", *, readable: bool | None = None) -> FilteringBoundLogger:
     """Return a logger; *readable*: for people (default: if *out* is a terminal)."""
+    configuration = _configuration(out, readable=readable)
+    logger: FilteringBoundLogger = structlog.wrap_logger(configuration.pop("logger_factory")(), **configuration)
+    return logger
+
+
+def _configuration(out: "LogQueue | TextIO", *, readable: bool | None = None, level: str = "info") -> dict[str, Any]:
     on_terminal = out.isatty()
     renderer: Processor = structlog.processors.JSONRenderer(serializer=_to_json)
     if readable := on_terminal if readable is None else readable:
-        renderer = structlog.dev.ConsoleRenderer(colors=on_terminal, pad_event_to=10, sort_keys=False)
-    logger: FilteringBoundLogger = structlog.wrap_logger(
-        _Writer(out),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S" if readable else "iso", utc=not readable),
-            _time_first,
-            renderer,
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger("info"),
-    )
-    return logger
+        renderer = structlog.dev.ConsoleRenderer(
+            colors=on_terminal, pad_event_to=10, sort_keys=False, exception_formatter=structlog.dev.plain_traceback
+        )
+    processors: list[Processor] = [
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S" if readable else "iso", utc=not readable),
+        *([] if readable else [structlog.processors.format_exc_info]),
+        renderer,
+    ]
+    return {
+        "processors": processors,
+        "wrapper_class": structlog.make_filtering_bound_logger(level),
+        "logger_factory": lambda *_: _Writer(out),
+    }
 
 
 #: ``json.dumps`` would create an encoder for every line.
@@ -57,59 +83,106 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, default=repr)
 
 
 def _to_json(fields: EventDict, **_options: object) -> str:
-    return _ENCODER.encode(fields)
+    """Return the line, which begins with the time, the level and the event."""
+    return _ENCODER.encode({name: fields.pop(name) for name in ("timestamp", "level", "event")} | dict(fields))
 
 
 class _Writer:
-    """Ignores write errors: a full disk or a closed pipe must not stop the agent."""
+    """Ignores write errors: a full disk or a closed pipe must not stop a program."""
 
-    def __init__(self, out: LogStream) -> None:
+    def __init__(self, out: "LogQueue | TextIO") -> None:
         self._out = out
 
     def msg(self, line: str) -> None:
         with suppress(OSError, ValueError):
             self._out.write(f"{line}\n")
-            self._out.flush()
 
-    info = warning = error = msg
-
-
-def _time_first(_logger: object, _method: str, fields: EventDict) -> EventDict:
-    return {name: fields.pop(name) for name in ("timestamp", "level", "event")} | dict(fields)
-
-
-@contextmanager
-def relay_logging(log: FilteringBoundLogger) -> Iterator[None]:
-    relay = _Relay(log)
-    logging.getLogger().addHandler(relay)
-    try:
-        yield
-    finally:
-        logging.getLogger().removeHandler(relay)
+    debug = info = warning = error = critical = msg
 
 
 class _Relay(logging.Handler):
-    def __init__(self, log: FilteringBoundLogger) -> None:
-        super().__init__(logging.WARNING)
-        self._log = log
+    """Passes what libraries log on to structlog."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        method = self._log.error if record.levelno >= logging.ERROR else self._log.warning
-        method(record.name, detail=record.getMessage())
+        structlog.get_logger().log(record.levelno, record.name, detail=record.getMessage())
 
 
-def log_event(log: FilteringBoundLogger, event: AgentEvent) -> None:
-    fields: dict[str, Any] = {"detail": event.detail} if event.detail else {}
-    if event.pod is not None:
-        fields |= {"pod": f"{event.pod.namespace}/{event.pod.name}", "uid": event.pod.uid, "source": event.source}
-    if event.decision is not None:
-        fields["policy"] = str(event.decision.policy)
-        if event.decision.rejection is not None:
-            fields |= {"reason": event.decision.rejection.reason, "message": event.decision.rejection.message}
-        else:
-            placements = event.decision.placements
-            placed = (f"{one.container} on {one.hint}: {sentences.describe_allocation(one)}" for one in placements)
-            fields["placed"] = "; ".join(placed)
-        fields["ms"] = round(event.seconds * 1000, 2)
-    method = log.warning if event.kind is EventKind.REJECTED else log.info
-    method(str(event.kind), **fields)
+class LogQueue:
+    """A text stream over a file descriptor, which stays open; :meth:`write` never blocks."""
+
+    def __init__(self, descriptor: int, *, max_bytes: int = MAX_BYTES) -> None:
+        self._descriptor = descriptor
+        self._max_bytes = max_bytes
+        self._lines: SimpleQueue[bytes | None] = SimpleQueue()  #: ``None`` ends the thread
+        self._lock = threading.Lock()  #: for the counts
+        self._bytes = 0  #: in the queue, and being written
+        self._unreported = 0  #: dropped lines since the last report
+        self._closed = False
+        self.dropped = 0  #: lines, in all
+        self.report: Callable[[int], None] = lambda _: None  #: called with the number of dropped lines, by the thread
+        self._thread = threading.Thread(target=self._work, name="log", daemon=True)
+        self._thread.start()
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, text: str) -> None:
+        line = text.encode("utf-8", "backslashreplace")
+        with self._lock:
+            if self._closed or (self._bytes and self._bytes + len(line) > self._max_bytes):
+                self._drop(1)
+            else:
+                self._bytes += len(line)
+                self._lines.put(line)
+
+    def close(self, *, seconds: float = CLOSE_SECONDS) -> None:
+        """Write the lines in the queue within *seconds*, and drop all others."""
+        with self._lock:
+            self._closed = True
+        self._lines.put(None)
+        self._thread.join(seconds)
+
+    def _work(self) -> None:
+        stop = False
+        while not stop:
+            lines, stop = self._next()
+            text = b"".join(lines)
+            written = self._write(text)
+            with self._lock:
+                self._bytes -= len(text)
+                if not written:
+                    self._drop(len(lines))
+                dropped = self._unreported if written and not self._bytes else 0
+                self._unreported -= dropped
+            if dropped:
+                self.report(dropped)
+
+    def _next(self) -> tuple[list[bytes], bool]:
+        """Wait for lines; return all that are there, up to a size, and whether they are the last ones."""
+        lines, size = list[bytes](), 0
+        line = self._lines.get()
+        try:
+            while line is not None:
+                lines.append(line)
+                size += len(line)
+                if size >= _WRITE_BYTES:
+                    break
+                line = self._lines.get_nowait()
+        except Empty:
+            return lines, False
+        return lines, line is None
+
+    def _write(self, text: bytes) -> bool:
+        """Return whether the lines were written; a full disk or a closed pipe must not stop the agent."""
+        while text:
+            try:
+                text = text[os.write(self._descriptor, text) :]
+            except BlockingIOError:  # another process has made it non-blocking
+                select.select((), (self._descriptor,), (), _POLL_SECONDS)
+            except (OSError, ValueError):
+                return False
+        return True
+
+    def _drop(self, lines: int) -> None:
+        self.dropped += lines
+        self._unreported += lines

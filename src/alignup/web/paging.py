@@ -70,16 +70,16 @@ class SnapshotPager(Generic[Item]):
 
     def _find(self, token: str) -> tuple[str, int, Sequence[Item]]:
         try:
-            found = _TOKEN.fullmatch(base64.b64decode(token, altchars=b"-_", validate=True).decode("ascii"))
+            match = _TOKEN.fullmatch(base64.b64decode(token, altchars=b"-_", validate=True).decode("ascii"))
         except ValueError:
-            found = None
-        if found is None:
+            match = None
+        if match is None:
             raise InvalidTokenError
         self._drop_expired()
-        if found[1] not in self._kept:
+        if match[1] not in self._kept:
             raise TokenExpiredError
-        items = self._kept[found[1]][1]
-        return found[1], min(int(found[2]), len(items)), items
+        items = self._kept[match[1]][1]
+        return match[1], min(int(match[2]), len(items)), items
 
     def _drop_expired(self) -> None:
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > self._now()}
@@ -105,11 +105,11 @@ async def encode_items(
 
 async def gather_items(items: Iterable[Item]) -> list[Item]:
     """Return *items* as a list, and let other tasks run while it grows."""
-    found: list[Item] = []
+    gathered: list[Item] = []
     since = time.perf_counter()
     for item in items:
-        found.append(item)
+        gathered.append(item)
         if time.perf_counter() - since >= _HOLD_SECONDS:
             await asyncio.sleep(0)
             since = time.perf_counter()
-    return found
+    return gathered

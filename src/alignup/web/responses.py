@@ -1,35 +1,53 @@
-"""HTTP responses: documents of what the backend returns, and problems as defined in RFC 9457."""
+"""HTTP responses: JSON documents, and the problems of RFC 9457 that stand for errors."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Annotated
 
+from msgspec import Meta
+from starlette.requests import Request
 from starlette.responses import Response
 
-from alignup.align.decision import Decision
-from alignup.align.errors import FileError, ParseError, PodError, Problem, WorkLimitError
-from alignup.align.explain import sentences
-from alignup.documents import api, codec
-from alignup.documents.api import BusyError, FieldProblem, LedgerFullError, NotReadyError, ProblemDocument
-from alignup.documents.codec import timestamp
-from alignup.documents.decisions import (
-    DecisionDocument,
-    decision_document,
-    from_document,
-    placement_document,
-    recent_documents,
-    rejection_document,
-)
+from alignup.align.errors import FileError, PodError, Problem, WorkLimitError
+from alignup.documents import codec
+from alignup.documents.codec import Document
 
 JSON = "application/json"
 YAML = "application/yaml"
 PROBLEM = "application/problem+json"
 SVG = "image/svg+xml"
 TEXT = "text/plain"
-MANIFEST_TYPES = (JSON, YAML, "application/x-yaml", "text/yaml", "text/x-yaml")
 
 RETRY_SOON, RETRY_LATER = {"Retry-After": "1"}, {"Retry-After": "5"}
+CLOSE = {"Connection": "close"}
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+class NotReadyError(Exception):
+    """The program cannot answer now; the message gives the reason and a remedy."""
+
+
+class BusyError(Exception):
+    """A queue is full."""
+
+
+class LedgerFullError(BusyError):
+    """The agent's ledger has no space for another pod; pods must be released first."""
+
+
+class FieldProblem(Document, frozen=True):
+    field: str
+    what: str
+
+
+class ProblemDocument(Document, frozen=True, kw_only=True):
+    """A problem as defined in RFC 9457; `errors` lists every invalid field."""
+
+    type: Annotated[str, Meta(extra_json_schema={"format": "uri-reference"})] = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldProblem]
 
 
 class ProblemError(Exception):
@@ -51,18 +69,19 @@ class ProblemError(Exception):
             title=HTTPStatus(status).phrase,
             status=status,
             detail=detail,
-            errors=[FieldProblem(one.field, one.what) for one in errors],
+            errors=[FieldProblem(error.field, error.what) for error in errors],
         )
 
     def response(self) -> Response:
         return json_response(self.document, status=self.status, media_type=PROBLEM, headers=self.headers)
 
 
-#: Errors of the backend, and of reading a pod, that have a problem response.
-BackendError = (PodError, WorkLimitError, BusyError, NotReadyError, FileError)
+#: Errors of a program, and of reading a pod, that have a problem response.
+ServiceError = (PodError, WorkLimitError, BusyError, NotReadyError, FileError)
 
 
-def backend_problem(error: Exception) -> ProblemError:
+def service_problem(error: Exception) -> ProblemError:
+    """Return the problem of one of ``ServiceError``."""
     match error:
         case PodError():
             return ProblemError(422, f"Invalid pod: {error}", errors=error.problems)
@@ -90,86 +109,10 @@ def list_response(document: object, items: Sequence[bytes]) -> Response:
     return Response(content, media_type=JSON, headers=HEADERS)
 
 
-def encode_pod_view(view: api.PodView) -> bytes:
-    return codec.encode(pod_view_document(view))
+async def wrong_method(request: Request, _error: Exception) -> Response:
+    return ProblemError(405, f"This path does not support {request.method}.").response()
 
 
-def pod_view_document(view: api.PodView, *, document: DecisionDocument | None = None) -> api.PodViewDocument:
-    """Return the view of a pod; *document*: that of its decision, if there is one already."""
-    pod, decision = view.pod, view.decision
-    if document is None:
-        placements = list(map(placement_document, decision.placements))
-        rejection = None if decision.rejection is None else rejection_document(decision.rejection)
-    else:
-        placements, rejection = document.placements, document.rejection
-    return api.PodViewDocument(
-        uid=pod.uid,
-        name=pod.name,
-        namespace=pod.namespace,
-        qos=pod.qos,
-        status=view.status,
-        position=view.position,
-        since=timestamp(view.since),
-        source=view.source,
-        placements=placements,
-        rejection=rejection,
-        grants=cast("Any", view.grants),
-    )
-
-
-def pod_detail_document(view: api.PodView) -> api.PodDetailDocument:
-    decision = view.decision
-    document = decision_document(decision)
-    return codec.build(
-        api.PodDetailDocument,
-        pod_view_document(view, document=document),
-        decision=document,
-        story=list(decision_sentences(decision)),
-    )
-
-
-def admission_document(result: api.AdmissionResult, *, dry_run: bool) -> api.AdmissionDocument:
-    """Return the result; a pod that was admitted before is ``kept``."""
-    decision, view = result.decision, result.pod_view
-    outcome = str(decision.outcome)
-    if view is not None and view.status is api.AdmissionStatus.WAITING:
-        outcome = "waiting"
-    elif decision.kept:
-        outcome = "kept"
-    document = recent_documents.document(decision)
-    # The view of a pod that was decided on now has this decision, without its ledgers.
-    shared = document if view is not None and view.decision.placements is decision.placements else None
-    return api.AdmissionDocument(
-        outcome=outcome,
-        dry_run=dry_run,
-        pod=None if view is None else pod_view_document(view, document=shared),
-        decision=document,
-        story=list(decision_sentences(decision)),
-    )
-
-
-def stored_decision_detail(stored: api.StoredDecision) -> api.StoredDecisionDetailDocument:
-    """A decision that this version cannot read has no story."""
-    try:
-        story = list(decision_sentences(from_document(stored.document)))
-    except ParseError:
-        story = []
-    decision = cast("Any", stored.document)
-    return api.StoredDecisionDetailDocument(id=stored.id, time=timestamp(stored.time), decision=decision, story=story)
-
-
-def encode_stored_decision(stored: api.StoredDecision) -> bytes:
-    decision = cast("Any", stored.document)
-    return codec.encode(api.StoredDecisionDocument(id=stored.id, time=timestamp(stored.time), decision=decision))
-
-
-def decision_sentences(decision: Decision) -> Iterator[str]:
-    """Yield the verdict, the rules, how nodes were chosen, and what was allocated or is short."""
-    yield sentences.verdict(decision)
-    yield sentences.describe_rules(decision)
-    for step in decision.steps:
-        subject = "the pod" if step.container is None else f"container {step.container}"
-        yield f"{subject}: {sentences.describe_choice(step)}"
-    for placement in decision.placements:
-        yield f"container {placement.container}: {sentences.describe_allocation(placement)}"
-    yield from sentences.describe_rejection(decision)
+async def internal_error(_request: Request, _error: Exception) -> Response:
+    """Return a response without details; the server logs the error."""
+    return ProblemError(500, "Internal error; see the log of the program.").response()

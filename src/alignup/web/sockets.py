@@ -1,24 +1,33 @@
-"""Listening sockets, and the token of clients on the network.
+"""Listening sockets, the token of clients on the network, and the certificate of the server.
 
 A unix socket is accessible to its owner only, from the moment it appears: it is bound in a private directory, and moved
 to its path once its mode is set. A TCP address requires a token, from a file that only its owner can read.
 """
 
+import fcntl
 import os
 import re
 import socket
+import ssl
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import structlog
+
 from alignup.align.errors import ListenError
-from alignup.web.bind_lock import bind_lock
 
 _MAX_PATH = 107  #: bytes; the kernel's limit for unix sockets, without the final NUL
 _MAX_TOKEN = 4096
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  #: b64token of RFC 6750
+_POLL_SECONDS = 0.02
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_UNSAFE_MODE = 0o027  #: bits that a private key must not have: the group may read it, others may not
+
+_log = structlog.get_logger()
 
 
 @contextmanager
@@ -26,13 +35,13 @@ def unix_socket(path: Path) -> Iterator[socket.socket]:
     """Yield a listening socket at *path*; remove it afterwards, unless another process replaced it."""
     listener = _bound_at(path)
     try:
-        own = path.lstat()
+        bound = path.lstat()
         yield listener
     finally:
         listener.close()
         with suppress(FileNotFoundError):
             left = path.lstat()
-            if (left.st_dev, left.st_ino) == (own.st_dev, own.st_ino):
+            if (left.st_dev, left.st_ino) == (bound.st_dev, bound.st_ino):
                 path.unlink()
 
 
@@ -49,8 +58,8 @@ def tcp_socket(port: int, host: str = "127.0.0.1") -> Iterator[socket.socket]:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
         except OSError as error:
-            what = f"cannot listen on {host} port {port}: {error.strerror}"
-            raise ListenError(f"{what}\nchoose another port, or stop the process that uses it") from error
+            problem = f"cannot listen on {host} port {port}: {error.strerror}"
+            raise ListenError(f"{problem}\nchoose another port, or stop the process that uses it") from error
         yield listener
 
 
@@ -93,10 +102,10 @@ def _bound_at(path: Path) -> socket.socket:
 def _check_free(path: Path) -> None:
     """Raise ``ListenError`` if *path* is in use; a socket without a listener is stale and may be replaced."""
     try:
-        found = path.lstat()
+        state = path.lstat()
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
+    if not stat.S_ISSOCK(state.st_mode):
         raise ListenError(f"{path} exists and is not a socket\nremove it, or choose another path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         try:
@@ -110,9 +119,10 @@ def _check_free(path: Path) -> None:
 
 
 def _bind_and_move(first: Path, path: Path) -> socket.socket:
-    for one in (first, path):
-        if len(os.fsencode(one)) > _MAX_PATH:
-            raise ListenError(f"{path} is too long for a socket: {len(os.fsencode(one))} bytes, at most {_MAX_PATH}")
+    for target in (first, path):
+        size = len(os.fsencode(target))
+        if size > _MAX_PATH:
+            raise ListenError(f"{path} is too long for a socket: {size} bytes, at most {_MAX_PATH}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listener.bind(os.fspath(first))
@@ -123,3 +133,142 @@ def _bind_and_move(first: Path, path: Path) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+@contextmanager
+def bind_lock(path: Path, *, seconds: float = 5.0) -> Iterator[None]:
+    """Let one process at a time create a socket at *path*; raise ``ListenError`` if another does so after *seconds*.
+
+    The lock is a file of its own that only its owner can open: every user who can read a directory can lock it.
+    """
+    name = path.with_name(f".{path.name}.lock")
+    deadline = time.monotonic() + seconds
+    while (handle := _try_lock(name)) is None:
+        if time.monotonic() >= deadline:
+            problem = f"another process creates a socket at {path}: {_holder(name)} holds {name}"
+            raise ListenError(f"{problem}\nstop that process, or choose another path")
+        time.sleep(_POLL_SECONDS)
+    try:
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        name.unlink(missing_ok=True)  # still locked; a process that has opened it looks again
+        os.close(handle)
+
+
+def _try_lock(name: Path) -> int | None:
+    """Return the locked file; ``None`` if another process has locked or just removed it."""
+    try:
+        handle = os.open(name, _LOCK_FLAGS, 0o600)
+    except OSError as error:
+        raise ListenError(f"cannot lock {name}: {error.strerror}\nremove it, or choose another path") from error
+    locked = False
+    try:
+        opened = os.fstat(handle)
+        if opened.st_uid != os.geteuid():
+            problem = f"cannot lock {name}: it belongs to another user (uid {opened.st_uid})"
+            raise ListenError(f"{problem}\nremove it, or choose a directory that other users cannot write to")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            current = name.lstat()
+            locked = (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
+        except (BlockingIOError, FileNotFoundError):
+            return None
+        return handle if locked else None
+    finally:
+        if not locked:
+            os.close(handle)
+
+
+def _holder(name: Path) -> str:
+    try:
+        pid = name.read_text(encoding="ascii", errors="replace")[:20].strip()
+    except OSError:
+        pid = ""
+    return f"process {pid}" if pid.isdecimal() else "an unknown process"
+
+
+class ServerCertificate:
+    """A certificate chain and its private key, in PEM files.
+
+    A renewed certificate is used for new connections. If the new files cannot be used, the old certificate stays. With
+    *client_authority*, the certificates of an authority in a PEM file, clients need a certificate of that authority.
+    """
+
+    def __init__(self, certificate: Path, private_key: Path, *, client_authority: Path | None = None) -> None:
+        self._files = certificate, private_key
+        self._client_authority = client_authority
+        try:
+            self._loaded = self._versions()
+            self._context = self._load()
+        except (OSError, ValueError) as error:
+            authority = f" and the authority {client_authority}" if client_authority else ""
+            raise ListenError(
+                f"cannot use the certificate {certificate} with the key {private_key}{authority}: {_reason(error)}"
+            ) from error
+
+    def context(self) -> ssl.SSLContext:
+        """Return the TLS settings for a new connection."""
+        try:
+            versions = self._versions()
+        except OSError:  # the files are being replaced
+            return self._context
+        if versions != self._loaded:
+            self._loaded = versions
+            try:
+                self._context = self._load()
+            except (OSError, ValueError) as error:
+                _log.warning("new certificate unusable", file=str(self._files[0]), reason=_reason(error))
+        return self._context
+
+    def _versions(self) -> tuple[tuple[int, ...], ...]:
+        files = (*self._files, self._client_authority) if self._client_authority else self._files
+        states = [path.stat() for path in files]
+        return tuple((state.st_dev, state.st_ino, state.st_mtime_ns, state.st_size, state.st_mode) for state in states)
+
+    def _load(self) -> ssl.SSLContext:
+        certificate, private_key = self._files
+        for path in self._files:
+            if not path.is_file():  # reading a pipe would block
+                raise ValueError(f"{path} is not a regular file")
+        mode = stat.S_IMODE(private_key.stat().st_mode)
+        if mode & _UNSAFE_MODE:
+            raise ValueError(f"the key is accessible to other users (mode {mode:04o}); run: chmod 600 {private_key}")
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(certificate, private_key, password=_no_password)
+        if reason := _invalidity(context, certificate):
+            _log.warning("clients will reject the certificate", file=str(certificate), reason=reason)
+        if self._client_authority is not None:
+            context.load_verify_locations(self._client_authority)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+
+def _invalidity(context: ssl.SSLContext, certificate: Path) -> str:
+    """Return why a client that trusts *certificate* itself rejects it now: it has expired, or is not valid yet."""
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    trusting.check_hostname = False
+    trusting.verify_flags = ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = context.wrap_bio(to_server, to_client, server_side=True)
+    client = trusting.wrap_bio(to_client, to_server)
+    for side in (client, server, client):
+        try:
+            side.do_handshake()
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+        except ssl.SSLError:  # it waits for the other side, or fails for a reason that is none of the certificate
+            continue
+    return ""
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted; decrypt it, because the agent cannot ask for a password")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return {"KEY_VALUES_MISMATCH": "the key belongs to another certificate"}.get(
+            error.reason, "they are not a certificate and a private key in PEM format"
+        )
+    return str(getattr(error, "strerror", None) or error)

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
+from alignup.agent.api import AdmissionStatus
 from alignup.agent.manifests.directory import ManifestDir
 from alignup.agent.manifests.watcher import ManifestWatcher
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import FileError, StoreFullError
-from alignup.documents.api import AdmissionStatus
 from alignup.web import log
 from tests.agent.agents import pod as document
 from tests.agent.agents import running

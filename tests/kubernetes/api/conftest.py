@@ -1,17 +1,25 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.testing.api_server import ApiServer
 from tests.kubernetes.api.tasks import running
 
-__all__ = ["anyio_backend", "client", "follow", "server", "timing"]
+__all__ = ["anyio_backend", "client", "follow", "log", "server", "timing"]
 
 
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
+
+
+@pytest.fixture
+def log():
+    """The entries of the log."""
+    with capture_logs() as entries:
+        yield entries
 
 
 @pytest.fixture

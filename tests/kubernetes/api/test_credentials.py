@@ -36,7 +36,7 @@ async def test_a_token_file_is_read_again_when_it_rotates(server, tmp_path):
     path = tmp_path / "token"
     path.write_text("first\n")
     server.tokens = {"first"}
-    credentials = UserCredentials(token=CredentialFile(path, what="token"))
+    credentials = UserCredentials(token=CredentialFile(path, content="token"))
     async with ApiClient(Access(server=server.url, credentials=credentials)) as client:
         await client.version()
         swap(path, "other")
@@ -57,7 +57,7 @@ async def test_a_rejected_credential_without_another_is_an_error(server):
 
 
 async def test_a_missing_token_file_is_named(tmp_path):
-    credentials = UserCredentials(token=CredentialFile(tmp_path / "token", what="token"))
+    credentials = UserCredentials(token=CredentialFile(tmp_path / "token", content="token"))
 
     with pytest.raises(AccessError, match=r"/token: cannot read the token: No such file or directory"):
         await credentials.current()
@@ -120,9 +120,9 @@ async def test_a_plugin_is_run_once_for_many_requests(script):
     script.prints(token="t", expirationTimestamp="2026-01-01T00:00:00Z")  # noqa: S106
     credentials = PluginCredentials(script.plugin(), now=lambda: 0.0)
 
-    found = await asyncio.gather(*(credentials.current() for _ in range(5)))
+    returned = await asyncio.gather(*(credentials.current() for _ in range(5)))
 
-    assert found == [Credential("Bearer t")] * 5
+    assert returned == [Credential("Bearer t")] * 5
     assert script.runs == 1
     assert script.info == {"apiVersion": V1, "kind": "ExecCredential", "spec": {"interactive": False}}
 

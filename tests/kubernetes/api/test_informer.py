@@ -25,7 +25,7 @@ def recorded(informer):
 
 
 def parameters(server, **wanted):
-    return [one.parameters for one in server.requests if wanted.items() <= one.parameters.items()]
+    return [request.parameters for request in server.requests if wanted.items() <= request.parameters.items()]
 
 
 @pytest.fixture(params=[True, False], ids=["streamed", "paged"])
@@ -51,9 +51,9 @@ async def test_listed_objects_are_added_and_then_followed(server, client, follow
 
     assert changes == ["ADDED a", "ADDED b", "MODIFIED a", "DELETED b"]
     assert list(informer.objects) == [("default", "a")]
-    (found,) = informer.objects.values()
-    assert informer.get("a", namespace="default") is found
-    assert found.spec.containers[0].resources.requests == {"cpu": "2"}
+    (listed,) = informer.objects.values()
+    assert informer.get("a", namespace="default") is listed
+    assert listed.spec.containers[0].resources.requests == {"cpu": "2"}
     assert bool(parameters(server, limit="500")) is not way
 
 
@@ -141,17 +141,17 @@ async def test_after_410_only_differences_are_reported(server, client, follow, w
 async def test_a_change_has_the_state_before(server, client, follow):
     server.put(pod(cpu="1"))
     informer = Informer(client, PODS)
-    found: list[Change] = []
-    informer.subscribe(found.append)
+    changes: list[Change] = []
+    informer.subscribe(changes.append)
     follow(informer.run())
     await informer.wait_synced()
     server.put(pod(cpu="2"))
     server.remove("pods", "web")
-    await until(lambda: len(found) == 3)
+    await until(lambda: len(changes) == 3)
 
     cpus = [
-        [one.spec.containers[0].resources.requests["cpu"] if one else None for one in (change.old, change.object)]
-        for change in found
+        [state.spec.containers[0].resources.requests["cpu"] if state else None for state in (change.old, change.object)]
+        for change in changes
     ]
     assert cpus == [[None, "1"], ["1", "2"], ["2", "2"]]
 
@@ -170,7 +170,7 @@ async def test_finished_pods_leave_the_cache(server, client, follow):
     assert not informer.objects
 
 
-async def test_an_object_that_becomes_unreadable_leaves_the_cache(server, client, follow, caplog):
+async def test_an_object_that_becomes_unreadable_leaves_the_cache(server, client, follow, log):
     server.put(pod())
     informer = Informer(client, PODS)
     changes = recorded(informer)
@@ -181,7 +181,7 @@ async def test_an_object_that_becomes_unreadable_leaves_the_cache(server, client
     await until(lambda: len(changes) == 2)
 
     assert changes == ["ADDED web", "DELETED web"]
-    assert "ignoring Pod web" in caplog.text
+    assert [(entry["kind"], entry["name"]) for entry in log if entry["event"] == "object ignored"] == [("Pod", "web")]
 
 
 async def test_late_subscribers_get_what_is_there_and_can_leave(server, client, follow):
@@ -202,7 +202,7 @@ async def test_late_subscribers_get_what_is_there_and_can_leave(server, client, 
     await every.aclose()
 
 
-async def test_errors_are_kept_logged_once_and_retried(server, client, follow, caplog):
+async def test_errors_are_kept_logged_once_and_retried(server, client, follow, log):
     server.inject(ApiFault(status=403, message="pods is forbidden", times=3), verb="watch")
     informer = Informer(client, PODS)
     seen: list[ApiError | None] = []
@@ -211,7 +211,8 @@ async def test_errors_are_kept_logged_once_and_retried(server, client, follow, c
     await informer.wait_synced()
 
     assert informer.error is None
-    assert caplog.text.count("pods is forbidden; trying again") == 1
+    (failure,) = [entry for entry in log if entry["event"] == "cannot follow the API server"]
+    assert failure["problem"].endswith("pods is forbidden")
     assert any(isinstance(error, ForbiddenError) for error in seen)
 
 
@@ -347,11 +348,11 @@ async def test_the_cache_equals_the_server_after_any_faults(server, client, foll
 
     def equal():
         wanted = {
-            one["metadata"]["name"]: one["metadata"]["resourceVersion"]
-            for one in server.objects("pods")
-            if one["status"]["phase"] != "Failed"
+            obj["metadata"]["name"]: obj["metadata"]["resourceVersion"]
+            for obj in server.objects("pods")
+            if obj["status"]["phase"] != "Failed"
         }
-        return wanted == {key[1]: one.metadata.resource_version for key, one in informer.objects.items()}
+        return wanted == {key[1]: obj.metadata.resource_version for key, obj in informer.objects.items()}
 
     await until(equal)
     assert mirror.objects == informer.objects

@@ -153,10 +153,10 @@ async def test_a_leader_continues_after_a_failed_renewal(server, clock, candidat
 async def test_of_two_candidates_at_once_one_leads(clock, candidate):
     both = [candidate("first"), candidate("second")]
 
-    await until(lambda: any(one.leading for one in both))
+    await until(lambda: any(candidate.leading for candidate in both))
     await clock.advance(6, candidates=2)
 
-    assert sum(one.leading for one in both) == 1
+    assert sum(candidate.leading for candidate in both) == 1
 
 
 async def test_a_lost_lease_ends_the_work_and_the_election_goes_on(server, client, clock, candidate):

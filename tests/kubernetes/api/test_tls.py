@@ -102,7 +102,7 @@ async def test_a_client_certificate_is_sent_and_read_again_when_it_changes(
 
     write(pem(other.issue_cert("client.example")))
     credentials = UserCredentials(
-        certificate=CredentialFile(certificate, what="certificate"), key=CredentialFile(key, what="key")
+        certificate=CredentialFile(certificate, content="certificate"), key=CredentialFile(key, content="key")
     )
     async with ApiServer(tls=server_context(authority, server_certificate, client=True)) as server:
         access = Access(server=server.url, authority=authority.cert_pem.bytes(), credentials=credentials, source="test")

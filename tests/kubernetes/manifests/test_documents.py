@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from alignup.align.errors import DocumentError
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.documents import DuplicateKey, ParsedDocument, read
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
+from alignup.kubernetes.manifests.documents import DuplicateKey, NumberLiteral, ParsedDocument, read
 from tests.deadlines import cpu_limit
 
 words = st.text(st.sampled_from('ab1":\\é\U0001f600 \t') | st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)

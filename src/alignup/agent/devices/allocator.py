@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from structlog.typing import FilteringBoundLogger
 
+from alignup.agent.api import AdmissionResult
 from alignup.agent.pending_admission import PendingAdmission, PluginRejectedError
 from alignup.agent.pod_record import MAX_GRANT_BYTES, same_workload
 from alignup.agent.queue import AdmissionQueue
@@ -21,7 +22,7 @@ from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import PluginError, ProviderError
 from alignup.align.workload import Pod
 from alignup.documents import codec
-from alignup.documents.api import AdmissionResult, BusyError, NotReadyError
+from alignup.web.responses import BusyError, NotReadyError
 
 if TYPE_CHECKING:
     from alignup.agent.devices.device_state import RequestedDevices

@@ -8,7 +8,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from alignup.agent.devices.allocator import DeviceAllocator
-from alignup.agent.metrics import DevicePluginMetrics, Metrics
+from alignup.agent.metrics import Metrics
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.machine import Device
@@ -18,7 +18,10 @@ from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 
 @dataclass(frozen=True, slots=True)
 class PluginEvents:
-    """Passes changes of the devices to the admission queue; implements ``kubernetes.plugins.resources.DeviceListener``."""
+    """The listener of device plugins, which passes changes of the devices to the admission queue.
+
+    It implements ``kubernetes.plugins.resources.DeviceListener``.
+    """
 
     queue: AdmissionQueue
 
@@ -37,16 +40,13 @@ async def serve_plugins(
 
     A read-only queue accepts no plugins.
     """
-    plugin_metrics = DevicePluginMetrics(metrics.registry)
-    manager = DevicePluginManager(directory, PluginEvents(queue), metrics=plugin_metrics)
+    manager = DevicePluginManager(directory, PluginEvents(queue), metrics=metrics)
     allocator = DeviceAllocator(queue, manager, log=log)
     async with AsyncExitStack() as stack:
         if not queue.read_only:
             await stack.enter_async_context(manager)
             manager.expect(expected_resources(queue))
-        await stack.enter_async_context(
-            serve_pod_resources(pod_resources, lambda: queue.settled_host, metrics=plugin_metrics)
-        )
+        await stack.enter_async_context(serve_pod_resources(pod_resources, lambda: queue.settled_host, metrics=metrics))
         stack.push_async_callback(allocator.close)
         yield allocator
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 
 from structlog.typing import FilteringBoundLogger
 
+from alignup.agent.api import AdmissionResult
 from alignup.agent.manifests.directory import ManifestDir, ManifestPod, plan_changes
 from alignup.agent.queue import AdmissionQueue
 from alignup.agent.transaction import Transaction
 from alignup.align.workload import Pod
-from alignup.documents.api import AdmissionResult, BusyError, LedgerFullError, NotReadyError
+from alignup.web.responses import BusyError, LedgerFullError, NotReadyError
 
 
 @dataclass(slots=True)

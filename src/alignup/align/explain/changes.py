@@ -12,7 +12,6 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from alignup.align import bits, fit
-from alignup.align.admit import POLICY_ANNOTATION, SCOPE_ANNOTATION
 from alignup.align.bits import CpuSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.decision import Decision
@@ -26,7 +25,7 @@ from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import Policy, Scope, TopologyOptions
 from alignup.align.workload import Pod, Resources
-from alignup.align.workload.names import CPU
+from alignup.align.workload.names import CPU, POLICY_ANNOTATION, SCOPE_ANNOTATION
 
 POLICY = "topologyManagerPolicy"
 SCOPE = "topologyManagerScope"

@@ -32,6 +32,9 @@ class MemoryTable(NamedTuple):
     reserved: int
     free: int
 
+    def take(self, size: int) -> "MemoryTable":
+        return MemoryTable(self.total, self.system_reserved, self.allocatable, self.reserved + size, self.free - size)
+
 
 EMPTY_TABLE = MemoryTable(0, 0, 0, 0, 0)  #: for a type that a node does not list
 
@@ -234,10 +237,10 @@ def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[i
         _, assignments, tables = nodes[id_]
         changed = dict(tables)
         for place, (_, type_, _) in enumerate(blocks):
-            total, system, allocatable, reserved, free = tables.get(type_, EMPTY_TABLE)
-            taken = min(sizes[place], free)
+            table = tables.get(type_, EMPTY_TABLE)
+            taken = min(sizes[place], table.free)
             if taken:
-                changed[type_] = MemoryTable(total, system, allocatable, reserved + taken, free - taken)
+                changed[type_] = table.take(taken)
                 sizes[place] -= taken
         nodes[id_] = NodeMemory(group, assignments + len(blocks), changed)
 
@@ -248,11 +251,10 @@ def _give_back(nodes: dict[int, NodeMemory], block: Block) -> None:
     single = group and group & group - 1 == 0
     for id_ in (group.bit_length() - 1,) if single else bits.members(group):
         node = nodes[id_]
-        total, system, allocatable, reserved, free = node.tables.get(block.type, EMPTY_TABLE)
-        released = min(size, reserved)
+        table = node.tables.get(block.type, EMPTY_TABLE)
+        released = min(size, table.reserved)
         size -= released
-        table = MemoryTable(total, system, allocatable, reserved - released, free + released)
-        tables = {**node.tables, block.type: table} if released else node.tables
+        tables = {**node.tables, block.type: table.take(-released)} if released else node.tables
         left = node.assignments - 1
         nodes[id_] = NodeMemory(node.cells if left else 1 << id_, left, tables)
 

@@ -1,10 +1,9 @@
-"""Finds the API server and the credentials for it: kubeconfig files, or a service account inside a cluster.
+"""Access to an API server: kubeconfig files, or the service account of a pod.
 
 The order is kubectl's: a given file, the files in ``KUBECONFIG``, ``~/.kube/config``, the service account of the pod.
 """
 
 import ipaddress
-import logging
 import os
 import ssl
 import tempfile
@@ -12,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
+
+import structlog
 
 from alignup.align.bits import quote
 from alignup.kubernetes.api.credentials import ClientCertificate, CredentialFile, Credentials, UserCredentials
@@ -21,7 +22,7 @@ from alignup.kubernetes.api.timing import Timing
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,13 +82,12 @@ def find_access(
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return service_account_access(environ, service_account)
     raise AccessError(
-        f"no Kubernetes API server: KUBECONFIG is not set, {default} does not exist, and this is not a pod; "
-        "give a kubeconfig file with --kubeconfig"
+        f"no Kubernetes API server: KUBECONFIG is not set, {default} does not exist, and this is not a pod"
     )
 
 
 def pod_namespace(directory: Path = SERVICE_ACCOUNT) -> str:
-    """The namespace of the pod that this process runs in; empty: it runs in no pod, or in one without a token."""
+    """Return the namespace of this process's pod; empty: it runs in no pod, or in one without a token."""
     try:
         return (directory / "namespace").read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError):
@@ -95,15 +95,15 @@ def pod_namespace(directory: Path = SERVICE_ACCOUNT) -> str:
 
 
 def service_account_access(environ: Mapping[str, str] = os.environ, directory: Path = SERVICE_ACCOUNT) -> Access:
-    """The access of a pod by its service account."""
+    """Return the access of a pod by its service account."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
     server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    token = CredentialFile(directory / "token", what="token of the service account")
+    token = CredentialFile(directory / "token", content="token of the service account")
     token.read()  # so that a pod without one fails here
     return Access(
         server=server,
         credentials=UserCredentials(token=token),
-        authority=CredentialFile(directory / "ca.crt", what="certificate authority of the cluster").read(),
+        authority=CredentialFile(directory / "ca.crt", content="certificate authority of the cluster").read(),
         proxy=proxy_for(server, environ),
         namespace=pod_namespace(directory) or "default",
         source="the service account of this pod",
@@ -113,7 +113,7 @@ def service_account_access(environ: Mapping[str, str] = os.environ, directory: P
 def kubeconfig_access(
     paths: list[Path], *, context: str = "", environ: Mapping[str, str] = os.environ, timing: Timing | None = None
 ) -> Access:
-    """The access that a context of kubeconfig files describes; the default is their current context."""
+    """Return the access that a context of kubeconfig files describes; the default is their current context."""
     config = read_kubeconfig(paths)
     name, chosen = config.context(context)
     cluster, cluster_place = config.cluster(chosen.cluster)
@@ -122,7 +122,7 @@ def kubeconfig_access(
     source = f"context {quote(name)} of {config.name}"
     server = cluster.server.rstrip("/")
     if cluster.insecure_skip_tls_verify:
-        _log.warning("%s: the certificate of %s is not verified (insecure-skip-tls-verify)", source, server)
+        _log.warning("server certificate not verified: insecure-skip-tls-verify is set", source=source, server=server)
     impersonation = [("Impersonate-User", user.impersonate), ("Impersonate-Uid", user.impersonate_uid)]
     impersonation += [("Impersonate-Group", group) for group in user.impersonate_groups or ()]
     return Access(
@@ -146,7 +146,7 @@ def kubeconfig_access(
 
 
 def proxy_for(server: str, environ: Mapping[str, str]) -> str:
-    """The proxy for a URL by the usual environment variables; ``NO_PROXY`` may have networks, as for kubectl."""
+    """Return the proxy for a URL by the usual environment variables; ``NO_PROXY`` may have networks, as for kubectl."""
     parts = urlsplit(server)
     names = (f"{parts.scheme}_proxy".upper(), f"{parts.scheme}_proxy")
     proxy = next((environ[name] for name in names if environ.get(name)), "")
@@ -160,7 +160,7 @@ def proxy_for(server: str, environ: Mapping[str, str]) -> str:
     if address is not None and address.is_loopback:
         return ""
     exceptions = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
-    if any(_excepted(host, address, one.strip().lower()) for one in exceptions.split(",")):
+    if any(_excepted(host, address, exception.strip().lower()) for exception in exceptions.split(",")):
         return ""
     return proxy if "://" in proxy else f"http://{proxy}"
 

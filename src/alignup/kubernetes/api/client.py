@@ -1,6 +1,5 @@
 """The operations of the Kubernetes API that Alignup needs, on objects of any type."""
 
-import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import msgspec
+import structlog
 
 from alignup.kubernetes.api.access import Access
 from alignup.kubernetes.api.connection import ApiRequest, Connection
@@ -22,7 +22,7 @@ PAGE_SIZE = 500  #: objects in one response
 MANAGER = "alignup"  #: the default field manager
 _INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 _T = TypeVar("_T")
 
 
@@ -31,7 +31,6 @@ class PatchType(StrEnum):
 
     MERGE = "application/merge-patch+json"
     JSON = "application/json-patch+json"
-    STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class EventType(StrEnum):
@@ -67,12 +66,11 @@ class ObjectPage(Generic[Object]):
     resource_version: str
 
 
-class ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
+class ServerVersion(msgspec.Struct, frozen=True):
     """The version of an API server."""
 
     major: str = ""
     minor: str = ""
-    git_version: str = ""
 
     @property
     def number(self) -> tuple[int, int]:
@@ -134,7 +132,7 @@ class ApiClient:
             return None
 
     async def list(self, resource: Resource[Object], query: Query = ALL) -> ObjectPage[Object]:
-        """All objects, at one resource version."""
+        """Return all objects, at one resource version."""
         try:
             return await self._list(resource, query, PAGE_SIZE)
         except GoneError:  # the list took so long that its version is no longer available
@@ -152,7 +150,7 @@ class ApiClient:
     async def pages(
         self, resource: Resource[Object], query: Query = ALL, *, size: int = PAGE_SIZE
     ) -> AsyncGenerator[ObjectPage[Object], None]:
-        """All objects in parts of *size*, or with 0 in one; :class:`GoneError` if reading the parts took too long."""
+        """Yield all objects in parts of *size*, or with 0 in one; :class:`GoneError` if that takes too long."""
         path, description = resource.path(query.namespace), f"list {resource.full_name}"
         parameters = dict(query.parameters)
         if size:
@@ -169,7 +167,7 @@ class ApiClient:
     async def watch(
         self, resource: Resource[Object], query: Query = ALL, *, resource_version: str, initial: bool = False
     ) -> AsyncIterator[AsyncIterator[WatchEvent[Object]]]:
-        """Changes after *resource_version*, until the server ends the watch, which it does after some minutes.
+        """Yield changes after *resource_version*, until the server ends the watch, which it does after some minutes.
 
         With *initial*, every object comes first as an addition, and then a bookmark with ``initial_events_end``.
         """
@@ -270,7 +268,7 @@ class ApiClient:
         await self._connection.send(request)
 
     async def get_raw(self, path: str, parameters: Mapping[str, str] | None = None) -> bytes:
-        """The body of any path, such as ``/api/v1/nodes/NAME/proxy/configz``."""
+        """Return the body of any path, such as ``/api/v1/nodes/NAME/proxy/configz``."""
         request = ApiRequest(description=f"get {path}", path=path, parameters=parameters or {}, accept="*/*")
         return await self._connection.send(request)
 
@@ -289,31 +287,31 @@ def _delete_options(uid: str, grace_period: int | None) -> dict[str, object]:
 
 def _decode(body: bytes | msgspec.Raw, type_: type[_T]) -> _T:
     try:
-        found: _T = _decoder(type_).decode(body)  # type: ignore[arg-type]  # types are hashable
+        decoded: _T = _decoder(type_).decode(body)  # type: ignore[arg-type]  # types are hashable
     except msgspec.DecodeError as error:
         raise UnreadableError(f"the API server sent an unreadable {type_.__name__}: {error}") from None
-    return found
+    return decoded
 
 
 def _decode_page(body: bytes, resource: Resource[Object]) -> tuple[ObjectPage[Object], str]:
-    """The objects of a response, and the token for the next part; those that cannot be decoded are skipped."""
+    """Return the objects of a response, and the token for the next part; unreadable objects are skipped."""
     try:
         page = _decoder(_ObjectList[resource.type]).decode(body)  # type: ignore[name-defined]
         items = page.items or ()
     except msgspec.ValidationError:
         page = _decode(body, _RawList)
-        found = [_decode_object(item, resource) for item in page.items or ()]
-        items = tuple(obj for obj, _ in found if obj is not None)
+        decoded = [_decode_object(item, resource) for item in page.items or ()]
+        items = tuple(obj for obj, _ in decoded if obj is not None)
     return ObjectPage(items, page.metadata.resource_version), page.metadata.next_page
 
 
 def _decode_object(item: msgspec.Raw, resource: Resource[Object]) -> tuple[Object | None, PartialObject]:
-    """An object with its metadata; ``None`` if it does not have the expected form."""
+    """Return an object with its metadata; ``None`` if it does not have the expected form."""
     try:
         obj = _decoder(resource.type).decode(item)
     except msgspec.ValidationError as error:
         partial: PartialObject = _decode(item, PartialObject)
-        _log.warning("ignoring %s %s: %s", resource.kind, partial.metadata.name, error)
+        _log.warning("object ignored", kind=resource.kind, name=partial.metadata.name, problem=str(error))
         return None, partial
     return obj, obj
 

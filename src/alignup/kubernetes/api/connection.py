@@ -7,7 +7,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from urllib.parse import urlencode
 
 import httpx2
 
@@ -23,7 +22,6 @@ from alignup.kubernetes.api.errors import (
     status_error,
 )
 from alignup.kubernetes.api.timing import RetryDelay, Timing
-from alignup.kubernetes.api.write_connections import WriteConnections, WriteResponse
 
 #: A peer that is gone without a word is noticed after about a minute, also by a watch without events.
 _KEEPALIVE = [
@@ -55,14 +53,13 @@ class ApiRequest:
 
 
 class Connection:
-    """Sends requests to an API server."""
+    """The HTTP connections to an API server."""
 
     def __init__(self, access: Access, timing: Timing) -> None:
         logging.getLogger("httpx2").setLevel(logging.WARNING)  # it logs every request
         self.access, self.timing = access, timing
         self._certificate: ClientCertificate | None = None
         self._client: httpx2.AsyncClient | None = None
-        self._writes: WriteConnections | None = None  #: ``None``: all requests are sent by the client
         self._previous: httpx2.AsyncClient | None = None  #: with another certificate; its watches go on for a while
 
     async def close(self) -> None:
@@ -70,16 +67,12 @@ class Connection:
             if client is not None:
                 await client.aclose()
         self._client = self._previous = None
-        if self._writes is not None:
-            self._writes.close()
 
     async def send(self, request: ApiRequest) -> bytes:
         """Return the body of the response; :class:`ApiError` if it is not a success."""
         delay = RetryDelay(self.timing)
         for attempt in range(self.timing.attempts):
             try:
-                if request.body is not None and not self.access.proxy:
-                    return await self._write(request, request.body)
                 async with self._response(request, read_timeout=self.timing.response) as response:
                     return response.content
             except (ApiStatusError, UnreachableError) as error:
@@ -88,48 +81,9 @@ class Connection:
                 await delay.wait(at_least=getattr(error, "retry_after", None) or 0.0)
         raise AssertionError  # the last attempt returns or raises
 
-    async def _write(self, request: ApiRequest, body: bytes) -> bytes:
-        """Send a request that changes something; a rejected credential is replaced once if there is another."""
-        credential = await self.access.credentials.current()
-        response = await self._write_once(request, body, credential)
-        if response.status == 401:
-            self.access.credentials.reject(credential)
-            another = await self.access.credentials.current()
-            if another != credential:
-                response = await self._write_once(request, body, another)
-        if 200 <= response.status < 300:
-            return response.content
-        raise self._status_error(request, response.status, response.content, response.retry_after or None)
-
-    async def _write_once(self, request: ApiRequest, body: bytes, credential: Credential) -> WriteResponse:
-        await self._client_for(credential.certificate)
-        target = request.path
-        if request.parameters:
-            target += f"?{urlencode(request.parameters)}"
-        headers = [*self.access.headers, ("User-Agent", self.access.user_agent)]
-        headers += [("Accept", request.accept), ("Content-Type", request.content_type)]
-        if credential.authorization:
-            headers.append(("Authorization", credential.authorization))
-        if self._writes is None:
-            raise AssertionError  # there is no proxy
-        try:
-            return await self._writes.send(request.method, target, headers=headers, body=body)
-        except httpx2.HTTPError as error:
-            raise self._unreachable(error, self.timing.response) from error
-
-    def _write_connections(self, tls: ssl.SSLContext | None) -> WriteConnections:
-        access = self.access
-        return WriteConnections(
-            httpx2.URL(access.server),
-            self.timing,
-            tls=tls,
-            server_name=access.server_name,
-            socket_options=_KEEPALIVE,
-        )
-
     @asynccontextmanager
     async def lines(self, request: ApiRequest, *, seconds: float) -> AsyncIterator[AsyncIterator[bytes]]:
-        """The lines of a response as they arrive, for at most *seconds* without one."""
+        """Yield the lines of a response as they arrive, for at most *seconds* without one."""
         async with self._response(request, read_timeout=seconds, stream=True) as response:
             yield self._lines(response)
 
@@ -151,7 +105,7 @@ class Connection:
     async def _response(
         self, request: ApiRequest, *, read_timeout: float, stream: bool = False
     ) -> AsyncIterator[httpx2.Response]:
-        """The successful response; a rejected credential is replaced once if there is another."""
+        """Yield the successful response; a rejected credential is replaced once if there is another."""
         credential = await self.access.credentials.current()
         response = await self._send_once(request, credential, read_timeout)
         try:
@@ -195,7 +149,7 @@ class Connection:
             raise self._unreachable(error, read_timeout) from error
 
     async def _client_for(self, certificate: ClientCertificate | None) -> httpx2.AsyncClient:
-        """The HTTP client; a new one if the client certificate was replaced."""
+        """Return the HTTP client; a new one if the client certificate was replaced."""
         if self._client is None or certificate != self._certificate:
             access = self.access
             tls = access.ssl_context(certificate) if access.server.startswith("https:") else None
@@ -211,9 +165,6 @@ class Connection:
             except (httpx2.InvalidURL, ImportError, ValueError) as error:
                 proxy = f" by proxy {access.proxy}" if access.proxy else ""
                 raise AccessError(f"{access.source}: cannot use {access.server}{proxy}: {error}") from None
-            if self._writes is not None:
-                self._writes.close()
-            self._writes = None if access.proxy else self._write_connections(tls)
             oldest, self._previous, self._certificate = self._previous, self._client, certificate
             self._client = httpx2.AsyncClient(
                 transport=transport, trust_env=False, headers={"User-Agent": access.user_agent}
@@ -236,9 +187,10 @@ class Connection:
 
     def _unreachable(self, error: httpx2.HTTPError, seconds: float) -> UnreachableError:
         source = f" ({self.access.source})" if self.access.source else ""
-        found = UnreachableError(f"cannot reach the API server {self.access.server}{source}: {_reason(error, seconds)}")
-        found.__cause__ = error
-        return found
+        message = f"cannot reach the API server {self.access.server}{source}: {_reason(error, seconds)}"
+        unreachable = UnreachableError(message)
+        unreachable.__cause__ = error
+        return unreachable
 
 
 def _repeatable(request: ApiRequest, error: ApiError) -> bool:

@@ -1,4 +1,4 @@
-"""Who a client is: tokens, certificates and credential plugins.
+"""The credentials of a client: tokens, certificates and credential plugins.
 
 Files are read again when they change, as the token of a service account does about once per hour. A plugin is run
 again when its credential expires or the API server rejects it.
@@ -45,17 +45,17 @@ class Credentials(Protocol):
     """A source of credentials that can change with time."""
 
     async def current(self) -> Credential:
-        """The credential for the next request; :class:`AccessError` if there is none."""
+        """Return the credential for the next request; :class:`AccessError` if there is none."""
 
     def reject(self, credential: Credential) -> None:
-        """The API server did not accept this one: do not return it from memory again."""
+        """Forget a credential that the API server did not accept."""
 
 
 class CredentialFile:
     """The content of a file, read again when the file changes."""
 
-    def __init__(self, path: Path, *, what: str) -> None:
-        self._path, self._what = path, what
+    def __init__(self, path: Path, *, content: str) -> None:
+        self._path, self._name = path, content
         self._version: tuple[int, int, int] | None = None
         self._content = b""
 
@@ -68,7 +68,7 @@ class CredentialFile:
                     self._content = file.read(_MAX_FILE)
                 self._version = version
         except OSError as error:
-            raise AccessError(f"{self._path}: cannot read the {self._what}: {error.strerror}") from None
+            raise AccessError(f"{self._path}: cannot read the {self._name}: {error.strerror}") from None
         return self._content
 
     def forget(self) -> None:
@@ -109,8 +109,6 @@ def _content(source: bytes | CredentialFile) -> bytes:
 
 
 class ExecStatus(msgspec.Struct, frozen=True, rename="camel"):
-    """The credential that a plugin prints."""
-
     token: str = ""
     client_certificate_data: str = ""
     client_key_data: str = ""
@@ -211,15 +209,15 @@ class PluginCredentials:
             raise self._error(f"did not print an ExecCredential: {error}") from None
         status = answer.status
         if answer.kind != "ExecCredential" or answer.api_version != self._plugin.api_version:
-            found = f"{answer.kind or 'no kind'} of {answer.api_version or 'no apiVersion'}"
-            raise self._error(f"printed {found}, not an ExecCredential of {self._plugin.api_version}")
+            printed = f"{answer.kind or 'no kind'} of {answer.api_version or 'no apiVersion'}"
+            raise self._error(f"printed {printed}, not an ExecCredential of {self._plugin.api_version}")
         if status is None or not (status.token or (status.client_certificate_data and status.client_key_data)):
             raise self._error("printed neither a token nor a certificate with its key")
         return status
 
-    def _error(self, what: str) -> AccessError:
+    def _error(self, problem: str) -> AccessError:
         where = f"{self._plugin.source}: " if self._plugin.source else ""
-        return AccessError(f"{where}credential plugin {os.path.basename(self._plugin.command)} {what}")  # noqa: PTH119
+        return AccessError(f"{where}credential plugin {os.path.basename(self._plugin.command)} {problem}")  # noqa: PTH119
 
 
 def _credential(status: ExecStatus) -> Credential:

@@ -1,20 +1,4 @@
-"""Errors of API servers and of the ways to reach them.
-
-ApiError
-├── AccessError              no kubeconfig, context or credentials that can be used
-├── UnreachableError         no connection, a failed TLS handshake, a time-out, a broken connection
-├── UnreadableError          a response that does not follow the API
-└── ApiStatusError           an error response of the API server
-    ├── UnauthorizedError        401
-    ├── ForbiddenError           403
-    ├── NotFoundError            404
-    ├── ConflictError            409: changed in the meantime, or not possible in this state
-    │   └── AlreadyExistsError       409, reason AlreadyExists
-    ├── GoneError                410: this resource version is no longer available
-    ├── InvalidObjectError       422, also 400
-    ├── TooManyRequestsError     429: throttled, or an eviction that a disruption budget prevents
-    └── ServerFailureError       5xx
-"""
+"""The errors of API servers, and of the ways to reach them."""
 
 import msgspec
 
@@ -38,60 +22,64 @@ class UnreadableError(ApiError):
 
 
 class ApiStatusError(ApiError):
-    """An error response: HTTP status ``code``, Kubernetes' ``reason`` and ``message``."""
+    """An error response: HTTP status ``code``, Kubernetes' ``reason`` and ``message``, reasons of ``causes``."""
 
-    def __init__(self, request: str, *, code: int, reason: str, message: str, retry_after: float | None = None) -> None:
-        self.code, self.reason, self.message, self.retry_after = code, reason, message, retry_after
+    def __init__(  # noqa: PLR0913 - the fields of a Status
+        self,
+        request: str,
+        *,
+        code: int,
+        reason: str,
+        message: str,
+        causes: tuple[str, ...] = (),
+        retry_after: float | None = None,
+    ) -> None:
+        self.code, self.reason, self.message, self.causes = code, reason, message, causes
+        self.retry_after = retry_after
         super().__init__(f"{request}: {message}" if request else message)
 
 
 class UnauthorizedError(ApiStatusError):
-    """The API server does not accept the credentials."""
+    """401: the API server does not accept the credentials."""
 
 
 class ForbiddenError(ApiStatusError):
-    """The user has no permission."""
+    """403: the user has no permission."""
 
 
 class NotFoundError(ApiStatusError):
-    """No such object, or no such resource."""
+    """404: no such object, or no such resource."""
 
 
 class ConflictError(ApiStatusError):
-    """The object has changed since it was read, or is not in the required state."""
+    """409: the object has changed since it was read, or is not in the required state."""
 
 
 class AlreadyExistsError(ConflictError):
-    """An object of this name exists."""
+    """409: an object of this name exists."""
 
 
 class GoneError(ApiStatusError):
-    """The resource version is no longer available: list again."""
+    """410: the resource version is no longer available: list again."""
 
 
 class InvalidObjectError(ApiStatusError):
-    """The API server rejects the content of the request."""
+    """422 or 400: the API server rejects the content of the request."""
 
 
 class TooManyRequestsError(ApiStatusError):
-    """The API server throttles, or a disruption budget prevents an eviction."""
+    """429: the API server throttles, or a disruption budget prevents an eviction."""
 
 
 class ServerFailureError(ApiStatusError):
-    """The API server failed or is not ready."""
+    """5xx: the API server failed or is not ready."""
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    """Why a request was rejected, for example the name of an invalid field."""
-
-    reason: str = ""
-    message: str = ""
-    field: str = ""
+    reason: str = ""  #: a word, such as ``ResourceVersionTooLarge``
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    """Details of an error response."""
-
     causes: tuple[StatusCause, ...] | None = None
     retry_after_seconds: float = 0
 
@@ -120,7 +108,7 @@ _STATUS = msgspec.json.Decoder(StatusResponse)
 
 
 def status_error(request: str, *, code: int, body: bytes, retry_after: str | None = None) -> ApiStatusError:
-    """The error for a response, or for the object of an ERROR event, whose *code* is 0."""
+    """Return the error for a response, or for the object of an ERROR event, whose *code* is 0."""
     try:
         status = _STATUS.decode(body)
     except msgspec.DecodeError:
@@ -134,4 +122,5 @@ def status_error(request: str, *, code: int, body: bytes, retry_after: str | Non
     if wait is None and status.details is not None and status.details.retry_after_seconds:
         wait = status.details.retry_after_seconds
     message = status.message or f"the server responded with HTTP status {code}"
-    return kind(request, code=code, reason=status.reason, message=message, retry_after=wait)
+    causes = tuple(cause.reason for cause in (status.details and status.details.causes) or ())
+    return kind(request, code=code, reason=status.reason, message=message, causes=causes, retry_after=wait)

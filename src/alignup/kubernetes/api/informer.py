@@ -5,11 +5,12 @@ is no longer available, the objects are listed again, and only the differences a
 """
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic
+
+import structlog
 
 from alignup.kubernetes.api.client import ApiClient, EventType, WatchEvent
 from alignup.kubernetes.api.errors import (
@@ -28,12 +29,12 @@ ObjectKey = tuple[str, str]  #: namespace (empty: none) and name
 _STREAMED_LISTS = (1, 34)  #: the first version of Kubernetes in which every API server streams lists
 _SHORT_WATCH = 1.0  #: seconds; a watch that ends without an event before this counts as failed
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[Object]):
-    """An object was added, modified or deleted. ``object`` is its latest known state, ``old`` the state before.
+    """A change of an object. ``object`` is its latest known state, ``old`` the state before.
 
     ``listed``: it is a difference to a new list, so the order of the events between the lists is unknown.
     """
@@ -137,7 +138,7 @@ class Informer(Generic[Object]):
         return self._streamed
 
     def _give_up_streaming(self, error: ApiError) -> bool:
-        """Whether to list in pages from now on, since the server could not stream a list of this resource.
+        """Return whether to list in pages from now on, since the server could not stream a list of this resource.
 
         A server with an etcd before 3.4.25 fails only when it is asked, and not with an error of its own.
         """
@@ -181,11 +182,11 @@ class Informer(Generic[Object]):
     def _recovered(self) -> None:
         if self.error is not None:
             self.error = None
-            _log.info("%s: following the API server again", self.resource.full_name)
+            _log.info("following the API server again", resource=self.resource.full_name)
 
     def _failed(self, error: ApiError) -> None:
         if str(error) != str(self.error):
-            _log.warning("%s: %s; trying again", self.resource.full_name, error)
+            _log.warning("cannot follow the API server", resource=self.resource.full_name, problem=str(error))
         self.error = error
 
     def _replace(self, objects: Iterable[Object], version: str) -> None:
@@ -231,9 +232,9 @@ class Informer(Generic[Object]):
 
 
 def _needs_list(error: ApiError) -> bool:
-    """Whether the resource version cannot be resumed at: it is too old, or newer than the server after a restore."""
-    unknown = isinstance(error, ServerFailureError) and "Too large resource version" in error.message
-    return unknown or isinstance(error, GoneError | InvalidObjectError)
+    """Return whether the watch cannot resume: its version is too old, or newer than a server that was restored."""
+    newer = isinstance(error, ServerFailureError) and "ResourceVersionTooLarge" in error.causes
+    return newer or isinstance(error, GoneError | InvalidObjectError)
 
 
 def _collect(objects: dict[ObjectKey, Object], event: WatchEvent[Object]) -> None:

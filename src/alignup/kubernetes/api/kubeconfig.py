@@ -1,4 +1,4 @@
-"""Reads kubeconfig files as kubectl does: several are merged, and the first definition of a name counts."""
+"""Kubeconfig files as kubectl reads them: several are merged, and the first definition of a name counts."""
 
 import base64
 import binascii
@@ -151,29 +151,29 @@ class Kubeconfig:
         self.current_context = self.current_context or read.current_context or ""
 
     def context(self, name: str = "") -> tuple[str, KubeconfigContext]:
-        """The context called *name*, by default the current one, with its name."""
+        """Return the context called *name*, by default the current one, with its name."""
         chosen = name or self.current_context
         if not chosen:
-            advice = "choose one with --context, or set it with: kubectl config use-context NAME"
+            advice = "set it with: kubectl config use-context NAME"
             raise AccessError(f"{self.name}: no current context; {advice} ({_choices(self.contexts)})")
         return chosen, self._find(self.contexts, chosen, "context")
 
     def cluster(self, name: str) -> tuple[KubeconfigCluster, Located]:
         cluster, place = self._find(self.clusters, name, "cluster")
         if not cluster.server.startswith(("https://", "http://")):
-            found = quote(cluster.server) if cluster.server else "missing"
+            server = quote(cluster.server) if cluster.server else "missing"
             raise AccessError(
-                f"{place.file}: cluster {quote(name)}: server: must be a URL such as https://host:6443, {found}"
+                f"{place.file}: cluster {quote(name)}: server: must be a URL such as https://host:6443, {server}"
             )
         return cluster, place
 
     def user(self, name: str) -> tuple[KubeconfigUser, Located]:
-        """The user called *name*; a context without one is anonymous."""
+        """Return the user called *name*; a context without one is anonymous."""
         return self._find(self.users, name, "user") if name else (KubeconfigUser(), Located(self.files[0]))
 
-    def _find(self, entries: Mapping[str, _T], name: str, what: str) -> _T:
+    def _find(self, entries: Mapping[str, _T], name: str, kind: str) -> _T:
         if name not in entries:
-            raise AccessError(f"{self.name}: no {what} is called {quote(name)} ({_choices(entries)})")
+            raise AccessError(f"{self.name}: no {kind} is called {quote(name)} ({_choices(entries)})")
         return entries[name]
 
 
@@ -190,18 +190,18 @@ def read_kubeconfig(paths: Iterable[Path]) -> Kubeconfig:
 
 
 def authority(cluster: KubeconfigCluster, place: Located) -> bytes:
-    """The PEM certificates that the server's certificate is verified with; empty: those of the system."""
+    """Return the PEM certificates that the server's certificate is verified with; empty: those of the system."""
     if cluster.certificate_authority_data:
         return _decode(cluster.certificate_authority_data, "certificate-authority-data", place)
     if cluster.certificate_authority:
-        return CredentialFile(place.path(cluster.certificate_authority), what="certificate authority").read()
+        return CredentialFile(place.path(cluster.certificate_authority), content="certificate authority").read()
     return b""
 
 
 def credentials(
     user: KubeconfigUser, place: Located, *, cluster: Mapping[str, object], environ: Mapping[str, str], timeout: float
 ) -> Credentials:
-    """The credentials of a user; *cluster* is what a plugin can ask to be told."""
+    """Return the credentials of a user; *cluster* describes the cluster for plugins that ask for it."""
     if user.exec is not None and not (user.token or user.token_file):
         return PluginCredentials(_plugin(user.exec, place, cluster=cluster, environ=environ), timeout=timeout)
     if user.auth_provider is not None:
@@ -210,7 +210,7 @@ def credentials(
         )
     token: str | CredentialFile = user.token
     if user.token_file and not token:
-        token = CredentialFile(place.path(user.token_file), what="token")
+        token = CredentialFile(place.path(user.token_file), content="token")
     certificate = _pem(user.client_certificate_data, user.client_certificate, "client-certificate", place)
     key = _pem(user.client_key_data, user.client_key, "client-key", place)
     if bool(certificate) is not bool(key):
@@ -220,7 +220,7 @@ def credentials(
 
 
 def cluster_info(cluster: KubeconfigCluster, certificates: bytes) -> dict[str, object]:
-    """What a credential plugin is told about the cluster if it asks."""
+    """Return the description of a cluster for credential plugins that ask for it."""
     info: dict[str, object] = {"server": cluster.server}
     if cluster.tls_server_name:
         info["tls-server-name"] = cluster.tls_server_name
@@ -249,7 +249,7 @@ def _plugin(
         # As in kubectl, a relative path starts at the kubeconfig, and a bare name is looked up in PATH.
         command=str(place.path(config.command)) if "/" in config.command else config.command,
         arguments=config.args or (),
-        environment={**environ, **{one.name: one.value for one in config.env or ()}},
+        environment={**environ, **{variable.name: variable.value for variable in config.env or ()}},
         api_version=config.api_version,
         interactive=config.interactive_mode,
         cluster=cluster if config.provide_cluster_info else None,
@@ -258,17 +258,17 @@ def _plugin(
     )
 
 
-def _pem(data: str, path: str, what: str, place: Located) -> bytes | CredentialFile:
+def _pem(data: str, path: str, name: str, place: Located) -> bytes | CredentialFile:
     if data:
-        return _decode(data, f"{what}-data", place)
-    return CredentialFile(place.path(path), what=what) if path else b""
+        return _decode(data, f"{name}-data", place)
+    return CredentialFile(place.path(path), content=name) if path else b""
 
 
-def _decode(data: str, what: str, place: Located) -> bytes:
+def _decode(data: str, name: str, place: Located) -> bytes:
     try:
         return base64.b64decode("".join(data.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise AccessError(f"{place.file}: {what} is not base64") from None
+        raise AccessError(f"{place.file}: {name} is not base64") from None
 
 
 def _read(path: Path) -> _File:

@@ -1,22 +1,23 @@
-"""Chooses one of several processes by a Lease, in the way of Kubernetes' own components.
+"""Leader election: one of several processes is chosen by a Lease, as Kubernetes' own components do it.
 
 Clocks of different machines are not compared: a lease has expired when it was not renewed for its duration, measured
 here from when its last change was seen.
 """
 
 import asyncio
-import logging
 import math
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+
+import structlog
 
 from alignup.kubernetes.api.client import ApiClient
 from alignup.kubernetes.api.errors import ApiError, ConflictError
 from alignup.kubernetes.api.objects import Lease, LeaseSpec
 from alignup.kubernetes.api.resource import LEASES, ObjectRef
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 
 class LeaderElection:
@@ -38,7 +39,7 @@ class LeaderElection:
         """
         while True:
             await self._wait_acquired()
-            _log.info("%s leads by lease %s", self.identity, self._ref)
+            _log.info("leading", identity=self.identity, lease=str(self._ref))
             self.leading = True
             try:
                 if await self._lead(lead):
@@ -46,7 +47,7 @@ class LeaderElection:
             finally:
                 self.leading = False
                 await self._release()
-            _log.warning("%s has lost lease %s", self.identity, self._ref)
+            _log.warning("lease lost", identity=self.identity, lease=str(self._ref))
 
     async def _wait_acquired(self) -> None:
         timing = self._client.timing
@@ -55,11 +56,11 @@ class LeaderElection:
                 if await self._acquire():
                     return
             except ApiError as error:
-                _log.warning("cannot take lease %s: %s; trying again", self._ref, error)
+                _log.warning("cannot take the lease", lease=str(self._ref), problem=str(error))
             await timing.sleep(2 * timing.spread(timing.poll))
 
     async def _lead(self, lead: Callable[[], Awaitable[object]]) -> bool:
-        """Whether *lead* returned while this process was the leader."""
+        """Run *lead*; return whether it returned while this process was the leader."""
         work = asyncio.ensure_future(lead())
         renewal = asyncio.create_task(self._renew_until_lost())
         try:
@@ -89,7 +90,7 @@ class LeaderElection:
                         return
                 renewed = started
             except (ApiError, TimeoutError) as error:
-                _log.warning("cannot renew lease %s: %s; trying again", self._ref, error or "no response")
+                _log.warning("cannot renew the lease", lease=str(self._ref), problem=str(error) or "no response")
 
     async def _acquire(self) -> bool:
         """Take or renew the lease; ``False`` if another process holds it."""

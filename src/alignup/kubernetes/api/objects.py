@@ -1,7 +1,7 @@
 """Kubernetes objects, with only those of their fields that Alignup reads.
 
 Decoding skips everything else, which makes large lists fast and small. Names are Kubernetes' own with underscores;
-timestamps stay strings. ``Resource.document`` returns an object as it would be in JSON, for readers of manifests.
+timestamps stay strings.
 """
 
 from typing import Protocol
@@ -48,8 +48,6 @@ class ApiObject(Protocol):
 
 
 class OwnerReference(ObjectPart, frozen=True):
-    """An object that owns another."""
-
     api_version: str = ""
     kind: str = ""
     name: str = ""
@@ -66,7 +64,6 @@ class ObjectMeta(PodMetadata, frozen=True):
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
     owner_references: tuple[OwnerReference, ...] = ()
-    finalizers: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.annotations:
@@ -85,8 +82,6 @@ class PartialObject(ObjectPart, frozen=True):
 
 
 class Condition(PodCondition, frozen=True):
-    """A condition of a pod or node."""
-
     status: str = ""  #: True, False or Unknown
     message: str = ""
     last_transition_time: str | None = None
@@ -153,8 +148,6 @@ class TopologySpreadConstraint(ObjectPart, frozen=True):
 
 
 class Toleration(ObjectPart, frozen=True):
-    """A taint of nodes that a pod tolerates."""
-
     key: str = ""
     operator: str = ""  #: Exists, Equal; empty: Equal
     value: str = ""
@@ -162,14 +155,8 @@ class Toleration(ObjectPart, frozen=True):
 
 
 class ApiPodSpec(PodSpec, frozen=True):
-    """What a pod requests, and where it may run."""
-
     node_name: str = ""
-    scheduler_name: str = ""
-    priority_class_name: str = ""
-    preemption_policy: str = ""
     restart_policy: str = ""
-    termination_grace_period_seconds: int | None = None
     scheduling_gates: tuple[NamedItem, ...] = ()
     node_selector: Labels = {}
     affinity: PodAffinity | None = None
@@ -178,11 +165,7 @@ class ApiPodSpec(PodSpec, frozen=True):
 
 
 class TerminatedState(ObjectPart, frozen=True):
-    """How a container ended."""
-
     exit_code: int = 0
-    reason: str = ""
-    finished_at: str | None = None
 
 
 class ApiContainerState(ObjectPart, frozen=True):
@@ -198,21 +181,15 @@ class ApiContainerStatus(ReportedContainer, frozen=True):
 
 
 class ApiPodStatus(PodStatus, frozen=True):
-    """What the kubelet and the scheduler report about a pod."""
-
     phase: str = ""
     reason: str = ""
     message: str = ""
-    nominated_node_name: str = ""
-    start_time: str | None = None
     conditions: tuple[Condition, ...] = ()
     container_statuses: tuple[ApiContainerStatus, ...] = ()
     init_container_statuses: tuple[ApiContainerStatus, ...] = ()
 
 
 class ApiPod(PodObject, frozen=True):
-    """A pod."""
-
     metadata: ObjectMeta = ObjectMeta()
     spec: ApiPodSpec = ApiPodSpec()
     status: ApiPodStatus = ApiPodStatus()
@@ -227,38 +204,27 @@ class ApiPod(PodObject, frozen=True):
 
 
 class Taint(ObjectPart, frozen=True):
-    """What keeps pods off a node."""
-
     key: str
     effect: str
     value: str = ""
 
 
 class NodeAddress(ObjectPart, frozen=True):
-    """An address of a node."""
-
     type: str
     address: str
 
 
 class NodeInfo(ObjectPart, frozen=True):
-    """Versions and identity of a node."""
-
     kubelet_version: str = ""
-    machine_id: str = msgspec.field(name="machineID", default="")
     boot_id: str = msgspec.field(name="bootID", default="")
 
 
 class ApiNodeSpec(ObjectPart, frozen=True):
-    """Which pods a node accepts."""
-
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class ApiNodeStatus(ObjectPart, frozen=True):
-    """What the kubelet reports about its node."""
-
     allocatable: ResourceAmounts = {}
     capacity: ResourceAmounts = {}
     conditions: tuple[Condition, ...] = ()
@@ -267,8 +233,6 @@ class ApiNodeStatus(ObjectPart, frozen=True):
 
 
 class ApiNode(ObjectPart, frozen=True):
-    """A Kubernetes node."""
-
     metadata: ObjectMeta = ObjectMeta()
     spec: ApiNodeSpec = ApiNodeSpec()
     status: ApiNodeStatus = ApiNodeStatus()
@@ -305,15 +269,11 @@ class TopologyAttribute(ObjectPart, frozen=True):
 
 
 class ZoneCost(ObjectPart, frozen=True):
-    """The NUMA distance to another zone."""
-
     name: str
     value: int
 
 
 class ZoneResource(ObjectPart, frozen=True):
-    """How much of a resource a zone has."""
-
     name: str
     capacity: Amount
     allocatable: Amount

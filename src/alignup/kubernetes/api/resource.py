@@ -1,10 +1,8 @@
 """Resources of the API (pods, nodes, custom resources) and queries for their objects."""
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 from urllib.parse import quote
-
-import msgspec
 
 from alignup.kubernetes.api.objects import ApiNode, ApiObject, ApiPod, Lease, NodeResourceTopology
 
@@ -35,27 +33,22 @@ class Resource(Generic[Object]):
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "") -> str:
-        """The URL path of all objects; without *namespace* of all namespaces."""
+        """Return the URL path of all objects; without *namespace* of all namespaces."""
         parts = ["", "apis" if self.group else "api", self.api_version]
         parts += ["namespaces", quote(namespace, safe="")] if namespace and self.namespaced else []
         return "/".join([*parts, self.plural])
 
     def at(self, name: str, *, namespace: str = "", subresource: str = "") -> "ObjectRef[Object]":
-        """A reference to one object."""
+        """Return a reference to one object."""
         if bool(namespace) is not self.namespaced:
             wanted = "needs a namespace" if self.namespaced else "has no namespace"
             raise ValueError(f"{self.kind} {name} {wanted}")
         return ObjectRef(self, name, namespace=namespace, subresource=subresource)
 
     def of(self, obj: Object, *, subresource: str = "") -> "ObjectRef[Object]":
-        """A reference to *obj*, and to no other object that has the same name later."""
+        """Return a reference to *obj*, and to no other object that has the same name later."""
         metadata = obj.metadata
         return ObjectRef(self, metadata.name, namespace=metadata.namespace, subresource=subresource, uid=metadata.uid)
-
-    def document(self, obj: Object) -> dict[str, Any]:
-        """The object as decoded JSON, with the fields that its struct has and with its type."""
-        fields: dict[str, Any] = msgspec.to_builtins(obj)
-        return {"apiVersion": self.api_version, "kind": self.kind, **fields}
 
 
 @dataclass(frozen=True, slots=True)

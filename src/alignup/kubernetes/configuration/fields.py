@@ -17,8 +17,8 @@ from typing import Any, Self
 from alignup.align.bits import quote
 from alignup.align.errors import ParseError
 from alignup.align.memory.reserved_memory import ReservedMemory
+from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import ObjectReader, type_of
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 
 VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"
@@ -60,7 +60,7 @@ _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?([^0-9.]*)")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Duration:
-    """Prints as in Go: ``1m30s``."""
+    """A duration, which prints as in Go: ``1m30s``."""
 
     nanoseconds: int
 
@@ -172,7 +172,7 @@ def _number(owner: ObjectReader, name: str) -> None:
 
 
 def _duration(owner: ObjectReader, name: str) -> Duration:
-    """``null`` is the empty string, which is not a valid duration."""
+    """Read a duration; ``null`` is the empty string, which is not a valid duration."""
     text = owner.text(name)
     if type(owner.fields.get(name)) in {str, type(None)}:
         try:

@@ -117,16 +117,19 @@ def unwrap(text: bytes, *, name: str) -> ConfigurationText:
     if version.startswith(_KUBEADM):
         return _kubeadm_document(parsed, name)
     if (version, kind) == ("v1", "ConfigMap"):
-        return _parse_as_kubelet(_config_map_text(value, name), f"{name}, data.kubelet")
+        return ConfigurationText(_config_map_text(value, name), f"{name}, data.kubelet")
     if version.startswith(_OPENSHIFT) and kind == "KubeletConfig":
         return _openshift(value, name)
     if value is not parsed[0].value:
         return ConfigurationText.of(value, f"{name}, items[0]")
-    return _parse_as_kubelet(text, name, parsed)
+    try:
+        return ConfigurationText(text, name, parsed=first_document(text, name=name, parsed=parsed))
+    except ConfigurationError:
+        return ConfigurationText(text, name)  # the same when it is read
 
 
 def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText:
-    """A running kubelet's configuration, in which absent fields are empty: its defaults are already set.
+    """Return a running kubelet's configuration, in which absent fields are empty: its defaults are already set.
 
     A kubelet of another release may have feature gates that 1.37 does not know. They do not keep it from running.
     """
@@ -188,14 +191,6 @@ def _openshift(value: Mapping[str, Any], name: str) -> ConfigurationText:
 
 def _error(path: str, message: str, name: str) -> ConfigurationError:
     return ConfigurationError([Problem(path, message)], stage=StartupStage.LOAD, source=name)
-
-
-def _parse_as_kubelet(text: bytes, name: str, parsed: tuple[ParsedDocument, ...] | None = None) -> ConfigurationText:
-    """Return a file of the kubelet; what it rejects is not parsed."""
-    try:
-        return ConfigurationText(text, name, parsed=first_document(text, name=name, parsed=parsed))
-    except ConfigurationError:
-        return ConfigurationText(text, name)
 
 
 def find_drop_ins(directory: Path) -> tuple[Path, ...]:

@@ -1,4 +1,4 @@
-"""Decode a KubeletConfiguration, apply defaults and validate it, as the kubelet does; and write one.
+"""The decoding, defaults and validation of a KubeletConfiguration, as in the kubelet; and writing one.
 
 Validation has the kubelet's messages in its order. Only fields that affect alignment are checked. CPU and memory
 manager policies, options, reservations and thresholds are not part of it: they fail later, where they are used.
@@ -11,7 +11,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import quote
-from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem, ProblemKind
+from alignup.align.errors import ConfigurationError, DocumentError, FieldError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
 from alignup.align.settings import FEATURE_GATES, Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
@@ -81,7 +81,7 @@ def read_document(document: ParsedDocument, *, name: str) -> Configuration:
         (
             *_field_problems(configuration),
             *_enforcement_problems(configuration),
-            *_reserved_cpu_problems(configuration),
+            *(_reserved_cpu_problems(configuration) if configuration.reserved_system_cpus else ()),
         )
     )
     memory = dict.fromkeys(reserved_memory.reservation_problems(configuration.reserved_memory))
@@ -99,11 +99,12 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
     if top.diagnostics.problems:
         raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
     used = {field: value for field, value in read.items() if field in USED_FIELDS}
-    if problems := feature_gates.problems(used.get("featureGates", {})):
+    gates = used.get("featureGates")
+    if gates and (problems := feature_gates.problems(gates)):
         # Unknown gates were most often removed since.
         unknown = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
-        gates = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
-        advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
+        names = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
+        advice = f"remove {', '.join(names)}: Kubernetes 1.37 has no such feature gate" if names else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
     for field in _DEFAULT_IF_ZERO:
         if not used.get(field, True):
@@ -112,11 +113,11 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
         del used["cpuManagerReconcilePeriod"]
     if used.get("mergeDefaultEvictionSettings") and "evictionHard" in used:
         used["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used["evictionHard"]}
-    duplicates = document.repeated[:_MAX_WARNINGS]
+    duplicates, unknown_fields = document.repeated[:_MAX_WARNINGS], top.diagnostics.unknown
     return Configuration(
         **{USED_FIELDS[field]: value for field, value in used.items()},
         warnings=(
-            *_unknown_fields(top.diagnostics.unknown),
+            *(_unknown_fields(unknown_fields) if unknown_fields else ()),
             *(f"line {key.line}: {key}" if document.lines else str(key) for key in duplicates),
         ),
         given=frozenset(read) - {"kind", "apiVersion"},
@@ -139,9 +140,12 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
             # The kubelet does not fall back to YAML.
             json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
     except (ParseError, ValueError) as error:
-        message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
-        own_limit = isinstance(error, DocumentError) and error.own_limit
-        problem = Problem("", message, ProblemKind.OWN_LIMIT if own_limit else ProblemKind.OTHER)
+        if isinstance(error, DocumentError):
+            kind = ProblemKind.OWN_LIMIT if error.own_limit else ProblemKind.OTHER
+            problem = Problem("", error.what, kind, line=error.line)
+        else:
+            message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
+            problem = Problem("", message)
         raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
     if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
         shown = text if isinstance(text, str) else text.decode(errors="replace")
@@ -153,12 +157,12 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
 def parse_override(change: str) -> tuple[str, str, object]:
     """Return the field, the key in it or an empty string, and the new value of ``FIELD=VALUE`` or ``FIELD.KEY=VALUE``.
 
-    The value is YAML, except in fields that hold strings. ``ParseError`` if the field is unknown: the kubelet would
+    The value is YAML, except in fields that hold strings. ``FieldError`` if the field is unknown: the kubelet would
     ignore it.
     """
     path, equals, text = change.partition("=")
     if not equals or not path.strip("."):
-        raise ParseError(f"{change}: no value; use an override like topologyManagerPolicy=restricted")
+        raise FieldError("no value; use an override like topologyManagerPolicy=restricted", field=change)
     field, _, key = path.partition(".")
     value: object = text
     if not holds_text(field):
@@ -169,7 +173,7 @@ def parse_override(change: str) -> tuple[str, str, object]:
     if unknown := top.diagnostics.unknown:
         close = None if "." in unknown[0] else suggest_field(unknown[0][:_MAX_NAME])
         hint = f"; did you mean {close}?" if close else ""
-        raise ParseError(f"{change[:_MAX_NAME]}: unknown field {quote(unknown[0][:_MAX_NAME])}{hint}")
+        raise FieldError(f"unknown field {quote(unknown[0][:_MAX_NAME])}{hint}", field=change[:_MAX_NAME])
     return field, key, value
 
 
@@ -287,8 +291,6 @@ def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, st
 
 def _reserved_cpu_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
     field, cpus = "reservedSystemCPUs", configuration.reserved_system_cpus
-    if not cpus:
-        return
     if configuration.system_reserved_cgroup or configuration.kube_reserved_cgroup:
         cgroups = "systemReservedCgroup (--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)"
         yield field, f"can't use {field} (--reserved-cpus) with {cgroups}"

@@ -106,8 +106,8 @@ def _server(options: argparse.Namespace) -> ApiServer:
     for path in options.filename:
         try:
             document = json.loads(path.read_text("utf-8"))
-            for one in document["items"] if document["kind"] == "List" else [document]:
-                server.put(one)
+            for obj in document["items"] if document["kind"] == "List" else [document]:
+                server.put(obj)
         except (ValueError, KeyError, TypeError, StopIteration) as error:
             raise ParseError(f"{path}: not a Kubernetes object that this server knows: {error!r}") from None
     return server

@@ -1,11 +1,60 @@
-"""Faults that the server injects into requests."""
+"""Error responses of the API server, and faults that it injects into requests."""
 
 import asyncio
+import json
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from alignup.testing.api_server.http_server import ClosedError, HttpConnection
-from alignup.testing.api_server.problems import StatusProblem, dump
+
+_REASONS = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    409: "Conflict",
+    410: "Expired",
+    415: "UnsupportedMediaType",
+    422: "Invalid",
+    429: "TooManyRequests",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+    504: "Timeout",
+}
+
+
+class StatusProblem(Exception):  # noqa: N818 - the name of the response's type
+    """The failure of a request with this status."""
+
+    def __init__(self, code: int, message: str, *, reason: str = "", **details: object) -> None:
+        super().__init__(message)
+        self.code, self.message = code, message
+        self.reason = reason or _REASONS.get(code, "")
+        self.details = details
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The ``Status`` object."""
+        status = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure"}
+        details = {"details": self.details} if self.details else {}
+        return {**status, "message": self.message, "reason": self.reason, "code": self.code, **details}
+
+
+def dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def success() -> dict[str, Any]:
+    return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+
+
+def not_found(plural: str, name: str) -> StatusProblem:
+    return StatusProblem(404, f'{plural} "{name}" not found')
+
+
+def conflict(plural: str, name: str, why: str) -> StatusProblem:
+    return StatusProblem(409, f'Operation cannot be fulfilled on {plural} "{name}": {why}')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +102,7 @@ class FaultTable:
         self._faults[verb, resource] = fault
 
     def take(self, verb: str, resource: str) -> ApiFault | None:
-        """The fault for one request, which is counted; the most specific one."""
+        """Return the most specific fault for one request, which is counted."""
         for key in ((verb, resource), (verb, "*"), ("*", resource), ("*", "*")):
             fault = self._faults.get(key)
             if fault is not None:

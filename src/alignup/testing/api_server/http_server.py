@@ -36,7 +36,7 @@ class HttpConnection:
         self._protocol = h11.Connection(h11.SERVER)
 
     async def receive(self) -> HttpRequest | None:
-        """The next request; ``None`` if the client closes the connection."""
+        """Return the next request; ``None`` if the client closes the connection."""
         head: h11.Request | None = None
         body: list[bytes] = []
         while True:
@@ -98,7 +98,7 @@ class HttpConnection:
 
 
 class HttpServer:
-    """Serves every request on 127.0.0.1 with *handle*."""
+    """A server on 127.0.0.1, which serves every request with *handle*."""
 
     def __init__(self, handle: Callable[[HttpRequest, HttpConnection], Awaitable[None]]) -> None:
         self._handle = handle
@@ -108,8 +108,8 @@ class HttpServer:
     async def start(self, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen on *port*, or with 0 on any free one; return the port."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=tls)
-        found: int = self._server.sockets[0].getsockname()[1]
-        return found
+        listening: int = self._server.sockets[0].getsockname()[1]
+        return listening
 
     async def stop(self) -> None:
         if self._server is not None:

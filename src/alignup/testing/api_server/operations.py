@@ -1,7 +1,7 @@
-"""What requests do to objects: create, update, patch, apply, delete, bind and evict."""
+"""The operations on objects: create, update, patch, apply, delete, bind and evict."""
 
 from alignup.testing.api_server import patches
-from alignup.testing.api_server.problems import StatusProblem, conflict
+from alignup.testing.api_server.faults import StatusProblem, conflict
 from alignup.testing.api_server.routing import ApiCall
 from alignup.testing.api_server.store import Document, ObjectStore, ServedResource, StoredObject, copy_of
 
@@ -81,8 +81,8 @@ def delete(store: ObjectStore, call: ApiCall, options: Document) -> StoredObject
     metadata = old.document["metadata"]
     for name, value in (options.get("preconditions") or {}).items():
         if value is not None and metadata.get(name) != value:
-            what = {"uid": "UID", "resourceVersion": "ResourceVersion"}[name]
-            why = f"Precondition failed: {what} in precondition: {value}, {what} in object meta: {metadata.get(name)}"
+            label = {"uid": "UID", "resourceVersion": "ResourceVersion"}[name]
+            why = f"Precondition failed: {label} in precondition: {value}, {label} in object meta: {metadata.get(name)}"
             raise conflict(resource.name, key[1], why)
     spec, status = old.document.get("spec", {}), old.document.get("status", {})
     grace: int | None = 0
@@ -120,13 +120,13 @@ def bind(store: ObjectStore, call: ApiCall, binding: Document) -> None:
     if wanted.get("annotations"):
         metadata["annotations"] = {**metadata.get("annotations", {}), **wanted["annotations"]}
     conditions = pod.setdefault("status", {}).setdefault("conditions", [])
-    conditions[:] = [one for one in conditions if one.get("type") != "PodScheduled"]
+    conditions[:] = [condition for condition in conditions if condition.get("type") != "PodScheduled"]
     conditions.append({"type": "PodScheduled", "status": "True", "lastTransitionTime": store.timestamp()})
     store.replace(resource, key, pod)
 
 
 def _checked(call: ApiCall, document: object) -> Document:
-    """The document with its type and namespace; a problem if it has others."""
+    """Return the document with its type and namespace; a problem if it has others."""
     resource, namespace = call.resource, call.namespace
     if not isinstance(document, dict) or not isinstance(document.get("metadata", {}), dict):
         raise StatusProblem(400, "the body of the request is not an object")

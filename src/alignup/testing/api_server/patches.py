@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from alignup.testing.api_server.problems import StatusProblem
+from alignup.testing.api_server.faults import StatusProblem
 
 FieldPath = tuple[str, ...]
 Document = dict[str, Any]
@@ -138,13 +138,13 @@ def own_changes(old: Document, new: Document, *, manager: str) -> Document:
     changed = {path for path, value in after.items() if _ownable(path) and before.get(path, _leaves) != value}
     gone = before.keys() - after.keys()
     for owner, paths in owners.items():
-        owners[owner] = {path for path in paths - gone if not any(_overlap(path, one) for one in changed)}
+        owners[owner] = {path for path in paths - gone if not any(_overlap(path, change) for change in changed)}
     owners[manager, "Update"] = owners.get((manager, "Update"), set()) | changed
     return _with_owners(new, owners)
 
 
 def owned_fields(document: Document) -> dict[tuple[str, str], set[FieldPath]]:
-    """The fields that each manager owns, by its name and operation."""
+    """Return the fields that each manager owns, by its name and operation."""
     entries = document.get("metadata", {}).get("managedFields") or ()
     return {(entry["manager"], entry["operation"]): set(_paths(entry.get("fieldsV1") or {})) for entry in entries}
 
@@ -193,9 +193,9 @@ def _ownable(path: FieldPath) -> bool:
     return path[0] not in _UNOWNED and (path[0] != "metadata" or _UNOWNED_METADATA.isdisjoint(path[1:2]))
 
 
-def _overlap(one: FieldPath, other: FieldPath) -> bool:
-    length = min(len(one), len(other))
-    return one[:length] == other[:length]
+def _overlap(path: FieldPath, other: FieldPath) -> bool:
+    length = min(len(path), len(other))
+    return path[:length] == other[:length]
 
 
 def _get(document: Document, path: FieldPath) -> object:

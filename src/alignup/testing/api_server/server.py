@@ -8,12 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from alignup.testing.api_server import discovery, operations
-from alignup.testing.api_server.faults import ApiFault, FaultTable
+from alignup.testing.api_server import operations
+from alignup.testing.api_server.faults import ApiFault, FaultTable, StatusProblem, dump, success
 from alignup.testing.api_server.http_server import HttpConnection, HttpRequest, HttpServer
 from alignup.testing.api_server.patches import parse_body
-from alignup.testing.api_server.problems import StatusProblem, dump, success
-from alignup.testing.api_server.routing import ApiCall, ResourceTable
+from alignup.testing.api_server.routing import ApiCall, ResourceTable, defined_resources, discovery_document
 from alignup.testing.api_server.store import Document, ObjectStore, ServedResource, StoredObject
 from alignup.testing.api_server.streams import PagedLists, Selection, WatchStream
 
@@ -78,7 +77,7 @@ class ApiServer:
         self.store.remove(resource, (namespace if resource.namespaced else "", name))
 
     def objects(self, plural: str) -> list[Document]:
-        return [one.document for one in self.store.objects(self.resources.named(plural))]
+        return [stored.document for stored in self.store.objects(self.resources.named(plural))]
 
     def respond(self, path: str, body: bytes) -> None:
         """Respond to GET requests of a path, such as ``/api/v1/nodes/NAME/proxy/configz``."""
@@ -135,7 +134,7 @@ class ApiServer:
 
     async def wait_requests(self, method: str, path: str, times: int = 1) -> None:
         """Wait until so many requests have arrived; *path* is the end of theirs."""
-        while sum(one.method == method and one.path.endswith(path) for one in self.requests) < times:
+        while sum(request.method == method and request.path.endswith(path) for request in self.requests) < times:
             await self._changed.wait()
 
     # Access
@@ -180,13 +179,13 @@ class ApiServer:
             await connection.respond(code, body)
 
     def _other(self, request: HttpRequest) -> bytes:
-        """What does not concern objects: discovery, versions, health, and registered responses."""
+        """Return what does not concern objects: discovery, versions, health, and registered responses."""
         if request.path in self._raw:
             return self._raw[request.path]
-        found = discovery.document(request.path, self.resources.all, self._version)
-        if found is None:
+        document = discovery_document(request.path, self.resources.all, self._version)
+        if document is None:
             raise StatusProblem(404, "the server could not find the requested resource")
-        return found if isinstance(found, bytes) else dump(found)
+        return document if isinstance(document, bytes) else dump(document)
 
     async def _watch(self, call: ApiCall, connection: HttpConnection) -> None:
         parameters = call.parameters
@@ -230,8 +229,8 @@ class ApiServer:
             case "update", _:
                 return 200, operations.update(store, call, body).text
             case "patch", _ if call.content_type in operations.APPLY:
-                found, new = operations.apply(store, call, body)
-                return (201 if new else 200), self._created(call, found).text
+                applied, new = operations.apply(store, call, body)
+                return (201 if new else 200), self._created(call, applied).text
             case "patch", _:
                 return 200, operations.patch(store, call, body).text
             case "delete", "":
@@ -241,13 +240,13 @@ class ApiServer:
     def _created(self, call: ApiCall, stored: StoredObject) -> StoredObject:
         """Serve the resources of a new CustomResourceDefinition."""
         if call.resource.kind == "CustomResourceDefinition":
-            for served in discovery.defined_resources(stored.document):
+            for served in defined_resources(stored.document):
                 self.resources.add(served)
         return stored
 
 
 def _with_name(call: ApiCall) -> Mapping[str, str]:
-    """The selectors of a watch; one of a single object selects it by name."""
+    """Return the selectors of a watch; one of a single object selects it by name."""
     if not call.name:
         return call.parameters
     fields = [call.parameters.get("fieldSelector", ""), f"metadata.name={call.name}"]

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from alignup.testing.api_server.problems import StatusProblem, conflict, dump, not_found
+from alignup.testing.api_server.faults import StatusProblem, conflict, dump, not_found
 
 Document = dict[str, Any]
 StoreKey = tuple[str, str]  #: namespace (empty: none) and name
@@ -80,18 +80,18 @@ class ObjectStore:
     _objects: dict[ServedResource, dict[StoreKey, StoredObject]] = field(default_factory=lambda: defaultdict(dict))
 
     def objects(self, resource: ServedResource, namespace: str = "") -> list[StoredObject]:
-        """The objects in the order of their keys; without *namespace* of all namespaces."""
-        found = self._objects[resource]
-        return [found[key] for key in sorted(found) if not namespace or key[0] == namespace]
+        """Return the objects in the order of their keys; without *namespace* of all namespaces."""
+        by_key = self._objects[resource]
+        return [by_key[key] for key in sorted(by_key) if not namespace or key[0] == namespace]
 
     def find(self, resource: ServedResource, key: StoreKey) -> StoredObject | None:
         return self._objects[resource].get(key)
 
     def get(self, resource: ServedResource, key: StoreKey) -> StoredObject:
-        found = self.find(resource, key)
-        if found is None:
+        stored = self.find(resource, key)
+        if stored is None:
             raise not_found(resource.name, key[1])
-        return found
+        return stored
 
     def create(self, resource: ServedResource, document: Document) -> StoredObject:
         """Add an object, with the metadata that the server sets."""
@@ -144,7 +144,7 @@ class ObjectStore:
         self._wake()
 
     def after(self, revision: int) -> Iterator[StoredChange]:
-        """The changes after *revision*; a 410 problem if some of them are forgotten."""
+        """Iterate over the changes after *revision*; a 410 problem if some of them are forgotten."""
         if revision < self.compacted:
             raise StatusProblem(410, f"too old resource version: {revision} ({self.compacted + 1})")
         return iter(self.changes[self._index(revision) :])
@@ -153,7 +153,7 @@ class ObjectStore:
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def _index(self, revision: int) -> int:
-        """The position of the first change after *revision*; every change has the next revision."""
+        """Return the position of the first change after *revision*; every change has the next revision."""
         return max(0, revision - self.changes[0].revision + 1) if self.changes else 0
 
     def _write(

@@ -1,16 +1,62 @@
-"""Lists in pages, and watches."""
+"""Lists in pages and watches, and the selectors of both."""
 
 import asyncio
 import base64
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
+from alignup.testing.api_server.faults import StatusProblem, dump
 from alignup.testing.api_server.http_server import HttpConnection
-from alignup.testing.api_server.problems import StatusProblem, dump
-from alignup.testing.api_server.selectors import Matches, selector
 from alignup.testing.api_server.store import ObjectStore, ServedResource, StoredChange, StoredObject
+
+Matches = Callable[[Mapping[str, Any]], bool]
+
+_SET = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s+(?P<not>not)?in\s*\((?P<values>[^)]*)\)\s*")
+_EQUALITY = re.compile(r"\s*(?P<key>[^\s!=,()]+)\s*(?P<operator>==|!=|=)\s*(?P<value>[^\s,()]*)\s*")
+_EXISTENCE = re.compile(r"\s*(?P<not>!)?\s*(?P<key>[^\s!=,()]+)\s*")
+
+
+def selector(labels: str, fields: str) -> Matches:
+    """Return a test whether an object matches both selectors; :class:`StatusProblem` if one is malformed."""
+    by_label = [_requirement(text, sets=True) for text in _parts(labels)]
+    by_field = [_requirement(text, sets=False) for text in _parts(fields)]
+
+    def matches(obj: Mapping[str, Any]) -> bool:
+        present = obj["metadata"].get("labels") or {}
+        return all(test(present.get(key)) for key, test in by_label) and all(
+            test(str(_field(obj, key))) for key, test in by_field
+        )
+
+    return matches
+
+
+def _parts(text: str) -> list[str]:
+    """Split at commas outside of parentheses."""
+    return [part for part in re.split(r",(?![^(]*\))", text) if part.strip()]
+
+
+def _requirement(text: str, *, sets: bool) -> tuple[str, Callable[[str | None], bool]]:
+    if sets and (match := _SET.fullmatch(text)):
+        values = {value.strip() for value in match["values"].split(",")}
+        return match["key"], lambda value: (value in values) is not bool(match["not"])
+    if match := _EQUALITY.fullmatch(text):
+        wanted, equal = match["value"], match["operator"] != "!="
+        return match["key"], lambda value: (value == wanted) is equal
+    if sets and (match := _EXISTENCE.fullmatch(text)):
+        return match["key"], lambda value: (value is None) is bool(match["not"])
+    raise StatusProblem(400, f"unable to parse requirement: {text.strip()}")
+
+
+def _field(obj: Mapping[str, Any], path: str) -> object:
+    """Return the value at a path such as ``spec.nodeName``; empty if it is absent. Servers know only some paths."""
+    value: Any = obj
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return "" if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +73,10 @@ class Selection:
         return cls(resource, namespace, selector(labels, fields))
 
     def objects(self, store: ObjectStore) -> list[StoredObject]:
-        return [one for one in store.objects(self.resource, self.namespace) if self.matches(one.document)]
+        return [stored for stored in store.objects(self.resource, self.namespace) if self.matches(stored.document)]
 
     def event(self, change: StoredChange) -> tuple[str, StoredObject] | None:
-        """How the change looks to a watch: an object that no longer matches counts as deleted."""
+        """Return the event that a watch gets: an object that no longer matches counts as deleted."""
         known = change.new or change.old
         if change.resource != self.resource or known is None or (self.namespace and known.key[0] != self.namespace):
             return None
@@ -75,7 +121,7 @@ class PagedLists:
             "kind": f"{selection.resource.kind}List",
             "metadata": metadata,
         }
-        return dump(kind)[:-1] + b',"items":[' + b",".join(one.text for one in objects) + b"]}"
+        return dump(kind)[:-1] + b',"items":[' + b",".join(stored.text for stored in objects) + b"]}"
 
     def expire(self) -> None:
         self._snapshots.clear()
@@ -113,11 +159,12 @@ class WatchStream:
         initial = parameters.get("sendInitialEvents") == "true" or start in {"", "0"}
         self._revision = self._store.revision if initial else int(start)
         if self._revision > self._store.revision:
-            raise StatusProblem(504, f"Too large resource version: {start}, current: {self._store.revision}")
+            message = f"Too large resource version: {start}, current: {self._store.revision}"
+            raise StatusProblem(504, message, causes=[{"reason": "ResourceVersionTooLarge"}])
         objects = self._selection.objects(self._store) if initial else []
         await self._connection.begin(200, {"Transfer-Encoding": "chunked"})
-        for one in objects:
-            await self._send("ADDED", one.text)
+        for stored in objects:
+            await self._send("ADDED", stored.text)
         if parameters.get("sendInitialEvents") == "true":
             await self._send("BOOKMARK", self._bookmark({"k8s.io/initial-events-end": "true"}))
         closed = asyncio.create_task(self._connection.wait_closed())

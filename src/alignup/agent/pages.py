@@ -1,0 +1,304 @@
+"""The web pages of the agent: the node at ``/``, pods, and decisions with a "what if" form.
+
+The form asks for another policy, scope or amount; the decision code answers on the node as it is now.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from alignup.agent.api import AdmissionStatus
+from alignup.agent.service import AgentService
+from alignup.align import bits
+from alignup.align.admit import effective_policy
+from alignup.align.decision import Decision, ResourceHints, shown_hints
+from alignup.align.errors import AlignError, ParseError, PodError
+from alignup.align.explain import changes, sentences
+from alignup.align.explain.changes import Change, RequestChange, SettingChange, Unit, apply_changes
+from alignup.align.explain.remedies import Remedies, find_remedies, requested_amounts
+from alignup.align.host import Host
+from alignup.align.quantity import Quantity
+from alignup.align.settings import Policy, Scope
+from alignup.align.workload import Pod
+from alignup.documents.decisions import from_document
+from alignup.picture.machine_svg import draw_parts
+from alignup.picture.occupancy import UseState
+from alignup.picture.text_format import clean
+from alignup.store.history import DecisionQuery, StoredDecision
+from alignup.web.access import AccessRules
+from alignup.web.pages import Pages, format_amount, format_bits, static_routes
+from alignup.web.responses import ProblemError
+
+LINKS = (("Node", "/"), ("Decisions", "/decisions"))
+MAX_PODS = 500  #: that the page of a node lists
+RECENT = 20  #: decisions that the page of a node lists
+PAGE_DECISIONS = 100
+MAX_COLUMNS = 16  #: NUMA nodes that get a column each
+MAX_AMOUNTS = 64  #: of a pod that can be changed in the form
+AMOUNT = "amount-"  #: the fields of amounts: this, and their position among all of the pod
+
+
+def page_routes(service: AgentService, access: AccessRules, *, search_seconds: float) -> list[BaseRoute]:
+    """Build the pages; *search_seconds* limit the search for changes that would admit a pod."""
+    pages = _AgentPages(service, search_seconds)
+    guard = pages.templates.guard
+    return [
+        *static_routes(),
+        pages.templates.sign_in_route(access),
+        Route("/", guard(pages.node, access)),
+        Route("/decisions", guard(pages.decisions, access)),
+        Route("/decisions/{id:int}", guard(pages.decision, access)),
+        Route("/pods/{uid}", guard(pages.pod, access)),
+    ]
+
+
+class _AgentPages:
+    """The handlers of the pages."""
+
+    def __init__(self, service: AgentService, search_seconds: float) -> None:
+        functions = {
+            "sentences": sentences,
+            "placed_nodes": placed_nodes,
+            "format_nodes": sentences.format_nodes,
+            "hint_columns": hint_columns,
+            "node_title": "NUMA node {}".format,
+            "node_cell": node_cell,
+            "all_hints": all_hints,
+            "summary": summarize_decision,
+        }
+        self.templates = Pages("alignup.agent", links=LINKS, functions=functions)
+        self._service = service
+        self._search_seconds = search_seconds
+        self._computing = asyncio.Semaphore(1)  #: one search at a time: each takes up to a second of a CPU
+
+    async def node(self, _request: Request) -> Response:
+        service = self._service
+        views = service.pod_views()
+        shown = views[:MAX_PODS]
+        values: dict[str, Any] = {
+            "admitted": [view for view in shown if view.status is AdmissionStatus.ADMITTED],
+            "waiting": [view for view in shown if view.status is AdmissionStatus.WAITING],
+            "more_pods": len(views) - len(shown),
+            "decisions": await service.decisions(DecisionQuery(limit=RECENT)),
+            "plugins": service.plugins(),
+            "problems": await service.problems(),
+            "notes": service.notes(),
+        }
+        host = service.host
+        return await asyncio.to_thread(lambda: self.templates.response("node.html", **describe_host(host), **values))
+
+    async def decisions(self, request: Request) -> Response:
+        before = request.query_params.get("before", "")
+        pod = request.query_params.get("pod", "") or None
+        number = int(before) if before.isascii() and before.isdigit() and len(before) < 19 else None
+        stored = await self._service.decisions(DecisionQuery(pod=pod, before=number, limit=PAGE_DECISIONS))
+        older = stored[-1].id if len(stored) == PAGE_DECISIONS else None
+        values: dict[str, Any] = {"decisions": stored, "pod": pod, "older": older}
+        return await asyncio.to_thread(lambda: self.templates.response("decisions.html", **values))
+
+    async def decision(self, request: Request) -> Response:
+        id_ = request.path_params["id"]
+        stored = await self._service.decision(id_) if id_ < 1 << 63 else None
+        if stored is None:
+            raise ProblemError(404, f"The history has no decision {id_}.")
+        try:
+            decision = from_document(stored.document)
+        except ParseError as error:
+            raise ProblemError(410, f"This decision was stored by a version that cannot be read: {error}") from error
+        pod = self._service.pod(decision.uid)
+        return await self._respond("decision.html", request, decision, pod, stored=stored)
+
+    async def pod(self, request: Request) -> Response:
+        uid = request.path_params["uid"]
+        view = self._service.pod_view(uid)
+        if view is None:
+            raise ProblemError(404, f"No pod has the uid {uid}.")
+        latest = await self._service.decisions(DecisionQuery(pod=uid, limit=1))
+        return await self._respond("pod.html", request, view.decision, view.pod, view=view, latest=latest)
+
+    async def _respond(
+        self,
+        template: str,
+        request: Request,
+        decision: Decision,
+        pod: Pod | None,
+        **values: Any,  # noqa: ANN401 - of the template
+    ) -> Response:
+        """Return a page about a decision; *pod* is ``None`` if the agent no longer knows it."""
+        host = self._service.host
+
+        def build() -> Response:
+            form = None
+            if pod is not None:
+                form = what_if(host, pod, dict(request.query_params))
+                if decision.rejection is not None:
+                    form["remedies"] = self._find_remedies(form["host"], pod)
+            shown = decision.without_ledgers()
+            action = request.url.path
+            return self.templates.response(template, decision=shown, form=form, action=action, **values)
+
+        async with self._computing:
+            return await asyncio.to_thread(build)
+
+    def _find_remedies(self, host: Host, pod: Pod) -> Remedies:
+        end = time.monotonic() + self._search_seconds
+        return find_remedies(host, pod, should_stop=lambda: time.monotonic() > end)
+
+
+def describe_host(host: Host) -> dict[str, Any]:
+    """Return what the page of a node shows of its machine and its ledger."""
+    parts = draw_parts(host.machine, host.ledger)
+    occupancy = parts.layout.occupancy
+    return {
+        "settings": host.settings,
+        "facts": " · ".join([parts.layout.title, *parts.layout.facts]),
+        "pictures": parts.pictures,
+        "uses": [
+            (use, cpus.bit_count())
+            for use, cpus in occupancy.split(bits.members(parts.layout.cpus)).items()
+            if use.holder is None
+        ],
+        "has_holders": any(use.state is UseState.HELD for use in occupancy.by_cpu.values()),
+        "holders": {holder.uid: holder for holder in occupancy.holders},
+        "sharing": occupancy.sharing,
+        "cpus": host.ledger.cpus,
+        "devices": host.ledger.devices,
+    }
+
+
+def placed_nodes(decision: Decision) -> str:
+    """Return the NUMA nodes of all containers; empty: any."""
+    return format_bits(bits.union(placement.hint.nodes or 0 for placement in decision.placements))
+
+
+def summarize_decision(stored: StoredDecision) -> str:
+    """Return where the pod was placed, or why it was rejected."""
+    try:
+        decision = from_document(stored.document)
+    except ParseError:
+        return "stored by another version"
+    if decision.rejection:
+        return decision.rejection.reason
+    return sentences.describe_allocations(decision.placements)
+
+
+def hint_columns(resources: Sequence[ResourceHints]) -> list[int]:
+    """Return the NUMA nodes that get a column each: all that a resource is known of, unless they are too many."""
+    nodes = sorted({node for resource in resources for node in resource.free or ()})
+    return nodes if len(nodes) <= MAX_COLUMNS else []
+
+
+class NodeCell(NamedTuple):
+    """What one NUMA node offers for one resource."""
+
+    free: str  #: empty: unknown
+    meter: int | None  #: how much of the request is free; ``None``: unknown
+    hint: str  #: whether the node alone is a hint
+    style: str
+
+
+def node_cell(resource: ResourceHints, node: int) -> NodeCell:
+    free = (resource.free or {}).get(node)
+    hint = next((hint for hint in shown_hints(resource).hints if hint.nodes == 1 << node), None)
+    if resource.has_no_preference:
+        word, style = "anywhere", "any"
+    elif hint is not None:
+        word, style = ("preferred *", "preferred") if hint.preferred else ("possible", "possible")
+    else:
+        word, style = "not alone", "none"
+    text = "" if free is None else f"{format_amount(resource.resource or '', free)} free"
+    return NodeCell(text, min(free, resource.request) if free is not None and resource.request else None, word, style)
+
+
+def all_hints(resource: ResourceHints) -> tuple[str, bool]:
+    """Return the hints, and whether they are code rather than a sentence."""
+    if sentences.has_no_hints(resource):
+        return "none: no set of nodes has enough", False
+    if resource.has_no_preference:
+        return "anywhere", False
+    hints, more = shown_hints(resource)
+    texts = [sentences.format_hint(hint) for hint in hints]
+    if not texts:
+        return "sets of several nodes" if more else "none: fits on no set of nodes", False
+    return " ".join([*texts, *(["…"] if more else [])]), True
+
+
+def what_if(host: Host, pod: Pod, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the form of a pod shows; with *fields*, also the answer to the last question."""
+    other = copy(host)
+    other.release(pod.uid)  # what it holds is free for it
+    policy, scope = effective_policy(pod, other.rules)
+    amounts = list(requested_amounts(other, pod))[:MAX_AMOUNTS]
+    asked, problems = read_changes(other, pod, amounts, fields) if fields else ((), ())
+    decision, problem = decide_changed(other, pod, asked) if fields and not problems else (None, "")
+    return {
+        "host": other,
+        "policies": [(str(name), str(name)) for name in Policy],
+        "policy": fields.get("policy", str(policy)),
+        "scopes": [(str(name), str(name)) for name in Scope],
+        "scope": fields.get("scope", str(scope)),
+        "amounts": [
+            (
+                f"{clean(amount.resource)} of {clean(amount.subject)}",
+                f"{AMOUNT}{number}",
+                fields.get(f"{AMOUNT}{number}", str(amount.unit.quantity(amount.was))),
+            )
+            for number, amount in enumerate(amounts)
+        ],
+        "problems": problems,
+        "question": ", and ".join(change.describe(other.ledger) for change in asked) or "nothing changes",
+        "decision": decision,
+        "problem": problem,
+        "remedies": None,
+    }
+
+
+def read_changes(
+    host: Host, pod: Pod, amounts: Sequence[RequestChange], fields: Mapping[str, str]
+) -> tuple[tuple[Change, ...], tuple[str, ...]]:
+    """Return the changes that the fields of the form ask for, and the problems of those that cannot be read."""
+    asked: list[Change] = []
+    problems: list[str] = []
+    policy, scope = effective_policy(pod, host.rules)
+    of_pod = host.settings.pod_policy_annotations
+    names = (changes.OWN_POLICY, changes.OWN_SCOPE) if of_pod else (changes.POLICY, changes.SCOPE)
+    for name, field, was, known in (
+        ("policy", names[0], str(policy), set(Policy)),
+        ("scope", names[1], str(scope), set(Scope)),
+    ):
+        chosen = fields.get(name, was)
+        if chosen not in known:
+            problems.append(f"There is no {name} {chosen}.")
+        elif chosen != was:
+            asked.append(SettingChange(field, was, chosen))
+    for number, amount in enumerate(amounts):
+        text = fields.get(f"{AMOUNT}{number}", "").strip()
+        if not text:
+            continue
+        try:
+            quantity = Quantity.parse(text)
+        except ParseError as error:
+            problems.append(f"{amount.resource} of {amount.subject}: {error}")
+            continue
+        now = quantity.milli() if amount.unit is Unit.MILLI_CPUS else quantity.value()
+        if now < 0:
+            problems.append(f"{amount.resource} of {amount.subject}: must not be negative")
+        elif now != amount.was:
+            asked.append(replace(amount, now=now))
+    return tuple(asked), tuple(problems)
+
+
+def decide_changed(host: Host, pod: Pod, asked: Sequence[Change]) -> tuple[Decision | None, str]:
+    """Return the decision with the changes, or why there is none."""
+    try:
+        changed_host, changed_pod = apply_changes(tuple(asked), host, pod)
+        return changed_host.decide_without_plugins(changed_pod).without_ledgers(), ""
+    except (PodError, AlignError) as error:
+        return None, str(error)

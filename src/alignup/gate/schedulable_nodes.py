@@ -1,0 +1,143 @@
+"""The nodes that schedulers bind a pod to, as the Node objects show them: by selectors and taints, and by what is left.
+
+A kubelet ignores extended resources that it does not know, and counts pods as ended a little earlier than a scheduler
+does. So a node whose kubelet admits a pod may be one to which the scheduler does not bind it.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+
+from alignup.align import fit
+from alignup.align.errors import QuantityError
+from alignup.align.fit import NodeAllocatable, UsedResources
+from alignup.align.quantity import Quantity
+from alignup.align.workload import Pod, demand, names
+from alignup.align.workload.demand import FitRequest
+from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
+from alignup.kubernetes.api.objects import Amount, ApiNode, ApiPod, ApiPodSpec
+from alignup.schedule.node_selection import exclusions
+
+MAX_SELECTIONS = 256  #: different selectors for which nodes are kept
+_NO_REQUEST = FitRequest(0, 0, 0, {})
+
+
+def selection_key(spec: ApiPodSpec) -> Hashable:
+    """Return a key that is equal for pods that may be scheduled to the same nodes."""
+    affinity = spec.affinity.node_affinity if spec.affinity else None
+    required = affinity.required if affinity else None
+    return (spec.node_name, tuple(sorted(spec.node_selector.items())), required, spec.tolerations)
+
+
+class NodeFilter:
+    """The nodes that schedulers consider for pods with the same selectors; *nodes* returns all nodes of the cluster."""
+
+    def __init__(self, nodes: Callable[[], Iterable[ApiNode]]) -> None:
+        self._nodes = nodes
+        self._known: OrderedDict[Hashable, tuple[ApiPodSpec, set[str]]] = OrderedDict()
+
+    def allowed(self, spec: ApiPodSpec) -> set[str]:
+        """Return the names of the nodes; the set is current until the next call."""
+        key = selection_key(spec)
+        if key not in self._known:
+            self._known[key] = (spec, {node.metadata.name for node in self._nodes() if not exclusions(node, spec)})
+            if len(self._known) > MAX_SELECTIONS:
+                self._known.popitem(last=False)
+        self._known.move_to_end(key)
+        return self._known[key][1]
+
+    def put(self, node: ApiNode) -> None:
+        """Note that a node was added or has changed."""
+        self.remove(node.metadata.name)
+        for spec, allowed in self._known.values():
+            if not exclusions(node, spec):
+                allowed.add(node.metadata.name)
+
+    def remove(self, name: str) -> None:
+        for _, allowed in self._known.values():
+            allowed.discard(name)
+
+
+class NodeCapacity:
+    """The pods of every node, and how much of its allocatable resources they request.
+
+    *read* decodes a pod (``None``: invalid), when its node is asked about for the first time after a change.
+    """
+
+    def __init__(self, read: Callable[[ApiPod], Pod | None]) -> None:
+        self._read = read
+        self._pods: dict[str, dict[str, ApiPod]] = {}  #: node → uid → pod
+        self._nodes: dict[str, str] = {}  #: uid → node
+        self._used: dict[str, UsedResources] = {}
+        self._requests: dict[str, FitRequest] = {}  #: uid → what the pod requests
+        self._allocatable: dict[str, NodeAllocatable] = {}
+
+    def put_pod(self, pod: ApiPod, node: str) -> None:
+        """Count a pod that is bound to *node*, or will be."""
+        uid = pod.metadata.uid
+        before = self._nodes.get(uid)
+        if before not in {None, node}:
+            self.remove_pod(uid)
+        self._nodes[uid] = node
+        self._pods.setdefault(node, {})[uid] = pod
+        if before != node:
+            self._used.pop(node, None)
+
+    def remove_pod(self, uid: str) -> None:
+        node = self._nodes.pop(uid, None)
+        if node is not None:
+            self._pods[node].pop(uid, None)
+            self._requests.pop(uid, None)
+            self._used.pop(node, None)
+
+    def forget_node(self, node: str) -> None:
+        """Note that a Node object has changed, or is gone."""
+        self._allocatable.pop(node, None)
+
+    def count_pods(self, node: str) -> int:
+        return len(self._pods.get(node, ()))
+
+    def insufficient(self, node: ApiNode, pod: Pod, *, beside: Iterable[Pod] | None = None) -> tuple[str, ...]:
+        """Return the resources of which *node* has too little left for *pod*; *beside* these pods only, if given."""
+        name = node.metadata.name
+        if name not in self._allocatable:
+            self._allocatable[name] = read_allocatable(node.status.allocatable)
+        used = self._used_on(name) if beside is None else _sum(map(demand.fit_used, beside))
+        request = demand.fit_request(pod)
+        shortages = fit.insufficient_resources(request, used=used, allocatable=self._allocatable[name])
+        return tuple(shortage.resource for shortage in shortages)
+
+    def _used_on(self, node: str) -> UsedResources:
+        if node not in self._used:
+            self._used[node] = _sum(self._request(uid, pod) for uid, pod in self._pods.get(node, {}).items())
+        return self._used[node]
+
+    def _request(self, uid: str, pod: ApiPod) -> FitRequest:
+        if uid not in self._requests:
+            decoded = self._read(pod)
+            self._requests[uid] = _NO_REQUEST if decoded is None else demand.fit_used(decoded)
+        return self._requests[uid]
+
+
+def _sum(requests: Iterable[FitRequest]) -> UsedResources:
+    used = UsedResources()
+    for request in requests:
+        used = used.plus(request)
+    return used
+
+
+def read_allocatable(amounts: Mapping[str, Amount]) -> NodeAllocatable:
+    """Read the allocatable resources of a Node object; an unreadable amount counts as none."""
+    quantities: dict[str, Quantity] = {}
+    for name, text in amounts.items():
+        try:
+            quantities[name] = Quantity.parse(str(text))
+        except QuantityError:
+            continue
+    zero = Quantity.ZERO
+    return NodeAllocatable(
+        milli_cpu=quantities.get(CPU, zero).milli(),
+        memory=quantities.get(MEMORY, zero).value(),
+        ephemeral_storage=quantities.get(EPHEMERAL_STORAGE, zero).value(),
+        pods=quantities.get(fit.PODS, zero).value(),
+        scalars={name: amount.value() for name, amount in quantities.items() if names.is_scalar(name)},
+    )

@@ -1,0 +1,123 @@
+"""Which pods to evict, as an extender tells kube-scheduler: up to 1.37, and from 1.38 on."""
+
+from dataclasses import replace
+
+import pytest
+
+from alignup.kubernetes.api import Access, ApiClient
+from alignup.schedule.extender import ExtenderOptions
+from alignup.schedule.metrics import PrometheusScheduleMetrics
+from alignup.schedule.preempt import CHOOSES_VICTIMS, SEARCH_SECONDS, Preemption
+from alignup.schedule.service import ScheduleService
+from alignup.testing.api_server import ApiServer, ServedResource
+from tests.align.hosts import pod
+from tests.deadlines import until
+from tests.observe.api_objects import SERVED, api_pod
+from tests.schedule.test_extender import PLAIN, WIDE, filtered, post
+
+pytestmark = pytest.mark.anyio
+
+BUDGETS = ServedResource(kind="PodDisruptionBudget", plural="poddisruptionbudgets", group="policy", version="v1")
+HIGH = replace(WIDE, priority=1000)  # 4 CPUs: all of NUMA node 1
+
+
+@pytest.fixture
+async def full(nodes, service):
+    """Node ``a`` has a pod on each NUMA node, ``b`` an important one; each admits 2 more CPUs somewhere else."""
+    for host, priority in (("a", 10), ("b", 2000)):
+        for number, cpus in enumerate("34"):
+            held = replace(pod(f"{host}-{number}", cpu=cpus, memory="1Gi"), priority=priority)
+            nodes.create(held, host, priority=priority)
+            nodes.admit(host, held)
+    await until(lambda: not service.live.choose(WIDE) and len(service.live.pods.objects) == 4)
+    return service
+
+
+async def victims(http, proposed, asked=HIGH):
+    """What preempt answers: node → uids."""
+    meta = {node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0} for node, uids in proposed.items()}
+    document = asked if isinstance(asked, dict) else api_pod(asked, priority=asked.priority)
+    message = {"Pod": document, "NodeNameToVictims": None, "NodeNameToMetaVictims": meta}
+    answer = await post(http, "preempt", message)
+    by_node = answer["NodeNameToMetaVictims"]
+    return {
+        node: ([victim["UID"] for victim in chosen["Pods"]], chosen["NumPDBViolations"])
+        for node, chosen in by_node.items()
+    }
+
+
+async def test_victims_that_are_enough_are_kept(http, full):
+    assert await victims(http, {"a": ["a-1"]}) == {"a": (["a-1"], 0)}
+
+
+async def test_victims_that_free_the_wrong_numa_node_are_not_enough(http, full):
+    assert await victims(http, {"a": ["a-0"]}) == {"a": (["a-0", "a-1"], 0)}
+
+
+async def test_without_victims_ours_are_chosen(http, full):
+    """As from Kubernetes 1.38 on, where the node as a whole has room."""
+    assert await victims(http, {"a": [], "b": [], "gone": []}) == {"a": (["a-1"], 0)}
+
+
+async def test_whole_pods_are_answered_with_uids(http, full):
+    items = [{"metadata": {"name": "a-1", "uid": "a-1"}}]
+    proposed = {"a": {"Pods": items, "NumPDBViolations": 1}}
+    message = {"Pod": api_pod(HIGH, priority=1000), "NodeNameToVictims": proposed, "NodeNameToMetaVictims": None}
+
+    assert await post(http, "preempt", message) == {
+        "NodeNameToMetaVictims": {"a": {"Pods": [{"UID": "a-1"}], "NumPDBViolations": 1}}
+    }
+
+
+async def test_victims_for_a_pod_that_no_kubelet_aligns_are_kept(http, full):
+    assert await victims(http, {"a": ["a-0"], "gone": ["x"], "b": []}, PLAIN) == {"a": (["a-0"], 0), "gone": (["x"], 0)}
+
+
+async def test_disruption_budgets_count(http, full, nodes):
+    spec = {"selector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "x"}, "spec": spec}
+    nodes.server.serve(BUDGETS)
+    nodes.server.put({**budget, "status": {"disruptionsAllowed": 0}})
+    document = next(stored for stored in nodes.server.objects("pods") if stored["metadata"]["name"] == "a-1")
+    nodes.server.put({**document, "metadata": {**document["metadata"], "labels": {"app": "x"}}})
+    await until(lambda: full.live.find_pod("default", "a-1").metadata.labels)
+
+    assert await victims(http, {"a": []}) == {"a": (["a-1"], 1)}  # there is no other way
+
+
+@pytest.mark.parametrize(
+    ("version", "failed"), [((1, 37), {}), (CHOOSES_VICTIMS, {"a": "not enough cpu on one NUMA node"})]
+)
+async def test_rejections_are_resolvable_where_the_scheduler_lets_us_choose(http, full, version, failed):
+    full.preemption.chooses = version >= CHOOSES_VICTIMS
+
+    answer = await filtered(http, api_pod(HIGH, priority=1000))
+
+    assert answer["FailedNodes"] == failed
+    assert set(answer["FailedAndUnresolvableNodes"]) == {"a", "b"} - set(failed)
+
+
+@pytest.mark.parametrize(
+    ("version", "option", "chooses"),
+    [("1.37", None, False), ("1.38", None, True), ("1.38", False, False), ("1.37", True, True)],
+)
+async def test_the_version_of_the_api_server_tells_who_chooses_victims(timing, follow, version, option, chooses):
+    async with ApiServer(version=version) as server:
+        server.serve(SERVED)
+        async with ApiClient(Access(server=server.url), timing=timing) as client:
+            options = ExtenderOptions(chooses_victims=option)
+            service = ScheduleService(client, PrometheusScheduleMetrics(), extender=options)
+            following = follow(service.run())
+            await until(lambda: service.leading)
+            following.cancel()
+
+    assert service.preemption.chooses is chooses
+
+
+async def test_the_search_for_victims_ends_in_time(full):
+    now = iter([0.0, SEARCH_SECONDS, SEARCH_SECONDS])
+    preemption = Preemption(full.live, chooses=True, clock=lambda: next(now))
+    huge = replace(pod("huge", cpu="64", memory="1Gi"), priority=1000)
+
+    assert preemption.resolvable(huge, ["a", "b"]) == {"a"}  # not searched; b has no pods of lower priority
+    assert Preemption(full.live, chooses=True).resolvable(huge, ["a", "b"]) == frozenset()

@@ -1,0 +1,129 @@
+"""Every subscriber gets every event, or the number of missed ones."""
+
+import asyncio
+import itertools
+from contextlib import AsyncExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alignup.web import events
+from alignup.web.events import MISSED, EventBus
+from tests.deadlines import SECONDS
+
+pytestmark = pytest.mark.anyio
+
+
+def new_bus(capacity=3):
+    return EventBus(now=itertools.count(100).__next__, capacity=capacity)
+
+
+async def take(events, count):
+    async with asyncio.timeout(SECONDS):
+        return [await anext(events) for _ in range(count)]
+
+
+async def test_all_subscribers_get_events_from_now_on():
+    bus = new_bus()
+    bus.publish("early", {})
+    async with bus.subscribe() as first, bus.subscribe() as other:
+        bus.publish("admitted", {"uid": "a"})
+        bus.publish("released", {"uid": "a"})
+
+        received, also_received = await take(first, 2), await take(other, 2)
+
+    assert received == also_received
+    assert [(event.id, event.time, event.kind, event.document) for event in received] == [
+        (2, 101, "admitted", {"uid": "a"}),
+        (3, 102, "released", {"uid": "a"}),
+    ]
+
+
+async def test_a_waiting_subscriber_wakes_up():
+    bus = new_bus()
+    async with bus.subscribe() as events:
+        waiting = asyncio.ensure_future(take(events, 1))
+        await asyncio.sleep(0)
+
+        bus.publish("admitted", {})
+
+        assert [event.kind for event in await waiting] == ["admitted"]
+
+
+async def test_a_closed_subscription_is_removed():
+    bus = new_bus()
+    async with bus.subscribe():
+        pass
+
+    assert bus.subscribers == 0
+
+
+@given(steps=st.lists(st.one_of(st.just("read"), st.integers(1, 8)), max_size=12), capacity=st.integers(1, 4))
+def test_every_event_is_delivered_or_counted_as_missed(steps, capacity):
+    """At any pace, IDs increase, no event is delivered twice, and the missed ones add up."""
+
+    async def listen():
+        bus = new_bus(capacity)
+        received: list[int] = []
+        missed = published = next_read = 0
+        async with bus.subscribe() as events:
+            for step in [*steps, *["read"] * (capacity + 1)]:
+                if step == "read" and (published > len(received) + missed):
+                    (event,) = await take(events, 1)
+                    assert event.id > next_read
+                    next_read = event.id if event.kind != MISSED else event.id - 1
+                    missed += event.document["count"] if event.kind == MISSED else 0
+                    received += [event.id] if event.kind != MISSED else []
+                elif step != "read":
+                    for _ in range(step):
+                        published += 1
+                        bus.publish("something", {})
+        assert received == sorted(set(received))
+        assert len(received) + missed == published
+
+    asyncio.run(listen())
+
+
+async def test_an_event_is_encoded_once_for_all_streams(monkeypatch):
+    encoded = []
+    encode = events.encode_event
+
+    def counted(event):
+        encoded.append(event.id)
+        return encode(event)
+
+    monkeypatch.setattr(events, "encode_event", counted)
+    bus = new_bus()
+    async with AsyncExitStack() as stack:
+        subscriptions = [await stack.enter_async_context(bus.subscribe()) for _ in range(50)]
+        bus.publish("admitted", {})
+        bus.publish("released", {})
+
+        texts = {subscription.take_text() for subscription in subscriptions}
+
+    assert len(texts) == 1
+    assert encoded == [1, 2]
+
+
+async def test_many_subscribers_are_resumed_in_groups():
+    bus = new_bus()
+    resumed: list[int] = []
+
+    async def listen(subscription):
+        while not subscription.take_text():
+            await subscription.wait(None)
+        resumed.append(1)
+
+    async with AsyncExitStack() as stack:
+        subscriptions = [await stack.enter_async_context(bus.subscribe()) for _ in range(100)]
+        listeners = [asyncio.ensure_future(listen(listener)) for listener in subscriptions]
+        await asyncio.sleep(0)
+        bus.publish("admitted", {})
+        await asyncio.sleep(0)
+        at_once = len(resumed)
+        async with asyncio.timeout(SECONDS):
+            await asyncio.gather(*listeners)
+
+    assert 0 < at_once < 50
+    assert len(resumed) == 100
