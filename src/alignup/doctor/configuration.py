@@ -61,7 +61,9 @@ def check_configuration(
     findings = [
         *_startup_errors(errors),
         *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
-        *managers.check_managers(inputs),
+        *managers.check_topology_manager(inputs),
+        *managers.check_cpu_manager(inputs),
+        *managers.check_memory_manager(inputs),
         *_over_reservations(inputs, ephemeral_storage),
         *managers.find_warnings(inputs),
     ]
