@@ -159,7 +159,7 @@ class _Handlers:
             raise ProblemError(410, "The token has expired; list the pods again without it.") from None
         except InvalidTokenError:
             problem = Problem("continue", "must be metadata.continue of a page")
-            raise ProblemError(400, f"{problem.field}: {problem.what}", errors=[problem]) from None
+            raise ProblemError(400, f"{problem.field}: {problem.message}", errors=[problem]) from None
         metadata = api.ListMetadata(continue_=page.token, remaining_item_count=page.remaining)
         return list_response(api.PodListDocument([], self.service.notes(), metadata), page.items)
 
