@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from alignup.align import bits
-from alignup.align.errors import ParseError, QuantityError
+from alignup.align.errors import ParseError, QuantityError, SourceLocation
 from alignup.align.quantity import Quantity
 from alignup.cli.agent_client import AgentOptions, find_agent
 from alignup.cli.app import FailureError, InputError, Place, Session, define_command, escape_control
@@ -308,7 +308,6 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 
 def _explain(host: "Host", pod: "Pod") -> None:
-    from alignup.align.errors import SourceLocation  # noqa: PLC0415
     from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
     from alignup.cli import why  # noqa: PLC0415
     from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
