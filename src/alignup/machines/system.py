@@ -64,11 +64,11 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
 
 def _read_report(files: FileReader) -> CadvisorReport:
     try:
-        seen = cadvisor.read_topology(files)
+        seen = cadvisor.read_machine_info(files)
     except cadvisor.CadvisorError as error:
         files.add_gap(f"cAdvisor gives up on this machine, so the kubelet gets no CPUs: {error}")
         return CadvisorReport(cpus=(), num_cpus=0, num_sockets=cadvisor.count_sockets(files), nodes=())
-    if any(node.reported.id < 0 for node in seen.nodes):
+    if any(node.node_id < 0 for node in seen.topology or ()):
         files.add_gap("the kubelet treats a socket without a number as NUMA node -1, which no set of nodes can contain")
     return seen.report()
 
