@@ -69,14 +69,8 @@ def _from_document(document: object, text: str, name: str) -> Machine:
 
 def dump(machine: Machine) -> str:
     """Return *machine* as YAML."""
-    return yaml.dump(
-        machine_to_document(machine),
-        Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
-        sort_keys=False,
-        default_flow_style=None,
-        width=120,
-        allow_unicode=True,
-    )
+    document, dumper = machine_to_document(machine), getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return yaml.dump(document, None, dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
 
 
 def dump_json(machine: Machine) -> str:

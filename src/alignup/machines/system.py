@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 
 from alignup.align.errors import SourceError
-from alignup.align.machine import MAX_NODE_ID, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
+from alignup.align.machine import MAX_NODE_ID, MAX_NODES, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
 from alignup.machines import cadvisor, topology
 from alignup.machines.file_reader import FileReader
 
@@ -31,7 +31,9 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
     online, offline = topology.read_online_cpus(files)
     if not online:
         raise SourceError(f"{name} has no online CPU: expected {topology.CPU}/cpu0 and so on")
-    ids = topology.read_node_ids(files)
+    ids = files.read_numbered(topology.NODE, "node")
+    if len(ids) > MAX_NODES:
+        raise SourceError(f"{topology.NODE} has {len(ids)} NUMA nodes: expected at most {MAX_NODES}")
     if not ids:
         files.add_gap("the kernel reports no NUMA nodes")
     cpus = topology.read_cpus(files, online, topology.map_cpus_to_nodes(files, ids, online))

@@ -33,7 +33,10 @@ from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 
 #: Fields whose default also replaces an empty string or 0.
-_DEFAULT_IF_ZERO = "topologyManagerPolicy topologyManagerScope cpuManagerPolicy memoryManagerPolicy maxPods".split()
+_DEFAULT_IF_ZERO = (
+    *("topologyManagerPolicy", "topologyManagerScope", "maxPods"),
+    *("cpuManagerPolicy", "memoryManagerPolicy"),
+)
 #: Fields that :func:`alignment_fields` writes.
 _ALIGNMENT_FIELDS = (
     *("topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"),
