@@ -199,7 +199,7 @@ async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int]
                     watched |= {"scheduler": plane.process("kube-scheduler"), "alignup": running.pid}
                     await measured.report(label, watched, gate=label == "gate")
             following.cancel()
-            print((directory / "alignup.log").read_text().count("bound=False"), "bindings refused")
+            print((directory / "alignup.log").read_text().count('"bound": false'), "bindings refused")
 
 
 def main() -> None:

@@ -118,7 +118,8 @@ def test_faults_have_pods_rejected_only_for_known_causes(bed: ClusterBed, mode: 
         counts = FaultyCluster(bed, replicas, *FAULTY).run(COUNT)
         predictions = replicas.predictions()
     clear(bed.api)
-    print(f"faults, {mode}: {counts}, {dict(predictions)}\n{bed.plane.log_lines('alignup-schedule', 'outcome=')}")
+    log = bed.plane.log_lines("alignup-schedule", '"outcome"')
+    print(f"faults, {mode}: {counts}, {dict(predictions)}\n{log}")
     wrong = {labels: count for labels, count in predictions.items() if 'outcome="as_predicted"' not in labels}
     assert all(re.search(r'cause="(\w+)"', labels)[1] in FAULTS for labels in wrong)  # type: ignore[index]
     assert counts.rejected <= sum(count for labels, count in wrong.items() if "rejected" in labels)

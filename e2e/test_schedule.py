@@ -224,4 +224,5 @@ async def test_an_urgent_pod_takes_the_place_of_one_whose_end_admits_it(plane: C
         evicted = {f"pod-{number}-{cpus}" for number in range(3) for cpus in (4, 3)} - nodes.running.keys()
         assert [name[-1] for name in evicted] == ["4"]
         assert nodes.rejected == []
-        assert "verb=preempt pod=default/urgent" in plane.log("alignup", 100_000)
+        entries = [json.loads(line) for line in plane.log_lines("alignup", "preempt").splitlines()]
+        assert ("preempt", "default/urgent") in [(entry["event"], entry.get("pod")) for entry in entries]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import structlog
 
 from alignup.documents.decisions import to_document
 from tests.documents.test_decisions import MAKERS
@@ -24,6 +25,13 @@ EXAMPLE = ROOT / "examples" / "own_provider.py"
 LIBRARY, DECISION = ROOT / "docs" / "library.md", ROOT / "docs" / "decision.md"
 
 FENCED = re.compile(r"^```(?P<kind>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def default_logging():
+    """Undo what a document configures."""
+    yield
+    structlog.reset_defaults()
 
 
 class Block(NamedTuple):

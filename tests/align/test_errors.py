@@ -13,6 +13,7 @@ from alignup.align.errors import (
     Problem,
     ProviderError,
     RestoreError,
+    SourceLocation,
     StoreError,
     StoreProblem,
     TraceError,
@@ -21,7 +22,7 @@ from alignup.align.errors import (
 
 NAME = Problem("metadata.name", "Required value")
 WHOLE = Problem("", "not an object")
-LOCATED = LocatedProblem("pods.yaml, line 3", NAME)
+LOCATED = LocatedProblem(SourceLocation("pods.yaml", line=3), NAME)
 
 
 @pytest.mark.parametrize(

@@ -325,7 +325,7 @@ def test_declared_devices_replace_the_machines_own():
     changed = add_devices(machine, ["example.com/gpu=1@0"])
 
     assert [(device.resource, device.id) for device in changed.devices] == [("vendor.io/nic", "nic-0"), (GPU, "gpu-0")]
-    assert not changed.problems()
+    assert changed.checked() is changed
 
 
 def test_zero_devices_can_be_declared():

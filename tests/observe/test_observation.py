@@ -87,7 +87,7 @@ def test_without_the_api_server_every_entry_counts_and_names_come_from_podresour
 def test_without_podresources_the_files_and_the_api_server_suffice_for_pods(kubelet):
     observation = join(kubelet.sources(listed=None, allocatable=None), settled=False)
 
-    assert observation.host.ledger.cpus.alignment_key() == kubelet.host.ledger.cpus.alignment_key()
+    assert observation.host.ledger.cpus.shared == kubelet.host.ledger.cpus.shared
     assert observation.host.ledger.memory.held == kubelet.host.ledger.memory.held
     assert observation.gaps == (f"the state files do not contain the topology of a free device of {GPU}",)
 

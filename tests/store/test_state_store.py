@@ -9,13 +9,19 @@ import pytest
 
 from alignup.align.errors import StoreError, StoreFullError, StoreProblem
 from alignup.documents import codec
-from alignup.documents.ledgers.documents import pod_entry, residue
-from alignup.documents.ledgers.restore import restore_ledger
+from alignup.documents.ledgers import pod_entry, residue, restore_ledger
 from alignup.documents.pods import pod_document
 from alignup.store.database import NAME
-from alignup.store.documents import HeldPodDocument, WaitingPodDocument
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
-from alignup.store.state_store import LedgerParts, PodRow, Stage, StateChange, StateStore
+from alignup.store.state_store import (
+    HeldPodDocument,
+    LedgerParts,
+    PodRow,
+    Stage,
+    StateChange,
+    StateStore,
+    WaitingPodDocument,
+)
 from tests.align.hosts import host, pod
 from tests.effort import SEED, did, rounds
 from tests.store.programs import RESIDUE, decided, parts, row

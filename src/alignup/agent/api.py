@@ -1,21 +1,20 @@
-"""The types and JSON documents of the agent's HTTP API.
+"""The JSON documents of the agent's HTTP API.
 
 A response body and its OpenAPI schema both derive from one struct. Fields hold what JSON holds: Linux lists for sets,
 RFC 3339 for times.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
 
+from alignup.agent.state import AdmissionResult, AdmissionStatus, PodView
 from alignup.align.decision import Decision
 from alignup.align.errors import ParseError
 from alignup.align.explain import sentences
-from alignup.align.workload import Pod, QoS
+from alignup.align.workload import QoS
 from alignup.documents import codec
 from alignup.documents.codec import Document, Timestamp
 from alignup.documents.decisions import (
@@ -28,35 +27,10 @@ from alignup.documents.decisions import (
     recent_documents,
     rejection_document,
 )
-from alignup.documents.pods import PodGrants
 from alignup.store.history import StoredDecision
 from alignup.web.responses import ProblemDocument
 
 Explanation = Annotated[list[str], Meta(description="The decision in sentences.")]
-
-
-class AdmissionStatus(StrEnum):
-    ADMITTED = "admitted"
-    WAITING = "waiting"  #: the pod does not fit now, and is retried when resources are released
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodView:
-    """A pod that the agent knows: admitted or waiting."""
-
-    pod: Pod
-    status: AdmissionStatus
-    since: float  #: seconds since 1970
-    source: str  #: ``api``, or the path of the manifest file
-    decision: Decision  #: the latest
-    position: int | None = None  #: in the wait queue, from 1
-    grants: PodGrants = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionResult:
-    decision: Decision
-    pod_view: PodView | None  #: ``None``: rejected, or a dry run
 
 
 class ManifestResources(Document, frozen=True):

@@ -22,6 +22,7 @@ from alignup import __version__
 from alignup.agent import api, routes
 from alignup.agent.metrics import Metrics
 from alignup.agent.service import AgentService
+from alignup.agent.state import PodView
 from alignup.align.errors import AlignError, ParseError, PodError, Problem
 from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
@@ -68,10 +69,7 @@ def build_app(
     """Build the application: the API and the pages. Event streams end when *stopping* is set."""
     limits = limits or RequestLimits()
     streams = EventStreams(
-        service.events,
-        limit=limits.streams,
-        heartbeat=limits.heartbeat_seconds,
-        stopping=stopping or asyncio.Event(),
+        service.events, limit=limits.streams, heartbeat=limits.heartbeat_seconds, stopping=stopping or asyncio.Event()
     )
     handlers = _Handlers(service, metrics, limits, streams, access)
     by_path = defaultdict[str, dict[str, tuple[Operation, Handler]]](dict)
@@ -133,7 +131,7 @@ class _Handlers:
     streams: EventStreams
     access: AccessRules
     picture: _LatestPicture = field(default_factory=_LatestPicture)
-    pod_pages: SnapshotPager[api.PodView] = field(default_factory=lambda: SnapshotPager(api.encode_pod_view))
+    pod_pages: SnapshotPager[PodView] = field(default_factory=lambda: SnapshotPager(api.encode_pod_view))
 
     def operations(self) -> list[tuple[Operation, Handler]]:
         return [
@@ -245,10 +243,10 @@ class _Handlers:
         except TimeoutError:
             if not deadline.expired():
                 raise
-            seconds = f"{self.limits.answer_seconds:g} seconds"
-            raise ProblemError(
-                504, f"No result after {seconds}. It may still take effect; get the pod later."
-            ) from None
+            detail = (
+                f"No result after {self.limits.answer_seconds:g} seconds. It may still take effect; get the pod later."
+            )
+            raise ProblemError(504, detail) from None
 
 
 async def _decode_pod(content: bytes) -> Pod:

@@ -1,33 +1,31 @@
 """The agent as a process: restore the state, then serve until a signal arrives."""
 
 import asyncio
+import gc
 import os
 import signal
+import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Self
 
 import structlog
 from starlette.types import ASGIApp
 from structlog.typing import FilteringBoundLogger
 
-from alignup.agent import sd_notify
+from alignup.agent.admission_queue import AdmissionQueue, QueueProbe
 from alignup.agent.app import build_app
+from alignup.agent.device_allocator import serve_plugins
 from alignup.agent.events import EventDispatcher
-from alignup.agent.garbage import GarbageCollection
-from alignup.agent.manifests.directory import ManifestDir
-from alignup.agent.manifests.watcher import ManifestWatcher
+from alignup.agent.manifest_dir import ManifestDir, ManifestWatcher
 from alignup.agent.metrics import Metrics
-from alignup.agent.pod_record import API_SOURCE
-from alignup.agent.queue import AdmissionQueue
-from alignup.agent.queue_probe import QueueProbe
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
-from alignup.agent.sd_notify import Notifier
 from alignup.agent.service import AgentService
-from alignup.agent.state import Clock
+from alignup.agent.state import API_SOURCE, Clock
 from alignup.agent.state_saver import StateSaver
 from alignup.agent.transaction import Transaction
 from alignup.align.errors import ListenError, TlsRequiredError
@@ -44,6 +42,13 @@ from alignup.web.server import serve_app
 
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
+
+FULL_COLLECTION_SECONDS = 3600.0  #: between full collections
+
+#: New objects before a collection, and such collections before the survivors are frozen: about 10 ms of work at most.
+#: Python's default of 700 takes a tenth of all CPU time.
+_THRESHOLDS = 5_000, 3
+_NEVER = 1 << 30
 
 _SWITCH_SECONDS = 0.001  #: that a thread computes while another one waits; Python's default adds 5 ms to a request
 
@@ -66,6 +71,76 @@ class DaemonOptions:
     imported: Callable[[], ImportedState] | None = None  #: a kubelet's state, for an empty root directory
     notes: tuple[str, ...] = ()  #: to log first
     clock: Clock = field(default_factory=lambda: Clock(now=time.time, monotonic=time.perf_counter))
+
+
+class GarbageCollection:
+    """The garbage collection of this process from :meth:`start` on, without pauses that grow with the number of pods.
+
+    Python's full collection scans every object while nothing else runs: with 5,000 pods that takes a fifth of a second.
+    The pods of an agent stay, so what survives two collections is frozen instead: it is not scanned again, and still
+    freed at once when the last reference to it goes. Only reference cycles that were frozen before they became garbage
+    stay. So everything is scanned after all, rarely, when the agent is idle. *monotonic* returns a time in seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._last_full = monotonic()
+
+    def start(self) -> None:
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_THRESHOLDS, _NEVER)
+        if _freeze_survivors not in gc.callbacks:
+            gc.callbacks.append(_freeze_survivors)
+
+    def collect_if_due(self) -> None:
+        """Scan everything, frozen objects too, if that was long ago; nothing else runs meanwhile."""
+        if self._monotonic() - self._last_full >= FULL_COLLECTION_SECONDS:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            self._last_full = self._monotonic()
+
+
+def _freeze_survivors(phase: str, info: Mapping[str, Any]) -> None:
+    """Called by Python before and after each collection."""
+    if phase == "stop" and info["generation"] == 1:
+        gc.freeze()
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """The socket of systemd, which must be notified that the service is ready, stopping or alive (sd_notify(3)).
+
+    ``NOTIFY_SOCKET`` names a datagram socket: a path, or with an ``@`` an abstract address.
+    """
+
+    address: str  #: empty: not started by systemd
+    watchdog: float | None = None  #: seconds between required notifications; ``None``: no watchdog
+
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str], *, pid: int) -> Self:
+        path = environment.get("NOTIFY_SOCKET", "")
+        address = path if path[:1] in {"/", "@"} else ""
+        micros = environment.get("WATCHDOG_USEC", "")
+        for_this_process = environment.get("WATCHDOG_PID", str(pid)) == str(pid)
+        watched = bool(address) and for_this_process and micros.isdecimal() and int(micros) > 0
+        return cls(address, int(micros) / 1_000_000 if watched else None)
+
+    def send(self, *messages: str) -> bool:
+        """Return whether the messages were sent; failures are ignored."""
+        if not self.address:
+            return False
+        address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+                sender.settimeout(0)
+                sender.sendto(
+                    "\n".join(" ".join(message.split()) for message in messages).encode("utf-8", "replace"), address
+                )
+        except OSError:
+            return False
+        return True
 
 
 def run(options: DaemonOptions) -> None:
@@ -105,8 +180,6 @@ async def _main(
         stack.push_async_callback(asyncio.to_thread, queue.close)
         with suppress(NotReadyError):  # /readyz reports the reason, and the next release retries the waiting pods
             await queue.run(Transaction.retry_waiting)
-        from alignup.agent.devices.plugin_wiring import serve_plugins  # noqa: PLC0415 - gRPC is slow to import
-
         directory = options.plugins or options.root / PLUGIN_DIR
         pod_resources = options.pod_resources_socket or options.root / POD_RESOURCES_DIR / POD_RESOURCES_SOCKET
         allocator = await stack.enter_async_context(
@@ -121,11 +194,11 @@ async def _main(
         address = await stack.enter_async_context(_serve_api(options, service, events.metrics))
         stack.push_async_callback(allocator.close)  # before shutdown waits for requests that wait for plugins
         await stack.enter_async_context(background_tasks(watcher, queue, probe, notifier))
-        pods, waiting = len(queue.state.admitted), len(queue.state.waiting.pods)
+        pods, waiting = len(queue.state.admitted), len(queue.state.waiting)
         log.info("listening", at=str(address), pods=pods, waiting=waiting)
-        notifier.send(sd_notify.READY, sd_notify.status_line(f"{pods} pods admitted, {waiting} waiting"))
+        notifier.send("READY=1", f"STATUS={pods} pods admitted, {waiting} waiting")
         await stop.wait()
-        notifier.send(sd_notify.STOPPING)
+        notifier.send("STOPPING=1")
         log.info("stopping")
         await service.flush_events()  # event streams end with what has happened so far
     log.info("stopped")
@@ -136,8 +209,8 @@ def _start_queue(
 ) -> tuple[AdmissionQueue, EventDispatcher]:
     queues: list[AdmissionQueue] = []  # the metrics read the queue, which does not exist before its dispatcher
     metrics = Metrics(
-        lambda: queues[0].settled_host if queues else recovered.state.host,
-        waiting=lambda: len(queues[0].state.waiting.pods) if queues else 0,
+        lambda: queues[0].state.settled_host() if queues else recovered.state.host,
+        waiting=lambda: len(queues[0].state.waiting) if queues else 0,
     )
     events = EventDispatcher(asyncio.get_running_loop(), log, metrics, EventBus(now=options.clock.now))
     saver, garbage = StateSaver(store, options.host, log), GarbageCollection()
@@ -228,7 +301,7 @@ async def background_tasks(
             with suppress(BusyError):  # nothing is proven
                 if not queue.read_only:
                     await probe.passed()
-                notifier.send(sd_notify.WATCHDOG)
+                notifier.send("WATCHDOG=1")
             await asyncio.sleep(interval)
 
     tasks = []

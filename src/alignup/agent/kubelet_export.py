@@ -29,7 +29,7 @@ def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
         yield f"wrote {path}"
     for gap in files.gaps:
         yield f"note: {gap}"
-    if waiting := len(recovered.state.waiting.pods):
+    if waiting := len(recovered.state.waiting):
         yield f"note: {waiting} waiting pods are not exported"
 
 

@@ -64,7 +64,7 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
         admission.align()
         admission.check_fit()
     except _RejectedError as rejected:
-        return admission.decision(Outcome.REJECTED, rejection=rejected.rejection)
+        return admission.decision(Outcome.REJECTED, rejection=rejected.args[0])
     except PreferencesNeededError as needed:
         return admission.decision(Outcome.ASKING, preference_requests=needed.requests)
     return admission.decision(Outcome.ADMITTED)
@@ -109,9 +109,7 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
 
 
 class _RejectedError(Exception):
-    def __init__(self, rejection: Rejection) -> None:
-        super().__init__(rejection.message)
-        self.rejection = rejection
+    """The end of an admission, with a :class:`Rejection` as its only argument."""
 
 
 class _Admission:

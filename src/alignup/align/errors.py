@@ -87,9 +87,11 @@ class Problem:
     field: str
     what: str
     kind: ProblemKind = dataclasses.field(default=ProblemKind.OTHER, compare=False)
+    line: int = 0  #: of a document that cannot be parsed; 0: unknown
 
     def __str__(self) -> str:
-        return f"{self.field}: {self.what}" if self.field else self.what
+        place = self.field or (f"line {self.line}" if self.line else "")
+        return f"{place}: {self.what}" if place else self.what
 
 
 class PodError(AlignError, ValueError):
@@ -101,11 +103,28 @@ class PodError(AlignError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class LocatedProblem:
-    """A problem and its location: a file, usually with a document, a line and the name of an object."""
+class SourceLocation:
+    """A place in a file of one or several documents."""
 
-    where: str
+    file: str
+    document: int | None = None  #: from 1; ``None``: the file has only one
+    line: int | None = None  #: from 1; ``None``: unknown
+
+    def __str__(self) -> str:
+        document = f", document {self.document}" if self.document else ""
+        line = f", line {self.line}" if self.line else ""
+        return f"{self.file}{document}{line}"
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedProblem:
+    location: SourceLocation
     problem: Problem
+    object_name: str = ""  #: such as ``Pod web``
+
+    @property
+    def where(self) -> str:
+        return f"{self.location}, {self.object_name}" if self.object_name else str(self.location)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.problem}"

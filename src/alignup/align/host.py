@@ -87,7 +87,7 @@ class Host:
                 kubelet_faults=settings.kubelet_faults,
             )
         with _errors_of("memory"):
-            policy = MemoryPolicy.parse(settings.memory_policy)
+            policy = MemoryPolicy(settings.memory_policy)
             reserved: Mapping[int, Mapping[str, int]] = {}
             if policy is MemoryPolicy.STATIC:
                 reserved = reserved_memory.reserved_by_node(

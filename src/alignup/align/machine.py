@@ -276,12 +276,9 @@ class Machine:
             distances=distances,
         )
 
-    def problems(self) -> tuple[str, ...]:
-        return tuple(_machine_problems(self))
-
     def checked(self) -> Self:
         """Return this machine; ``MachineError`` with every problem if it contradicts itself."""
-        if problems := self.problems():
+        if problems := tuple(_machine_problems(self)):
             raise MachineError(problems)
         return self
 

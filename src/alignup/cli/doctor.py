@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import InputError, define_command
+from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import NodeOptions, flag_option, output_option, path_option, pods_option, with_options
 
@@ -68,12 +68,12 @@ def command(*, options: DoctorOptions, output: str) -> None:
     check = partial(diagnosis.diagnose, source, machine, directory=directory, pods=names)
     write_to = directory if options.write else None
     _check_unused(write_to)
-    with inputs.input_errors("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
+    with inputs.input_errors(Place("--kubelet-dir"), advice="Give a kubelet's directory, such as /var/lib/kubelet."):
         result = check()
     if write_to is not None:
         _check_unused(write_to)
         advice = "Run the command as a user who may write there, with the kubelet stopped."
-        with inputs.input_errors("in --kubelet-dir", advice=advice):
+        with inputs.input_errors(Place("--kubelet-dir"), advice=advice):
             result = diagnosis.write_repairs(check, result, write_to, now=datetime.now(UTC))
     if output == "json":
         terminal.print_json(doctor_output.to_document(result))
@@ -90,6 +90,6 @@ def _check_unused(directory: Path | None) -> None:
     if directory is not None and (users := diagnosis.find_live_kubelets(directory)):
         raise InputError(
             *users,
-            where=f"{directory} is in use; nothing was written",
+            place=Place(detail=f"{directory} is in use; nothing was written"),
             advice="Stop the kubelet first (systemctl stop kubelet). Containers keep running.",
         )

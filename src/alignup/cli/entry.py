@@ -65,10 +65,7 @@ def _report(error: Exception, session: Session) -> None:
         case click.UsageError():
             error.show()
         case InputError():
-            from alignup.cli.error_format import locate  # noqa: PLC0415 - only for errors
-
-            messages, where = locate(error.what, error.where)
-            _print_error(*messages, details=(where, error.advice))
+            _print_error(*error.place.put_before(error.problems), details=(error.place.detail, error.advice))
         case StoreError():
             _print_error(error.what, details=(error.where, error.advice))
         case AlignError():

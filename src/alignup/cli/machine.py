@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
+from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, Place, define_command, examples
 from alignup.cli.completers import complete_machines
 from alignup.cli.options import output_option
 
@@ -110,7 +110,7 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         raise click.ClickException(f"{file} already exists. Choose another file, or overwrite it with --force.")
     with (
         terminal.waiting_message(f"Recording {root}"),
-        _input_errors("Give a directory with sys and proc in it.", f"in --root {root}"),
+        _input_errors("Give a directory with sys and proc in it.", Place("--root", file=str(root))),
     ):
         recorded = write(root, file)
     cpus, nodes = len(recorded.cpus), len(recorded.nodes)
@@ -122,22 +122,22 @@ command.add_command(record)
 
 
 @contextmanager
-def _input_errors(advice: str, where: str = "") -> Iterator[None]:
+def _input_errors(advice: str, place: Place) -> Iterator[None]:
     from alignup.align.errors import AlignError  # noqa: PLC0415 - not needed for --help
 
     try:
         yield
     except AlignError as error:
-        raise InputError(str(error), where=where, advice=advice) from error
+        raise InputError(str(error), place=place, advice=advice) from error
 
 
-def machine_place(machine: str | None, option: str = "") -> str:
-    """Where an error in a machine is: in its file, in *option*, or on this machine."""
+def machine_place(machine: str | None, option: str = "") -> Place:
+    """Return where an error in a machine is: in its file, in *option*, or on this machine."""
     if machine is None:
-        return "on this machine"
+        return Place(detail="on this machine")
     if os.path.lexists(machine):
-        return f"in {machine}"
-    return f"in {option} {machine}" if option else ""
+        return Place(file=machine)
+    return Place(option)
 
 
 def load_machine(machine: str | None) -> "Machine":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import InputError, Session, define_command
+from alignup.cli.app import InputError, Place, Session, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
@@ -106,7 +106,7 @@ def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
     if not options.kubelet_dir.is_dir():
         raise InputError(
             f"{options.kubelet_dir}: no such directory",
-            where="in --kubelet-dir",
+            place=Place("--kubelet-dir"),
             advice="Give the kubelet's --root-dir, as it is mounted here.",
         )
     check_exists(host_root=options.host_root)
@@ -146,7 +146,7 @@ async def _print_objects(options: "ObserveOptions", machine: str | None) -> None
     async with pod_resources_client(options.paths.pod_resources) as client:
         discover = machine_source.discover if description is None else lambda _root: description
         reader = KubeletReader(options.paths, pod_resources=client, discover=discover)
-        with inputs.input_errors(f"in {options.paths.directory}", advice=advice):
+        with inputs.input_errors(Place(file=str(options.paths.directory)), advice=advice):
             observation = join(await reader.read())
     terminal.print_notes((*observation.contradictions, *observation.gaps))
     for resource, document in (

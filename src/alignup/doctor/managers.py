@@ -281,7 +281,7 @@ def check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         return
     settings = inputs.cpu_settings
     if settings.policy not in set(CpuPolicy):
-        message = error_message(lambda: CpuPolicy.parse(settings.policy))
+        message = error_message(lambda: CpuPolicy(settings.policy))
         yield _cpu_error(message, "use none or static", where="cpuManagerPolicy")
         return
     if settings.policy == CpuPolicy.NONE:
@@ -352,7 +352,7 @@ def check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("memoryManagerPolicy"):
         return
     name = inputs.configuration.memory_manager_policy
-    if message := error_message(lambda: MemoryPolicy.parse(name)):
+    if message := error_message(lambda: MemoryPolicy(name)):
         yield _memory_error(message, "use None or Static", where="memoryManagerPolicy")
         return
     if name == MemoryPolicy.NONE:
@@ -531,7 +531,7 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
             Area.CPUS,
             "once containers hold every CPU that is not reserved, the kubelet does not restart "
             '("default cpuset cannot be empty")',
-            advice="keep a CPU shared; to recover, run alignup doctor --kubelet-dir DIR --write",
+            advice="keep a CPU shared; to recover, repair the state files",
             where="cpuManagerPolicyOptions[strict-cpu-reservation]",
         )
     nodes = inputs.view.node_cpus

@@ -68,9 +68,6 @@ class Verdict:
             placement.cpus is not None or placement.memory or placement.devices for placement in self.shared_placements
         )
 
-    def with_score(self, score: PlacementScore) -> "Verdict":
-        return self if score is self.score else replace(self, score=score)
-
     def for_host(self, inventories: Inventories) -> "Verdict":
         """Return this verdict with the device ids of another host in the same state."""
         if self.inventories is None or self.inventories is inventories:

@@ -76,10 +76,7 @@ def requests(pod: Pod, container: Container | None, resources: frozenset[str]) -
     amounts: dict[str, int] = {}
     if pod.qos is QoS.GUARANTEED:
         amounts = {CPU: demand.exclusive_cpus(pod, container), **demand.memory(pod, container)}
-    if container is None:
-        amounts |= demand.pod_devices(pod, resources - amounts.keys())
-    else:
-        amounts |= demand.container_devices(container, resources - amounts.keys())
+    amounts |= demand.devices(pod, container, resources - amounts.keys())
     return {name: amount for name, amount in amounts.items() if amount > 0 and name in resources}
 
 

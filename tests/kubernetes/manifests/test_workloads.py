@@ -8,11 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.errors import ManifestError, PodError, Problem
+from alignup.align.errors import ManifestError, PodError, Problem, SourceLocation
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.workloads import LoadedWorkloads, SourceLocation, read_paths, read_workloads
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, read_paths, read_workloads
 from tests.deadlines import cpu_limit
 from tests.strategies_pods import amounts
 

@@ -7,7 +7,12 @@ import pytest
 
 from alignup.align.errors import FileError
 from alignup.align.machine import Device
-from alignup.kubernetes.plugins.resources import UNKNOWN_RESOURCE, ChangeNotifier, ResourceState, ResourceStatus
+from alignup.kubernetes.plugins.resources import (
+    UNKNOWN_RESOURCE,
+    ChangeNotifier,
+    ResourceState,
+    ResourceStatus,
+)
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio
@@ -63,7 +68,10 @@ def listener():
 async def change(listener):
     statuses: dict[str, ResourceStatus] = {}
     notifier = ChangeNotifier(
-        listener, status=lambda resource: statuses.get(resource, UNKNOWN_RESOURCE), retry_delay=0.01
+        listener.devices_listed,
+        listener.plugin_stopped,
+        status=lambda resource: statuses.get(resource, UNKNOWN_RESOURCE),
+        retry_delay=0.01,
     )
 
     async def apply(*course, settle=True):
@@ -148,7 +156,7 @@ async def test_resources_do_not_wait_for_each_other():
             await super().devices_listed(resource, devices, preferred_allocation=preferred_allocation)
 
     stuck = StuckListener()
-    notifier = ChangeNotifier(stuck, status=lambda _: served(ONE))
+    notifier = ChangeNotifier(stuck.devices_listed, stuck.plugin_stopped, status=lambda _: served(ONE))
     notifier.changed(GPU)
     notifier.changed(NIC)
     async with asyncio.timeout(60):

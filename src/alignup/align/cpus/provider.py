@@ -132,7 +132,7 @@ class CpuProvider(Provider[CpuLedger]):
         kubelet_faults: bool = False,
     ) -> Self:
         """Return the provider a kubelet starts with under these settings and this topology manager policy."""
-        if CpuPolicy.parse(settings.policy) is CpuPolicy.NONE:
+        if CpuPolicy(settings.policy) is CpuPolicy.NONE:
             settings.check_none()
             return cls(view=view, policy=CpuPolicy.NONE)
         count = settings.reserved_count()

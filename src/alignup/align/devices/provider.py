@@ -84,12 +84,12 @@ class DeviceProvider(Provider[DeviceLedger]):
             resource: Need(count, ledger.free_on(resource), free_total=ledger.free[resource].bit_count())
             if resource in ledger.inventories
             else Need(count, {})
-            for resource, count in _requested(ledger, pod, container).items()
+            for resource, count in demand.devices(pod, container, ledger.handled).items()
         }
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
-        requested = _requested(ledger, pod, container)
+        requested = demand.devices(pod, container, ledger.handled)
         if not requested:
             return {}
         if container is None:
@@ -123,7 +123,7 @@ class DeviceProvider(Provider[DeviceLedger]):
             return ledger
         chosen: dict[str, tuple[str, ...]] = {}
         needed: list[PreferenceRequest] = []
-        requested = demand.container_devices(container, ledger.handled)
+        requested = demand.devices(pod, container, ledger.handled)
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
         for resource, count in sorted(requested.items()):
@@ -155,12 +155,6 @@ def devices_to_allocate(
         return ()
     picked = _pick(ledger, request, affinity=affinity, answers=answers)
     return picked if isinstance(picked, PreferenceRequest) else ledger.inventories[request.resource].names(picked)
-
-
-def _requested(ledger: DeviceLedger, pod: Pod, container: Container | None) -> dict[str, int]:
-    if container is None:
-        return demand.pod_devices(pod, ledger.handled)
-    return demand.container_devices(container, ledger.handled)
 
 
 def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:

@@ -205,7 +205,7 @@ def _largest_share(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal
 
 def _is_valid(what_if: WhatIf, proposal: Proposal) -> bool:
     """Return whether the API server accepts the changed pod and its QoS class is the same."""
-    _, pod = proposal.apply(what_if.host, what_if.pod)
+    _, pod = apply_changes(proposal.changes, what_if.host, what_if.pod)
     known = set(validation.validation_problems(what_if.pod))
     return pod.computed_qos is what_if.pod.computed_qos and known.issuperset(validation.validation_problems(pod))
 

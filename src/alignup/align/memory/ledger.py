@@ -295,11 +295,10 @@ def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -
         for type_, table in node.tables.items():
             if table[:3] != other.tables[type_][:3]:
                 return False
-            if _in_group(stored, node.cells, type_) != _in_group(rebuilt, node.cells, type_):
+            in_group = []
+            for nodes in (stored, rebuilt):
+                tables = [nodes[member].tables.get(type_, EMPTY_TABLE) for member in bits.members(node.cells)]
+                in_group.append((sum(table.reserved for table in tables), sum(table.free for table in tables)))
+            if in_group[0] != in_group[1]:
                 return False
     return True
-
-
-def _in_group(nodes: Mapping[int, NodeMemory], group: NodeSet, type_: str) -> tuple[int, int]:
-    tables = [nodes[node].tables.get(type_, EMPTY_TABLE) for node in bits.members(group)]
-    return sum(table.reserved for table in tables), sum(table.free for table in tables)

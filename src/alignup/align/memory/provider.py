@@ -25,13 +25,11 @@ class MemoryPolicy(StrEnum):
     STATIC = "Static"
 
     @classmethod
-    def parse(cls, name: str) -> Self:
-        """Parse ``memoryManagerPolicy``; errors are those of the kubelet on Linux."""
-        if name == "BestEffort":
+    def _missing_(cls, value: object) -> None:
+        """Raise the errors of the kubelet on Linux for another ``memoryManagerPolicy``."""
+        if value == "BestEffort":
             raise SettingsError('policy "BestEffort" is not available for platform "linux"')
-        if name not in set(cls):
-            raise SettingsError(f"unknown policy: {quote(name)}")
-        return cls(name)
+        raise SettingsError(f"unknown policy: {quote(str(value))}")
 
 
 @dataclass(frozen=True, slots=True)

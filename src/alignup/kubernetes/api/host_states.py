@@ -27,7 +27,7 @@ from alignup.documents.host_state import (
     HostLedgerDocument,
     HostStateDocument,
 )
-from alignup.documents.ledgers.documents import (
+from alignup.documents.ledgers import (
     CpuResidue,
     DeviceResidue,
     MemoryResidue,
@@ -37,8 +37,8 @@ from alignup.documents.ledgers.documents import (
     device_nodes,
     pod_entry,
     residue,
+    restore_ledger,
 )
-from alignup.documents.ledgers.restore import restore_ledger
 from alignup.documents.machines import machine_from_document, machine_to_document
 from alignup.documents.pods import ContainerDocument, PodDocument
 from alignup.kubernetes import configuration as kubelet_configuration

@@ -12,7 +12,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import quote
-from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem, ProblemKind
+from alignup.align.errors import ConfigurationError, DocumentError, FieldError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.settings import FEATURE_GATES, Policy, Scope
@@ -33,10 +33,13 @@ from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 
 #: Fields whose default also replaces an empty string or 0.
-_DEFAULT_IF_ZERO = (
-    *("topologyManagerPolicy", "topologyManagerScope", "maxPods"),
-    *("cpuManagerPolicy", "memoryManagerPolicy"),
-)
+_DEFAULT_IF_ZERO = [
+    "topologyManagerPolicy",
+    "topologyManagerScope",
+    "cpuManagerPolicy",
+    "memoryManagerPolicy",
+    "maxPods",
+]
 #: Fields that :func:`alignment_fields` writes.
 _ALIGNMENT_FIELDS = (
     *("topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"),
@@ -128,9 +131,12 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
             # The kubelet does not fall back to YAML.
             json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
     except (ParseError, ValueError) as error:
-        message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
-        own_limit = isinstance(error, DocumentError) and error.own_limit
-        problem = Problem("", message, ProblemKind.OWN_LIMIT if own_limit else ProblemKind.OTHER)
+        if isinstance(error, DocumentError):
+            kind = ProblemKind.OWN_LIMIT if error.own_limit else ProblemKind.OTHER
+            problem = Problem("", error.what, kind, line=error.line)
+        else:
+            message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
+            problem = Problem("", message)
         raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
     if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
         shown = text if isinstance(text, str) else text.decode(errors="replace")
@@ -142,12 +148,12 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
 def parse_override(change: str) -> tuple[str, str, object]:
     """Return the field, the key in it or an empty string, and the new value of ``FIELD=VALUE`` or ``FIELD.KEY=VALUE``.
 
-    The value is YAML, except in fields that hold strings. ``ParseError`` if the field is unknown: the kubelet would
+    The value is YAML, except in fields that hold strings. ``FieldError`` if the field is unknown: the kubelet would
     ignore it.
     """
     path, equals, text = change.partition("=")
     if not equals or not path.strip("."):
-        raise ParseError(f"{change}: no value; use an override like topologyManagerPolicy=restricted")
+        raise FieldError("no value; use an override like topologyManagerPolicy=restricted", field=change)
     field, _, key = path.partition(".")
     value: object = text
     if not holds_text(field):
@@ -157,7 +163,7 @@ def parse_override(change: str) -> tuple[str, str, object]:
     read_fields(top)
     if unknown := top.diagnostics.unknown:
         shown = quote(unknown[0][:_MAX_NAME])
-        raise ParseError(f"{change[:_MAX_NAME]}: unknown field {shown}{_field_hint(unknown[0])}")
+        raise FieldError(f"unknown field {shown}{_field_hint(unknown[0])}", field=change[:_MAX_NAME])
     return field, key, value
 
 

@@ -224,7 +224,7 @@ def _manager_errors(
         yield _manager_error(error, field, StartupStage.CPU_MANAGER, configuration, advice)
     static = configuration.memory_manager_policy == MemoryPolicy.STATIC
     try:
-        if MemoryPolicy.parse(configuration.memory_manager_policy) is MemoryPolicy.STATIC:
+        if MemoryPolicy(configuration.memory_manager_policy) is MemoryPolicy.STATIC:
             reserved_memory.reserved_by_node(configuration.reserved_memory, reservation, nodes=view.nodes)
     except (SettingsError, QuantityError) as error:
         advice = _memory_advice(reservations, view) if static else None

@@ -1,6 +1,6 @@
 """The device plugin manager: registers device plugins, follows their device lists, and calls them.
 
-    async with DevicePluginManager(directory, listener, metrics=metrics) as manager:
+    async with DevicePluginManager(directory, devices_listed, plugin_stopped) as manager:
         ids = await manager.preferred(wanted)
         response = await manager.allocate("example.com/gpu", ids)
         await manager.pre_start("example.com/gpu", ids)
@@ -15,10 +15,10 @@ import asyncio
 import logging
 import stat
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Literal, Protocol, Self
+from typing import Self
 
 from alignup.align.bits import quote
 from alignup.align.devices.provider import PreferenceRequest
@@ -27,7 +27,14 @@ from alignup.align.workload import names
 from alignup.kubernetes.plugins import rpc
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
 from alignup.kubernetes.plugins.endpoint import Endpoint, PluginTimeouts
-from alignup.kubernetes.plugins.resources import ChangeNotifier, Clock, DeviceListener, EndpointStore, ResourceStatus
+from alignup.kubernetes.plugins.resources import (
+    ChangeNotifier,
+    Clock,
+    DevicesListed,
+    EndpointStore,
+    PluginStopped,
+    ResourceStatus,
+)
 from alignup.wire import device_plugin_pb2 as wire
 
 SOCKET = "kubelet.sock"
@@ -38,34 +45,28 @@ _NOT_FOUND = "endpoint not found in cache for a registered resource:"
 _LOG = logging.getLogger(__name__)
 _REGISTRATION = wire.DESCRIPTOR.services_by_name["Registration"]
 
-PodResourcesMethod = Literal["list", "get", "get_allocatable"]
-
-
-class PluginMetrics(Protocol):
-    """Counters and durations of device plugins and of the PodResources endpoint, including failed calls."""
-
-    def count_registration(self, resource: str) -> None: ...
-    def observe_allocation(self, resource: str, seconds: float) -> None: ...
-    def count_request(self, method: PodResourcesMethod) -> None: ...
-    def count_error(self, method: PodResourcesMethod) -> None: ...
-
 
 class DevicePluginManager:
-    """Accepts plugins in *directory* while entered, and reports device changes to *listener*."""
+    """The server that accepts plugins in *directory* while entered; ``ChangeNotifier`` reports changes of devices.
 
-    def __init__(
+    *count_registration* and *observe_allocation* (with seconds) are called for failed calls, too.
+    """
+
+    def __init__(  # noqa: PLR0913
         self,
         directory: Path,
-        listener: DeviceListener,
+        devices_listed: DevicesListed,
+        plugin_stopped: PluginStopped,
         *,
-        metrics: PluginMetrics,
+        count_registration: Callable[[str], None] = lambda _: None,
+        observe_allocation: Callable[[str, float], None] = lambda *_: None,
         timeouts: PluginTimeouts | None = None,
         now: Clock = time.monotonic,
     ) -> None:
         self._directory = directory
-        self._metrics = metrics
+        self._count_registration, self._observe_allocation = count_registration, observe_allocation
         self._timeouts = timeouts or PluginTimeouts()
-        self._notifier = ChangeNotifier(listener, self.status)
+        self._notifier = ChangeNotifier(devices_listed, plugin_stopped, self.status)
         self._store = EndpointStore(now=now, changed=self._notifier.changed, grace=self._timeouts.reconnect)
         self._watchers: dict[Endpoint, asyncio.Task[None]] = {}
         self._closing: dict[Endpoint, asyncio.Task[None]] = {}
@@ -113,7 +114,7 @@ class DevicePluginManager:
         try:
             return await self._primary(resource, ids, unknown="unknown Device Plugin").allocate(ids)
         finally:
-            self._metrics.observe_allocation(resource, time.perf_counter() - start)
+            self._observe_allocation(resource, time.perf_counter() - start)
 
     async def pre_start(self, resource: str, ids: Sequence[str]) -> None:
         if not self._store.needs_pre_start(resource):
@@ -132,7 +133,7 @@ class DevicePluginManager:
 
     async def _register(self, request: wire.RegisterRequest) -> wire.Empty:
         resource = request.resource_name
-        self._metrics.count_registration(resource)
+        self._count_registration(resource)
         try:
             _check_request(request)
             socket = socket_path(self._directory, request.endpoint)

@@ -23,13 +23,13 @@ from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
 from alignup.kubernetes.plugins import rpc
-from alignup.kubernetes.plugins.manager import PluginMetrics, PodResourcesMethod
 from alignup.kubernetes.plugins.resources import Clock
 from alignup.wire import pod_resources_pb2 as wire
 
 SOCKET = "kubelet.sock"  #: the name that tools expect
 RATE, BURST = 100.0, 10.0  #: requests a second, and how many at once
 
+CountCall = Callable[..., None]  #: of a method (``list``, ``get`` or ``get_allocatable``), and whether it ``failed=``
 _SERVICE = wire.DESCRIPTOR.services_by_name["PodResourcesLister"]
 
 
@@ -54,22 +54,27 @@ class RateLimiter:
 
 @asynccontextmanager
 async def serve_pod_resources(
-    path: Path, host: Callable[[], Host], *, metrics: PluginMetrics, limiter: RateLimiter | None = None
+    path: Path,
+    host: Callable[[], Host],
+    *,
+    count: CountCall = lambda *_, **__: None,
+    limiter: RateLimiter | None = None,
 ) -> AsyncIterator[None]:
-    """Serve the current ledger of *host* at *path*; raise ``ListenError`` if that is not possible."""
+    """Serve the current ledger of *host* at *path*; raise ``ListenError`` if that is not possible.
+
+    *count* is called with a method when a call begins, and with ``failed=True`` if it fails.
+    """
     limiter = limiter or RateLimiter()
 
-    def limited(
-        method: PodResourcesMethod, respond: Callable[[Host, Any], Message]
-    ) -> Callable[[Any], Awaitable[Message]]:
+    def limited(method: str, respond: Callable[[Host, Any], Message]) -> Callable[[Any], Awaitable[Message]]:
         async def handle(request: Message) -> Message:
             if not limiter.take():
                 raise rpc.StatusError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
-            metrics.count_request(method)
+            count(method, failed=False)
             try:
                 return respond(host(), request)
             except AlignError as error:
-                metrics.count_error(method)
+                count(method, failed=True)
                 raise rpc.StatusError(str(error)) from error
 
         return handle

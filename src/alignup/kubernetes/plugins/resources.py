@@ -12,11 +12,10 @@ registration, drops the first connection as well, and needs a restart to recover
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
 
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
@@ -25,6 +24,8 @@ from alignup.kubernetes.plugins.endpoint import Endpoint
 _LOG = logging.getLogger(__name__)
 
 Clock = Callable[[], float]
+DevicesListed = Callable[..., Awaitable[None]]  #: of a resource, its devices, and ``preferred_allocation=``
+PluginStopped = Callable[..., Awaitable[None]]  #: of a resource, and whether it is ``gone=``
 
 
 class ResourceState(StrEnum):
@@ -194,25 +195,17 @@ def all_unhealthy(devices: Iterable[Device]) -> tuple[Device, ...]:
     return tuple(replace(device, healthy=False) for device in devices)
 
 
-class DeviceListener(Protocol):
-    """Receives device changes; an exception from a method makes the notifier retry."""
-
-    async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
-        """Replace all devices of *resource*."""
-
-    async def plugin_stopped(self, resource: str, *, gone: bool) -> None:
-        """Mark all devices of *resource* as unhealthy until they are listed again; remove them if it is *gone*."""
-
-
 @dataclass(slots=True)
 class ChangeNotifier:
-    """Brings *listener* up to date with *status* whenever a resource changes.
+    """The calls that bring a listener up to date with *status* whenever a resource changes.
 
-    While the listener is busy, changes of a resource collapse into its latest status; other resources are not held up.
-    A notification that fails is retried.
+    *devices_listed* replaces all devices of a resource. *plugin_stopped* makes them unhealthy until they are listed
+    again, or removes them. While such a call takes long, changes of its resource collapse into the latest status; other
+    resources are not held up. A notification that fails is retried.
     """
 
-    listener: DeviceListener
+    devices_listed: DevicesListed
+    plugin_stopped: PluginStopped
     status: Callable[[str], ResourceStatus]
     retry_delay: float = 1.0  #: seconds until a failed notification is retried
     _notified: dict[str, ResourceStatus] = field(default_factory=dict)  #: the last status the listener accepted
@@ -248,14 +241,14 @@ class ChangeNotifier:
             differs = notified.devices is None or all_unhealthy(notified.devices) != status.devices
         if status.devices is not None and differs:
             preferred = status.preferred_allocation
-            await self.listener.devices_listed(resource, status.devices, preferred_allocation=preferred)
+            await self.devices_listed(resource, status.devices, preferred_allocation=preferred)
             notified = self._notified[resource] = ResourceStatus(
                 state=ResourceState.SERVED, devices=status.devices, preferred_allocation=preferred
             )
         if status.state is ResourceState.GONE:
-            await self.listener.plugin_stopped(resource, gone=True)
+            await self.plugin_stopped(resource, gone=True)
             self._notified.pop(resource, None)
             return
         if status.state is ResourceState.STOPPED and notified.state is ResourceState.SERVED:
-            await self.listener.plugin_stopped(resource, gone=False)
+            await self.plugin_stopped(resource, gone=False)
         self._notified[resource] = status
