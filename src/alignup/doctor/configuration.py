@@ -1,4 +1,4 @@
-"""Check a kubelet's configuration on a machine, and derive what its state files are checked against."""
+"""The check of a kubelet's configuration on a machine, and what follows from it for the state files."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ def check_configuration(
     ephemeral_storage: int | None = None,
     origin: Callable[[str], str] = lambda _: "",
 ) -> ConfigurationCheck:
-    """Every problem of the configuration *text* on *machine*, not only the first that stops the kubelet.
+    """Find every problem of the configuration *text* on *machine*, not only the first that stops the kubelet.
 
     *ephemeral_storage* is in bytes; ``None`` skips its check. *origin* returns the file that sets a field, if one of
     several files does.
@@ -131,7 +131,7 @@ def _advice(problem: Problem, stage: StartupStage) -> str:
 
 
 def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> Iterator[Finding]:
-    """More reserved than the machine has, which the kubelet notices only after everything has started."""
+    """Yield what is reserved beyond what the machine has, which the kubelet notices only after everything has started."""
     try:
         started = configuration.compute_node_allocatable(
             inputs.configuration, inputs.machine, ephemeral_storage=ephemeral_storage
