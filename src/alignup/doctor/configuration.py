@@ -131,7 +131,7 @@ def _advice(problem: Problem, stage: StartupStage) -> str:
 
 
 def _over_reservations(inputs: ManagerInputs, ephemeral_storage: int | None) -> Iterator[Finding]:
-    """Yield what is reserved beyond what the machine has, which the kubelet notices only after everything has started."""
+    """Yield what exceeds the machine, which the kubelet notices only after everything has started."""
     try:
         started = configuration.compute_node_allocatable(
             inputs.configuration, inputs.machine, ephemeral_storage=ephemeral_storage

@@ -61,7 +61,12 @@ class _Object:
 
     @property
     def cpus(self) -> CpuSet:
-        return _bitmap(self.attributes.get("cpuset"))
+        """The set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
+        text = self.attributes.get("cpuset", "")
+        words = text.split(",")
+        if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
+            raise SourceError(f"{text[:60]!r} is not a finite set of CPUs")
+        return int("".join(word.removeprefix("0x").zfill(8) for word in words), 16)
 
 
 @dataclass(slots=True)
@@ -255,14 +260,6 @@ def _pci(element: _Object, cpus: CpuSet | None, node: int | None) -> PciDevice:
         node=node,
         cpus=cpus,
     )
-
-
-def _bitmap(text: str | None) -> CpuSet:
-    """Return a set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
-    words = (text or "").split(",")
-    if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
-        raise SourceError(f"{(text or '')[:60]!r} is not a finite set of CPUs")
-    return int("".join(word.removeprefix("0x").zfill(8) for word in words) or "0", 16)
 
 
 def _integer(text: str | None) -> int | None:
