@@ -17,7 +17,7 @@ from alignup.agent.pod_record import Document
 from alignup.agent.state import AgentEvent, EventKind
 from alignup.align.explain import sentences
 from alignup.documents.decisions import DecisionDocument, recent_documents
-from alignup.web.events import EventBus
+from alignup.web.event_streams import EventBus
 
 #: The kubelet counts these: a waiting pod is not decided on yet, and a kept pod was counted before.
 _COUNTED = (EventKind.ADMITTED, EventKind.REJECTED)
