@@ -17,6 +17,7 @@ from operator import attrgetter, itemgetter
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.workload import Amounts, Pod, demand
+from alignup.picture.text_format import clean, pluralize
 from alignup.simulate.arrivals import PodSubmission
 from alignup.simulate.cluster_hosts import SimulatedHost
 from alignup.simulate.cluster_result import StrandedTotals
@@ -37,6 +38,13 @@ class StrandedResources:
     @property
     def all_devices(self) -> int:
         return sum(self.devices.values())
+
+    @property
+    def text(self) -> str:
+        """The CPUs and devices, such as ``2 CPUs, 1 example.com/gpu``."""
+        parts = [pluralize(self.cpus, "CPU")] if self.cpus else []
+        parts += [f"{number} {clean(name)}" for name, number in self.devices.items() if number]
+        return ", ".join(parts) or "nothing"
 
 
 def distinct_shapes(pods: Iterable[Pod]) -> tuple[Pod, ...]:
