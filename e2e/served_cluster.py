@@ -14,7 +14,7 @@ from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.page_backend import LivePages
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED, api_pod, node, state_of

@@ -6,7 +6,7 @@ import pytest
 from alignup.schedule.app import schedule_app
 from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.service import ScheduleService
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.observe.conftest import anyio_backend, client, follow, live, nodes, server, timing

@@ -14,7 +14,7 @@ from alignup.schedule.app import schedule_app
 from alignup.schedule.metrics import INTERVAL, PredictionHistory
 from alignup.schedule.page_backend import LivePages, NodeCard
 from alignup.schedule.pages import CHUNK, read_query, select_cards
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.html_reader import HtmlReader

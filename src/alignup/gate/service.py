@@ -17,7 +17,7 @@ from alignup.gate.metrics import PrometheusGateMetrics
 from alignup.gate.webhook_app import webhook_app
 from alignup.kubernetes.api import Access, Timing
 from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
-from alignup.web.server import run_until_signal, serve_app
+from alignup.web.asgi_server import run_until_signal, serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
 WEBHOOK_PATH = "/v1/gate"

@@ -12,8 +12,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from alignup.align.errors import ParseError
-from alignup.web.access import count_authenticated
-from alignup.web.operations import receive_body
+from alignup.web.api_operations import receive_body
+from alignup.web.authentication import count_authenticated
 from alignup.web.responses import JSON, ProblemError
 
 MAX_REVIEW_BYTES = 8 << 20  #: an object of the API server has at most 3 MiB

@@ -15,9 +15,9 @@ from alignup.align.errors import ParseError, PodError
 from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.page_backend import LivePages
 from alignup.schedule.pages import page_routes
-from alignup.web.access import count_authenticated
+from alignup.web.api_operations import receive_body
+from alignup.web.authentication import count_authenticated
 from alignup.web.metrics import health_routes
-from alignup.web.operations import receive_body
 from alignup.web.responses import (
     JSON,
     RETRY_SOON,

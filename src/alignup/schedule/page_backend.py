@@ -25,7 +25,7 @@ from alignup.schedule.cluster_snapshot import ClusterView
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
-from alignup.web.events import EventBus, Subscription
+from alignup.web.event_streams import EventBus, Subscription
 
 CHANGED = "changed"  #: the kind of event after which pages are renewed
 CHANGE_SECONDS = 1.0  #: between events about changes

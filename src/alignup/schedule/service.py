@@ -30,9 +30,9 @@ from alignup.schedule.page_backend import LivePages
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.wake_up import WakeUp
+from alignup.web.asgi_server import run_until_signal, serve_app
 from alignup.web.metrics import health_app
 from alignup.web.responses import NotReadyError
-from alignup.web.server import run_until_signal, serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
 SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
