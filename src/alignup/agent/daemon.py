@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from alignup.agent.admission_queue import AdmissionQueue, QueueProbe
 from alignup.agent.app import build_app
 from alignup.agent.device_allocator import serve_plugins
-from alignup.agent.events import EventDispatcher
+from alignup.agent.event_dispatcher import EventDispatcher
 from alignup.agent.manifest_dir import ManifestDir, ManifestWatcher
 from alignup.agent.metrics import Metrics
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover

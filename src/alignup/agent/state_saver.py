@@ -15,7 +15,7 @@ from alignup.align.ledger import Ledger
 from alignup.documents import codec
 from alignup.documents.decisions import DecisionDocument, recent_documents
 from alignup.documents.ledgers import check_holders, pod_entry, residue
-from alignup.documents.pods import pod_document
+from alignup.documents.pod_documents import pod_document
 from alignup.store.fingerprint import machine_fingerprint, settings_fingerprint
 from alignup.store.state_store import (
     HeldPodDocument,

@@ -21,7 +21,7 @@ from alignup.documents import codec
 from alignup.documents.codec import Count, Document
 from alignup.documents.decisions import DecisionDocument
 from alignup.documents.ledgers import PodEntryDocument, ResidueDocument
-from alignup.documents.pods import PodDocument, PodGrants
+from alignup.documents.pod_documents import PodDocument, PodGrants
 from alignup.store import history
 from alignup.store.database import FREE_PAGES, LOCK_SECONDS, MIN_FREE_PAGES, Database, insert_rows
 from alignup.store.fingerprint import Fingerprint
