@@ -81,8 +81,7 @@ def build_app(
 
     @cache
     def pages() -> ASGIApp:
-        # Jinja2 and the pictures take 100 ms and 4 MB, and few agents are asked for a page.
-        from alignup.agent.pages import page_routes  # noqa: PLC0415 - few agents serve pages
+        from alignup.agent.pages import page_routes  # noqa: PLC0415 - takes 4 MB, and few agents are asked for a page
 
         return _router(page_routes(service, access, search_seconds=limits.search_seconds))
 

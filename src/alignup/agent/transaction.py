@@ -33,7 +33,7 @@ from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.documents.pods import PodGrants
+from alignup.documents.pod_documents import PodGrants
 from alignup.web.responses import BusyError, NotReadyError
 
 _NONE: PreferenceAnswers = {}
