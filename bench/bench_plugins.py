@@ -16,7 +16,7 @@ from alignup.align.host import Host, Settings
 from alignup.align.machine import Device
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.machines import synthetic
@@ -120,7 +120,7 @@ async def _list(directory: Path) -> tuple[float, int]:
     least, size = float("inf"), 0
     async with (
         serve_pod_resources(path, lambda: host, metrics=NoMetrics(), limiter=limiter),
-        rpc.channel(path) as line,
+        unix_grpc.channel(path) as line,
     ):
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary("/v1.PodResourcesLister/List")
         for _ in range(20):

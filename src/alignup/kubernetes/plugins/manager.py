@@ -24,7 +24,7 @@ from alignup.align.bits import quote
 from alignup.align.devices.provider import PreferenceRequest
 from alignup.align.errors import ListenError, PluginError
 from alignup.align.workload import names
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
 from alignup.kubernetes.plugins.endpoint import Endpoint, PluginTimeouts
 from alignup.kubernetes.plugins.resources import ChangeNotifier, Clock, DeviceListener, EndpointStore, ResourceStatus
@@ -79,10 +79,10 @@ class DevicePluginManager:
             stack.push_async_callback(self._disconnect_all)
             expiry = asyncio.create_task(self._expire(), name="expire device resources")
             stack.callback(expiry.cancel)
-            rpc.check_socket_path(socket)
+            unix_grpc.check_socket_path(socket)
             _clear_sockets(self._directory)
-            methods: dict[str, rpc.Method] = {"Register": (wire.RegisterRequest, self._register)}
-            await stack.enter_async_context(rpc.serve(socket, _REGISTRATION, methods))
+            methods: dict[str, unix_grpc.Method] = {"Register": (wire.RegisterRequest, self._register)}
+            await stack.enter_async_context(unix_grpc.serve(socket, _REGISTRATION, methods))
             self._stack = stack.pop_all()
         return self
 
@@ -139,7 +139,7 @@ class DevicePluginManager:
             endpoint = await Endpoint.dial(resource, socket, timeouts=self._timeouts)
         except PluginError as error:
             _LOG.warning("device plugin rejected: resource=%s error=%s", quote(resource), error)
-            raise rpc.StatusError(str(error)) from error
+            raise unix_grpc.StatusError(str(error)) from error
         replaced = self._store.connect(endpoint)
         self._watchers[endpoint] = asyncio.create_task(self._watch(endpoint), name=f"watch {endpoint}")
         _LOG.info("device plugin connected: resource=%s socket=%s", resource, socket)

@@ -22,7 +22,7 @@ from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Pod
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.manager import PluginMetrics, PodResourcesMethod
 from alignup.kubernetes.plugins.resources import Clock
 from alignup.wire import pod_resources_pb2 as wire
@@ -64,17 +64,17 @@ async def serve_pod_resources(
     ) -> Callable[[Any], Awaitable[Message]]:
         async def handle(request: Message) -> Message:
             if not limiter.take():
-                raise rpc.StatusError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
+                raise unix_grpc.StatusError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
             metrics.count_request(method)
             try:
                 return respond(host(), request)
             except AlignError as error:
                 metrics.count_error(method)
-                raise rpc.StatusError(str(error)) from error
+                raise unix_grpc.StatusError(str(error)) from error
 
         return handle
 
-    methods: dict[str, rpc.Method] = {
+    methods: dict[str, unix_grpc.Method] = {
         "List": (wire.ListPodResourcesRequest, limited("list", _list)),
         "Get": (wire.GetPodResourcesRequest, limited("get", _get)),
         "GetAllocatableResources": (wire.AllocatableResourcesRequest, limited("get_allocatable", _allocatable)),
@@ -83,7 +83,7 @@ async def serve_pod_resources(
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     except OSError as error:
         raise ListenError(f"cannot create the directory {path.parent}: {error.strerror}") from error
-    async with rpc.serve(path, _SERVICE, methods):
+    async with unix_grpc.serve(path, _SERVICE, methods):
         yield
 
 

@@ -18,7 +18,7 @@ from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.errors import PluginError
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.wire import pod_resources_pb2 as wire
 
 TIMEOUT = 5.0  #: seconds for a call
@@ -74,7 +74,7 @@ class PodResourcesClient:
         )
 
     async def _call(self, method: str, request: Any, response: type[Any]) -> Any:  # noqa: ANN401 - generated messages
-        return await rpc.call(
+        return await unix_grpc.call(
             self._channel,
             f"/{_SERVICE}/{method}",
             request,
@@ -86,13 +86,13 @@ class PodResourcesClient:
 
     def _reason(self, code: grpc.StatusCode, text: str) -> str:
         missing = code is grpc.StatusCode.UNAVAILABLE and not self._path.exists()
-        return "no such socket" if missing else rpc.error_text(code, text)
+        return "no such socket" if missing else unix_grpc.error_text(code, text)
 
 
 @asynccontextmanager
 async def pod_resources_client(path: Path, *, seconds: float = TIMEOUT) -> AsyncIterator[PodResourcesClient]:
     """Yield a client of the endpoint at *path*, which need not exist yet."""
-    async with rpc.channel(path, max_response=MAX_RESPONSE) as channel:
+    async with unix_grpc.channel(path, max_response=MAX_RESPONSE) as channel:
         yield PodResourcesClient(channel, path, timeout=seconds)
 
 
