@@ -1,7 +1,6 @@
 """Device plugins and PodResources on real sockets: registration, calls, lists, and memory."""
 
 import asyncio
-import logging
 import subprocess
 import sys
 import tempfile
@@ -9,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import structlog
 
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.devices.provider import PreferenceRequest
@@ -51,24 +52,8 @@ class Listener:
         del resource, gone
 
 
-class NoMetrics:
-    """Metrics that are not measured here."""
-
-    def count_registration(self, resource: str) -> None:
-        del resource
-
-    def observe_allocation(self, resource: str, seconds: float) -> None:
-        del resource, seconds
-
-    def count_request(self, method: str) -> None:
-        del method
-
-    def count_error(self, method: str) -> None:
-        del method
-
-
 def figures() -> Iterator[Figure]:
-    logging.getLogger("alignup.kubernetes.plugins").setLevel(logging.ERROR)  # plugins stop all the time here
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("error"))  # plugins stop all the time here
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         registration, preference, allocation = asyncio.run(_plugin(Path(place)))
         yield Figure("a plugin registers, to its first device in use", registration, 0.100, "8 devices")
@@ -86,7 +71,7 @@ async def _plugin(directory: Path) -> tuple[float, float, float]:
         uid="u", container="c", resource=GPU, available=("gpu-0", "gpu-1"), must_include=(), size=1
     )
     listener = Listener()
-    async with DevicePluginManager(directory, listener, metrics=NoMetrics()) as manager:
+    async with DevicePluginManager(directory, listener.devices_listed, listener.plugin_stopped) as manager:
         for number in range(20):
             plugin = Plugin(
                 GPU, "4@0,4@1", directory=directory, preference=Preference.LOWEST, endpoint=f"{number}.sock"
@@ -119,7 +104,7 @@ async def _list(directory: Path) -> tuple[float, int]:
     limiter = RateLimiter(now=time.monotonic, burst=1e9)
     least, size = float("inf"), 0
     async with (
-        serve_pod_resources(path, lambda: host, metrics=NoMetrics(), limiter=limiter),
+        serve_pod_resources(path, lambda: host, limiter=limiter),
         unix_grpc.channel(path) as line,
     ):
         send: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = line.unary_unary("/v1.PodResourcesLister/List")
@@ -160,7 +145,7 @@ async def _resident() -> int:
     listener = Listener(host)
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         plugins = []
-        async with DevicePluginManager(Path(place), listener, metrics=NoMetrics()) as manager:
+        async with DevicePluginManager(Path(place), listener.devices_listed, listener.plugin_stopped) as manager:
             for number in range(10):
                 name = f"example.com/r{number}"
                 command = ["-m", "alignup.testing.plugin", "--resource", name, "--dir", place]

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from alignup.agent.devices.allocator import DeviceAllocator
-from alignup.agent.devices.plugin_wiring import PluginEvents, expected_resources
+from alignup.agent.devices.plugin_wiring import expected_resources, plugin_manager
 from alignup.agent.queue import AdmissionQueue, SaveState
 from alignup.agent.state import AgentState, Clock
 from alignup.align.workload import Pod
@@ -21,7 +21,6 @@ from alignup.testing import Preference
 from tests.agent.states import empty_state
 from tests.align.hosts import GPU
 from tests.deadlines import until, wait_for
-from tests.kubernetes.plugins.listener import RecordingMetrics
 from tests.kubernetes.plugins.pausable import PausablePlugin
 
 DEVICES = "2@0,2@1"
@@ -88,9 +87,7 @@ async def start_rig(
         clock=Clock(now=time.time, monotonic=stopwatch),
         dispatch=lambda _: None,
     )
-    manager = DevicePluginManager(
-        directory, PluginEvents(queue), metrics=RecordingMetrics(), timeouts=timeouts, now=clock
-    )
+    manager = plugin_manager(queue, directory, timeouts=timeouts, now=clock)
     allocator = DeviceAllocator(queue, manager, log=structlog.get_logger(), backoff=0.01)
     try:
         async with manager:

@@ -74,9 +74,7 @@ def _state_notes(pod: ApiPod) -> Iterator[str]:
 def doubt_notes(view: ClusterView) -> Iterator[str]:
     """Yield what the observers could not find out, for the first nodes."""
     lines = [f"node {node}: {problem}" for node, problem in sorted(view.stale.items())]
-    lines += [
-        f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems
-    ]
+    lines += [f"node {node}: {problem}" for node, problems in sorted(view.doubts.items()) for problem in problems]
     yield from lines[:_MAX_DOUBTS]
     if len(lines) > _MAX_DOUBTS:
         yield f"{len(lines) - _MAX_DOUBTS} more problems of nodes ('alignup cluster nodes -o wide' lists them)"

@@ -277,17 +277,14 @@ class Plugin:
             await asyncio.sleep(POLL_INTERVAL)
 
     async def _serve(self) -> None:
-        handlers: dict[str, unix_grpc.Handler] = {
-            "GetDevicePluginOptions": self._handler(
-                "GetDevicePluginOptions", wire.Empty, self.get_device_plugin_options
-            ),
-            "GetPreferredAllocation": self._handler(
-                "GetPreferredAllocation", wire.PreferredAllocationRequest, self.get_preferred_allocation
-            ),
-            "Allocate": self._handler("Allocate", wire.AllocateRequest, self.allocate),
-            "PreStartContainer": self._handler("PreStartContainer", wire.PreStartContainerRequest, self._pre_start),
-            "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
+        unary: dict[str, unix_grpc.Method] = {
+            "GetDevicePluginOptions": (wire.Empty, self.get_device_plugin_options),
+            "GetPreferredAllocation": (wire.PreferredAllocationRequest, self.get_preferred_allocation),
+            "Allocate": (wire.AllocateRequest, self.allocate),
+            "PreStartContainer": (wire.PreStartContainerRequest, self._pre_start),
         }
+        handlers = {method: self._handler(method, *handled) for method, handled in unary.items()}
+        handlers["ListAndWatch"] = grpc.unary_stream_rpc_method_handler(self._list_and_watch)
         self.socket.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         self._stopping.clear()
         self._server = grpc.aio.server(handlers=[grpc.method_handlers_generic_handler(_SERVICE, handlers)])

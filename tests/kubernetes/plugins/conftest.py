@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
-from alignup.kubernetes.plugins.manager import DevicePluginManager
 from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.kubernetes.plugins.listener import RecordingListener, RecordingMetrics
 
@@ -30,13 +29,12 @@ def metrics():
 
 @pytest.fixture
 async def manager(directory, listener, metrics):
-    async with DevicePluginManager(directory, listener, metrics=metrics) as made:
+    async with listener.manager(directory, **metrics.of_manager) as made:
         yield made
 
 
 @pytest.fixture
 async def impatient(directory, listener, metrics):
     """A manager that waits only briefly for a plugin to register; a good plugin may have to try more than once."""
-    timeouts = PluginTimeouts(dial=0.2)
-    async with DevicePluginManager(directory, listener, metrics=metrics, timeouts=timeouts) as made:
+    async with listener.manager(directory, timeouts=PluginTimeouts(dial=0.2), **metrics.of_manager) as made:
         yield made

@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from alignup.kubernetes.plugins.manager import DevicePluginManager
 
 if TYPE_CHECKING:
     from alignup.align.machine import Device
@@ -15,6 +18,10 @@ class RecordingListener:
         self.devices: dict[str, tuple[Device, ...]] = {}  #: as last listed, unhealthy once stopped
         self.preferred: dict[str, bool] = {}
         self._notified = asyncio.Event()
+
+    def manager(self, directory: Path, **options: Any) -> DevicePluginManager:
+        """Return a device plugin manager that notifies this listener."""
+        return DevicePluginManager(directory, self.devices_listed, self.plugin_stopped, **options)
 
     async def devices_listed(self, resource, devices, *, preferred_allocation):
         self.devices[resource], self.preferred[resource] = devices, preferred_allocation
@@ -51,16 +58,9 @@ class RecordingMetrics:
         self.allocations: list[str] = []
         self.requests: list[str] = []
         self.errors: list[str] = []
+        self.of_manager = {"count_registration": self.registrations.append, "observe_allocation": self._observe}
+        self.of_pod_resources = {"count_request": self.requests.append, "count_error": self.errors.append}
 
-    def count_registration(self, resource):
-        self.registrations.append(resource)
-
-    def observe_allocation(self, resource, seconds):
+    def _observe(self, resource, seconds):
         assert seconds > 0
         self.allocations.append(resource)
-
-    def count_request(self, method):
-        self.requests.append(method)
-
-    def count_error(self, method):
-        self.errors.append(method)

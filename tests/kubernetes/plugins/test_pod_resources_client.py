@@ -26,9 +26,9 @@ def host():
 
 
 @pytest.fixture
-async def client(directory, host, metrics):
+async def client(directory, host):
     path = directory / "kubelet.sock"
-    async with serve_pod_resources(path, lambda: host, metrics=metrics), pod_resources_client(path) as made:
+    async with serve_pod_resources(path, lambda: host), pod_resources_client(path) as made:
         yield made
 
 

@@ -10,12 +10,11 @@ import grpc.aio
 import pytest
 
 from alignup.kubernetes.plugins import unix_grpc
-from alignup.kubernetes.plugins.manager import DevicePluginManager, socket_path
+from alignup.kubernetes.plugins.manager import socket_path
 from alignup.testing import Plugin
 from alignup.wire import device_plugin_pb2 as wire
 from tests.effort import SEED, did, rounds
 from tests.kubernetes.plugins.capacity import capacity_of
-from tests.kubernetes.plugins.listener import RecordingMetrics
 from tests.kubernetes.plugins.raw import send
 
 pytestmark = pytest.mark.anyio
@@ -149,7 +148,7 @@ async def test_a_plugin_that_cancels_its_registration_leaves_nothing_behind(dire
 async def test_socket_names_may_contain_any_character(directory, listener):
     odd = directory / "p%41 ?#=é"
     async with (
-        DevicePluginManager(odd, listener, metrics=RecordingMetrics()),
+        listener.manager(odd),
         Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"),
     ):
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)

@@ -2,8 +2,8 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from structlog.typing import FilteringBoundLogger
 
@@ -16,20 +16,16 @@ from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import serve_pod_resources
 
 
-@dataclass(frozen=True, slots=True)
-class PluginEvents:
-    """The listener of device plugins, which passes changes of the devices to the admission queue.
+def plugin_manager(queue: AdmissionQueue, directory: Path, **options: Any) -> DevicePluginManager:  # noqa: ANN401
+    """Return a manager of the device plugins in *directory* that passes changes of their devices to the queue."""
 
-    It implements ``kubernetes.plugins.resources.DeviceListener``.
-    """
+    async def devices_listed(resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
+        await queue.run(Transaction.set_devices, resource, devices, preferred_allocation=preferred_allocation)
 
-    queue: AdmissionQueue
+    async def plugin_stopped(resource: str, *, gone: bool) -> None:
+        await queue.run(Transaction.plugin_stopped, resource, gone=gone)
 
-    async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
-        await self.queue.run(Transaction.set_devices, resource, devices, preferred_allocation=preferred_allocation)
-
-    async def plugin_stopped(self, resource: str, *, gone: bool) -> None:
-        await self.queue.run(Transaction.plugin_stopped, resource, gone=gone)
+    return DevicePluginManager(directory, devices_listed, plugin_stopped, **options)
 
 
 @asynccontextmanager
@@ -40,13 +36,22 @@ async def serve_plugins(
 
     A read-only queue accepts no plugins.
     """
-    manager = DevicePluginManager(directory, PluginEvents(queue), metrics=metrics)
+    count_registration, observe_allocation = metrics.count_registration, metrics.observe_allocation
+    manager = plugin_manager(
+        queue, directory, count_registration=count_registration, observe_allocation=observe_allocation
+    )
     allocator = DeviceAllocator(queue, manager, log=log)
     async with AsyncExitStack() as stack:
         if not queue.read_only:
             await stack.enter_async_context(manager)
             manager.expect(expected_resources(queue))
-        await stack.enter_async_context(serve_pod_resources(pod_resources, lambda: queue.settled_host, metrics=metrics))
+        served = serve_pod_resources(
+            pod_resources,
+            lambda: queue.settled_host,
+            count_request=metrics.count_request,
+            count_error=metrics.count_error,
+        )
+        await stack.enter_async_context(served)
         stack.push_async_callback(allocator.close)
         yield allocator
 

@@ -126,7 +126,9 @@ class Endpoint:
         path, error = f"/{_SERVICE}/{method}", plugin_error
         try:
             if not self._closed:
-                return await unix_grpc.call(self.channel, path, request, response=response, seconds=seconds, error=error)
+                return await unix_grpc.call(
+                    self.channel, path, request, response=response, seconds=seconds, error=error
+                )
         except PluginError:
             if not self._closed:
                 raise
@@ -157,5 +159,5 @@ def parse_devices(resource: str, response: wire.ListAndWatchResponse) -> tuple[D
 
 
 def _is_usable(id_: str) -> bool:
-    """Whether a device id can be part of a list of ids, as decisions store them."""
+    """Return whether a device id can be part of a list of ids, as decisions store them."""
     return bool(id_) and "," not in id_ and id_.isprintable()
