@@ -151,7 +151,7 @@ async def controlled(client: ApiClient, nodes: SimulatedNodes | None = None) -> 
         live.pods.subscribe(nodes.bound)
         work.append(nodes.reports())
     async with running(*work):
-        await live.wait_ready()
+        await live.ready.wait()
         yield controller
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from alignup.kubernetes.api import NODES, ApiClient, EventType, find_access
 from alignup.kubernetes.api.host_states import HOST_STATES, read_host_state
-from alignup.observe.app import PrometheusObserverMetrics
+from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming
 from alignup.observe.publisher import Publisher
@@ -54,7 +54,7 @@ async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane
         node = await client.create(NODES, {"metadata": {"name": "host-a"}})
         publisher = Publisher(client, "host-a", uid=node.metadata.uid)
         timing = ObserverTiming(interval=0.0)
-        observer = Observer(reader, publisher, PrometheusObserverMetrics("host-a"), timing=timing)
+        observer = Observer(reader, publisher, ObserverMetrics("host-a"), timing=timing)
         task = asyncio.ensure_future(observer.run())
         try:
             delays = [await _step(client, kubelet, tmp_path, number) for number in range(STEPS)]

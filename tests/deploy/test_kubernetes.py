@@ -8,7 +8,7 @@ from starlette.routing import Route
 import alignup
 from alignup.cli import observe as observe_command
 from alignup.cli import schedule as schedule_command
-from alignup.observe.app import PrometheusObserverMetrics, observer_app
+from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.node_topology import node_topology
 from alignup.observe.observation import join
 from tests.deploy.manifests import (
@@ -102,7 +102,7 @@ def test_a_slow_start_is_no_reason_to_be_restarted():
 
 def test_probes_ask_paths_that_exist():
     (container,) = containers(OBSERVER)
-    app = observer_app(PrometheusObserverMetrics("n"), alive=lambda: True, problems=lambda: ())
+    app = observer_app(ObserverMetrics("n"), alive=lambda: True, problems=lambda: ())
     paths = {route.path for route in app.routes if isinstance(route, Route)}
     probes = [container[name]["httpGet"] for name in ("startupProbe", "livenessProbe", "readinessProbe")]
 

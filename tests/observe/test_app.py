@@ -2,7 +2,7 @@
 
 from starlette.testclient import TestClient
 
-from alignup.observe.app import PrometheusObserverMetrics, observer_app
+from alignup.observe.app import ObserverMetrics, observer_app
 
 TOPOLOGY = {
     "zones": [
@@ -15,7 +15,7 @@ TOPOLOGY = {
 
 
 def client(*, alive=True, problems=()):
-    metrics = PrometheusObserverMetrics("host-a")
+    metrics = ObserverMetrics("host-a")
     return TestClient(observer_app(metrics, alive=lambda: alive, problems=lambda: problems)), metrics
 
 

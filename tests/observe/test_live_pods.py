@@ -11,7 +11,7 @@ from alignup.kubernetes.api.objects import ApiPod
 from alignup.observe.kubelet_sources import api_pod_stage, known_pod
 from alignup.observe.observation import AdmittingError, join
 from alignup.placement.host_report import PodStage
-from alignup.schedule.pod_trimming import PodTrimmer
+from alignup.schedule.live_cluster import PodTrimmer
 from tests.align.hosts import pod
 from tests.observe.kubelets import SimulatedKubelet
 

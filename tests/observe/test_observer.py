@@ -12,7 +12,7 @@ from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, read_host_state
 from alignup.kubernetes.kubelet_files import cpu_file, state_dir
-from alignup.observe.app import PrometheusObserverMetrics
+from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observation import ForeignFilesError
 from alignup.observe.observer import Observer, ObserverTiming
@@ -62,7 +62,7 @@ def make(served, client, reader):
 
     def observer(**timing):
         publisher = Publisher(client, "n", uid="node-uid")
-        metrics = PrometheusObserverMetrics("n")
+        metrics = ObserverMetrics("n")
         return Observer(
             reader, publisher, metrics, timing=ObserverTiming(**{"interval": 0.0, "settle": 60.0, **timing})
         )
@@ -141,7 +141,7 @@ async def test_an_unchanged_host_is_written_again_after_five_minutes(served, rea
     seen = []
     async with ApiClient(Access(server=served.url), timing=timing) as client:
         publisher = Publisher(client, "n", uid="")
-        observer = Observer(reader, publisher, PrometheusObserverMetrics("n"), timing=ObserverTiming(interval=0.0))
+        observer = Observer(reader, publisher, ObserverMetrics("n"), timing=ObserverTiming(interval=0.0))
         for seconds in (0.0, HEARTBEAT_SECONDS - 1, 1.0):
             now[0] += seconds
             await observer.check_once()
@@ -301,7 +301,7 @@ async def test_a_write_that_keeps_failing_is_tried_at_one_rate_and_logged_once(s
 
 async def test_a_missing_custom_resource_definition_is_named(server, client, reader):
     publisher = Publisher(client, "n", uid="")
-    observer = Observer(reader, publisher, PrometheusObserverMetrics("n"), timing=ObserverTiming(interval=0.0))
+    observer = Observer(reader, publisher, ObserverMetrics("n"), timing=ObserverTiming(interval=0.0))
 
     assert await observer.check_once() == (
         "the API server does not have hoststates.alignup.dev; apply the CustomResourceDefinition",

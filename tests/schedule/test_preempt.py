@@ -6,7 +6,6 @@ import pytest
 
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.schedule.extender import ExtenderOptions
-from alignup.schedule.metrics import PrometheusScheduleMetrics
 from alignup.schedule.preempt import CHOOSES_VICTIMS, SEARCH_SECONDS, Preemption
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
@@ -106,7 +105,7 @@ async def test_the_version_of_the_api_server_tells_who_chooses_victims(timing, f
         server.serve(SERVED)
         async with ApiClient(Access(server=server.url), timing=timing) as client:
             options = ExtenderOptions(chooses_victims=option)
-            service = ScheduleService(client, PrometheusScheduleMetrics(), extender=options)
+            service = ScheduleService(client, extender=options)
             following = follow(service.run())
             await until(lambda: service.leading)
             following.cancel()

@@ -17,7 +17,7 @@ from alignup.align.errors import AlignError, PodError
 from alignup.align.workload import Pod
 from alignup.gate.admission import GATE
 from alignup.gate.blocked_pods import BlockedPods
-from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.metrics import GateMetrics
 from alignup.gate.pod_events import PodEvents
 from alignup.gate.pod_queue import GatedPod, PodClass, PodQueue, waiting_order
 from alignup.gate.releases import (
@@ -65,7 +65,7 @@ class GateController:
         client: ApiClient,
         live: LiveCluster,
         *,
-        metrics: PrometheusGateMetrics | None = None,
+        metrics: GateMetrics | None = None,
         options: GateOptions | None = None,
     ) -> None:
         self.options = options or GateOptions()
@@ -94,7 +94,7 @@ class GateController:
 
     async def run(self) -> None:
         """Release pods until cancelled."""
-        await self._live.wait_ready()
+        await self._live.ready.wait()
         self._reset()
         self._running = True
         self._start(self._events.run())

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)  #: seconds
 
 
-class PrometheusGateMetrics:
+class GateMetrics:
     """The metrics of one gate, in *registry*."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -13,7 +13,7 @@ import structlog
 from alignup.gate.admission import answer_review
 from alignup.gate.certificate_keeper import SECRETS, WEBHOOK_CONFIGURATIONS, CertificateKeeper
 from alignup.gate.controller import GateController, GateOptions
-from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.metrics import GateMetrics
 from alignup.gate.webhook_app import webhook_app
 from alignup.kubernetes.api import Access, Timing
 from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
@@ -49,7 +49,7 @@ class Webhook(NamedTuple):
 
     listener: socket.socket
     certificate: CertificateKeeper | ServerCertificate
-    metrics: PrometheusGateMetrics
+    metrics: GateMetrics
 
     async def run(self) -> None:
         """Serve the webhook until cancelled."""
@@ -76,7 +76,7 @@ async def schedule_with_gate(
 @contextmanager
 def add_gate(service: ScheduleService, options: GateServiceOptions) -> Iterator[Webhook | None]:
     """Let *service* run the gate as well; yield its webhook. ``ListenError`` if that cannot be served."""
-    client, metrics = service.client, PrometheusGateMetrics(service.metrics.registry)
+    client, metrics = service.client, GateMetrics(service.metrics.registry)
     controller = GateController(client, service.live, metrics=metrics, options=options.controller)
     service.leader_tasks.append(controller.run)
     webhook = options.webhook

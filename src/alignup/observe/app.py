@@ -12,7 +12,7 @@ from alignup.web.metrics import health_app
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  #: seconds
 
 
-class PrometheusObserverMetrics:
+class ObserverMetrics:
     """What the observer of node *host* does and sees."""
 
     def __init__(self, host: str) -> None:
@@ -75,7 +75,7 @@ class PrometheusObserverMetrics:
 
 
 def observer_app(
-    metrics: PrometheusObserverMetrics, *, alive: Callable[[], bool], problems: Callable[[], tuple[str, ...]]
+    metrics: ObserverMetrics, *, alive: Callable[[], bool], problems: Callable[[], tuple[str, ...]]
 ) -> Starlette:
     """Build the application; *problems* says why the observer is not ready."""
 

@@ -11,7 +11,7 @@ from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client
-from alignup.observe.app import PrometheusObserverMetrics, observer_app
+from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.kubelet_sources import KnownPod, known_pod
 from alignup.observe.node_topology import FingerprintMethod
@@ -55,7 +55,7 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
         )
         check_boot_id(node, reader.boot_id())
         publisher = Publisher(client, options.host, uid=node.metadata.uid)
-        metrics = PrometheusObserverMetrics(options.host)
+        metrics = ObserverMetrics(options.host)
         observer = Observer(reader, publisher, metrics, timing=options.timing, method=options.method)
         await stack.enter_async_context(pods.following(observer.notify))
         await observer.check_machine()
