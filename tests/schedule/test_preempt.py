@@ -115,8 +115,8 @@ async def test_the_version_of_the_api_server_tells_who_chooses_victims(timing, f
 
 async def test_the_search_for_victims_ends_in_time(full):
     now = iter([0.0, SEARCH_SECONDS, SEARCH_SECONDS])
-    preemption = Preemption(full.live, chooses=True, clock=lambda: next(now))
+    preemption = Preemption(full.live, chooses=True, allow_unknown=False, clock=lambda: next(now))
     huge = replace(pod("huge", cpu="64", memory="1Gi"), priority=1000)
 
     assert preemption.resolvable(huge, ["a", "b"]) == {"a"}  # not searched; b has no pods of lower priority
-    assert Preemption(full.live, chooses=True).resolvable(huge, ["a", "b"]) == frozenset()
+    assert Preemption(full.live, chooses=True, allow_unknown=False).resolvable(huge, ["a", "b"]) == frozenset()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from alignup.align.errors import AlignError, ParseError
 from alignup.align.explain.remedies import Remedies, find_remedies
@@ -66,6 +66,15 @@ def page_routes(
     """Build the pages; who can connect may use them, as the scheduler extender beside them."""
     pages = ClusterPages(live, problems, predictions)
     streams = EventStreams(pages.events.subscribe, limit=MAX_STREAMS, heartbeat=_HEARTBEAT_SECONDS, stopping=stopping)
+
+    async def events(request: Request) -> ASGIApp:
+        try:
+            check_host(request)
+            count_authenticated(request)
+            return streams.response(request)
+        except ProblemError as problem:
+            return problem.response()
+
     return [
         *static_routes(),
         Route("/", pages.guard(pages.cluster)),
@@ -74,7 +83,7 @@ def page_routes(
         Route("/pods", pages.guard(pages.pods)),
         Route("/pods/{namespace}/{name}", pages.guard(pages.pod)),
         Route("/where", pages.guard(pages.where), methods=["GET", "POST"]),
-        Route(EVENTS, _EventEndpoint(streams)),
+        Route(EVENTS, events),
     ]
 
 
@@ -93,23 +102,6 @@ def _is_address(text: str, *, loopback: bool = False) -> bool:
         return ipaddress.ip_address(text).is_loopback or not loopback
     except ValueError:
         return False
-
-
-class _EventEndpoint:
-    """A stream of the event ``changed``."""
-
-    def __init__(self, streams: EventStreams) -> None:
-        self._streams = streams
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        try:
-            check_host(request)
-            count_authenticated(request)
-            response = self._streams.response(request)
-        except ProblemError as problem:
-            response = problem.response()
-        await response(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
