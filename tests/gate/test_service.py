@@ -76,7 +76,4 @@ async def test_a_malformed_review_is_answered_with_the_reason(server, webhook):
     await until(lambda: bundles(server)[0])
     answered = await ask(server, webhook, {"kind": "AdmissionReview"})
 
-    assert (answered.status_code, answered.text) == (
-        400,
-        "not a review: object missing required field `apiVersion`\n",
-    )
+    assert (answered.status_code, answered.text) == (400, "not a review: object missing required field `apiVersion`\n")

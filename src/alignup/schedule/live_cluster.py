@@ -68,11 +68,7 @@ class LiveCluster:
     """The cluster as of now. Only the event loop in which :meth:`run` runs may use it."""
 
     def __init__(
-        self,
-        client: ApiClient,
-        *,
-        options: LiveClusterOptions | None = None,
-        metrics: ScheduleMetrics | None = None,
+        self, client: ApiClient, *, options: LiveClusterOptions | None = None, metrics: ScheduleMetrics | None = None
     ) -> None:
         self.options = options or LiveClusterOptions()
         self.cluster = Cluster(max_unconfirmed=self.options.max_unconfirmed)

@@ -206,8 +206,7 @@ class Plugin:
 
     async def get_device_plugin_options(self, _: wire.Empty | None = None) -> wire.DevicePluginOptions:
         return wire.DevicePluginOptions(
-            pre_start_required=self.pre_start,
-            get_preferred_allocation_available=self.preference is not Preference.NONE,
+            pre_start_required=self.pre_start, get_preferred_allocation_available=self.preference is not Preference.NONE
         )
 
     async def get_preferred_allocation(

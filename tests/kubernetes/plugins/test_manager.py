@@ -296,10 +296,7 @@ async def test_a_bad_response_fails_only_its_call(directory, manager, listener, 
 @pytest.mark.parametrize("method", METHODS)
 async def test_calls_time_out(directory, listener, metrics, *, method, fault):
     timeouts = PluginTimeouts(preferred=0.05, allocate=0.05, pre_start=0.05)
-    async with (
-        listener.manager(directory, timeouts=timeouts) as manager,
-        faulty(directory, method, fault),
-    ):
+    async with listener.manager(directory, timeouts=timeouts) as manager, faulty(directory, method, fault):
         await listener.until(lambda: GPU in listener.devices)
 
         assert "code = DeadlineExceeded" in await error_of(METHODS[method](manager))
