@@ -19,6 +19,7 @@ help:
 	@echo "make browser   install what tests of the web pages in Chromium need, for make e2e"
 	@echo "make sbom      write the bill of materials (CycloneDX) and the licenses of all libraries to dist/"
 	@echo "make audit     compare the locked libraries with known vulnerabilities (pip-audit)"
+	@echo "make version   set the version in all files that have it (VERSION=0.2.0)"
 	@echo "make docs      build the documentation as a site in build/site"
 	@echo "make format    format the code"
 

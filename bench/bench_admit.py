@@ -11,9 +11,8 @@ from random import Random
 from time import process_time
 
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.distances import Distances
 from alignup.align.host import Host, Settings
-from alignup.align.machine import Device, Machine
+from alignup.align.machine import Device, Distances, Machine
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologyOptions, TopologySettings
@@ -43,7 +42,7 @@ def figures() -> Iterator[Figure]:
 
 
 def host(nodes: int, policy: Policy, *, cpus: int = 128, closest: bool = False) -> Host:
-    """A machine with this many nodes, each with memory and two GPUs."""
+    """Return a machine with this many nodes, each with memory and two GPUs."""
     shape = parse(f"pack:{nodes} numa:1 core:{max(1, cpus // 2 // nodes)} pu:2", memory=64 * GIB)
     distances = Distances({a: {b: 10 if a == b else 21 for b in range(nodes)} for a in range(nodes)})
     devices = tuple(Device(GPU, f"gpu-{number}", nodes=1 << number // 2) for number in range(2 * nodes))
@@ -64,7 +63,7 @@ def host(nodes: int, policy: Policy, *, cpus: int = 128, closest: bool = False) 
 
 
 def pod(uid: str, *, cpus: float = 4, memory: str = "4Gi", gpus: int = 1) -> Pod:
-    """A Guaranteed pod with one container."""
+    """Return a Guaranteed pod with one container."""
     amounts = {"cpu": Quantity.parse(str(cpus)), "memory": Quantity.parse(memory)}
     if gpus:
         amounts[GPU] = Quantity.parse(str(gpus))
@@ -113,7 +112,7 @@ def coming_and_going() -> Iterator[Figure]:
 
 
 def one_trace(chosen: list[tuple[int, str, int]]) -> tuple[float, int]:
-    """The duration of one run, and the number of admitted pods."""
+    """Return the duration of one run, and the number of admitted pods."""
     node = host(8, Policy.BEST_EFFORT, cpus=256)
     pods = [pod(f"pod-{number}", cpus=c, memory=m, gpus=g) for number, (c, m, g) in enumerate(chosen)]
     running: deque[str] = deque()

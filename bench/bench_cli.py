@@ -26,7 +26,7 @@ def figures() -> Iterator[Figure]:
 
 
 def cpu_seconds(*arguments: str) -> float:
-    """The least user and system time of several runs of Python with *arguments*."""
+    """Return the least user and system time of several runs of Python with *arguments*."""
     least = float("inf")
     for _ in range(ROUNDS):
         with subprocess.Popen(  # noqa: S603 - our own

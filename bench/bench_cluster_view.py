@@ -12,13 +12,14 @@ from alignup.documents.codec import convert
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api import NODES, PODS
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
 from alignup.kubernetes.configuration import Configuration
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.kubernetes.manifests.pod import pod_to_dict, read_pod
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import Observation
+from alignup.observe.published_objects import host_state
 from alignup.schedule.cluster_snapshot import build_view
 from bench.harness import Figure
 from tests.observe.kubelets import CONFIGURATION
@@ -36,7 +37,7 @@ def figures() -> Iterator[Figure]:
 
 
 def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[ApiPod]]:
-    """The objects of *count* nodes in a few hundred states."""
+    """Return the objects of *count* nodes in a few hundred states."""
     random = Random(1)
     machine = replace(
         parse("pack:2 numa:1 core:64 pu:2", memory=1 << 40),
@@ -61,7 +62,7 @@ def objects(count: int) -> tuple[list[ApiNode], list[HostStateDocument], list[Ap
 
 
 def _objects_of_one(host: Host, read: Configuration) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The HostState and the pods of a host."""
+    """Return the HostState and the pods of a host."""
     state = to_object(host_state(Observation(host=host, configuration=read)).replace(generation=1))
     running = {"status": {"phase": "Running"}}
     return state, [{**pod_to_dict(admitted.pod), **running} for admitted in host.ledger.pods.values()]

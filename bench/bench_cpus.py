@@ -7,9 +7,9 @@ from statistics import median
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.cpus.distributed import plan_distribution
 from alignup.align.cpus.options import CpuOptions
 from alignup.align.cpus.provider import CpuNodes, create_selection
+from alignup.align.cpus.selection import plan_distribution
 from alignup.align.hint import AmountFamily, HintList, MergeInput
 from alignup.align.machine import KubeletView
 from alignup.align.merging.merge import merge
@@ -46,7 +46,7 @@ def figures() -> Iterator[Figure]:
 
 
 def hints(nodes: int, cpus: int) -> Figure:
-    """The hints of 8 CPUs as a family, compared with the kubelet's list."""
+    """Return the hints of 8 CPUs as a family, compared with the kubelet's list."""
     known = CpuNodes(view_of(nodes, cpus), by_socket=False)
     free = known.count(view_of(nodes, cpus).all_cpus)
     seconds = best_cpu(lambda: known.hints(8, free=free))
@@ -64,7 +64,7 @@ def merged(nodes: int, cpus: int, *, budget: float) -> Figure:
 
 
 def listed(nodes: int, cpus: int, *, budget: float) -> Figure:
-    """All sets of nodes as a list."""
+    """Return all sets of nodes as a list."""
     known = CpuNodes(view_of(nodes, cpus), by_socket=False)
     free = known.count(view_of(nodes, cpus).all_cpus)
     seconds = best_cpu(lambda: HintList.of_family(known.hints(8, free=free)))
@@ -122,17 +122,17 @@ def planned(nodes: int, *, sockets: bool, budget: float | None) -> Iterator[Figu
 def typical_and_worst(
     name: str, times: Sequence[float], *, typical: float | None, worst: float | None
 ) -> Iterator[Figure]:
-    """The median and the worst of many times."""
+    """Return the median and the worst of many times."""
     yield Figure(f"{name}: median of {len(times)}", median(times), typical)
     yield Figure(f"{name}: worst of {len(times)}", max(times), worst)
 
 
 def view_of(nodes: int, cpus: int) -> KubeletView:
-    """A uniform machine."""
+    """Return a uniform machine."""
     return parse(SHAPES[nodes, cpus]).kubelet_view()
 
 
 def worn_out(view: KubeletView, seed: int) -> CpuSet:
-    """Two thirds of the CPUs, at random."""
+    """Return two thirds of the CPUs, at random."""
     random = Random(seed)
     return bits.of(cpu.id for cpu in view.cpus if random.random() < 2 / 3)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from alignup.align import bits
-from alignup.align.devices import cover
+from alignup.align.devices import hints
 from alignup.align.devices.hints import CoverageFamily
 from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import DeviceProvider, PreferencesNeededError
@@ -35,12 +35,12 @@ def figures() -> Iterator[Figure]:
     for name, weights in groups().items():
         need = sum(weights.values()) * 3 // 4
         yield Figure(
-            f"fewest of 64 nodes, {name}", best_cpu(partial(cover.fewest_nodes, weights, need, source=GPU)), 20e-3
+            f"fewest of 64 nodes, {name}", best_cpu(partial(hints.fewest_nodes, weights, need, source=GPU)), 20e-3
         )
 
 
 def machine(places: Iterable[bits.NodeSet], *, asking: bool = False) -> DeviceLedger:
-    """A device for each of *places*."""
+    """Return a machine with a device for each of *places*."""
     known = [Device(GPU, f"gpu-{number}", nodes) for number, nodes in enumerate(places)]
     nodes = bits.of(node for device in known for node in bits.members(device.nodes or 0))
     return DeviceLedger.of_devices(known, nodes=nodes, preferred_allocation=[GPU] if asking else ())
@@ -52,7 +52,7 @@ def idle_asking() -> DeviceLedger:
 
 
 def half_used(ledger: DeviceLedger) -> DeviceLedger:
-    """Every other device is held by a different pod."""
+    """Return a ledger in which every other device is held by a different pod."""
     for number in range(0, len(ledger.inventories[GPU].devices), 2):
         ledger = ledger.give(f"pod-{number}", "app", devices={GPU: (f"gpu-{number}",)})
     return ledger
@@ -73,7 +73,7 @@ def groups() -> dict[str, dict[bits.NodeSet, int]]:
 
 
 def pod_of(uid: str, count: int) -> Pod:
-    """A pod with one container that requests *count* devices."""
+    """Return a pod with one container that requests *count* devices."""
     return Pod(name=uid, uid=uid, containers=(Container("app", Resources(limits={GPU: Quantity(count)})),))
 
 

@@ -52,8 +52,8 @@ def figures() -> Iterator[Figure]:
     yield Figure(f"{name}, all pods stay", spent, 60.0, note)
     busy = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
     cluster = [HostGroup(name="node", machine=busy.machine, settings=busy.settings, count=HOSTS)]
-    made = generate_for_cluster(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
-    spent, result = simulate(cluster, made)
+    trace = generate_for_cluster(Profile.TELCO, cluster, seed=1, pods=GENERATED, load=0.9)
+    spent, result = simulate(cluster, trace)
     each = spent / GENERATED
     note = f"{1 / each:,.0f} pods/s, {result.started:,} started"
     yield Figure(f"a generated pod on {HOSTS:,} nodes", each, 1 / 1500, note)
@@ -69,14 +69,14 @@ def figures() -> Iterator[Figure]:
 
 
 def simulate(groups: list[HostGroup], pods: tuple[PodSubmission, ...]) -> tuple[float, FleetResult]:
-    """The CPU time of one simulation with our strategy, and its result."""
+    """Return the CPU time of one simulation with our strategy, and its result."""
     start = process_time()
     result = ClusterSimulation(groups, pods).run()
     return process_time() - start, result
 
 
 def sweep(engine: Engine) -> float:
-    """The time of some equal simulations, without the start of the processes."""
+    """Return the time of some equal simulations, without the start of the processes."""
     kubelet = host(2, Policy.SINGLE_NUMA_NODE, cpus=128)
     task = SweepTask(
         machine="m",
@@ -110,7 +110,7 @@ def openb_workload() -> tuple[list[HostGroup], tuple[PodSubmission, ...], str]:
 
 
 def drawn_pods() -> tuple[PodSubmission, ...]:
-    """8,152 pods with as many GPUs as those of openb; a few dozen sizes, like there."""
+    """Return 8,152 pods with as many GPUs as those of openb; a few dozen sizes, like there."""
     random = Random(1)
     numbers = [gpus for gpus, count in PODS.items() for _ in range(count)]
     random.shuffle(numbers)

@@ -38,7 +38,7 @@ def figures() -> Iterator[Figure]:
 
 
 def machine(near: int, far: int) -> MemoryLedger:
-    """*near* nodes with memory and huge pages, and *far* ones with memory alone."""
+    """Return a machine with *near* nodes that have memory and huge pages, and *far* ones that have memory alone."""
     pages = (HugePages(2 << 20, 1024), HugePages(GIB, 8))
     nodes = [NumaNode(node, 240 * GIB + node * GIB, pages) for node in range(near)]
     nodes += [NumaNode(node, 96 * GIB, (HugePages(2 << 20, 0), HugePages(GIB, 0))) for node in range(near, near + far)]
@@ -46,7 +46,7 @@ def machine(near: int, far: int) -> MemoryLedger:
 
 
 def busy(ledger: MemoryLedger) -> MemoryLedger:
-    """Every other node is used by a different pod."""
+    """Return a ledger in which every other node is used by a different pod."""
     for node in list(ledger.nodes)[1::2]:
         pod = guaranteed(f"pod-{node}", memory="1Gi")
         affinity = Hint(1 << node, preferred=True)
@@ -55,7 +55,7 @@ def busy(ledger: MemoryLedger) -> MemoryLedger:
 
 
 def requests(nodes: int) -> dict[str, Pod]:
-    """A small request, one of several types, and one for several nodes if there are more than two."""
+    """Return a small request, one of several types, and one for several nodes if there are more than two."""
     pods = {
         "1 type": guaranteed("small", memory="10Gi"),
         "3 types": guaranteed("mixed", memory="10Gi", **{"hugepages-2Mi": "512Mi", "hugepages-1Gi": "4Gi"}),
@@ -67,13 +67,13 @@ def requests(nodes: int) -> dict[str, Pod]:
 
 
 def guaranteed(uid: str, **amounts: str) -> Pod:
-    """A pod with one container and these requests and limits."""
+    """Return a pod with one container and these requests and limits."""
     parsed = {name: Quantity.parse(text) for name, text in {"cpu": "1", **amounts}.items()}
     return Pod(name=uid, uid=uid, containers=(Container("app", Resources(requests=parsed, limits=parsed)),))
 
 
 def chosen(ledger: MemoryLedger, pod: Pod) -> Hint:
-    """The best hint, if memory were the only resource."""
+    """Return the best hint, if memory were the only resource."""
     answer = PROVIDER.hints(ledger, pod, pod.containers[0])
     assert answer, "the request fits"
     sets = answer["memory"]

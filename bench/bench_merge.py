@@ -8,8 +8,8 @@ hint lists.
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from alignup.align.distances import Distances
 from alignup.align.hint import AmountFamily, Hint, HintList, MergeInput
+from alignup.align.machine import Distances
 from alignup.align.merging.merge import apply_policy
 from alignup.align.settings import Policy
 from bench.harness import Figure, best_cpu, show
@@ -42,7 +42,7 @@ def figures() -> Iterator[Figure]:
 
 
 def lists(nodes: int, resources: int, *, preferred: bool, budget: float, policy: Policy = Policy.BEST_EFFORT) -> Figure:
-    """Every set of nodes is a hint; those of one node are preferred, unless *preferred* is off."""
+    """Return lists in which every set of nodes is a hint; sets of one node are preferred, unless *preferred* is off."""
     hints = [Hint(mask, preferred=preferred and mask.bit_count() == 1) for mask in range(1, 1 << nodes)]
     inputs = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
     shape = "preferred" if preferred else "none preferred"
@@ -63,7 +63,7 @@ def random_lists(nodes: int, resources: int, *, budget: float) -> Figure:
 
 
 def everything_preferred(nodes: int, resources: int, *, budget: float) -> Figure:
-    """Every set is preferred by all."""
+    """Return inputs that prefer every set."""
     hints = [Hint(mask, preferred=True) for mask in range(1, 1 << nodes)]
     inputs = [MergeInput(f"r{turn}", HintList.of(hints)) for turn in range(resources)]
     return measured(f"lists {nodes} x {resources}, all preferred", inputs, nodes=nodes, budget=budget)
@@ -135,7 +135,7 @@ def roomy(nodes: int, turn: int, width: int = 2) -> AmountFamily:
 
 
 def crowded(nodes: int, turn: int, width: int = 2) -> AmountFamily:
-    """The empty machine needs fewer nodes than fit now: nothing is preferred."""
+    """Return inputs without a preferred hint: the empty machine needs fewer nodes than fit now."""
     random = Random(turn)
     amounts = {node: random.randint(4, 10) for node in range(nodes)}
     return AmountFamily(amounts, 9 * width + 1, preferred_width=width)

@@ -66,7 +66,7 @@ def report(cluster: Cluster, name: str, node: Host, *, ledger_number: int, ledge
 
 
 def new_shapes(cluster: Cluster) -> float:
-    """The least time of a filter for a pod of a new shape."""
+    """Return the least time of a filter for a pod of a new shape."""
     least = inf
     for number in range(ROUNDS):
         wanted = pod("wanted", cpus=2 + number, memory="3Gi")
@@ -79,7 +79,7 @@ def new_shapes(cluster: Cluster) -> float:
 
 
 def one_changed(cluster: Cluster) -> float:
-    """The least time of a filter for a pod of a known shape, after a pod was assumed on a host."""
+    """Return the least time of a filter for a pod of a known shape, after a pod was assumed on a host."""
     least = inf
     wanted = pod("wanted", cpus=2, memory="3Gi")
     for number in range(20):
@@ -103,7 +103,7 @@ def ranked(cluster: Cluster) -> float:
 
 
 def victims() -> float:
-    """The search for the smallest set of victims on a full host."""
+    """Measure the search for the smallest set of victims on a full host."""
     node = host(2, Policy.SINGLE_NUMA_NODE)
     for number in range(PODS):
         node.admit(replace(pod(f"p{number}", cpus=4, memory="1Gi", gpus=0), priority=number % 3))
@@ -118,7 +118,7 @@ def victims() -> float:
 
 
 def memory() -> float:
-    """The most megabytes that this process had with a cluster whose hosts all have pods of their own."""
+    """Return the most megabytes that this process had with a cluster whose hosts all have pods of their own."""
     node = host(2, Policy.SINGLE_NUMA_NODE)
     idle = node.ledger
     random = Random(1)

@@ -20,6 +20,7 @@ from alignup.align.workload import Container, Pod, Resources
 from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
+from alignup.kubernetes.plugins.resources import DevicesListed, PluginStopped
 from alignup.machines import synthetic
 from alignup.testing import Plugin, Preference
 from alignup.wire import pod_resources_pb2 as wire
@@ -41,6 +42,10 @@ class Listener:
     def __init__(self, host: Host | None = None) -> None:
         self.listed = asyncio.Event()
         self._host = host
+
+    @property
+    def callbacks(self) -> tuple[DevicesListed, PluginStopped]:
+        return self.devices_listed, self.plugin_stopped
 
     async def devices_listed(self, resource: str, devices: tuple[Device, ...], *, preferred_allocation: bool) -> None:
         del preferred_allocation
@@ -71,7 +76,7 @@ async def _plugin(directory: Path) -> tuple[float, float, float]:
         uid="u", container="c", resource=GPU, available=("gpu-0", "gpu-1"), must_include=(), size=1
     )
     listener = Listener()
-    async with DevicePluginManager(directory, listener.devices_listed, listener.plugin_stopped) as manager:
+    async with DevicePluginManager(directory, *listener.callbacks) as manager:
         for number in range(20):
             plugin = Plugin(
                 GPU, "4@0,4@1", directory=directory, preference=Preference.LOWEST, endpoint=f"{number}.sock"
@@ -145,7 +150,7 @@ async def _resident() -> int:
     listener = Listener(host)
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         plugins = []
-        async with DevicePluginManager(Path(place), listener.devices_listed, listener.plugin_stopped) as manager:
+        async with DevicePluginManager(Path(place), *listener.callbacks) as manager:
             for number in range(10):
                 name = f"example.com/r{number}"
                 command = ["-m", "alignup.testing.plugin", "--resource", name, "--dir", place]

@@ -36,7 +36,7 @@ def _environment(root: Path) -> Mapping[str, str]:
 
 
 def _seconds(command: list[str], environment: Mapping[str, str]) -> float:
-    """The least wall-clock time of several runs of a command, after one to warm up."""
+    """Return the least wall-clock time of several runs of a command, after one to warm up."""
     least = float("inf")
     for round_ in range(ROUNDS + 1):
         start = time.perf_counter()

@@ -14,9 +14,10 @@ from typing import Any
 import structlog
 
 from alignup.kubernetes.api import Access, ApiClient
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.manifests.pod import pod_to_dict
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from alignup.schedule.extender import ExtenderOptions
 from alignup.schedule.service import ScheduleService
 from alignup.testing.api_server import ApiServer, ServedResource
@@ -70,11 +71,11 @@ async def _measure() -> Measured:
 
 
 async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> float:
-    """The least CPU time of a request; each of the known shape comes after a pod was assumed."""
+    """Return the least CPU time of a request; each of the known shape comes after a pod was assumed."""
     least = inf
     for number in range(shapes if shapes > 1 else REQUESTS):
-        asked = pod(f"asked-{number}", cpu=str(1 + number if shapes > 1 else 1), memory="1Gi")
-        message = {"Pod": pod_to_dict(asked), "Nodes": None, "NodeNames": names}
+        requested = pod(f"asked-{number}", cpu=str(1 + number if shapes > 1 else 1), memory="1Gi")
+        message = {"Pod": pod_to_dict(requested), "Nodes": None, "NodeNames": names}
         body = json.dumps(message).encode()
         start = process_time()
         answer = await service.respond("filter", body)
@@ -82,7 +83,7 @@ async def _least(service: ScheduleService, names: list[str], *, shapes: int) -> 
         chosen = json.loads(answer)["NodeNames"]
         assert len(chosen) == 16
         if shapes == 1:
-            assert service.live.assume(asked, chosen[0]).admits
+            assert service.live.assume(requested, chosen[0]).admits
     return least
 
 

@@ -25,13 +25,13 @@ def figures() -> Iterator[Figure]:
         yield simulated(f"{policy}", events, policy, budget=1 / 8000)
     machine = host(8, Policy.NONE, cpus=256).machine
     for profile in Profile:
-        made = generate(profile, machine, seed=1, pods=PODS // 4)
-        yield simulated(f"generated, {profile}", made, Policy.SINGLE_NUMA_NODE, budget=None)
+        generated = generate(profile, machine, seed=1, pods=PODS // 4)
+        yield simulated(f"generated, {profile}", generated, Policy.SINGLE_NUMA_NODE, budget=None)
     yield from workload_figures(events)
 
 
 def arrivals_and_departures() -> tuple[WorkloadEvent, ...]:
-    """Pods with one container; about forty are present at a time."""
+    """Return pods with one container; about forty are present at a time."""
     random = Random(1)
     shapes = [(cpus, memory, gpus) for cpus in (1, 2, 4, 8) for memory in ("1Gi", "4Gi", "12Gi") for gpus in (0, 1)]
     events: list[WorkloadEvent] = []
@@ -42,14 +42,14 @@ def arrivals_and_departures() -> tuple[WorkloadEvent, ...]:
 
 
 def simulated(name: str, events: Sequence[WorkloadEvent], policy: Policy, *, budget: float | None) -> Figure:
-    """The CPU time of a whole simulation per pod."""
+    """Return the CPU time of a whole simulation per pod."""
     spent, result = min((once(events, policy) for _ in range(ROUNDS)), key=itemgetter(0))
     each = spent / len(result.outcomes)
     return Figure(f"simulation, {name}, per pod", each, budget, f"{1 / each:,.0f} pods/s, {result.admitted} admitted")
 
 
 def once(events: Sequence[WorkloadEvent], policy: Policy) -> tuple[float, SimulationResult]:
-    """The CPU time of one run on an idle host, and its result."""
+    """Return the CPU time of one run on an idle host, and its result."""
     kubelet = host(8, policy, cpus=256)
     start = process_time()
     result = run(kubelet, events)
@@ -58,8 +58,8 @@ def once(events: Sequence[WorkloadEvent], policy: Policy) -> tuple[float, Simula
 
 def workload_figures(events: Sequence[WorkloadEvent]) -> Iterator[Figure]:
     machine = host(8, Policy.NONE, cpus=256).machine
-    made = best_cpu(partial(generate, Profile.MIXED, machine, seed=1, pods=1000), rounds=3)
-    yield Figure("1,000 pods generated", made)
+    seconds = best_cpu(partial(generate, Profile.MIXED, machine, seed=1, pods=1000), rounds=3)
+    yield Figure("1,000 pods generated", seconds)
     text = io.StringIO()
     write(events, text)
     yield Figure(f"a trace of {PODS:,} pods written", best_cpu(lambda: write(events, io.StringIO()), rounds=3))

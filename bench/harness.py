@@ -1,4 +1,4 @@
-"""Measure the best of several runs: other load on the machine only ever makes a figure worse."""
+"""Measurements, each the best of several runs: other load on the machine only ever makes a figure worse."""
 
 import atexit
 import os
@@ -35,7 +35,7 @@ def best(
     seconds: float = 0.02,
     clock: Callable[[], float] = perf_counter,
 ) -> float:
-    """The least time of one call of *action*; each round averages over about *seconds* of calls."""
+    """Return the least time of one call of *action*; each round averages over about *seconds* of calls."""
     action()
     start = clock()
     action()
@@ -56,7 +56,7 @@ def best_cpu(action: Callable[[], object], *, rounds: int = 15, seconds: float =
 
 
 def best_over(make: Callable[[], Sequence[Item]], action: Callable[[Item], object], *, rounds: int = 500) -> float:
-    """The least average CPU time of *action* over the items of *make*; making them is not timed.
+    """Return the least average CPU time of *action* over the items of *make*; making them is not timed.
 
     With few items a round is short, and some of many short rounds are without other load.
     """
@@ -72,7 +72,7 @@ def best_over(make: Callable[[], Sequence[Item]], action: Callable[[Item], objec
 
 @cache
 def user_environment() -> Mapping[str, str]:
-    """The environment of a process that starts as it does for a user: compiled modules are cached."""
+    """Return the environment of a process that starts as it does for a user: compiled modules are cached."""
     compiled = TemporaryDirectory(prefix="alignup-")
     atexit.register(compiled.cleanup)
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -80,7 +80,7 @@ def user_environment() -> Mapping[str, str]:
 
 
 def reference() -> float:
-    """The CPU time of a fixed piece of plain Python: how fast this machine is now.
+    """Return the CPU time of a fixed piece of plain Python: how fast this machine is now.
 
     A figure divided by it hardly depends on the machine, so figures of different machines can be compared.
     """

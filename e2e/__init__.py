@@ -1,1 +1,1 @@
-"""What needs more than a test run gives: QEMU, root, a container runtime."""
+"""Tests that need QEMU, root, a container runtime, a browser or programs of Kubernetes: ``make e2e``."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from e2e.control_plane import ADMIN, ControlPlane
 
 Document = dict[str, Any]
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 PODS = "/api/v1/namespaces/default/pods"
 NODES = "/api/v1/nodes"
@@ -29,14 +29,16 @@ class RefusedError(Exception):
         self.status = status
 
 
-def until(what: str, happened: Callable[[], Found | None], *, detail: Callable[[], object] = lambda: "") -> Found:
+def until(
+    condition: str, happened: Callable[[], Result | None], *, detail: Callable[[], object] = lambda: ""
+) -> Result:
     """Wait for a true result of *happened* and return it; *detail* is added to the timeout error."""
     end = time.monotonic() + SECONDS
-    while not (found := happened()):
+    while not (result := happened()):
         if time.monotonic() > end:
-            raise TimeoutError(f"timed out after {SECONDS:.0f} s: {what}\n{detail()}")
+            raise TimeoutError(f"timed out after {SECONDS:.0f} s: {condition}\n{detail()}")
         time.sleep(0.1)
-    return found
+    return result
 
 
 @dataclass
@@ -57,13 +59,13 @@ class Api:
         )
         try:
             with urllib.request.urlopen(request, context=self._trust(), timeout=SECONDS) as answer:  # noqa: S310
-                found: Document = json.load(answer)
+                document: Document = json.load(answer)
         except urllib.error.HTTPError as error:
             raise RefusedError(error.code, error.read().decode(errors="replace")[:2000]) from error
-        return found
+        return document
 
     def _trust(self) -> ssl.SSLContext:
-        """The authority of the control plane, which exists once that has been started."""
+        """Return the authority of the control plane, which exists once that has been started."""
         if self._context is None:
             self._context = ssl.create_default_context(cafile=str(self.plane.certificate))
             self._context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -79,8 +81,8 @@ class Api:
             raise
 
     def items(self, path: str) -> list[Document]:
-        found: list[Document] = self.request("GET", path)["items"]
-        return found
+        objects: list[Document] = self.request("GET", path)["items"]
+        return objects
 
     def define(self, definition: Document) -> None:
         """Create a CustomResourceDefinition, and wait until its resource is served."""
@@ -93,11 +95,12 @@ class Api:
         """Wait until a node is ready and has no taints."""
 
         def ready() -> Document | None:
-            found = self.get(f"{NODES}/{node}")
-            if found is None or found["spec"].get("taints"):
+            document = self.get(f"{NODES}/{node}")
+            if document is None or document["spec"].get("taints"):
                 return None
-            conditions = {one["type"]: one["status"] for one in found["status"].get("conditions", ())}
-            return found if conditions.get("Ready") == "True" else None
+            conditions = document["status"].get("conditions", ())
+            statuses = {condition["type"]: condition["status"] for condition in conditions}
+            return document if statuses.get("Ready") == "True" else None
 
         return until(f"node {node} is ready", ready, detail=detail)
 
@@ -114,8 +117,8 @@ class Api:
         """Wait until a pod is in one of *phases*."""
 
         def reached() -> Document | None:
-            found = self.pod(name)
-            return found if found is not None and found["status"].get("phase") in phases else None
+            pod = self.pod(name)
+            return pod if pod is not None and pod["status"].get("phase") in phases else None
 
         shown = lambda: f"{json.dumps((self.pod(name) or {}).get('status'))}\n{detail()}"  # noqa: E731
         return until(f"pod {name} is {' or '.join(phases)}", reached, detail=shown)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from e2e import cluster_guest
 from e2e.api import NODES, Api
@@ -16,8 +16,6 @@ from e2e.egress import EgressProxy
 from e2e.guest import Shape
 from e2e.observed_node import ObservedNode, install_observer, is_admitted, placement_difference
 from e2e.schedule_replicas import ScheduleReplicas, extender_replicas, gate_replicas
-
-Document = dict[str, Any]
 
 PLACEMENT = "alignup.dev/predicted-placement"  #: the annotation of a pod that ``alignup schedule`` has bound
 
@@ -91,16 +89,16 @@ class ClusterBed:
             self.api.request("PATCH", f"{NODES}/{name}", patch, content="application/merge-patch+json")
 
     def mispredictions(self) -> list[str]:
-        """Pods that hold something else than ``alignup schedule`` predicted when it bound them."""
-        found = []
+        """Return pods that hold something else than ``alignup schedule`` predicted when it bound them."""
+        mispredictions = []
         for node in self.nodes.values():
             kubelet = node.view()
-            for one in node.pods():
-                text = one["metadata"].get("annotations", {}).get(PLACEMENT)
-                compared = text is not None and one["metadata"]["uid"] in kubelet.stored and is_admitted(one)
-                difference = placement_difference(json.loads(text), one, kubelet) if compared else ""
-                found += [f"{one['metadata']['name']} on {node.name}: {difference}"] if difference else []
-        return found
+            for pod in node.pods():
+                text = pod["metadata"].get("annotations", {}).get(PLACEMENT)
+                compared = text is not None and pod["metadata"]["uid"] in kubelet.stored and is_admitted(pod)
+                difference = placement_difference(json.loads(text), pod, kubelet) if compared else ""
+                mispredictions += [f"{pod['metadata']['name']} on {node.name}: {difference}"] if difference else []
+        return mispredictions
 
     @contextmanager
     def extender(self, *, replicas: int = 1) -> Iterator[ScheduleReplicas]:

@@ -1,4 +1,4 @@
-"""Faults of a cluster while pods come and end: a plugin, a kubelet, our service or an observer stops and comes again.
+"""Faults of a cluster while pods start and end: a plugin, a kubelet, our service or an observer is restarted.
 
 Pods of 1 to 4 CPUs, every third with a device, come one after the other and end after a while.
 """
@@ -13,7 +13,7 @@ from e2e.api import PODS, until
 from e2e.cluster_bed import ClusterBed
 from e2e.cluster_guest import kubelet_config
 from e2e.cluster_workloads import SEED, PodCounts, count_pods, create_pod
-from e2e.observed_node import OBSERVER, ObservedNode, container
+from e2e.observed_node import OBSERVER, ObservedNode, make_container
 from e2e.schedule_replicas import ScheduleReplicas
 
 GPU, NIC = "example.com/gpu", "example.com/nic"
@@ -43,16 +43,17 @@ class FaultyCluster:
     def run(self, count: int) -> PodCounts:
         """Send *count* pods with all faults among them, wait until all have ended, and count them."""
         faults = self.faults()
-        steps = {(number + 1) * count // (len(faults) + 1): one for number, one in enumerate(faults)}
+        steps = {(number + 1) * count // (len(faults) + 1): fault for number, fault in enumerate(faults)}
         chance = random.Random(SEED)  # noqa: S311
         for number in range(count):
             if number in steps:
                 steps[number]()
             cpus = chance.randint(1, 4)
-            own = container(cpu=cpus, memory="32Mi") if number % 3 else container(cpu=cpus, memory="32Mi", gpu=1)
-            create_pod(self.bed.api, f"fault-{number}", {**own, "args": [str(chance.randint(8, 20))]})
+            devices: dict[str, Any] = {} if number % 3 else {"gpu": 1}
+            container = make_container(cpu=cpus, memory="32Mi", **devices)
+            create_pod(self.bed.api, f"fault-{number}", {**container, "args": [str(chance.randint(8, 20))]})
             time.sleep(PAUSE)
-        ended = lambda: not (found := count_pods(self.bed.api)).running + found.pending  # noqa: E731
+        ended = lambda: not (counts := count_pods(self.bed.api)).running + counts.pending  # noqa: E731
         until("all pods have ended", ended, detail=self._detail)
         return count_pods(self.bed.api)
 
@@ -76,26 +77,26 @@ class FaultyCluster:
             node.restart_kubelet(kubelet_config(), number=signal.SIGKILL)
 
     def kill_service(self) -> None:
-        """The standby leads, and another one is started."""
+        """Kill the leader, wait until the standby leads, and start another replica."""
         self.service.kill_leader()
         self.service.start()
         self.service.wait_leader()
 
     def kill_observer(self) -> None:
         self.second.guest.ask("stop_process", name=OBSERVER, number=signal.SIGKILL)
-        create_pod(self.bed.api, "unobserved", {**container(cpu=2, memory="32Mi"), "args": ["10"]})
+        create_pod(self.bed.api, "unobserved", {**make_container(cpu=2, memory="32Mi"), "args": ["10"]})
         time.sleep(PAUSE)
         self.second.start_observer()
 
     def delete_running_pods(self) -> None:
-        """Pods end before their time, and others take their place."""
-        running = [one for one in self.bed.api.items(PODS) if one["status"]["phase"] == "Running"]
-        for one in running:
-            self.bed.api.request("DELETE", f"{PODS}/{one['metadata']['name']}")
+        """Delete the running pods, so that others take their place."""
+        running = [pod for pod in self.bed.api.items(PODS) if pod["status"]["phase"] == "Running"]
+        for pod in running:
+            self.bed.api.request("DELETE", f"{PODS}/{pod['metadata']['name']}")
 
     def _detail(self) -> str:
-        left = [one for one in self.bed.api.items(PODS) if one["status"]["phase"] in {"Pending", "Running"}]
-        shown = [f"{one['metadata']['name']} on {one['spec'].get('nodeName')}: {one['status']}" for one in left]
+        left = [pod for pod in self.bed.api.items(PODS) if pod["status"]["phase"] in {"Pending", "Running"}]
+        shown = [f"{pod['metadata']['name']} on {pod['spec'].get('nodeName')}: {pod['status']}" for pod in left]
         return "\n".join([str(count_pods(self.bed.api)), *shown, self.bed.plane.log("alignup-schedule")])
 
 

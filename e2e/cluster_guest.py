@@ -58,7 +58,7 @@ NETWORK_PLUGINS = (Path("/usr/lib/cni"), Path("/opt/cni/bin"))  #: directories t
 SIZE = 1500  #: MiB of the image
 
 #: CPU 0 and 128 MiB of NUMA node 0 are reserved.
-NARROW = Shape(2, 2, 2, tuple(Node(384, f"{2 * one}-{2 * one + 1}") for one in range(4)))
+NARROW = Shape(2, 2, 2, tuple(Node(384, f"{2 * node}-{2 * node + 1}") for node in range(4)))
 WIDE = Shape(2, 2, 2, (Node(768, "0-3"), Node(768, "4-7")))
 
 _REPOSITORY = Path(__file__).parents[1]
@@ -71,12 +71,12 @@ for module in {" ".join(MODULES)}; do /bin/busybox insmod /modules/$module.ko; d
 
 
 def missing() -> str | None:
-    """Why a cluster of guests cannot run here; ``None`` if it can."""
+    """Return why a cluster of guests cannot run here; ``None`` if it can."""
     return control_plane.missing(KUBERNETES) or guest.missing_node() or _missing_modules() or _missing_plugins()
 
 
 def kubelet_config(**fields: object) -> Document:
-    """A KubeletConfiguration with all managers, and with *fields* instead of its own."""
+    """Return a KubeletConfiguration with all managers, and with *fields* instead of its own."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -187,11 +187,11 @@ class ClusterGuest:
         until(f"guest {self.name} has booted", answers, detail=self.console_tail)
 
     def console_tail(self) -> str:
-        """The end of what the guest has printed."""
+        """Return the end of what the guest has printed."""
         return self.console.read_text("utf-8", "replace")[-4000:]
 
     def kubeconfig(self, token: str) -> str:
-        """A kubeconfig for use in the guest."""
+        """Return a kubeconfig for use in the guest."""
         with tempfile.TemporaryDirectory() as scratch:
             return self.plane.kubeconfig(Path(scratch) / "config", {"token": token}, address=self.gateway).read_text()
 
@@ -213,7 +213,7 @@ class ClusterGuest:
 
 
 def image(programs: Path | None = None) -> Path:
-    """The image of all guests with the kubelet in *programs*, from the cache if nothing in it has changed."""
+    """Return the image of all guests with the kubelet in *programs*, from the cache if nothing in it has changed."""
     place = Path(os.environ.get(CACHE) or Path(tempfile.gettempdir()) / f"alignup-guest-cache-{os.getuid()}")
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"kubernetes-node-{_image_key(programs)}.ext4"
@@ -242,10 +242,10 @@ def _add_kubernetes(root: Path, programs: Path | None) -> None:
 
 
 def _image_key(programs: Path | None) -> str:
-    """A text that changes with the content of the image."""
-    code = [inspect.getsource(one) for one in (image, _add_kubernetes)]
-    code += [inspect.getsource(one) for one in (disk, containerd)]
-    found = hashlib.sha256(f"{_INIT}{IMAGES}{MODULES}{PROGRAMS}{SIZE}{code}{platform.python_version()}".encode())
+    """Return a text that changes with the content of the image."""
+    code = [inspect.getsource(part) for part in (image, _add_kubernetes)]
+    code += [inspect.getsource(part) for part in (disk, containerd)]
+    digest = hashlib.sha256(f"{_INIT}{IMAGES}{MODULES}{PROGRAMS}{SIZE}{code}{platform.python_version()}".encode())
     for path in (
         *(control_plane.program(name, programs) for name in ("kubelet", *PROGRAMS)),
         *_modules().values(),
@@ -253,21 +253,21 @@ def _image_key(programs: Path | None) -> str:
         Path(sys.base_prefix),
     ):
         status = path.stat()
-        found.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
-    found.update((_REPOSITORY / "lock" / "dev.txt").read_bytes())
-    return found.hexdigest()[:16]
+        digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode())
+    digest.update((_REPOSITORY / "lock" / "dev.txt").read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def _modules() -> dict[str, Path]:
-    """The kernel modules that guests need, as far as they exist."""
+    """Return the kernel modules that guests need, as far as they exist."""
     kernel = guest.kernel()
     if kernel is None:
         return {}
     release = kernel.name.removeprefix("vmlinuz-")
     for place in (kernel.parents[1] / "lib" / "modules" / release, Path("/lib/modules") / release):
-        found = {path.stem: path for path in place.rglob("*.ko")}
-        if found:
-            return {name: found[name] for name in MODULES if name in found}
+        modules = {path.stem: path for path in place.rglob("*.ko")}
+        if modules:
+            return {name: modules[name] for name in MODULES if name in modules}
     return {}
 
 
@@ -283,9 +283,9 @@ def _missing_modules() -> str | None:
 
 
 def _network_plugins() -> list[Path]:
-    """The CNI plugins that guests need, as far as they exist."""
-    found = ([place / name for place in NETWORK_PLUGINS if (place / name).is_file()] for name in PLUGIN_NAMES)
-    return [paths[0] for paths in found if paths]
+    """Return the CNI plugins that guests need, as far as they exist."""
+    candidates = ([place / name for place in NETWORK_PLUGINS if (place / name).is_file()] for name in PLUGIN_NAMES)
+    return [paths[0] for paths in candidates if paths]
 
 
 def _missing_plugins() -> str | None:
@@ -296,12 +296,12 @@ def _missing_plugins() -> str | None:
 
 def _write_tar(path: Path, texts: Mapping[str, str], files: Mapping[str, Path]) -> None:
     """Write the second disk of a guest: the project with its compiled modules, *texts* and *files*."""
-    source, own = _REPOSITORY / "src" / "alignup", _REPOSITORY / "e2e"
-    for directory in (source, own):
+    source, tests = _REPOSITORY / "src" / "alignup", _REPOSITORY / "e2e"
+    for directory in (source, tests):
         compileall.compile_dir(directory, quiet=1)
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as packed:
         packed.add(source, "src/alignup")
-        packed.add(own, "src/e2e")
+        packed.add(tests, "src/e2e")
         for name, file in files.items():
             packed.add(file, name.lstrip("/"))
         for name, text in texts.items():

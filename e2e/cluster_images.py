@@ -30,10 +30,10 @@ def archives(directory: Path) -> dict[str, Path]:
 
 
 def scheduler_image() -> str:
-    """The name of the image of kube-scheduler that is deployed."""
+    """Return the name of the image of kube-scheduler that is deployed."""
     deployment = next(yaml.safe_load_all(_DEPLOYED.read_text("utf-8")))
     containers = deployment["spec"]["template"]["spec"]["containers"]
-    return next(str(one["image"]) for one in containers if one["name"] == "kube-scheduler")
+    return next(str(container["image"]) for container in containers if container["name"] == "kube-scheduler")
 
 
 def _write_program_image(path: Path, name: str, program: Path) -> None:
@@ -54,6 +54,6 @@ def _write_program_image(path: Path, name: str, program: Path) -> None:
     files = {"layer.tar": layer.getvalue(), "config.json": config, "manifest.json": json.dumps(manifest).encode()}
     with tarfile.open(path, "w") as packed:
         for member, content in files.items():
-            made = tarfile.TarInfo(member)
-            made.size = len(content)
-            packed.addfile(made, io.BytesIO(content))
+            information = tarfile.TarInfo(member)
+            information.size = len(content)
+            packed.addfile(information, io.BytesIO(content))

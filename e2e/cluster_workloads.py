@@ -1,4 +1,4 @@
-"""Workloads that a scheduler without knowledge of NUMA nodes gets wrong, and counts of what became of their pods.
+"""Workloads that a scheduler without knowledge of NUMA nodes places wrongly, and counts of their pods by outcome.
 
 The narrow node has four NUMA nodes with 1, 2, 2 and 2 free CPUs and 384 MiB each, a wide one has two with 3 and 4 free
 CPUs and 768 MiB each. Every workload fits somewhere.
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from e2e.api import PODS, Api, until
-from e2e.observed_node import container, is_admitted, pod
+from e2e.observed_node import is_admitted, make_container, make_pod
 
 Document = dict[str, Any]
 
@@ -25,7 +25,7 @@ _SCHEDULER = "default-scheduler"
 
 @dataclass(frozen=True)
 class PodCounts:
-    """What became of the pods of a workload."""
+    """The pods of a workload, counted by outcome."""
 
     running: int = 0  #: or starting, after the kubelet has admitted them
     succeeded: int = 0
@@ -52,7 +52,7 @@ class Workload:
 
 
 def workloads(narrow: str, wide: str, other_wide: str, *, pods: int = 40) -> Iterator[Workload]:
-    """S1 to S5b; S4 has *pods* pods."""
+    """Return the workloads S1 to S5b; S4 has *pods* pods."""
     mixed, both_wide = (narrow, wide), (wide, other_wide)
     yield Workload("S1", mixed, lambda api: run_deployment(api, 2, cpu=3, memory="32Mi"))
     yield Workload("S2", mixed, lambda api: run_together(api, (2, 1, 4, 2, 3, 2)))
@@ -64,14 +64,14 @@ def workloads(narrow: str, wide: str, other_wide: str, *, pods: int = 40) -> Ite
 
 def run_deployment(api: Api, replicas: int, *, cpu: int, memory: str) -> PodCounts:
     """Count the pods of a Deployment over the window."""
-    api.request("POST", DEPLOYMENTS, _deployment(replicas, container(cpu=cpu, memory=memory)))
+    api.request("POST", DEPLOYMENTS, _deployment(replicas, make_container(cpu=cpu, memory=memory)))
     return _watch(api)
 
 
 def run_together(api: Api, cpus: Iterable[int]) -> PodCounts:
     """Create pods at once, and count them when nothing changes any more."""
     for number, count in enumerate(cpus):
-        create_pod(api, f"together-{number}", container(cpu=count, memory="32Mi"))
+        create_pod(api, f"together-{number}", make_container(cpu=count, memory="32Mi"))
     return _settle(api)
 
 
@@ -82,21 +82,21 @@ def run_stream(api: Api, count: int) -> PodCounts:
     for number in range(count):
         while time.monotonic() < begun + 2 * number:
             time.sleep(0.05)
-        own = container(cpu=chance.randint(1, 4), memory="32Mi")
-        create_pod(api, f"stream-{number}", {**own, "args": [str(chance.randint(8, 20))]})
-    ended = lambda: not (found := count_pods(api)).running + found.pending  # noqa: E731
+        container = make_container(cpu=chance.randint(1, 4), memory="32Mi")
+        create_pod(api, f"stream-{number}", {**container, "args": [str(chance.randint(8, 20))]})
+    ended = lambda: not (counts := count_pods(api)).running + counts.pending  # noqa: E731
     until("all pods of the stream have ended", ended, detail=lambda: count_pods(api))
     return count_pods(api)
 
 
 def run_in_turn(api: Api, *, deployment: bool) -> PodCounts:
-    """Pods one after the other; the last one as a pod, or as a Deployment."""
+    """Create pods one after the other, the last one as a pod or as a Deployment, and count them."""
     for number, (cpus, memory) in enumerate(((2, "48Mi"), (4, "48Mi"), (3, "48Mi"), (1, "128Mi"))):
-        create_pod(api, f"turn-{number}", container(cpu=cpus, memory=memory))
+        create_pod(api, f"turn-{number}", make_container(cpu=cpus, memory=memory))
         until("the kubelet has decided", lambda: not count_pods(api).pending, detail=lambda: count_pods(api))
     if deployment:
         return run_deployment(api, 1, cpu=2, memory="48Mi")
-    create_pod(api, "turn-last", container(cpu=2, memory="48Mi"))
+    create_pod(api, "turn-last", make_container(cpu=2, memory="48Mi"))
     return _settle(api)
 
 
@@ -104,15 +104,15 @@ def count_pods(api: Api) -> PodCounts:
     phases: dict[str, int] = {}
     rejected = 0
     reasons = []
-    for one in api.items(PODS):
-        status = one["status"]
+    for pod in api.items(PODS):
+        status = pod["status"]
         if status.get("reason") == REASON:
             rejected += 1
             continue
-        phase = "Running" if is_admitted(one) else status["phase"]
+        phase = "Running" if is_admitted(pod) else status["phase"]
         phases[phase] = phases.get(phase, 0) + 1
         if status["phase"] == "Failed":
-            reasons.append(f"{one['metadata']['name']}: {status.get('reason')} {status.get('message')}")
+            reasons.append(f"{pod['metadata']['name']}: {status.get('reason')} {status.get('message')}")
     return PodCounts(
         running=phases.get("Running", 0),
         succeeded=phases.get("Succeeded", 0),
@@ -125,26 +125,26 @@ def count_pods(api: Api) -> PodCounts:
 
 def clear(api: Api) -> None:
     """Delete all workloads, and wait until their pods are gone."""
-    for one in api.items(DEPLOYMENTS):
-        api.request("DELETE", f"{DEPLOYMENTS}/{one['metadata']['name']}")
+    for deployment in api.items(DEPLOYMENTS):
+        api.request("DELETE", f"{DEPLOYMENTS}/{deployment['metadata']['name']}")
     until("the Deployments are gone", lambda: not api.items(DEPLOYMENTS))
 
     def gone() -> bool:
         left = api.items(PODS)
-        if any("deletionTimestamp" not in one["metadata"] for one in left):
+        if any("deletionTimestamp" not in pod["metadata"] for pod in left):
             api.request("DELETE", PODS)
         return not left
 
     until("the pods are gone", gone, detail=lambda: count_pods(api))
 
 
-def create_pod(api: Api, name: str, own: Document) -> None:
-    api.request("POST", PODS, pod(name, own, schedulerName=_SCHEDULER))
+def create_pod(api: Api, name: str, container: Document) -> None:
+    api.request("POST", PODS, make_pod(name, container, schedulerName=_SCHEDULER))
 
 
-def _deployment(replicas: int, own: Document) -> Document:
+def _deployment(replicas: int, container: Document) -> Document:
     labels = {"app": "workload"}
-    spec = pod("workload", own, schedulerName=_SCHEDULER, restartPolicy="Always")["spec"]
+    spec = make_pod("workload", container, schedulerName=_SCHEDULER, restartPolicy="Always")["spec"]
     return {
         "metadata": {"name": "workload"},
         "spec": {
@@ -174,11 +174,11 @@ def _settle(api: Api) -> PodCounts:
     seen: dict[str, Any] = {"versions": None, "since": 0.0}
 
     def settled() -> bool:
-        found = api.items(PODS)
-        versions = [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in found]
+        pods = api.items(PODS)
+        versions = [(pod["metadata"]["uid"], pod["metadata"]["resourceVersion"]) for pod in pods]
         if versions != seen["versions"]:
             seen.update(versions=versions, since=time.monotonic())
-        return all(map(_is_decided, found)) and time.monotonic() - seen["since"] > QUIET
+        return all(map(_is_decided, pods)) and time.monotonic() - seen["since"] > QUIET
 
     until("the kubelets have decided", settled, detail=lambda: count_pods(api))
     return count_pods(api)
@@ -188,8 +188,8 @@ def _all_decided(api: Api) -> bool:
     return all(map(_is_decided, api.items(PODS)))
 
 
-def _is_decided(one: Document) -> bool:
-    if one["status"]["phase"] != "Pending" or is_admitted(one):
+def _is_decided(pod: Document) -> bool:
+    if pod["status"]["phase"] != "Pending" or is_admitted(pod):
         return True
-    conditions = {each["type"]: each for each in one["status"].get("conditions", ())}
+    conditions = {each["type"]: each for each in pod["status"].get("conditions", ())}
     return conditions.get("PodScheduled", {}).get("reason") in {"Unschedulable", "SchedulingGated"}

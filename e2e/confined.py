@@ -90,7 +90,7 @@ def _filter(unit_settings: Mapping[str, str], filters: Sequence[str]) -> None:
 
 
 def _calls(group: str) -> Iterator[str]:
-    """The system calls of one of systemd's groups, recursively."""
+    """Return the system calls of one of systemd's groups, recursively."""
     if not group.startswith("@"):
         yield group
         return
@@ -118,8 +118,8 @@ def _rule(
     *compares: tuple[int, int, int, int],
     action: int = _ALLOW,
 ) -> None:
-    made = (_Compare * len(compares))(*(_Compare(*one) for one in compares))
-    wrong = library.seccomp_rule_add_array(context, ctypes.c_uint32(action), number, len(compares), made)
+    array = (_Compare * len(compares))(*(_Compare(*compare) for compare in compares))
+    wrong = library.seccomp_rule_add_array(context, ctypes.c_uint32(action), number, len(compares), array)
     if wrong:
         sys.exit(f"cannot add a rule for system call {number}: {os.strerror(-wrong)}")
 

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,9 +23,8 @@ from pathlib import Path
 from e2e.programs import not_installed
 
 BUSYBOX = "localhost/busybox:1"  #: a shell and common commands; runs ``sleep`` by default
-NOBODY = "localhost/nobody:1"  #: the same, with user 65534
 PAUSE = "localhost/pause:1"  #: the sandbox image
-IMAGES: Mapping[str, str] = {BUSYBOX: "", NOBODY: "65534:65534", PAUSE: ""}  #: name → user
+IMAGES = (BUSYBOX, PAUSE)
 
 PROGRAMS = ("containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
 APPLETS = (
@@ -40,7 +39,7 @@ _READY = "Start streaming server"  #: the last log line before it serves CRI
 
 
 def missing() -> str | None:
-    """Why containerd cannot run here; ``None`` if it can."""
+    """Return why containerd cannot run here; ``None`` if it can."""
     if absent := not_installed(PROGRAMS):
         return absent
     if os.geteuid():
@@ -52,17 +51,17 @@ def missing() -> str | None:
 
 
 def version() -> str:
-    """The version of containerd, such as ``1.6.20``."""
+    """Return the version of containerd, such as ``1.6.20``."""
     output = subprocess.run(
         ["containerd", "--version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True
     ).stdout
     return output.split()[2].lstrip("v")
 
 
-def configuration(place: Path, *, snapshotter: str = "overlayfs") -> str:
-    """The configuration of a containerd that stores everything in *place*."""
+def configuration(place: Path) -> str:
+    """Return the configuration of a containerd that stores everything in *place*."""
     first = version().startswith("1.")
-    plugins = _plugins_1(place, snapshotter) if first else _plugins_2(place, snapshotter)
+    plugins = _plugins_1(place) if first else _plugins_2(place)
     return f"""version = {2 if first else 3}
 root = "{place}/root"
 state = "{place}/state"
@@ -73,24 +72,24 @@ path = "{place}/opt"
 {plugins}"""
 
 
-def _plugins_1(place: Path, snapshotter: str) -> str:
+def _plugins_1(place: Path) -> str:
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     return f"""[{cri}]
 sandbox_image = "{PAUSE}"
 restrict_oom_score_adj = true
 disable_apparmor = true
 [{cri}.containerd]
-snapshotter = "{snapshotter}"
+snapshotter = "overlayfs"
 [{cri}.cni]
 bin_dir = "{place}/cni/bin"
 conf_dir = "{place}/cni/net.d"
 """
 
 
-def _plugins_2(place: Path, snapshotter: str) -> str:
+def _plugins_2(place: Path) -> str:
     images, runtime = 'plugins."io.containerd.cri.v1.images"', 'plugins."io.containerd.cri.v1.runtime"'
     return f"""[{images}]
-snapshotter = "{snapshotter}"
+snapshotter = "overlayfs"
 [{images}.pinned_images]
 sandbox = "{PAUSE}"
 [{runtime}]
@@ -102,14 +101,14 @@ conf_dir = "{place}/cni/net.d"
 """
 
 
-def archive(path: Path, images: Mapping[str, str] = IMAGES) -> Path:
+def archive(path: Path, images: Iterable[str] = IMAGES) -> Path:
     """Write a docker-archive with busybox under each of these names; return *path*."""
     layer = _layer()
     digest = hashlib.sha256(layer).hexdigest()
     entries = []
     files = {"layer.tar": layer}
-    for name, user in images.items():
-        content = json.dumps(_config(digest, user=user, name=name)).encode()
+    for name in images:
+        content = json.dumps(_config(digest, name=name)).encode()
         config = f"{hashlib.sha256(content).hexdigest()}.json"
         files[config] = content
         entries.append({"Config": config, "RepoTags": [name], "Layers": ["layer.tar"]})
@@ -122,7 +121,7 @@ def archive(path: Path, images: Mapping[str, str] = IMAGES) -> Path:
 
 @dataclass
 class Containerd:
-    """A containerd that can be killed and restarted while its containers keep running."""
+    """A containerd whose files are all in *place*."""
 
     place: Path
     _process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -131,44 +130,31 @@ class Containerd:
     def socket(self) -> Path:
         return self.place / "containerd.sock"
 
-    @property
-    def endpoint(self) -> str:
-        """The value for ``--runtime-endpoint``."""
-        return f"unix://{self.socket}"
-
     def start(self) -> None:
         """Start it; return when it serves."""
-        with (self.place / "containerd.log").open("ab") as log:
-            written = log.tell()
+        with (self.place / "containerd.log").open("wb") as log:
             self._process = subprocess.Popen(
                 ["containerd", "--config", os.fspath(self.place / "config.toml")], stdout=log, stderr=log
             )
         until = time.monotonic() + _TIMEOUT
-        while _READY not in self.log()[written:]:
+        while _READY not in self.log():
             if self._process.poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"containerd did not start:\n{self.log()[-2000:]}")
             time.sleep(0.05)
 
-    def kill(self) -> None:
-        """Kill it, as a crash would."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def ctr(self, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    def ctr(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run containerd's command-line client."""
         command = ["ctr", "--address", os.fspath(self.socket), "--namespace", _NAMESPACE, *words]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-        if check and done.returncode:
+        if done.returncode:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr}")
         return done
 
-    def load(self, packed: Path, images: Mapping[str, str] = IMAGES, *, snapshotter: str = "overlayfs") -> None:
+    def load(self, packed: Path, images: Iterable[str] = IMAGES) -> None:
         """Import an archive of *images*."""
         # Without --local, newer versions import in the daemon, which supports its default snapshotter only.
         local = ["--local"] if "--local" in self.ctr("images", "import", "--help").stdout else []
-        self.ctr("images", "import", *local, "--snapshotter", snapshotter, os.fspath(packed))
+        self.ctr("images", "import", *local, "--snapshotter", "overlayfs", os.fspath(packed))
         for name in images:
             self.ctr("images", "label", name, "io.cri-containerd.image=managed")
 
@@ -183,7 +169,9 @@ class Containerd:
                 groups.update(_groups(pid))
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-        self.kill()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
         _unmount(self.place)
         until = time.monotonic() + _TIMEOUT
         while groups := {group for group in groups if not _removed(group)}:  # killed processes take a moment to exit
@@ -198,24 +186,24 @@ def containerd(place: Path) -> Iterator[Containerd]:
     """Run a containerd with its images; *place* must have a short path, because of the socket."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.toml").write_text(configuration(place))
-    made = Containerd(place)
+    runtime = Containerd(place)
     try:
-        made.start()
-        made.load(archive(place / "images.tar"))
-        yield made
+        runtime.start()
+        runtime.load(archive(place / "images.tar"))
+        yield runtime
     finally:
-        made.clear()
+        runtime.clear()
 
 
 def _layer() -> bytes:
-    """An image layer with busybox."""
+    """Return an image layer with busybox."""
     binary = Path(shutil.which("busybox") or "").read_bytes()
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as packed:
         for name in ("bin", "dev", "etc", "proc", "sys", "tmp"):
-            made = _member(name, 0)
-            made.type, made.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
-            packed.addfile(made)
+            directory = _member(name, 0)
+            directory.type, directory.mode = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755
+            packed.addfile(directory)
         packed.addfile(_member("bin/busybox", len(binary)), io.BytesIO(binary))
         for applet in APPLETS:
             link = _member(f"bin/{applet}", 0)
@@ -227,13 +215,13 @@ def _layer() -> bytes:
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
-    made = tarfile.TarInfo(name)
-    made.size, made.mode = size, 0o755
-    return made
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = size, 0o755
+    return member
 
 
-def _config(layer: str, *, user: str, name: str) -> dict[str, object]:
-    """The configuration of an image; the label gives images with the same layer different ids."""
+def _config(layer: str, *, name: str) -> dict[str, object]:
+    """Return the configuration of an image; the label gives images with the same layer different ids."""
     machine = platform.machine()
     return {
         "architecture": _ARCHITECTURES.get(machine, machine),
@@ -242,7 +230,6 @@ def _config(layer: str, *, user: str, name: str) -> dict[str, object]:
             "Entrypoint": ["/bin/sleep"],
             "Cmd": ["2147483647"],
             "Env": ["PATH=/bin"],
-            "User": user,
             "Labels": {"name": name},
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer}"]},
@@ -250,25 +237,25 @@ def _config(layer: str, *, user: str, name: str) -> dict[str, object]:
 
 
 def _shims(socket: Path) -> Sequence[int]:
-    """The shim processes of this containerd."""
-    found = []
+    """Return the shim processes of this containerd."""
+    shims = []
     for pid in _pids():
         with suppress(FileNotFoundError, ProcessLookupError):
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
             if "containerd-shim" in words[0] and os.fspath(socket) in words:
-                found.append(pid)
-    return found
+                shims.append(pid)
+    return shims
 
 
 def _descendants(pid: int) -> Sequence[int]:
     parents: dict[int, int] = {}
-    for one in _pids():
+    for other in _pids():
         with suppress(FileNotFoundError, ProcessLookupError):
-            parents[one] = int(Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()[1])
-    found: list[int] = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
+            parents[other] = int(Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[1])
+    family: list[int] = [pid]
+    for ancestor in family:
+        family += [child for child, parent in parents.items() if parent == ancestor]
+    return family[1:]
 
 
 def _pids() -> Sequence[int]:
@@ -276,7 +263,7 @@ def _pids() -> Sequence[int]:
 
 
 def _groups(pid: int) -> Iterator[Path]:
-    """The cgroups of the container of a process."""
+    """Return the cgroups of the container of a process."""
     with suppress(FileNotFoundError, ProcessLookupError):
         for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)

@@ -36,7 +36,7 @@ _TIMEOUT = 120.0  #: seconds until the server is ready
 
 
 def extenders(port: int, *, ignorable: bool = False) -> dict[str, Any]:
-    """The part of a scheduler's configuration in docs/scheduling.md, for ``alignup schedule`` on *port*."""
+    """Return the part of a scheduler's configuration in docs/scheduling.md, for ``alignup schedule`` on *port*."""
     return {
         "extenders": [
             {
@@ -55,26 +55,26 @@ def extenders(port: int, *, ignorable: bool = False) -> dict[str, Any]:
 
 
 def missing(programs: Iterable[str] = ("kube-apiserver",)) -> str | None:
-    """Why *programs* of Kubernetes cannot run here; ``None`` if they can."""
-    found = directories()
-    absent = [one for one in programs if not found or not all((place / one).is_file() for place in found)]
+    """Return why *programs* of Kubernetes cannot run here; ``None`` if they can."""
+    places = directories()
+    absent = [name for name in programs if not places or not all((place / name).is_file() for place in places)]
     if absent:
         return (
             f"set {VARIABLE} to a directory with {', '.join(absent)}: in kubernetes-server-linux-amd64.tar.gz "
             "(https://kubernetes.io/releases/download/)"
         )
-    if not all((place / "etcd").is_file() for place in found) and (without := not_installed(["etcd"])):
+    if not all((place / "etcd").is_file() for place in places) and (without := not_installed(["etcd"])):
         return without
     return not_installed(["openssl"])
 
 
 def directories() -> tuple[Path, ...]:
-    """The directories of Kubernetes' programs, one for each version."""
-    return tuple(Path(one) for one in os.environ.get(VARIABLE, "").split(os.pathsep) if one)
+    """Return the directories of Kubernetes' programs, one for each version."""
+    return tuple(Path(name) for name in os.environ.get(VARIABLE, "").split(os.pathsep) if name)
 
 
 def version(directory: Path | None) -> str:
-    """The version of the programs in a directory, such as ``v1.36.4``."""
+    """Return the version of the programs in a directory, such as ``v1.36.4``."""
     if directory is None or not (directory / "kubelet").is_file():
         return "none"
     return subprocess.run(
@@ -83,13 +83,13 @@ def version(directory: Path | None) -> str:
 
 
 def program(name: str, directory: Path | None = None) -> Path:
-    """The path of a program in a directory, by default the first one with programs of Kubernetes, or on the PATH."""
-    own = (directory or directories()[0]) / name
-    return own if own.is_file() else Path(shutil.which(name) or name)
+    """Return the path of a program: in a directory (default: the first with programs of Kubernetes), or on the PATH."""
+    path = (directory or directories()[0]) / name
+    return path if path.is_file() else Path(shutil.which(name) or name)
 
 
 def node_token(name: str) -> str:
-    """The token of the kubelet of a node."""
+    """Return the token of the kubelet of a node."""
     return f"token-of-node-{name}"
 
 
@@ -128,7 +128,7 @@ class ControlPlane:
         return self.url_at("127.0.0.1")
 
     def url_at(self, address: str) -> str:
-        """The address of the API server for a guest in whose network this machine has *address*."""
+        """Return the address of the API server for a guest in whose network this machine has *address*."""
         return f"https://{address}:{self._port}"
 
     def __enter__(self) -> Self:
@@ -218,15 +218,15 @@ class ControlPlane:
         self._start(_SCHEDULER, f"--config={file}", "--secure-port=0")
 
     def process(self, name: str) -> int:
-        """The process id of a program."""
+        """Return the process id of a program."""
         return self._processes[name].pid
 
     def log(self, name: str, characters: int = 2000) -> str:
-        """The end of the log of a program."""
+        """Return the end of the log of a program."""
         return (self.directory / f"{name}.log").read_text(errors="replace")[-characters:]
 
     def log_lines(self, name: str, text: str) -> str:
-        """The lines of the log of a program that contain *text*."""
+        """Return the lines of the log of a program that contain *text*."""
         lines = (self.directory / f"{name}.log").read_text(errors="replace").splitlines()
         return "\n".join(line for line in lines if text in line)
 
@@ -307,9 +307,9 @@ def _openssl(*arguments: object) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of 127.0.0.1 that nothing uses."""
+    """Return ports of 127.0.0.1 that nothing uses."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports: list[int] = [listener.getsockname()[1] for listener in sockets]
+    for listener in sockets:
+        listener.close()
     return ports

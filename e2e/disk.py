@@ -45,7 +45,7 @@ _UNNEEDED = ("site-packages", "test", "tests", "idlelib", "tkinter", "config-*",
 
 
 def make(scratch: Path) -> Path:
-    """An image in the empty directory *scratch*, for scripts that need only the standard library."""
+    """Return an image in the empty directory *scratch*, for scripts that need only the standard library."""
     return pack(fill(scratch / "root"), scratch / "root.ext4", size=400)
 
 
@@ -76,9 +76,9 @@ def pack(root: Path, image: Path, *, size: int) -> Path:
     """Build an image of *size* MiB from a directory."""
     image.unlink(missing_ok=True)
     options = ("-q", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0")
-    made = _ran("mke2fs", *options, "-d", os.fspath(root), os.fspath(image), f"{size}M")
-    if made.returncode:
-        raise RuntimeError(f"cannot build the image: {made.stderr}")
+    completed = _ran("mke2fs", *options, "-d", os.fspath(root), os.fspath(image), f"{size}M")
+    if completed.returncode:
+        raise RuntimeError(f"cannot build the image: {completed.stderr}")
     return image
 
 
@@ -116,21 +116,21 @@ def _dependencies(root: Path, extras: Iterable[str]) -> None:
 
 
 def _files(name: str, extras: frozenset[str]) -> Iterator[metadata.PackagePath]:
-    """The files of all direct and indirect dependencies of the package *name*."""
+    """Return the files of all direct and indirect dependencies of the package *name*."""
     seen, left = {name}, [(name, extras)]
     while left:
         package, wanted = left.pop()
-        found = metadata.distribution(package)
-        for need in _needs(found, wanted) - seen:
+        distribution = metadata.distribution(package)
+        for need in _needs(distribution, wanted) - seen:
             seen.add(need)
             left.append((need, frozenset()))
-        for file in found.files or () if package != name else ():
+        for file in distribution.files or () if package != name else ():
             if file.parts[0] != ".." and Path(file.locate()).exists():
                 yield file
 
 
 def _needs(package: metadata.Distribution, extras: frozenset[str]) -> set[str]:
-    """The names of installed packages that *package* requires."""
+    """Return the names of installed packages that *package* requires."""
     names = set()
     for line in package.requires or ():
         wanted, _, condition = line.partition(";")
@@ -142,11 +142,11 @@ def _needs(package: metadata.Distribution, extras: frozenset[str]) -> set[str]:
 
 
 def _program(root: Path, name: str) -> None:
-    found = shutil.which(name)
-    if found is None:
+    path = shutil.which(name)
+    if path is None:
         raise RuntimeError(f"not installed: {name}")
-    _copy(root, Path(found))
-    _with_libraries(root, Path(found))
+    _copy(root, Path(path))
+    _with_libraries(root, Path(path))
 
 
 def _with_libraries(root: Path, *binaries: Path) -> None:

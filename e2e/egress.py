@@ -1,4 +1,4 @@
-"""The way of an API server to kubelets and pods of guests, whose addresses only exist inside of QEMU's user networks.
+"""A proxy from an API server to kubelets and pods of guests, whose addresses exist only in QEMU's user networks.
 
 The API server asks a proxy for each connection to a node, pod or webhook (HTTP CONNECT on a unix socket). The proxy
 passes the request to the guest that has the address, which opens the connection. :data:`HOST` is this machine.
@@ -46,7 +46,7 @@ class EgressProxy:
         return f"--egress-selector-config-file={configuration}", "--enable-aggregator-routing"
 
     def add_guest(self, number: int, port: int) -> None:
-        """The guest *number* takes CONNECT requests at this port of this machine."""
+        """Send CONNECT requests for addresses of the guest *number* to this port of this machine."""
         self._guests[number] = port
 
     def __enter__(self) -> Self:
@@ -61,9 +61,9 @@ class EgressProxy:
         self._place.cleanup()
 
     def _target(self, host: str) -> int | None:
-        """The port of the guest that has an address."""
-        found = _GUEST_ADDRESS.fullmatch(host)
-        return self._guests.get(int(found[1])) if found else None
+        """Return the port of the guest that has an address."""
+        match = _GUEST_ADDRESS.fullmatch(host)
+        return self._guests.get(int(match[1])) if match else None
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
@@ -90,7 +90,7 @@ class _Connection(socketserver.BaseRequestHandler):
 
 
 def _read_head(line: socket.socket) -> bytes:
-    """The head of a request, after which nothing comes before the answer."""
+    """Return the head of a request, after which nothing comes before the answer."""
     head = b""
     while not head.endswith(_HEAD_END):
         chunk = line.recv(1 << 12)
@@ -100,11 +100,11 @@ def _read_head(line: socket.socket) -> bytes:
     return head
 
 
-def copy_both_ways(one: socket.socket, other: socket.socket) -> None:
+def copy_both_ways(first: socket.socket, second: socket.socket) -> None:
     """Copy between two connections until both have ended."""
-    back = threading.Thread(target=_copy, args=(other, one), daemon=True)
+    back = threading.Thread(target=_copy, args=(second, first), daemon=True)
     back.start()
-    _copy(one, other)
+    _copy(first, second)
     back.join()
 
 
@@ -113,6 +113,6 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while chunk := source.recv(1 << 16):
             target.sendall(chunk)
-    for one in (source, target):
+    for connection in (source, target):
         with suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)

@@ -5,7 +5,6 @@ second disk is the script itself, so that many guests share one image. It needs 
 file named by ``ALIGNUP_GUEST_KERNEL``, or a cloud kernel in ``/boot``. ``ALIGNUP_GUEST_ACCELERATOR=kvm`` uses KVM.
 """
 
-import json
 import os
 import subprocess
 import tempfile
@@ -13,7 +12,6 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from e2e import containerd, disk
 from e2e.programs import not_installed
@@ -53,17 +51,17 @@ class Shape:
 
 
 def missing() -> str | None:
-    """Why guests cannot run here; ``None`` if they can."""
+    """Return why guests cannot run here; ``None`` if they can."""
     return not_installed(PROGRAMS) or (None if kernel() else NO_KERNEL)
 
 
 def missing_node() -> str | None:
-    """Why guests with a container runtime cannot run here; ``None`` if they can."""
+    """Return why guests with a container runtime cannot run here; ``None`` if they can."""
     return missing() or not_installed(containerd.PROGRAMS)
 
 
 def kernel() -> Path | None:
-    """The kernel of guests; ``None``: not found."""
+    """Return the kernel of guests; ``None``: not found."""
     named = os.environ.get("ALIGNUP_GUEST_KERNEL")
     if named:
         return Path(named) if Path(named).is_file() else None
@@ -71,7 +69,7 @@ def kernel() -> Path | None:
 
 
 def accelerator() -> str:
-    """What runs the CPUs of guests: by default software, because not every ``/dev/kvm`` works."""
+    """Return what runs the CPUs of guests: by default software, because not every ``/dev/kvm`` works."""
     return os.environ.get("ALIGNUP_GUEST_ACCELERATOR", "tcg")
 
 
@@ -96,7 +94,7 @@ def run(shape: Shape, script: str, *, image: Path, seconds: int = SECONDS, tries
 
 
 def _printed(command: list[str], out: Path, *, seconds: int) -> str:
-    """The output of a guest until it powers off, fails to boot or times out."""
+    """Return the output of a guest until it powers off, fails to boot or times out."""
     begun, output = time.monotonic(), ""
     with out.open("wb") as file:
         process = subprocess.Popen(  # noqa: S603
@@ -112,26 +110,8 @@ def _printed(command: list[str], out: Path, *, seconds: int) -> str:
     return out.read_text("utf-8", "replace")
 
 
-def call_script(module: str, function: str, *arguments: object) -> str:
-    """A script that calls *function* with JSON *arguments* and prints its result as JSON."""
-    values = [f"json.loads({json.dumps(one)!r})" for one in arguments]
-    # One argument a line, so that a traceback does not show all of them.
-    given = "".join(f"arguments.append({value})\n" for value in values)
-    call = f"print('\\n' + json.dumps({function}(*arguments)))\n"
-    return f"import json\nfrom {module} import {function}\narguments = []\n{given}{call}"
-
-
-def result_of(printed: str) -> dict[str, Any]:
-    """The result printed by :func:`call_script`."""
-    try:
-        found: dict[str, Any] = json.loads(printed.splitlines()[-1])
-    except (IndexError, ValueError) as error:
-        raise RuntimeError(f"the script failed in the guest:\n{printed[-TAIL:]}") from error
-    return found
-
-
 def _padded(script: str) -> bytes:
-    """A script padded with empty lines to a whole number of sectors."""
+    """Return a script padded with empty lines to a whole number of sectors."""
     text = script.encode() + b"\n"
     return text + b"\n" * (-len(text) % SECTOR)
 
@@ -140,8 +120,8 @@ def _between(printed: str) -> str:
     _, begun, output = printed.partition(disk.BEGIN)
     output, ended, _ = output.partition(disk.END)
     if not begun or not ended:
-        what = "timed out or crashed" if begun else "did not boot"
-        raise RuntimeError(f"the guest {what}:\n{printed[-TAIL:]}")
+        failure = "timed out or crashed" if begun else "did not boot"
+        raise RuntimeError(f"the guest {failure}:\n{printed[-TAIL:]}")
     return output.strip().replace("\r", "")
 
 
@@ -155,12 +135,12 @@ def _setup_lines(shape: Shape) -> Iterator[str]:
 
 
 def setup_script(shape: Shape) -> str:
-    """Python code that a guest runs first: huge pages, and CPUs offline."""
+    """Return Python code that a guest runs first: huge pages, and CPUs offline."""
     return "".join(_setup_lines(shape))
 
 
 def qemu_command(shape: Shape, disks: tuple[Path, ...], booted: Path, *, network: str = "") -> Iterator[str]:
-    """The command of a guest; *network* are the options of a user network, which needs kernel modules."""
+    """Return the command of a guest; *network* are the options of a user network, which needs kernel modules."""
     total = sum(node.memory for node in shape.nodes)
     count = shape.sockets * shape.cores * shape.threads
     yield from ("qemu-system-x86_64", "-machine", f"q35,accel={accelerator()}", "-cpu", CPU, "-m", f"{total}M")

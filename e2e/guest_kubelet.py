@@ -9,15 +9,24 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import grpc.aio
+from google.protobuf.json_format import MessageToDict
+
 from alignup.align import bits
+from alignup.align.machine import Device
+from alignup.testing import Plugin, Preference
+from alignup.wire import pod_resources_pb2 as wire
 from e2e.containerd import PAUSE, Containerd, configuration
-from e2e.guest_node import TIMEOUT, Document, PeerMethods, answer_calls, prepare_system
+
+Document = dict[str, Any]
 
 #: What the guest is told: ``name``, ``address``, ``gateway``, ``api_address``, ``api_port``, ``pods``, ``setup``.
 NODE = Path("/node.json")
@@ -26,7 +35,7 @@ TUNNEL_PORT = 7001  #: of connections of the API server to the kubelet and to po
 IMAGE = "localhost/busybox:1"  #: of pods; runs ``sleep`` by default
 EXAMPLE = "registry.k8s.io/pause:3.10"  #: of the pods in examples/
 DEBUG = "docker.io/library/busybox:stable"  #: of the debugging pods in docs/
-IMAGES = {IMAGE: "", EXAMPLE: "", DEBUG: "", PAUSE: ""}
+IMAGES = (IMAGE, EXAMPLE, DEBUG, PAUSE)
 ARCHIVE = Path("/images.tar")
 RUNTIME = Path("/c")  #: the directory of containerd
 KUBELET = Path("/usr/local/bin/kubelet")
@@ -35,6 +44,8 @@ KUBELET_CONFIG = KUBELET_DIR / "config.yaml"
 AUTHORITY = Path("/etc/kubernetes-ca.crt")
 KUBELET_ACCESS = Path("/etc/kubelet.kubeconfig")
 LOGS = Path("/var/log")
+GROUPS = Path("/sys/fs/cgroup")
+TIMEOUT = 300.0  #: seconds
 STATE_FILES = (
     "cpu_manager_state",
     "memory_manager_state",
@@ -46,11 +57,11 @@ PLUGINS = RUNTIME / "cni" / "bin"  #: of the network of pods
 PLUGIN_NAMES = ("bridge", "host-local", "loopback")
 
 
-class KubernetesNode(PeerMethods):
-    """The methods that can be called."""
+class KubernetesNode:
+    """The methods that can be called: the kubelet, device plugins, and a PodResources client."""
 
     def __init__(self, node: Document) -> None:
-        super().__init__(KUBELET_DIR / "device-plugins", KUBELET_DIR / "pod-resources" / "kubelet.sock")
+        self.plugins: dict[str, Plugin] = {}
         self.name, self.address = node["name"], node["address"]
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._runtime = asyncio.ensure_future(asyncio.to_thread(_start_runtime, node["pods"]))
@@ -106,25 +117,22 @@ class KubernetesNode(PeerMethods):
         return name in self._processes and self._processes[name].poll() is None
 
     async def log(self, name: str, characters: int = 6000) -> str:
-        """The end of the log of a process."""
+        """Return the end of the log of a process."""
         path = RUNTIME / "containerd.log" if name == "containerd" else LOGS / f"{name}.log"
         return path.read_text("utf-8", "replace")[-characters:] if path.exists() else ""
 
     async def files(self) -> dict[str, Any]:
-        """The state files of the kubelet; ``None`` for those that do not exist."""
-        found: dict[str, Any] = {}
-        for name in STATE_FILES:
-            path = KUBELET_DIR / name
-            found[path.name] = json.loads(path.read_bytes()) if path.exists() else None
-        return found
+        """Return the state files of the kubelet; ``None`` for those that do not exist."""
+        paths = [KUBELET_DIR / name for name in STATE_FILES]
+        return {path.name: json.loads(path.read_bytes()) if path.exists() else None for path in paths}
 
     async def snapshot(self) -> Document:
-        """The state files and the PodResources responses of one moment."""
+        """Return the state files and the PodResources responses of one moment."""
         while True:
             files = await self.files()
-            found = await self.resources()
+            responses = await self.resources()
             if files == await self.files():
-                return {"files": files, **found}
+                return {"files": files, **responses}
 
     async def remove(self, names: list[str]) -> None:
         """Remove state files, which must exist."""
@@ -136,32 +144,116 @@ class KubernetesNode(PeerMethods):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
 
-    async def run(self, words: list[str]) -> Document:
-        """Run a command until it exits."""
-        done = await asyncio.to_thread(
-            subprocess.run, words, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-        )
-        return {"code": done.returncode, "output": done.stdout, "errors": done.stderr}
-
     async def load_images(self, archive: str, names: list[str]) -> None:
         """Import an archive of container images."""
-        made = Containerd(RUNTIME)
-        await asyncio.to_thread(made.load, Path(archive), dict.fromkeys(names, ""))
+        await asyncio.to_thread(Containerd(RUNTIME).load, Path(archive), names)
+
+    async def start(self, offer: Document) -> None:
+        """Start a plugin as described in a recording."""
+        devices = [
+            Device(offer["resource"], device["id"], None if device["nodes"] is None else bits.of(device["nodes"]))
+            for device in offer["devices"]
+        ]
+        plugin = Plugin(
+            offer["resource"],
+            devices,
+            directory=KUBELET_DIR / "device-plugins",
+            preference=Preference.HIGHEST if offer["preferred"] else Preference.NONE,
+            endpoint=offer["endpoint"],
+        )
+        plugin.pre_start = offer["pre_start_required"]
+        await plugin.__aenter__()
+        self.plugins[offer["resource"]] = plugin
+        await asyncio.wait_for(plugin.wait_registered(), TIMEOUT)
+
+    async def stop(self, resource: str) -> None:
+        await self.plugins.pop(resource).__aexit__()
+
+    async def again(self, times: Mapping[str, int]) -> None:
+        """Wait until every plugin has registered once more than *times*."""
+        for resource, count in times.items():
+            await asyncio.wait_for(self.plugins[resource].wait_registered(count + 1), TIMEOUT)
+
+    async def registrations(self) -> dict[str, int]:
+        """Return the number of registrations of each plugin."""
+        return {resource: plugin.registrations for resource, plugin in self.plugins.items()}
+
+    async def health(self, resource: str, id_: str, health: str) -> None:
+        """Change the health of a device, or remove it."""
+        if health == "gone":
+            self.plugins[resource].remove(id_)
+        else:
+            self.plugins[resource].set_health(id_, health)
+
+    async def resources(self) -> Document:
+        """Return both PodResources responses in the format of recordings."""
+        responses = {}
+        async with grpc.aio.insecure_channel(f"unix:{KUBELET_DIR}/pod-resources/kubelet.sock") as line:
+            for key, method, request, kind in (
+                ("podresources_list", "List", wire.ListPodResourcesRequest, wire.ListPodResourcesResponse),
+                (
+                    "podresources_allocatable",
+                    "GetAllocatableResources",
+                    wire.AllocatableResourcesRequest,
+                    wire.AllocatableResourcesResponse,
+                ),
+            ):
+                ask: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
+                ask = line.unary_unary(f"/v1.PodResourcesLister/{method}")
+                response = kind.FromString(await ask(request().SerializeToString()))
+                responses[key] = MessageToDict(
+                    response, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+                )
+        return responses
 
     async def set_devices(self, resource: str, devices: str) -> None:
         """Have a plugin report other devices, such as ``2@0,1@1``."""
         self.plugins[resource].set_devices(devices)
 
 
+def _prepare_system(hostname: str) -> None:
+    """Mount file systems, bring the loopback interface up, and write the few files that programs expect."""
+    for words in (
+        ("mount", "-t", "cgroup2", "none", os.fspath(GROUPS)),
+        ("mount", "-t", "tmpfs", "tmpfs", "/run"),
+        ("mount", "--make-rshared", "/"),
+        ("busybox", "ip", "link", "set", "lo", "up"),
+    ):
+        subprocess.run(words, check=True)
+    socket.sethostname(hostname)
+    for name, text in (
+        ("passwd", "root:x:0:0:root:/root:/bin/sh\n"),
+        ("group", "root:x:0:\n"),
+        ("hosts", "127.0.0.1 localhost\n"),
+        ("machine-id", "00000000000000000000000000000001\n"),
+        ("resolv.conf", ""),
+    ):
+        (Path("/etc") / name).write_text(text)
+
+
+async def _answer_calls(methods: object, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Call *methods* as asked, one JSON object a line, until the other side closes."""
+    while raw := await reader.readline():
+        arguments = json.loads(raw)
+        try:
+            answer = {"result": await getattr(methods, arguments.pop("do"))(**arguments)}
+        except Exception as error:  # noqa: BLE001 - sent to the caller
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        writer.write(json.dumps(answer).encode() + b"\n")
+        await writer.drain()
+
+
 def _is_complete(files: Document) -> bool:
-    """Whether every CPU is shared or held, and as much memory is reserved as containers hold."""
+    """Return whether every CPU is shared or held, and as much memory is reserved as containers hold."""
     cpus, memory = files["cpu_manager_state"], files["memory_manager_state"]
-    held = [one for own in cpus.get("entries", {}).values() for one in own.values()]
+    held = [cpuset for containers in cpus.get("entries", {}).values() for cpuset in containers.values()]
     known = bits.union(map(bits.parse, (cpus["defaultCpuSet"], *held)))
-    blocks = [one for own in memory.get("entries", {}).values() for found in own.values() for one in found]
+    lists = [blocks for containers in memory.get("entries", {}).values() for blocks in containers.values()]
     tables = [table for node in memory["machineState"].values() for table in node["memoryMap"].values()]
     reserved = sum(table["reserved"] for table in tables)
-    return known.bit_count() == os.cpu_count() and reserved == sum(one["size"] for one in blocks)
+    return known.bit_count() == os.cpu_count() and reserved == sum(
+        block["size"] for blocks in lists for block in blocks
+    )
 
 
 def _start_runtime(subnet: str) -> None:
@@ -172,9 +264,9 @@ def _start_runtime(subnet: str) -> None:
     networks.mkdir(parents=True)
     (networks / "10-pods.conflist").write_text(json.dumps({"cniVersion": "1.0.0", "name": "pods", "plugins": [bridge]}))
     (RUNTIME / "config.toml").write_text(configuration(RUNTIME))
-    made = Containerd(RUNTIME)
-    made.start()
-    made.load(ARCHIVE, IMAGES)
+    runtime = Containerd(RUNTIME)
+    runtime.start()
+    runtime.load(ARCHIVE, IMAGES)
 
 
 def _connect(node: Document) -> None:
@@ -191,7 +283,7 @@ def _connect(node: Document) -> None:
 async def _serve(node: Document) -> None:
     methods = KubernetesNode(node)
     server = await asyncio.start_server(
-        lambda reader, writer: answer_calls(methods, reader, writer), node["address"], PORT, limit=1 << 24
+        lambda reader, writer: _answer_calls(methods, reader, writer), node["address"], PORT, limit=1 << 24
     )
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -235,7 +327,7 @@ def main() -> None:
     node = json.loads(NODE.read_bytes())
     for directory in (LOGS, Path("/var/lib"), Path("/dev/pts"), Path("/dev/shm")):  # noqa: S108
         directory.mkdir(parents=True, exist_ok=True)
-    prepare_system(node["name"])
+    _prepare_system(node["name"])
     (Path("/etc") / "hosts").write_text(f"127.0.0.1 localhost\n{node['address']} {node['name']}\n")
     subprocess.run(("mount", "-t", "devpts", "devpts", "/dev/pts"), check=True)
     _connect(node)

@@ -36,7 +36,7 @@ def probe(until: str) -> None:
 
 
 def where(pid: int | str) -> Observed:
-    """The placement of a process, read from the kernel's files without alignup's code."""
+    """Return the placement of a process, read from the kernel's files without alignup's code."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
     pages: dict[str, int] = {}
@@ -68,14 +68,14 @@ class Alignup:
             os._exit(entry.run(list(words)))
 
     def printed(self) -> Observed:
-        """The first line its command printed."""
+        """Return the first line its command printed."""
         while not self.out.exists() or "\n" not in self.out.read_text():
             time.sleep(0.02)
-        found: Observed = json.loads(self.out.read_text().splitlines()[0])
-        return found
+        observed: Observed = json.loads(self.out.read_text().splitlines()[0])
+        return observed
 
     def end(self) -> Observed:
-        """Its exit code and output."""
+        """Return its exit code and output."""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return {"code": code, "output": self.out.read_text()}
 
@@ -86,64 +86,64 @@ def run_probe(*options: str, until: str = "") -> Alignup:
 
 
 def under_each_policy() -> Observed:
-    """A run that fits one NUMA node, under every policy and with both enforcement methods."""
-    found = {}
+    """Observe a run that fits one NUMA node, under every policy and with both enforcement methods."""
+    observed = {}
     for policy in POLICIES:
-        one = run_probe("--policy", policy, "--cpus", "2", "--memory", "48Mi")
-        one.end()
-        found[policy] = one.printed()
-    one = run_probe("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", "--by", "affinity")
-    one.end()
-    return {**found, "affinity": one.printed()}
+        run = run_probe("--policy", policy, "--cpus", "2", "--memory", "48Mi")
+        run.end()
+        observed[policy] = run.printed()
+    run = run_probe("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", "--by", "affinity")
+    run.end()
+    return {**observed, "affinity": run.printed()}
 
 
 def rejected() -> Observed:
-    """A run that fits no single NUMA node."""
+    """Observe a run that fits no single NUMA node."""
     return run_probe("--policy", "single-numa-node", "--cpus", "3").end()
 
 
 def closest() -> Observed:
     """Four CPUs on two NUMA nodes, with and without the option."""
-    found = {}
+    observed = {}
     for name, options in (("far", ()), ("close", ("--option", CLOSEST))):
-        one = run_probe("--policy", "restricted", *options, "--cpus", "4")
-        one.end()
-        found[name] = one.printed()
-    return found
+        run = run_probe("--policy", "restricted", *options, "--cpus", "4")
+        run.end()
+        observed[name] = run.printed()
+    return observed
 
 
 def by_socket() -> Observed:
-    """Two concurrent runs on two NUMA nodes each."""
+    """Observe two concurrent runs on two NUMA nodes each."""
     options = ("--policy", "restricted", "--option", BY_SOCKET, "--cpus", "3")
     first = run_probe(*options, until="first")
     second = run_probe(*options, until="second") if first.printed() else first
-    found = {"first": first.printed(), "second": second.printed()}
-    for name, one in (("first", first), ("second", second)):
+    observed = {"first": first.printed(), "second": second.printed()}
+    for name, run in (("first", first), ("second", second)):
         (PLACE / name).touch()
-        found[name]["code"] = one.end()["code"]
-    return found
+        observed[name]["code"] = run.end()["code"]
+    return observed
 
 
 def drift() -> Observed:
     """Move cgroups and processes by hand; find and fix the drift."""
     group = run_probe("--policy", "single-numa-node", "--cpus", "2", "--memory", "48Mi", until="drift")
     loose = run_probe("--by", "affinity", "--cpus", "1", "--memory", "32Mi", until="drift")
-    pids = [one.printed()["pid"] for one in (group, loose)]
-    found: Observed = {"before": Alignup("audit").end()}
+    pids = [run.printed()["pid"] for run in (group, loose)]
+    observed: Observed = {"before": Alignup("audit").end()}
     folder = GROUPS / group.printed()["group"].rpartition("/")[2]
     (folder / "cpuset.cpus").write_text("0-7")
     (folder / "cpuset.mems").write_text("0")
     os.sched_setaffinity(pids[1], range(8))
     _migrate(pids[1], loose.printed()["nodes"])
-    found |= {"drifted": Alignup("audit", "-o", "json").end(), "moved": [where(pid) for pid in pids]}
-    found |= {"fixed": Alignup("audit", "--fix").end(), "back": [where(pid) for pid in pids]}
+    observed |= {"drifted": Alignup("audit", "-o", "json").end(), "moved": [where(pid) for pid in pids]}
+    observed |= {"fixed": Alignup("audit", "--fix").end(), "back": [where(pid) for pid in pids]}
     (GROUPS / "cgroup.procs").write_text(str(pids[0]))
-    found |= {"left": Alignup("audit").end(), "rejoined": Alignup("audit", "--fix").end()}
-    found |= {"after": Alignup("audit").end(), "printed": [group.printed(), loose.printed()]}
+    observed |= {"left": Alignup("audit").end(), "rejoined": Alignup("audit", "--fix").end()}
+    observed |= {"after": Alignup("audit").end(), "printed": [group.printed(), loose.printed()]}
     (PLACE / "drift").touch()
-    found["codes"] = [one.end()["code"] for one in (group, loose)]
-    found["groups"] = [path.name for path in GROUPS.glob("alignup-*")]
-    return found
+    observed["codes"] = [run.end()["code"] for run in (group, loose)]
+    observed["groups"] = [path.name for path in GROUPS.glob("alignup-*")]
+    return observed
 
 
 def _migrate(pid: int, nodes: str) -> None:

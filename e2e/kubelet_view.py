@@ -1,4 +1,4 @@
-"""What a kubelet says that its pods hold, and how a HostState and a NodeResourceTopology differ from that.
+"""The kubelet's view of what its pods hold, and how a HostState and a NodeResourceTopology differ from it.
 
 Everything is counted here from the JSON of the kubelet's files and of PodResources, independently of the observer.
 """
@@ -38,30 +38,36 @@ class KubeletView:
         """What PodResources lists: ``namespace/name`` → containers that hold something."""
         return {
             f"{pod['namespace']}/{pod['name']}": {
-                one["name"]: own for one in pod["containers"] if (own := _listed_container(one))
+                container["name"]: held for container in pod["containers"] if (held := _listed_container(container))
             }
             for pod in self.snapshot["podresources_list"]["pod_resources"]
         }
+
+    def containers(self) -> list[dict[str, Any]]:
+        """Return what each container of :attr:`listed` holds."""
+        return [held for containers in self.listed.values() for held in containers.values()]
 
     @property
     def stored(self) -> dict[str, Holdings]:
         """What the state files have, also of dead pods: uid → containers."""
         files = self.snapshot["files"]
-        found: dict[str, Holdings] = {}
+        pods: dict[str, Holdings] = {}
         for uid, containers in ((files["cpu_manager_state"] or {}).get("entries") or {}).items():
             for name, cpus in containers.items():
-                _own(found, uid, name)["cpus"] = tuple(bits.members(bits.parse(cpus)))
+                _container(pods, uid, name)["cpus"] = tuple(bits.members(bits.parse(cpus)))
         for uid, containers in ((files["memory_manager_state"] or {}).get("entries") or {}).items():
             for name, blocks in containers.items():
-                _own(found, uid, name)["memory"] = sorted(
-                    (tuple(sorted(one["numaAffinity"])), one["type"], one["size"]) for one in blocks if one["size"]
+                _container(pods, uid, name)["memory"] = sorted(
+                    (tuple(sorted(block["numaAffinity"])), block["type"], block["size"])
+                    for block in blocks
+                    if block["size"]
                 )
         devices = (files["kubelet_internal_checkpoint"] or {}).get("Data", {})
         for entry in devices.get("PodDeviceEntries") or ():
-            ids = {id_ for own in entry["DeviceIDs"].values() for id_ in own}
-            held = _own(found, entry["PodUID"], entry["ContainerName"]).setdefault("devices", {})
+            ids = {id_ for listed in entry["DeviceIDs"].values() for id_ in listed}
+            held = _container(pods, entry["PodUID"], entry["ContainerName"]).setdefault("devices", {})
             held[entry["ResourceName"]] = sorted(ids)
-        return found
+        return pods
 
     @property
     def cpus(self) -> set[int]:
@@ -71,11 +77,11 @@ class KubeletView:
     @property
     def memory(self) -> dict[tuple[Nodes, str], int]:
         """All memory that can be allocated, free or not."""
-        found: dict[tuple[Nodes, str], int] = {}
-        for one in self._allocatable["memory"]:
-            if size := int(one["size"]):
-                found[_topology(one), one["memory_type"]] = size
-        return found
+        sizes: dict[tuple[Nodes, str], int] = {}
+        for block in self._allocatable["memory"]:
+            if size := int(block["size"]):
+                sizes[_topology(block), block["memory_type"]] = size
+        return sizes
 
     @property
     def devices(self) -> dict[tuple[str, str], Nodes]:
@@ -83,7 +89,7 @@ class KubeletView:
         return {key: tuple(sorted(nodes)) for key, nodes in _devices(self._allocatable["devices"]).items()}
 
     def free_memory(self, node: int, type_: str, ended: Collection[str]) -> int | None:
-        """What the memory manager has free on a NUMA node, with what *ended* pods have left; ``None``: unknown."""
+        """Return the free bytes of a NUMA node, with those that *ended* pods still hold; ``None``: unknown."""
         states: Mapping[str, Any] = (self.snapshot["files"]["memory_manager_state"] or {}).get("machineState") or {}
         table = states.get(str(node), {}).get("memoryMap", {}).get(type_)
         if table is None:
@@ -100,29 +106,29 @@ class KubeletView:
 
     @property
     def _allocatable(self) -> Document:
-        found: Document = self.snapshot["podresources_allocatable"]
-        return found
+        response: Document = self.snapshot["podresources_allocatable"]
+        return response
 
 
 def host_state_differences(state: Document, kubelet: KubeletView) -> list[str]:
-    """How a HostState differs from what its kubelet says."""
+    """Return how a HostState differs from what its kubelet says."""
     if state.get("ledger") is None:
         return [f"the ledger is unknown: {state.get('problems')}"]
-    found = [f"problem: {one}" for one in state.get("problems", ())]
-    pods = {one["uid"]: one for one in state["ledger"].get("pods", ())}
-    names = {uid: _name(one) for uid, one in pods.items()}
+    differences = [f"problem: {problem}" for problem in state.get("problems", ())]
+    pods = {pod["uid"]: pod for pod in state["ledger"].get("pods", ())}
+    names = {uid: _name(pod) for uid, pod in pods.items()}
     listed, stored = kubelet.listed, kubelet.stored
     if sorted(names.values()) != sorted(listed):
-        found.append(f"pods {sorted(names.values())} are published, but the kubelet lists {sorted(listed)}")
+        differences.append(f"pods {sorted(names.values())} are published, but the kubelet lists {sorted(listed)}")
     for uid, pod in pods.items():
         published = _published_containers(pod)
         if published != stored.get(uid, {}):
-            found.append(f"{names[uid]} holds {published}, but {stored.get(uid)} in the files")
-        shown = {name: own for name, own in published.items() if name in listed.get(names[uid], {})}
+            differences.append(f"{names[uid]} holds {published}, but {stored.get(uid)} in the files")
+        shown = {name: held for name, held in published.items() if name in listed.get(names[uid], {})}
         if shown != listed.get(names[uid]):
-            found.append(f"{names[uid]} holds {published}, but PodResources lists {listed.get(names[uid])}")
-    found += _allocatable_differences(state, kubelet)
-    return found
+            differences.append(f"{names[uid]} holds {published}, but PodResources lists {listed.get(names[uid])}")
+    differences += _allocatable_differences(state, kubelet)
+    return differences
 
 
 def _allocatable_differences(state: Document, kubelet: KubeletView) -> Iterator[str]:
@@ -140,7 +146,7 @@ def _allocatable_differences(state: Document, kubelet: KubeletView) -> Iterator[
         cpus = set(bits.members(host.view.all_cpus & ~report.ledger.cpus.reserved))
         if cpus != kubelet.cpus:
             yield f"CPUs {cpus} are published, but the kubelet allocates {kubelet.cpus}"
-        taken = {cpu for own in kubelet.listed.values() for one in own.values() for cpu in one.get("cpus", ())}
+        taken = {cpu for held in kubelet.containers() for cpu in held.get("cpus", ())}
         free = set(bits.members(report.ledger.cpus.shared & ~report.ledger.cpus.reserved))
         init = {cpu for pod in _init_cpus(state, kubelet) for cpu in pod}
         if free != kubelet.cpus - taken - init:
@@ -153,64 +159,64 @@ def _allocatable_differences(state: Document, kubelet: KubeletView) -> Iterator[
         }
         if memory != kubelet.memory:
             yield f"memory {memory} is published, but the kubelet allocates {kubelet.memory}"
-    ended = kubelet.stored.keys() - {one["uid"] for one in state["ledger"].get("pods", ())}
+    ended = kubelet.stored.keys() - {pod["uid"] for pod in state["ledger"].get("pods", ())}
     for node, table in report.ledger.memory.nodes.items():
-        for type_, own in table.tables.items():
+        for type_, amounts in table.tables.items():
             expected = kubelet.free_memory(node, type_, ended)
-            if expected is not None and expected != own.free:
-                yield f"{own.free} bytes of {type_} are free on NUMA node {node}, but {expected} in the file"
+            if expected is not None and expected != amounts.free:
+                yield f"{amounts.free} bytes of {type_} are free on NUMA node {node}, but {expected} in the file"
 
 
 def _init_cpus(state: Document, kubelet: KubeletView) -> Iterator[tuple[int, ...]]:
-    """CPUs of init containers, which PodResources does not list."""
+    """Return the CPUs of init containers, which PodResources does not list."""
     for pod in state["ledger"].get("pods", ()):
         listed = kubelet.listed.get(_name(pod), {})
-        for name, own in kubelet.stored.get(pod["uid"], {}).items():
-            if name not in listed and "cpus" in own:
-                yield own["cpus"]
+        for name, held in kubelet.stored.get(pod["uid"], {}).items():
+            if name not in listed and "cpus" in held:
+                yield held["cpus"]
 
 
 def topology_differences(
     topology: Document, kubelet: KubeletView, shape: Shape, pods: Iterable[Document], state: Document
 ) -> list[str]:
-    """How a NodeResourceTopology differs from a recount as its consumers read it; *pods* are all of the node."""
-    attributes = {one["name"]: one["value"] for one in topology["attributes"]}
-    zones = {one["name"]: one for one in topology["zones"]}
-    found = []
+    """Return how a NodeResourceTopology differs from a recount as its consumers read it; *pods* are all of the node."""
+    attributes = {attribute["name"]: attribute["value"] for attribute in topology["attributes"]}
+    zones = {zone["name"]: zone for zone in topology["zones"]}
+    differences = []
     if zones.keys() != {f"node-{node}" for node in range(len(shape.nodes))}:
         return [f"the zones are {sorted(zones)}"]
-    named = {one["name"] for zone in zones.values() for one in zone["resources"]}
+    named = {resource["name"] for zone in zones.values() for resource in zone["resources"]}
     expected = scheduler_fingerprint(pods, named)
     if attributes["nodeTopologyPodsFingerprintMethod"] != EXCLUSIVE:
-        found.append(f"the method is {attributes['nodeTopologyPodsFingerprintMethod']}")
+        differences.append(f"the method is {attributes['nodeTopologyPodsFingerprintMethod']}")
     if attributes["nodeTopologyPodsFingerprint"] != expected:
-        found.append(f"the fingerprint is {attributes['nodeTopologyPodsFingerprint']}, of a scheduler {expected}")
-    ended = kubelet.stored.keys() - {one["uid"] for one in state["ledger"].get("pods", ())}
+        differences.append(f"the fingerprint is {attributes['nodeTopologyPodsFingerprint']}, of a scheduler {expected}")
+    ended = kubelet.stored.keys() - {pod["uid"] for pod in state["ledger"].get("pods", ())}
     for node, hardware in enumerate(shape.nodes):
-        amounts = {one["name"]: one for one in zones[f"node-{node}"]["resources"]}
+        amounts = {resource["name"]: resource for resource in zones[f"node-{node}"]["resources"]}
         cpus = set(bits.members(bits.parse(hardware.cpus)))
         for name, counted in _recount(kubelet, node, cpus, ended).items():
             shown = {key: int(amounts.get(name, {}).get(key, -1)) for key in counted}
             if shown != counted:
-                found.append(f"{name} of zone node-{node} is {shown}, counted {counted}")
+                differences.append(f"{name} of zone node-{node} is {shown}, counted {counted}")
         if unknown := amounts.keys() - {*NATIVE} - {name for name, _ in kubelet.devices}:
-            found += [f"zone node-{node} has {name}" for name in unknown if not name.startswith("hugepages-")]
-    return found
+            differences += [f"zone node-{node} has {name}" for name in unknown if not name.startswith("hugepages-")]
+    return differences
 
 
 def _recount(kubelet: KubeletView, node: int, cpus: set[int], ended: Collection[str]) -> dict[str, dict[str, int]]:
-    """Resource → amounts of one zone."""
-    held = [one for own in kubelet.listed.values() for one in own.values()]
+    """Return the amounts of each resource of one zone."""
+    containers = kubelet.containers()
     counted: dict[str, dict[str, int]] = {}
     if kubelet.cpus:
-        taken = {cpu for one in held for cpu in one.get("cpus", ())}
-        own = kubelet.cpus & cpus
-        counted["cpu"] = {"capacity": len(cpus), "allocatable": len(own), "available": len(own - taken)}
+        taken = {cpu for held in containers for cpu in held.get("cpus", ())}
+        allocatable = kubelet.cpus & cpus
+        counted["cpu"] = {"capacity": len(cpus), "allocatable": len(allocatable), "available": len(allocatable - taken)}
     for (nodes, type_), size in kubelet.memory.items():
         free = kubelet.free_memory(node, type_, ended)
         if nodes == (node,) and free is not None:
             counted[type_] = {"allocatable": size, "available": free}
-    used = {(resource, id_) for one in held for resource, ids in one.get("devices", {}).items() for id_ in ids}
+    used = {(resource, id_) for held in containers for resource, ids in held.get("devices", {}).items() for id_ in ids}
     for resource in {name for name, _ in kubelet.devices}:
         here = {key for key, nodes in kubelet.devices.items() if key[0] == resource and node in nodes}
         if here:
@@ -219,18 +225,18 @@ def _recount(kubelet: KubeletView, node: int, cpus: set[int], ended: Collection[
 
 
 def scheduler_fingerprint(pods: Iterable[Document], named: Collection[str]) -> str:
-    """The fingerprint that a scheduler plugin computes for a node: of its running pods with exclusive resources."""
+    """Return the fingerprint that a scheduler plugin computes of the running pods with exclusive resources."""
     names = sorted(
         xxh64_intdigest(pod["metadata"]["name"].encode(), xxh64_intdigest(pod["metadata"]["namespace"].encode()))
         for pod in pods
         if pod["status"]["phase"] == "Running" and _is_exclusive(pod, named)
     )
-    return f"pfp0v001{xxh64_intdigest(b''.join(one.to_bytes(8, 'little') for one in names)):016x}"
+    return f"pfp0v001{xxh64_intdigest(b''.join(name.to_bytes(8, 'little') for name in names)):016x}"
 
 
 def _is_exclusive(pod: Document, named: Collection[str]) -> bool:
     spec = pod["spec"]
-    sidecars = [one for one in spec.get("initContainers", ()) if one.get("restartPolicy") == "Always"]
+    sidecars = [init for init in spec.get("initContainers", ()) if init.get("restartPolicy") == "Always"]
     guaranteed = pod["status"]["qosClass"] == "Guaranteed"
     for container in (*spec["containers"], *sidecars):
         for name, amount in container.get("resources", {}).get("requests", {}).items():
@@ -246,7 +252,7 @@ def _is_exclusive(pod: Document, named: Collection[str]) -> bool:
 
 
 def quantity(text: str) -> int:
-    """A whole quantity, such as ``64Mi``."""
+    """Return a whole quantity, such as ``64Mi``."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text} is not expected here")
@@ -254,49 +260,49 @@ def quantity(text: str) -> int:
 
 
 def _name(pod: Document) -> str:
-    """The name of a pod of a HostState; while it is unknown, its uid."""
+    """Return the name of a pod of a HostState; while it is unknown, its uid."""
     return f"{pod['namespace']}/{pod['name']}" if "namespace" in pod else str(pod["uid"])
 
 
 def _published_containers(pod: Document) -> Holdings:
-    found: dict[str, Holdings] = {}
+    holdings: dict[str, Holdings] = {}
     for name, cpus in pod.get("cpus", {}).get("containers", {}).items():
-        _own(found, "", name)["cpus"] = tuple(bits.members(bits.parse(cpus)))
+        _container(holdings, "", name)["cpus"] = tuple(bits.members(bits.parse(cpus)))
     for name, blocks in (pod.get("memory", {}).get("containers") or {}).items():
-        _own(found, "", name)["memory"] = sorted(
-            (tuple(bits.members(bits.parse(one["nodes"]))), one["type"], one["bytes"]) for one in blocks
+        _container(holdings, "", name)["memory"] = sorted(
+            (tuple(bits.members(bits.parse(block["nodes"]))), block["type"], block["bytes"]) for block in blocks
         )
     for name, devices in pod.get("devices", {}).items():
-        _own(found, "", name)["devices"] = {resource: sorted(ids) for resource, ids in devices.items()}
-    return found.get("", {})
+        _container(holdings, "", name)["devices"] = {resource: sorted(ids) for resource, ids in devices.items()}
+    return holdings.get("", {})
 
 
-def _listed_container(one: Document) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if one["cpu_ids"]:
-        found["cpus"] = tuple(sorted(map(int, one["cpu_ids"])))
-    if memory := sorted((_topology(own), own["memory_type"], int(own["size"])) for own in one["memory"]):
-        found["memory"] = memory
-    if devices := _devices(one["devices"]):
+def _listed_container(container: Document) -> dict[str, Any]:
+    holdings: dict[str, Any] = {}
+    if container["cpu_ids"]:
+        holdings["cpus"] = tuple(sorted(map(int, container["cpu_ids"])))
+    if memory := sorted((_topology(block), block["memory_type"], int(block["size"])) for block in container["memory"]):
+        holdings["memory"] = memory
+    if devices := _devices(container["devices"]):
         by_resource: dict[str, list[str]] = {}
         for resource, id_ in sorted(devices):
             by_resource.setdefault(resource, []).append(id_)
-        found["devices"] = by_resource
-    return found
+        holdings["devices"] = by_resource
+    return holdings
 
 
 def _devices(listed: Iterable[Document]) -> dict[tuple[str, str], set[int]]:
-    """PodResources lists a device near two NUMA nodes twice."""
-    found: dict[tuple[str, str], set[int]] = {}
-    for one in listed:
-        for id_ in one["device_ids"]:
-            found.setdefault((one["resource_name"], id_), set()).update(_topology(one))
-    return found
+    """Return the NUMA nodes of each device; PodResources lists a device near two of them twice."""
+    nodes: dict[tuple[str, str], set[int]] = {}
+    for device in listed:
+        for id_ in device["device_ids"]:
+            nodes.setdefault((device["resource_name"], id_), set()).update(_topology(device))
+    return nodes
 
 
-def _topology(one: Document) -> Nodes:
-    return tuple(sorted(int(node["ID"]) for node in one.get("topology", {}).get("nodes", ())))
+def _topology(resource: Document) -> Nodes:
+    return tuple(sorted(int(node["ID"]) for node in resource.get("topology", {}).get("nodes", ())))
 
 
-def _own(found: dict[str, Holdings], uid: str, container: str) -> dict[str, Any]:
-    return found.setdefault(uid, {}).setdefault(container, {})
+def _container(pods: dict[str, Holdings], uid: str, container: str) -> dict[str, Any]:
+    return pods.setdefault(uid, {}).setdefault(container, {})

@@ -26,9 +26,10 @@ from typing import Any
 
 from alignup.gate.admission import GATE
 from alignup.kubernetes.api import NODES, PODS, ApiClient, EventType, Informer, Resource, find_access
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from e2e.control_plane import ControlPlane, extenders, free_ports, missing
 from e2e.definitions import define_host_states
 from e2e.fake_nodes import ALLOCATABLE
@@ -63,7 +64,7 @@ async def create_nodes(client: ApiClient, count: int) -> None:
 
 
 def _node(name: str) -> dict[str, Any]:
-    """The metadata of a node in one of three zones."""
+    """Return the metadata of a node in one of three zones."""
     zone = "abc"[int(name[-4:]) % 3]
     return {"name": name, "labels": {"kubernetes.io/hostname": name, "topology.kubernetes.io/zone": zone}}
 
@@ -73,8 +74,9 @@ async def create_replica_set(client: ApiClient) -> dict[str, Any]:
     labels = {"app": "replica"}
     template = {"metadata": {"labels": labels}, "spec": pod("replica", 2)["spec"]}
     spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
-    made = await client.create(REPLICA_SETS, {"metadata": {"name": "replicas"}, "spec": spec}, namespace="default")
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "replicas", "uid": made.metadata.uid}
+    document = {"metadata": {"name": "replicas"}, "spec": spec}
+    replica_set = await client.create(REPLICA_SETS, document, namespace="default")
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "replicas", "uid": replica_set.metadata.uid}
     return {"labels": labels, "ownerReferences": [{**owner, "controller": True}]}
 
 
@@ -87,9 +89,9 @@ class BoundPods:
         self.informer: Informer[ApiPod] = Informer(client, PODS)
         self.informer.subscribe(lambda change: self._note(change.object, change.type))
 
-    def _note(self, found: ApiPod, kind: EventType) -> None:
-        if found.spec.node_name and kind is not EventType.DELETED:
-            self.times.setdefault(found.metadata.name, time.monotonic())
+    def _note(self, pod: ApiPod, kind: EventType) -> None:
+        if pod.spec.node_name and kind is not EventType.DELETED:
+            self.times.setdefault(pod.metadata.name, time.monotonic())
         self._changed.set()
 
     async def wait(self, names: Iterable[str]) -> None:
@@ -110,15 +112,15 @@ class BoundPods:
 
 
 def cpu_milliseconds(process: int) -> float:
-    """The CPU time that a process has used."""
+    """Return the CPU time that a process has used."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return 1000 * (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def peak_megabytes(process: int) -> float:
-    """The most memory that a process has had."""
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-    return int(found[1]) / 1024 if found else 0
+    """Return the most memory that a process has had."""
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    return int(match[1]) / 1024 if match else 0
 
 
 class Measurement:
@@ -139,7 +141,7 @@ class Measurement:
             names = list(self.bound.times)
             await together(self._client.delete(PODS.at(name, namespace="default"), grace_period=0) for name in names)
             await self.bound.wait_none()
-        each = ", ".join(f"{name} {peak_megabytes(own):.0f} MB" for name, own in processes.items())
+        each = ", ".join(f"{name} {peak_megabytes(process):.0f} MB" for name, process in processes.items())
         print(f"{label}: memory: {each}", flush=True)
 
     async def _bind(self, part: str, count: int, metadata: dict[str, Any]) -> list[float]:
@@ -154,16 +156,16 @@ class Measurement:
         await self._client.create(PODS, {"metadata": {"name": name, **metadata}, "spec": spec}, namespace="default")
 
     async def _rate(self, metadata: dict[str, Any], processes: dict[str, int]) -> str:
-        """The pods per second that are bound, and the CPU time for one."""
+        """Return the pods per second that are bound, and the CPU time for one."""
         used = {name: cpu_milliseconds(process) for name, process in processes.items()}
         times = await self._bind("measured", self._pods, metadata)
-        spent = {name: (cpu_milliseconds(own) - used[name]) / self._pods for name, own in processes.items()}
-        each = ", ".join(f"{name} {own:.1f} ms" for name, own in spent.items())
+        spent = {name: (cpu_milliseconds(process) - used[name]) / self._pods for name, process in processes.items()}
+        each = ", ".join(f"{name} {milliseconds:.1f} ms" for name, milliseconds in spent.items())
         total = f"{sum(spent.values()):.1f} ms"
         return f"{(len(times) - 1) / (times[-1] - times[0]):.0f} pods/s; CPU time for a pod: {each}, sum {total}"
 
     async def _latency(self, metadata: dict[str, Any]) -> str:
-        """The time from the creation of a pod until it is bound, when pods come one after the other."""
+        """Return the time from the creation of a pod until it is bound, when pods come one after the other."""
         taken = []
         for name in (f"single-{number}" for number in range(SINGLE)):
             begun = time.monotonic()
@@ -187,17 +189,17 @@ async def measure(directory: Path, nodes: int, pods: int, offered: Sequence[int]
             watched = {"scheduler": plane.process("kube-scheduler"), "API server": plane.process("kube-apiserver")}
             await measured.report("without", watched)
             runs: dict[str, list[str]] = {"extender": []}
-            runs |= {f"extender, {one} offered": [f"--offered={one}"] for one in offered}
+            runs |= {f"extender, {count} offered": [f"--offered={count}"] for count in offered}
             for label, options in {**runs, "gate": ["--gate"]}.items():
                 (port,) = free_ports(1)
-                with service(plane, port, *options) as own:
+                with service(plane, port, *options) as running:
                     while not is_ready(port):
                         await asyncio.sleep(0.2)
                     plane.start_scheduler(ALL_NODES if label == "gate" else ALL_NODES | extenders(port))
-                    watched |= {"scheduler": plane.process("kube-scheduler"), "alignup": own.pid}
+                    watched |= {"scheduler": plane.process("kube-scheduler"), "alignup": running.pid}
                     await measured.report(label, watched, gate=label == "gate")
             following.cancel()
-            print((directory / "alignup.log").read_text().count("bound=False"), "bindings refused")
+            print((directory / "alignup.log").read_text().count('"bound": false'), "bindings refused")
 
 
 def main() -> None:
@@ -205,13 +207,13 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--pods", type=int, default=1000)
     parser.add_argument("--offered", type=int, action="append", default=[])
-    given = parser.parse_args()
-    if min(given.nodes, *given.offered, given.pods - 1) < 1:
+    options = parser.parse_args()
+    if min(options.nodes, *options.offered, options.pods - 1) < 1:
         parser.error("a rate needs at least one node, one offered node and two pods")
     if problem := missing(("kube-apiserver", "kube-scheduler")):
         parser.error(problem)
     with tempfile.TemporaryDirectory() as directory:
-        asyncio.run(measure(Path(directory), given.nodes, given.pods, given.offered))
+        asyncio.run(measure(Path(directory), options.nodes, options.pods, options.offered))
 
 
 if __name__ == "__main__":

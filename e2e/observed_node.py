@@ -47,8 +47,10 @@ def install_observer(api: Api) -> None:
             api.request("POST", _COLLECTIONS[document["kind"]], document)
 
 
-def pod(name: str, *containers: Mapping[str, Any], init: Iterable[Mapping[str, Any]] = (), **spec: object) -> Document:
-    """A pod that only :meth:`ObservedNode.send` schedules."""
+def make_pod(
+    name: str, *containers: Mapping[str, Any], init: Iterable[Mapping[str, Any]] = (), **spec: object
+) -> Document:
+    """Return a pod that only :meth:`ObservedNode.send` schedules."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -66,8 +68,8 @@ def pod(name: str, *containers: Mapping[str, Any], init: Iterable[Mapping[str, A
     }
 
 
-def container(name: str = "app", *, requests: Mapping[str, object] | None = None, **limits: object) -> Document:
-    """A container that sleeps; ``gpu=1`` is a limit of ``example.com/gpu``."""
+def make_container(name: str = "app", *, requests: Mapping[str, object] | None = None, **limits: object) -> Document:
+    """Return a container that sleeps; ``gpu=1`` is a limit of ``example.com/gpu``."""
     named = {_resource(key): str(value) for key, value in limits.items()}
     resources: Document = {"limits": named}
     if requests is not None:
@@ -112,7 +114,7 @@ class ObservedNode:
         return self.api.get("/api/v1/namespaces/default/serviceaccounts/default") is not None
 
     def logs(self) -> str:
-        """The ends of all logs, for errors."""
+        """Return the ends of all logs, for errors."""
         return "\n".join(f"--- {name}\n{self.guest.ask('log', name=name)[-3000:]}" for name in ("kubelet", OBSERVER))
 
     def view(self) -> KubeletView:
@@ -125,16 +127,16 @@ class ObservedNode:
         return self.api.items(f"/api/v1/pods?fieldSelector=spec.nodeName%3D{self.name}")
 
     def differences(self, problem: str = "") -> list[str]:
-        """How the published objects differ from what the kubelet says; *problem* is expected in a HostState."""
+        """Return how the published objects differ from what the kubelet says; *problem* is expected in a HostState."""
         state = self.state()
         topology = self.api.get(f"{TOPOLOGIES}/{self.name}")
         if not state or topology is None:
             return ["nothing is published"]
         kubelet = self.view()
-        expected = [one for one in state.get("problems", ()) if problem and problem in one]
+        expected = [text for text in state.get("problems", ()) if problem and problem in text]
         if problem and not expected:
             return [f"{problem} is not a problem"]
-        known = {**state, "problems": [one for one in state.get("problems", ()) if one not in expected]}
+        known = {**state, "problems": [text for text in state.get("problems", ()) if text not in expected]}
         return [
             *host_state_differences(known, kubelet),
             *topology_differences(topology, kubelet, self.guest.shape, self.pods(), state),
@@ -155,12 +157,12 @@ class ObservedNode:
         self.timings[step] = time.monotonic() - begun
 
     def predict(self, name: str) -> Document:
-        """What ``alignup cluster why`` says about this node and a pod of the cluster."""
+        """Return what ``alignup cluster why`` says about this node and a pod of the cluster."""
         answer = self.alignup("why", name, "--search", "0")["answers"][0]
-        return next(one for group in answer["groups"] for one in group["nodes"] if one["node"] == self.name)
+        return next(node for group in answer["groups"] for node in group["nodes"] if node["node"] == self.name)
 
     def alignup(self, *words: str) -> Document:
-        """The JSON that a subcommand of ``alignup cluster`` prints."""
+        """Return the JSON that a subcommand of ``alignup cluster`` prints."""
         command = [
             sys.executable,
             "-m",
@@ -175,8 +177,8 @@ class ObservedNode:
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
         if not done.stdout:
             raise RuntimeError(f"{command}: {done.stderr}")
-        found: Document = json.loads(done.stdout)
-        return found
+        document: Document = json.loads(done.stdout)
+        return document
 
     def send(self, document: Document, *, problem: str = "") -> Document:
         """Create a pod, predict, bind it, wait for the verdict of the kubelet, compare, and check; return the pod."""
@@ -184,12 +186,12 @@ class ObservedNode:
         self.api.request("POST", PODS, document)
         predicted = self.predict(name)
         self.api.bind(name, self.name)
-        found = self.api.wait_admitted(name, self.logs)
+        pod = self.api.wait_admitted(name, self.logs)
         self.check(f"pod {name}", problem=problem)
-        wrong = _misprediction(predicted, found, self.view())
+        wrong = _misprediction(predicted, pod, self.view())
         if wrong:
-            raise AssertionError(f"pod {name}: {wrong}; predicted {predicted}, status {found['status']}")
-        return found
+            raise AssertionError(f"pod {name}: {wrong}; predicted {predicted}, status {pod['status']}")
+        return pod
 
     def end(self, name: str) -> None:
         """Delete a pod, and check."""
@@ -208,29 +210,29 @@ class ObservedNode:
 
     def _heartbeat(self) -> object:
         conditions = (self.api.get(f"{NODES}/{self.name}") or {"status": {}})["status"].get("conditions", ())
-        return [one.get("lastHeartbeatTime") for one in conditions]
+        return [condition.get("lastHeartbeatTime") for condition in conditions]
 
 
-def is_admitted(found: Document) -> bool:
-    """Whether the kubelet of a pod has admitted it; it may not run yet."""
-    status = found["status"]
+def is_admitted(pod: Document) -> bool:
+    """Return whether the kubelet of a pod has admitted it; it may not run yet."""
+    status = pod["status"]
     return status["phase"] == "Running" or (status["phase"] == "Pending" and bool(status.get("containerStatuses")))
 
 
-def _misprediction(predicted: Document, found: Document, kubelet: KubeletView) -> str:
-    """What the kubelet did differently; empty if nothing."""
-    status = found["status"]
+def _misprediction(predicted: Document, pod: Document, kubelet: KubeletView) -> str:
+    """Return what the kubelet did differently; empty if nothing."""
+    status = pod["status"]
     rejected = status["phase"] == "Failed" and "rejected" in status.get("message", "")
     if (predicted["kubelet"] == "rejects") is not rejected:
         return f"predicted {predicted['kubelet']}, but the pod is {status['phase']}"
     if rejected or status["phase"] != "Running":
         return ""
-    return placement_difference(predicted["placements"], found, kubelet)
+    return placement_difference(predicted["placements"], pod, kubelet)
 
 
-def placement_difference(placements: Iterable[Document], found: Document, kubelet: KubeletView) -> str:
-    """How what a pod holds differs from its predicted *placements*; empty if it does not."""
-    held = kubelet.stored.get(found["metadata"]["uid"], {})
+def placement_difference(placements: Iterable[Document], pod: Document, kubelet: KubeletView) -> str:
+    """Return how what a pod holds differs from its predicted *placements*; empty if it does not."""
+    held = kubelet.stored.get(pod["metadata"]["uid"], {})
     for placement in placements:
         name = placement["container"]
         actual, wanted = _held(held.get(name, {}), kubelet), _given(placement["given"], kubelet)
@@ -239,25 +241,25 @@ def placement_difference(placements: Iterable[Document], found: Document, kubele
     return ""
 
 
-def _held(own: Document, kubelet: KubeletView) -> Document:
-    """What a container holds; of devices their NUMA nodes, because the kubelet takes any of several equal ones."""
+def _held(holdings: Document, kubelet: KubeletView) -> Document:
+    """Return what a container holds; of devices the NUMA nodes, because the kubelet takes any of several equal ones."""
     return {
-        "cpus": list(own.get("cpus", ())),
-        "memory": {type_: (list(nodes), size) for nodes, type_, size in own.get("memory", ())},
+        "cpus": list(holdings.get("cpus", ())),
+        "memory": {type_: (list(nodes), size) for nodes, type_, size in holdings.get("memory", ())},
         "devices": {
             resource: sorted(kubelet.devices.get((resource, id_), ()) for id_ in ids)
-            for resource, ids in own.get("devices", {}).items()
+            for resource, ids in holdings.get("devices", {}).items()
         },
     }
 
 
-def _given(given: Document, kubelet: KubeletView) -> Document:
-    """What a container was predicted to get, as :func:`_held` has it."""
-    memory = {type_: text.partition("=") for type_, text in given.get("memory", {}).items()}
-    devices = {resource: ids.split(",") for resource, ids in given.get("device", {}).items()}
+def _given(allocations: Document, kubelet: KubeletView) -> Document:
+    """Return what a container was predicted to get, as :func:`_held` has it."""
+    memory = {type_: text.partition("=") for type_, text in allocations.get("memory", {}).items()}
+    devices = {resource: ids.split(",") for resource, ids in allocations.get("device", {}).items()}
     return _held(
         {
-            "cpus": _members(given["cpu"]["cpu"]) if "cpu" in given else [],
+            "cpus": _members(allocations["cpu"]["cpu"]) if "cpu" in allocations else [],
             # An init container whose memory others reuse has a block of 0 bytes.
             "memory": [(_members(nodes), type_, int(size)) for type_, (nodes, _, size) in memory.items() if int(size)],
             "devices": devices,
@@ -267,9 +269,9 @@ def _given(given: Document, kubelet: KubeletView) -> Document:
 
 
 def _members(text: str) -> list[int]:
-    """The numbers of a list such as ``1,4-5``."""
-    found: list[int] = []
+    """Return the numbers of a list such as ``1,4-5``."""
+    numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers

@@ -1,4 +1,4 @@
-"""Which programs a test needs, and the Debian packages that have them."""
+"""The programs that tests need, and the Debian packages that have them."""
 
 import shutil
 from collections.abc import Iterable
@@ -29,7 +29,7 @@ PACKAGES = {
 
 
 def not_installed(programs: Iterable[str]) -> str | None:
-    """Which of these are missing, and how to install them on Debian; ``None`` if none is."""
+    """Return which of these are missing, and how to install them on Debian; ``None`` if none is."""
     absent = [program for program in programs if not shutil.which(program)]
     if not absent:
         return None

@@ -104,10 +104,10 @@ class ExpectedGuest:
         self.shape, self.raw = shape, raw
         self.all = range(shape.sockets * shape.cores * shape.threads)
         self.online = [cpu for cpu in self.all if cpu not in shape.offline]
-        self.near = {cpu: node for node, made in enumerate(shape.nodes) for cpu in _members(made.cpus)}
-        for node, made in enumerate(shape.nodes):
-            if not 0.4 * made.memory < self.memory(node) / 1024 <= made.memory:
-                raise RuntimeError(f"node {node} has {self.memory(node)} KiB of memory, not {made.memory} MiB")
+        self.near = {cpu: node for node, wanted in enumerate(shape.nodes) for cpu in _members(wanted.cpus)}
+        for node, wanted in enumerate(shape.nodes):
+            if not 0.4 * wanted.memory < self.memory(node) / 1024 <= wanted.memory:
+                raise RuntimeError(f"node {node} has {self.memory(node)} KiB of memory, not {wanted.memory} MiB")
         for node in shape.nics:
             cards = [card for card in raw["pci"] if card["class"] == "0x020000" and card["numa_node"] == node]
             if not cards:
@@ -120,18 +120,18 @@ class ExpectedGuest:
         return self.core(cpu) // self.shape.cores
 
     def memory(self, node: int) -> int:
-        """The usable memory of a NUMA node in KiB."""
+        """Return the usable memory of a NUMA node in KiB."""
         kib: int = self.raw["memory"][str(node)]
         return kib
 
     def pages(self, node: int | None) -> dict[str, dict[str, int]]:
-        """The huge pages of a NUMA node, or of all."""
+        """Return the huge pages of a NUMA node, or of all."""
         counts = self.shape.hugepages
         huge = sum(counts.values()) if node is None else counts.get(node, 0)
         return {size: {"nr": huge if size == "2048" else 0} for size in sorted(self.raw["sizes"], key=int)}
 
     def distance(self, a: int, b: int) -> int:
-        """The distance of two NUMA nodes; 20 is QEMU's default."""
+        """Return the distance of two NUMA nodes; 20 is QEMU's default."""
         return 10 if a == b else self.shape.distances.get((min(a, b), max(a, b)), 20)
 
     def rows(self) -> list[list[int]]:
@@ -139,7 +139,7 @@ class ExpectedGuest:
         return [[self.distance(a, b) for b in nodes] for a in nodes]
 
     def hardware(self) -> dict[str, Any]:
-        """The content of ``expected/NAME.json``."""
+        """Return the content of ``expected/NAME.json``."""
         nodes = range(len(self.shape.nodes))
         inside = {node: [cpu for cpu in self.online if self.near[cpu] == node] for node in nodes}
         return {
@@ -155,7 +155,7 @@ class ExpectedGuest:
                 {"id": node, "cpus_online": cpus, "memory_kib": self.memory(node), "hugepages": self.pages(node)}
                 for node, cpus in inside.items()
             ],
-            "memory_only_nodes": [node for node, made in enumerate(self.shape.nodes) if not made.cpus],
+            "memory_only_nodes": [node for node, wanted in enumerate(self.shape.nodes) if not wanted.cpus],
             "memoryless_nodes": [],
             "distances": {"node_ids": list(nodes), "matrix": self.rows()},
             "hugepages_global": self.pages(None),
@@ -164,7 +164,7 @@ class ExpectedGuest:
         }
 
     def kubelet(self) -> dict[str, Any]:
-        """The content of ``expected/NAME.kubelet.json``."""
+        """Return the content of ``expected/NAME.kubelet.json``."""
         cpus = {str(cpu): self._numbers(cpu) for cpu in self.online}
         order = sorted(range(len(self.shape.nodes)), key=str)
         return {
@@ -190,7 +190,7 @@ class ExpectedGuest:
         }
 
     def _numbers(self, cpu: int) -> list[int]:
-        """Socket, NUMA node, core and cache, with the kubelet's ids.
+        """Return socket, NUMA node, core and cache, with the kubelet's ids.
 
         An L3 with as many CPUs as the NUMA node would have if all its cores were like this one belongs to the node; the
         kubelet then uses the socket's id for the cache.
@@ -198,8 +198,8 @@ class ExpectedGuest:
         siblings = [other for other in self.online if self.core(other) == self.core(cpu)]
         sharing = [other for other in self.online if self.socket(other) == self.socket(cpu)]
         here = {self.core(other) for other in self.online if self.near[other] == self.near[cpu]}
-        own = len(sharing) == len(here) * len([other for other in siblings if self.near[other] == self.near[cpu]])
-        cache = self.socket(cpu) if own else self.raw["l3"][str(cpu)]
+        threads = len([other for other in siblings if self.near[other] == self.near[cpu]])
+        cache = self.socket(cpu) if len(sharing) == len(here) * threads else self.raw["l3"][str(cpu)]
         return [self.socket(cpu), self.near[cpu], min(siblings), cache]
 
     def _kubelet_pages(self, node: int | None) -> list[dict[str, int]]:

@@ -43,13 +43,13 @@ class Replica:
     process: subprocess.Popen[bytes]
 
     def is_ready(self) -> bool:
-        """Whether it leads, and knows the cluster."""
+        """Return whether it leads, and knows the cluster."""
         with suppress(OSError), urlopen(f"http://127.0.0.1:{self.port}/readyz", timeout=10):
             return True
         return False
 
     def predictions(self) -> Counter[str]:
-        """The metric of predictions: labels → count."""
+        """Return the metric of predictions: labels → count."""
         with urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         shown = (line.removeprefix(METRIC).rpartition(" ") for line in lines if line.startswith(f"{METRIC}{{"))
@@ -78,7 +78,7 @@ class ScheduleReplicas:
             self.running.append(Replica(port, webhook, subprocess.Popen(command, stdout=log, stderr=log)))
 
     def leader(self) -> Replica | None:
-        return next((one for one in self.running if one.is_ready()), None)
+        return next((replica for replica in self.running if replica.is_ready()), None)
 
     def wait_leader(self) -> Replica:
         return until(
@@ -93,12 +93,12 @@ class ScheduleReplicas:
         _end(leader, signal.SIGKILL)
 
     def predictions(self) -> Counter[str]:
-        """Predictions by verdict, outcome and cause, over all processes."""
-        return sum((one.predictions() for one in self.running), Counter(self._before))
+        """Return predictions by verdict, outcome and cause, over all processes."""
+        return sum((replica.predictions() for replica in self.running), Counter(self._before))
 
     def close(self) -> None:
-        for one in self.running:
-            _end(one, signal.SIGTERM)
+        for replica in self.running:
+            _end(replica, signal.SIGTERM)
         self.running.clear()
 
 
@@ -117,7 +117,7 @@ def extender_replicas(plane: ControlPlane, *, count: int) -> Iterator[ScheduleRe
             replicas.start()
         port = replicas.wait_leader().port
         if count > 1:
-            port = stack.enter_context(_forwarder(lambda: found.port if (found := replicas.leader()) else None))
+            port = stack.enter_context(_forwarder(lambda: leader.port if (leader := replicas.leader()) else None))
         plane.start_scheduler({"percentageOfNodesToScore": 100, **extenders(port)})
         yield replicas
 
@@ -131,7 +131,7 @@ def gate_replicas(plane: ControlPlane, api: Api, *, count: int) -> Iterator[Sche
     replicas = ScheduleReplicas(plane, leader_election=count > 1, gate=True)
     with ExitStack() as stack:
         stack.callback(replicas.close)
-        port = stack.enter_context(_forwarder(lambda: next((one.webhook for one in replicas.running), None)))
+        port = stack.enter_context(_forwarder(lambda: next((replica.webhook for replica in replicas.running), None)))
         _install_webhook(api, port)
         stack.callback(_remove_webhook, api)
         for _ in range(count):
@@ -155,16 +155,16 @@ def _install_webhook(api: Api, port: int) -> None:
         "ports": [{"name": service["spec"]["ports"][0]["name"], "port": port}],
         "endpoints": [{"addresses": [HOST]}],
     }
-    for one in configuration["webhooks"]:
-        one.update(failurePolicy="Fail", timeoutSeconds=30)  # no pod comes without the gate
+    for webhook in configuration["webhooks"]:
+        webhook.update(failurePolicy="Fail", timeoutSeconds=30)  # no pod comes without the gate
     api.request("POST", _SERVICES, service)
     api.request("POST", _ENDPOINT_SLICES, slice_)
     api.request("POST", _WEBHOOKS, configuration)
 
 
 def _has_authority(api: Api) -> bool:
-    found = api.request("GET", f"{_WEBHOOKS}/alignup-gate")
-    return all(one["clientConfig"].get("caBundle") for one in found["webhooks"])
+    configuration = api.request("GET", f"{_WEBHOOKS}/alignup-gate")
+    return all(webhook["clientConfig"].get("caBundle") for webhook in configuration["webhooks"])
 
 
 def _remove_webhook(api: Api) -> None:

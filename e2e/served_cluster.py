@@ -28,8 +28,8 @@ def fill(server: ApiServer, count: int) -> None:
     for number in range(STATES):
         kubelet = SimulatedKubelet(shape=SHAPE)
         pods = [pod(f"held-{other}", cpu=str(2 + other), memory="4Gi") for other in range(number)]
-        for one in pods:
-            kubelet.admit(one)
+        for held in pods:
+            kubelet.admit(held)
         states.append((json.dumps(state_of("NODE", kubelet)), pods))
     for number in range(count):
         name = f"host-{number:04}"
@@ -38,9 +38,9 @@ def fill(server: ApiServer, count: int) -> None:
         server.put(document)
         state, pods = states[number % STATES]
         server.put(json.loads(state.replace("NODE", name).replace("held-", f"{name}-")) | {"generation": 1})
-        for one in pods:
-            own = one.name.replace("held-", f"{name}-")
-            server.put(api_pod(replace(one, name=own, uid=one.uid.replace("held-", f"{name}-")), name, phase="Running"))
+        for held in pods:
+            renamed = {field: getattr(held, field).replace("held-", f"{name}-") for field in ("name", "uid")}
+            server.put(api_pod(replace(held, **renamed), name, phase="Running"))
 
 
 async def main(count: int) -> None:

@@ -28,41 +28,41 @@ BLOCK = "console cluster"  #: the language of blocks that need a cluster
 @pytest.fixture(scope="module")
 def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     images = cluster_images.archives(tmp_path_factory.mktemp("images"))
-    with ClusterBed(tmp_path_factory.mktemp("cluster"), {"narrow": NARROW, "wide": WIDE}, images=images) as made:
-        print(f"\nnodes ready after {made.seconds:.0f} s", flush=True)
-        made.plane.start_scheduler()
-        yield made
+    with ClusterBed(tmp_path_factory.mktemp("cluster"), {"narrow": NARROW, "wide": WIDE}, images=images) as cluster:
+        print(f"\nnodes ready after {cluster.seconds:.0f} s", flush=True)
+        cluster.plane.start_scheduler()
+        yield cluster
 
 
 def test_a_new_user_can_follow_the_page(bed: ClusterBed) -> None:
-    for one in commands(PAGE):
-        follow(bed, one)
+    for command in commands(PAGE):
+        follow(bed, command)
 
 
 def commands(page: Path) -> list[ConsoleCommand]:
-    """The commands of a page that need a cluster."""
+    """Return the commands of a page that need a cluster."""
     text = page.read_text("utf-8")
     blocks = re.findall(rf"^```{BLOCK}\n.*?^```$", text, re.MULTILINE | re.DOTALL)
-    found = parse_commands("\n".join(block.replace(BLOCK, "console", 1) for block in blocks))
-    assert found, f"{page} has no blocks of {BLOCK}"
-    return found
+    documented = parse_commands("\n".join(block.replace(BLOCK, "console", 1) for block in blocks))
+    assert documented, f"{page} has no blocks of {BLOCK}"
+    return documented
 
 
-def follow(bed: ClusterBed, one: ConsoleCommand) -> None:
+def follow(bed: ClusterBed, command: ConsoleCommand) -> None:
     """Run a command; one that only looks is repeated until the cluster has come so far."""
     begun = time.monotonic()
     shown = [""]
 
     def as_documented() -> bool:
-        code, output = run(bed, one.command)
-        shown[0] = f"$ {one.command}\n{output}exit code {code}; {difference(output, one.output)}"
-        return not code and not difference(output, one.output)
+        code, output = run(bed, command.command)
+        shown[0] = f"$ {command.command}\n{output}exit code {code}; {difference(output, command.output)}"
+        return not code and not difference(output, command.output)
 
-    if one.command.startswith(("kubectl get", "kubectl alignup")):
-        until(one.command, as_documented, detail=lambda: f"{shown[0]}\n{state(bed)}")
+    if command.command.startswith(("kubectl get", "kubectl alignup")):
+        until(command.command, as_documented, detail=lambda: f"{shown[0]}\n{state(bed)}")
     else:
         assert as_documented(), f"{shown[0]}\n{state(bed)}"
-    print(f"{time.monotonic() - begun:5.1f} s  {one.command}", flush=True)
+    print(f"{time.monotonic() - begun:5.1f} s  {command.command}", flush=True)
 
 
 def run(bed: ClusterBed, command: str) -> tuple[int, str]:
@@ -80,6 +80,6 @@ def run(bed: ClusterBed, command: str) -> tuple[int, str]:
 
 
 def state(bed: ClusterBed) -> str:
-    """What there is to see when a command failed."""
+    """Return what helps to find out why a command failed."""
     words = ("get pods -A -o wide", "get events -A", "-n alignup describe pods", "get hoststates")
-    return "\n".join(run(bed, f"kubectl {one}")[1][-4000:] for one in words)
+    return "\n".join(run(bed, f"kubectl {subcommand}")[1][-4000:] for subcommand in words)

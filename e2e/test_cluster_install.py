@@ -33,11 +33,6 @@ pytestmark = [pytest.mark.skipif(WHY is not None, reason=WHY or ""), pytest.mark
 SECONDS = 60.0  #: for what takes milliseconds
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An API server on which everything was installed."""
@@ -58,7 +53,7 @@ def _kubectl(kubeconfig: Path, *words: str | Path, stdin: str = "") -> str:
 
 
 def _account(kubeconfig: Path, name: str) -> Access:
-    """The access of a pod with this service account."""
+    """Return the access of a pod with this service account."""
     headers = (
         ("Impersonate-User", f"system:serviceaccount:alignup:{name}"),
         ("Impersonate-Group", "system:serviceaccounts"),
@@ -68,7 +63,7 @@ def _account(kubeconfig: Path, name: str) -> Access:
 
 
 def _observer(kubeconfig: Path, node: str) -> Access:
-    """The access of an observer pod on *node*."""
+    """Return the access of an observer pod on *node*."""
     access = _account(kubeconfig, "alignup-observer")
     where = ("Impersonate-Extra-authentication.kubernetes.io%2Fnode-name", node)
     return replace(access, headers=(*access.headers, where))

@@ -20,7 +20,7 @@ from e2e.cluster_bed import ClusterBed
 from e2e.cluster_faults import FaultyCluster, start_plugins
 from e2e.cluster_guest import NARROW, WIDE
 from e2e.cluster_workloads import PodCounts, Workload, clear, count_pods, create_pod, workloads
-from e2e.observed_node import container
+from e2e.observed_node import make_container
 from e2e.schedule_replicas import ScheduleReplicas
 
 WHY = cluster_guest.missing()
@@ -30,7 +30,7 @@ SHAPES = {"narrow": NARROW, "wide": WIDE, "wide-2": WIDE}
 #: The number of pods of S4 and of the run with faults, and the names of the workloads to run.
 COUNT = int(os.environ.get("ALIGNUP_CLUSTER_PODS", "40"))
 NAMES = os.environ.get("ALIGNUP_CLUSTER_WORKLOADS", "S1 S2 S3 S4 S5 S5b").split()
-CHOSEN = [one for one in workloads(*SHAPES, pods=COUNT) if one.name in NAMES]
+CHOSEN = [workload for workload in workloads(*SHAPES, pods=COUNT) if workload.name in NAMES]
 MODES = ("extender", "gate")
 FAULTY = ("wide", "wide-2")  #: where plugins, kubelets and observers stop and come again
 EVENTS = "/api/v1/namespaces/default/events"
@@ -41,10 +41,10 @@ FAULTS = {"kubelet_restart", "devices", "foreign_pod", "host_resources", "pod_en
 @pytest.fixture(scope="module", params=control_plane.directories() or (None,), ids=control_plane.version)
 def bed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterBed]:
     """A cluster of each version of Kubernetes."""
-    with ClusterBed(tmp_path_factory.mktemp("cluster"), SHAPES, programs=request.param) as made:
-        print(f"\nnodes with {control_plane.version(request.param)} ready after {made.seconds:.0f} s", flush=True)
-        made.check("start")
-        yield made
+    with ClusterBed(tmp_path_factory.mktemp("cluster"), SHAPES, programs=request.param) as cluster:
+        print(f"\nnodes with {control_plane.version(request.param)} ready after {cluster.seconds:.0f} s", flush=True)
+        cluster.check("start")
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -57,18 +57,19 @@ def plugins(bed: ClusterBed) -> None:
 @pytest.fixture(scope="module")
 def results(bed: ClusterBed) -> Iterator[dict[str, dict[str, PodCounts]]]:  # noqa: ARG001 - for each cluster
     """Scheduler → workload → what became of its pods; printed as the table of docs/cluster.md."""
-    found: dict[str, dict[str, PodCounts]] = {}
-    yield found
-    print(f"\n| workload | {' | '.join(found)} |\n|---{'|---' * len(found)}|")
-    for one in CHOSEN:
-        print(f"| {one.name} | {' | '.join(str(own.get(one.name, '')) for own in found.values())} |")
+    counts: dict[str, dict[str, PodCounts]] = {}
+    yield counts
+    print(f"\n| workload | {' | '.join(counts)} |\n|---{'|---' * len(counts)}|")
+    for workload in CHOSEN:
+        cells = [str(by_workload.get(workload.name, "")) for by_workload in counts.values()]
+        print(f"| {workload.name} | {' | '.join(cells)} |")
 
 
 @pytest.fixture(scope="module")
 def baseline(bed: ClusterBed, results: dict[str, dict[str, PodCounts]]) -> dict[str, PodCounts]:
     """The pods of an unmodified scheduler."""
     bed.plane.start_scheduler()
-    results["kube-scheduler"] = {one.name: run_workload(bed, one, "kube-scheduler") for one in CHOSEN}
+    results["kube-scheduler"] = {workload.name: run_workload(bed, workload, "kube-scheduler") for workload in CHOSEN}
     return results["kube-scheduler"]
 
 
@@ -76,12 +77,12 @@ def run_workload(bed: ClusterBed, workload: Workload, scheduler: str) -> PodCoun
     """Run a workload alone, print what became of its pods, compare them with predictions, and leave nothing of it."""
     bed.use_nodes(*workload.nodes)
     begun = time.monotonic()
-    found = workload.run(bed.api)
-    print(f"{workload.name} {scheduler}: {found} after {time.monotonic() - begun:.0f} s", flush=True)
+    counts = workload.run(bed.api)
+    print(f"{workload.name} {scheduler}: {counts} after {time.monotonic() - begun:.0f} s", flush=True)
     assert bed.mispredictions() == []
     clear(bed.api)
     bed.check(f"end of {workload.name}")
-    return found
+    return counts
 
 
 def service(bed: ClusterBed, mode: str, *, replicas: int = 1) -> AbstractContextManager[ScheduleReplicas]:
@@ -93,7 +94,7 @@ def test_no_pod_is_rejected(
     bed: ClusterBed, baseline: dict[str, PodCounts], results: dict[str, dict[str, PodCounts]], mode: str
 ) -> None:
     with service(bed, mode) as replicas:
-        ours = results[mode] = {one.name: run_workload(bed, one, mode) for one in CHOSEN}
+        ours = results[mode] = {workload.name: run_workload(bed, workload, mode) for workload in CHOSEN}
         predictions = replicas.predictions()
 
     print(f"{mode}: {dict(predictions)}")
@@ -101,11 +102,11 @@ def test_no_pod_is_rejected(
     wrong = [labels for labels in predictions if 'outcome="as_predicted"' not in labels]
     # A pod can end after the prediction and before the admission; the next one then gets its CPUs, and is not rejected.
     assert all('outcome="placed_elsewhere"' in labels and 'cause="pod_end"' in labels for labels in wrong)
-    assert sum(found.rejected for found in baseline.values()), "the workloads are no trouble on this cluster"
-    assert {name: found.rejected for name, found in ours.items()} == dict.fromkeys(ours, 0)
-    assert [reason for found in ours.values() for reason in found.reasons if "Pod was rejected" in reason] == []
-    for name, found in ours.items():
-        assert found.admitted >= baseline[name].admitted, name
+    assert sum(counts.rejected for counts in baseline.values()), "the workloads are no trouble on this cluster"
+    assert {name: counts.rejected for name, counts in ours.items()} == dict.fromkeys(ours, 0)
+    assert [reason for counts in ours.values() for reason in counts.reasons if "Pod was rejected" in reason] == []
+    for name, counts in ours.items():
+        assert counts.admitted >= baseline[name].admitted, name
 
 
 @pytest.mark.usefixtures("plugins")
@@ -114,13 +115,14 @@ def test_faults_have_pods_rejected_only_for_known_causes(bed: ClusterBed, mode: 
     """Plugins, kubelets, our service and an observer stop and come again while pods come and end."""
     bed.use_nodes(*FAULTY)
     with service(bed, mode, replicas=2) as replicas:
-        found = FaultyCluster(bed, replicas, *FAULTY).run(COUNT)
+        counts = FaultyCluster(bed, replicas, *FAULTY).run(COUNT)
         predictions = replicas.predictions()
     clear(bed.api)
-    print(f"faults, {mode}: {found}, {dict(predictions)}\n{bed.plane.log_lines('alignup-schedule', 'outcome=')}")
+    log = bed.plane.log_lines("alignup-schedule", '"outcome"')
+    print(f"faults, {mode}: {counts}, {dict(predictions)}\n{log}")
     wrong = {labels: count for labels, count in predictions.items() if 'outcome="as_predicted"' not in labels}
     assert all(re.search(r'cause="(\w+)"', labels)[1] in FAULTS for labels in wrong)  # type: ignore[index]
-    assert found.rejected <= sum(count for labels, count in wrong.items() if "rejected" in labels)
+    assert counts.rejected <= sum(count for labels, count in wrong.items() if "rejected" in labels)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -129,9 +131,9 @@ def test_a_pod_that_fits_nowhere_waits_with_a_reason_and_runs_when_there_is_room
     bed.use_nodes("wide")
     with service(bed, mode):
         for number in range(2):
-            create_pod(bed.api, f"holder-{number}", container(cpu=2, memory="32Mi"))
+            create_pod(bed.api, f"holder-{number}", make_container(cpu=2, memory="32Mi"))
             bed.api.wait_phase(f"holder-{number}", "Running", detail=bed.nodes["wide"].logs)
-        create_pod(bed.api, "waiting", container(cpu=3, memory="32Mi"))
+        create_pod(bed.api, "waiting", make_container(cpu=3, memory="32Mi"))
         reason = "1 not enough cpu on one NUMA node"
         until("an event tells why", lambda: reason in messages(bed, "waiting"), detail=lambda: messages(bed, "waiting"))
         assert "Admitted: " not in why(bed, "waiting")
@@ -147,13 +149,13 @@ def test_a_pod_that_fits_nowhere_waits_with_a_reason_and_runs_when_there_is_room
 
 
 def messages(bed: ClusterBed, name: str) -> str:
-    """The events of a pod, as ``kubectl describe`` shows them."""
-    events = [one for one in bed.api.items(EVENTS) if one["involvedObject"]["name"] == name]
-    return "\n".join(f"{one.get('reason')}: {one.get('message')}" for one in events)
+    """Return the events of a pod, as ``kubectl describe`` shows them."""
+    events = [event for event in bed.api.items(EVENTS) if event["involvedObject"]["name"] == name]
+    return "\n".join(f"{event.get('reason')}: {event.get('message')}" for event in events)
 
 
 def why(bed: ClusterBed, name: str) -> str:
-    """What ``kubectl alignup why`` prints."""
+    """Return what ``kubectl alignup why`` prints."""
     access = str(bed.plane.directory / "admin.kubeconfig")
     command = [sys.executable, "-m", "alignup", "cluster", "why", name, "--kubeconfig", access]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout  # noqa: S603

@@ -29,14 +29,15 @@ PROGRAMS = Path(sys.executable).parent
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A directory with a file, scripts, and the socket of an agent that has a pod."""
-    made = tmp_path_factory.mktemp("c")
-    (made / "example.yaml").write_text(POD)
+    directory = tmp_path_factory.mktemp("c")
+    (directory / "example.yaml").write_text(POD)
     for shell in ("bash", "zsh", "fish"):
         script = subprocess.run([PROGRAMS / "alignup", "completion", shell], capture_output=True, check=True).stdout
-        (made / f"alignup.{shell}").write_bytes(script)
-    with running(made / "agent"):
-        subprocess.run([PROGRAMS / "alignup", "admit", "-f", made / "example.yaml"], env=environment(made), check=True)
-        yield made
+        (directory / f"alignup.{shell}").write_bytes(script)
+    with running(directory / "agent"):
+        command = [str(PROGRAMS / "alignup"), "admit", "-f", str(directory / "example.yaml")]
+        subprocess.run(command, env=environment(directory), check=True)
+        yield directory
 
 
 def environment(place: Path) -> dict[str, str]:
@@ -49,7 +50,7 @@ def environment(place: Path) -> dict[str, str]:
 
 
 def in_bash(typed: str, place: Path) -> str:
-    """What bash offers for the last word."""
+    """Return what bash offers for the last word."""
     *before, last = typed.split(" ")
     words = " ".join(map(shlex.quote, [*before, last]))
     script = f"""
@@ -74,7 +75,7 @@ def run(command: list[str], place: Path) -> str:
 
 
 def in_zsh(typed: str, place: Path) -> str:
-    """The line that a person sees after the tabulator key."""
+    """Return the line that zsh shows after the tab key."""
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(place)
@@ -92,13 +93,13 @@ def in_zsh(typed: str, place: Path) -> str:
 
 
 def read_until(terminal: int, text: bytes) -> bytes:
-    """What is read up to *text*; what was typed ahead is echoed with a tabulator first, and does not count."""
-    found, end = b"", time.monotonic() + SECONDS
-    while text not in found.rpartition(b"\t")[2].removeprefix(text):
-        assert time.monotonic() < end, found
+    """Return what is read up to *text*; what was typed ahead is echoed with a tab first, and does not count."""
+    output, end = b"", time.monotonic() + SECONDS
+    while text not in output.rpartition(b"\t")[2].removeprefix(text):
+        assert time.monotonic() < end, output
         if select.select([terminal], [], [], 1)[0]:
-            found += os.read(terminal, 4096)
-    return found
+            output += os.read(terminal, 4096)
+    return output
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Service:
         self.listener.close()
 
     def notification(self) -> str:
-        """The next notification for systemd."""
+        """Return the next notification for systemd."""
         return self.listener.recv(4096).decode()
 
     def alignup(self, *words: str) -> str:
@@ -90,9 +90,9 @@ class Service:
 @pytest.fixture
 def service() -> Iterator[Service]:
     with ExitStack() as stack:
-        made = Service(stack.enter_context(short_directory()))
-        stack.callback(made.close)
-        yield made
+        running = Service(stack.enter_context(short_directory()))
+        stack.callback(running.close)
+        yield running
 
 
 def test_a_confined_agent_admits_and_releases_a_pod(service: Service) -> None:

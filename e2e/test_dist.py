@@ -96,7 +96,7 @@ def test_uvx_runs_one_command_without_installing_it(built: Path, tmp_path: Path,
 
 
 def _package(built: Path, source: str) -> str:
-    """What is installed: the wheel, or the directory of this checkout."""
+    """Return what is installed: the wheel, or the directory of this checkout."""
     return str(next(built.glob("*.whl"))) if source == "wheel" else str(ROOT)
 
 

@@ -32,7 +32,7 @@ POD = {
 
 
 def commands() -> str:
-    """All commands of the page as one script that stops when one of them fails."""
+    """Return all commands of the page as one script that stops when one of them fails."""
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     # The exit code 1 of alignup why is its answer: no.
     return "set -e\n" + "".join(
@@ -58,7 +58,7 @@ def test_the_commands_lead_to_the_reason(tmp_path: Path) -> None:
         done = subprocess.run(
             ["sh", "-s"], input=script, cwd=work, env=env, capture_output=True, text=True, check=False, timeout=SECONDS
         )
-        left = [one["metadata"]["name"] for one in bed.api.request("GET", PODS)["items"]]
+        left = [pod["metadata"]["name"] for pod in bed.api.request("GET", PODS)["items"]]
 
     assert done.returncode == 0, done.stderr
     assert "TopologyAffinityError" in done.stdout

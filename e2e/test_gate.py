@@ -22,10 +22,11 @@ from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.releases import pinned_node
 from alignup.kubernetes.api import NODES, PODS, ApiClient, Change, Resource, find_access
 from alignup.kubernetes.api.errors import InvalidObjectError
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.api.objects import ApiPod, PartialObject
-from alignup.observe.kubelet_sources import KnownPod, known_pod
+from alignup.kubernetes.api.pods import KnownPod, known_pod
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from alignup.schedule.live_cluster import LiveCluster
 from alignup.web.server import serve_app
 from alignup.web.sockets import tcp_socket
@@ -45,30 +46,25 @@ CONFIGURATION = WEBHOOK_CONFIGURATIONS.at("alignup-gate")
 ALLOCATABLE = {"cpu": "7", "memory": "31Gi", "pods": "110"}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     flags = ("--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",)
-    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=flags, nodes=("none",)) as made:
-        made.start_scheduler()
-        yield made
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), flags=flags, nodes=("none",)) as control:
+        control.start_scheduler()
+        yield control
 
 
 @pytest.fixture
 async def client(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[ApiClient]:
-    async with ApiClient(find_access(plane.kubeconfig(tmp_path / "config"), environ={})) as made:
-        await define_host_states(made)
-        yield made
-        for ref in [PODS.of(one) for one in (await made.list(PODS)).items]:
-            await made.delete(ref, grace_period=0)
-        for node in (await made.list(NODES)).items:
-            await made.delete(NODES.at(node.metadata.name))
-        for state in (await made.list(HOST_STATES)).items:
-            await made.delete(HOST_STATES.at(state.metadata.name))
+    async with ApiClient(find_access(plane.kubeconfig(tmp_path / "config"), environ={})) as admin:
+        await define_host_states(admin)
+        yield admin
+        for ref in [PODS.of(left) for left in (await admin.list(PODS)).items]:
+            await admin.delete(ref, grace_period=0)
+        for node in (await admin.list(NODES)).items:
+            await admin.delete(NODES.at(node.metadata.name))
+        for state in (await admin.list(HOST_STATES)).items:
+            await admin.delete(HOST_STATES.at(state.metadata.name))
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -79,7 +75,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 @asynccontextmanager
 async def running(*coroutines: Any) -> AsyncIterator[None]:  # noqa: ANN401 - of any result
-    tasks = [asyncio.ensure_future(one) for one in coroutines]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         yield
     finally:
@@ -155,14 +151,14 @@ async def controlled(client: ApiClient, nodes: SimulatedNodes | None = None) -> 
 
 
 async def bound_pods(client: ApiClient) -> dict[str, str]:
-    return {one.metadata.name: one.spec.node_name for one in (await client.list(PODS)).items}
+    return {bound.metadata.name: bound.spec.node_name for bound in (await client.list(PODS)).items}
 
 
 async def until_bound(client: ApiClient, count: int) -> dict[str, str]:
     async with asyncio.timeout(SECONDS):
-        while sum(map(bool, (found := await bound_pods(client)).values())) < count:  # noqa: ASYNC110 - polls the server
+        while sum(map(bool, (nodes := await bound_pods(client)).values())) < count:  # noqa: ASYNC110 - polls the server
             await asyncio.sleep(0.05)
-    return found
+    return nodes
 
 
 async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient) -> None:
@@ -178,10 +174,10 @@ async def test_gated_pods_are_bound_where_kubelets_admit_them(client: ApiClient)
         await client.create(PODS, pod("too-much", 4), namespace="default")
         await until(lambda: controller.queue.blocked)
 
-    pods = {one.metadata.name: one for one in (await client.list(PODS)).items}
+    pods = {bound.metadata.name: bound for bound in (await client.list(PODS)).items}
     assert pods["too-much"].spec.scheduling_gates
     del pods["too-much"]
-    assert [pinned_node(one) == one.spec.node_name for one in pods.values()] == [True] * 5
+    assert [pinned_node(bound) == bound.spec.node_name for bound in pods.values()] == [True] * 5
     assert nodes.rejected == []
 
 
@@ -207,8 +203,8 @@ async def test_selectors_and_affinity_are_restricted_never_widened(client: ApiCl
     async with controlled(client, nodes):
         await client.create(PODS, pod("plain", 4, nodeSelector={"kubernetes.io/hostname": "c"}), namespace="default")
         await client.create(PODS, pod("terms", 4, affinity=with_terms), namespace="default")
-        found = await until_bound(client, 2)
-    assert found == {"plain": "c", "terms": "b"}
+        bound = await until_bound(client, 2)
+    assert bound == {"plain": "c", "terms": "b"}
 
 
 async def test_a_released_pod_cannot_be_changed(client: ApiClient) -> None:
@@ -241,17 +237,18 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
 
 
 def configuration(service: dict[str, Any]) -> dict[str, Any]:
-    """The configuration that is deployed, for a webhook on this machine."""
-    found = next(one for one in yaml.safe_load_all(WEBHOOK.read_text()) if one["kind"] == CONFIGURATION.resource.kind)
-    for one in found["webhooks"]:
-        one["clientConfig"] = service
-        one["failurePolicy"] = "Fail"  # so that the test fails if the API server does not trust the certificate
-    return {"metadata": found["metadata"], "webhooks": found["webhooks"]}
+    """Return the configuration that is deployed, for a webhook on this machine."""
+    documents = {document["kind"]: document for document in yaml.safe_load_all(WEBHOOK.read_text())}
+    deployed = documents[CONFIGURATION.resource.kind]
+    for hook in deployed["webhooks"]:
+        hook["clientConfig"] = service
+        hook["failurePolicy"] = "Fail"  # so that the test fails if the API server does not trust the certificate
+    return {"metadata": deployed["metadata"], "webhooks": deployed["webhooks"]}
 
 
 async def gates(client: ApiClient, document: dict[str, Any], namespace: str) -> list[str]:
-    made = await client.create(PODS, document, namespace=namespace)
-    return [one.name for one in made.spec.scheduling_gates]
+    created = await client.create(PODS, document, namespace=namespace)
+    return [gate.name for gate in created.spec.scheduling_gates]
 
 
 async def test_the_webhook_gates_pods_that_opt_in(client: ApiClient) -> None:
@@ -299,7 +296,7 @@ async def test_speed(client: ApiClient) -> None:
     async with controlled(client) as controller:
         started, used = time.monotonic(), time.process_time()
         seen = controller._live.pods  # noqa: SLF001 - the pods as the controller sees them
-        await until(lambda: sum(bool(one.spec.node_name) for one in seen.objects.values()) == count)
+        await until(lambda: sum(bool(pod.spec.node_name) for pod in seen.objects.values()) == count)
         rate = count / (time.monotonic() - started)
         share = 1000 * (time.process_time() - used) / count
     print(f"gate: {count} pods on {NODE_COUNT} nodes, {rate:.0f} pods/s, {share:.1f} ms of CPU time each")  # noqa: T201

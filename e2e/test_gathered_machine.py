@@ -15,6 +15,6 @@ def test_the_archive_has_this_machine(tmp_path: Path) -> None:
         pytest.skip(absent)
     subprocess.run(["hwloc-gather-topology", "--no-cpuid", tmp_path / "host"], check=True, capture_output=True)
 
-    found, own = load(tmp_path / "host.tar.bz2"), discover()
+    gathered, machine = load(tmp_path / "host.tar.bz2"), discover()
 
-    assert (found.cpus, found.nodes, found.distances) == (own.cpus, own.nodes, own.distances)
+    assert (gathered.cpus, gathered.nodes, gathered.distances) == (machine.cpus, machine.nodes, machine.distances)

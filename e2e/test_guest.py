@@ -1,4 +1,4 @@
-"""How guests are started, with a program in place of QEMU."""
+"""The start of guests, with a program in place of QEMU."""
 # ruff: noqa: S101
 
 from pathlib import Path

@@ -62,15 +62,10 @@ ZONES = [
 ]
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as made:
-        yield made
+    with ControlPlane(tmp_path_factory.mktemp("control-plane")) as control:
+        yield control
 
 
 @asynccontextmanager
@@ -84,7 +79,7 @@ async def real(plane: ControlPlane, tmp_path: Path) -> AsyncIterator[ApiClient]:
     """A client of the real server."""
     async with client_of(find_access(plane.kubeconfig(tmp_path / "config"), environ={})) as client:
         yield client
-        for ref in [PODS.of(one) for one in (await client.list(PODS)).items]:
+        for ref in [PODS.of(left) for left in (await client.list(PODS)).items]:
             await client.delete(ref, grace_period=0)
 
 
@@ -94,7 +89,7 @@ async def client(request: pytest.FixtureRequest, plane: ControlPlane, tmp_path: 
     if request.param == "real":
         async with client_of(find_access(plane.kubeconfig(tmp_path / "config"), environ={})) as client:
             yield client
-            for ref in [PODS.of(one) for one in (await client.list(PODS)).items]:
+            for ref in [PODS.of(left) for left in (await client.list(PODS)).items]:
                 await client.delete(ref, grace_period=0)
             for node in (await client.list(NODES)).items:
                 await client.delete(NODES.of(node))
@@ -135,27 +130,27 @@ async def create(client: ApiClient, name: str, **spec: object) -> ApiPod:
 
 
 async def test_objects_are_created_read_changed_and_deleted(client: ApiClient) -> None:
-    made = await create(client, "web")
+    created = await create(client, "web")
 
-    assert (made.status.phase, made.spec.containers[0].resources.requests) == ("Pending", {"cpu": "1"})
-    assert made.metadata.uid
+    assert (created.status.phase, created.spec.containers[0].resources.requests) == ("Pending", {"cpu": "1"})
+    assert created.metadata.uid
     with pytest.raises(AlreadyExistsError, match=r'pods "web" already exists'):
         await create(client, "web")
 
-    changed = await client.patch(PODS.of(made), {"metadata": {"labels": {"app": None, "tier": "a"}}})
+    changed = await client.patch(PODS.of(created), {"metadata": {"labels": {"app": None, "tier": "a"}}})
     assert changed.metadata.labels == {"tier": "a"}
     with pytest.raises(ConflictError, match="the object has been modified"):
         await client.patch(
-            PODS.of(made), {"metadata": {"resourceVersion": made.metadata.resource_version, "labels": {}}}
+            PODS.of(created), {"metadata": {"resourceVersion": created.metadata.resource_version, "labels": {}}}
         )
     operations = [{"op": "add", "path": "/metadata/labels/x", "value": "y"}]
-    assert (await client.patch(PODS.of(made), operations, patch_type=PatchType.JSON)).metadata.labels["x"] == "y"
-    status = await client.patch(PODS.of(made, subresource="status"), {"status": {"phase": "Running"}})
+    assert (await client.patch(PODS.of(created), operations, patch_type=PatchType.JSON)).metadata.labels["x"] == "y"
+    status = await client.patch(PODS.of(created, subresource="status"), {"status": {"phase": "Running"}})
     assert status.status.phase == "Running"
 
-    await client.delete(PODS.of(made), grace_period=0)
+    await client.delete(PODS.of(created), grace_period=0)
     with pytest.raises(NotFoundError, match=r'get pods default/web: pods "web" not found'):
-        await client.get(PODS.of(made))
+        await client.get(PODS.of(created))
 
 
 async def test_lists_have_pages_and_queries(client: ApiClient) -> None:
@@ -165,8 +160,8 @@ async def test_lists_have_pages_and_queries(client: ApiClient) -> None:
     pages = [page async for page in client.pages(PODS, Query(namespace="default"), size=2)]
     assert [len(page.items) for page in pages] == [2, 2, 1]
     assert len({page.resource_version for page in pages}) == 1
-    found = await client.list(PODS, Query(labels="app in (p1,p3)", fields="spec.nodeName="))
-    assert [one.metadata.name for one in found.items] == ["p1", "p3"]
+    listed = await client.list(PODS, Query(labels="app in (p1,p3)", fields="spec.nodeName="))
+    assert [item.metadata.name for item in listed.items] == ["p1", "p3"]
 
 
 async def test_an_informer_follows_every_change(client: ApiClient) -> None:
@@ -271,12 +266,12 @@ async def test_server_side_apply(client: ApiClient) -> None:
 
 async def test_one_of_two_candidates_leads_and_the_other_follows(client: ApiClient) -> None:
     elections = [LeaderElection(client, name="e2e", namespace="default", identity=name) for name in ("first", "second")]
-    tasks = [asyncio.create_task(one.run(asyncio.Event().wait)) for one in elections]
-    await until(lambda: any(one.leading for one in elections))
-    leader = next(one for one in elections if one.leading)
+    tasks = [asyncio.create_task(election.run(asyncio.Event().wait)) for election in elections]
+    await until(lambda: any(election.leading for election in elections))
+    leader = next(election for election in elections if election.leading)
 
     tasks[elections.index(leader)].cancel()
-    await until(lambda: any(one.leading for one in elections if one is not leader))
+    await until(lambda: any(election.leading for election in elections if election is not leader))
 
     tasks[1 - elections.index(leader)].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

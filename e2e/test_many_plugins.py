@@ -19,11 +19,6 @@ PLUGINS, DEVICES = 50, 1_000
 TIMEOUT = 300.0  #: seconds
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def resource(number: int) -> str:
     return f"example.com/r{number}"
 
@@ -31,9 +26,9 @@ def resource(number: int) -> str:
 async def started(directory: Path, number: int, stack: AsyncExitStack) -> asyncio.subprocess.Process:
     """Start a plugin that is killed when *stack* closes."""
     command = ["-m", "alignup.testing.plugin", "--resource", resource(number), "--dir", str(directory)]
-    made = await asyncio.create_subprocess_exec(sys.executable, *command, "--devices", f"{DEVICES}@{number % 8}")
-    stack.push_async_callback(ended, made)
-    return made
+    plugin = await asyncio.create_subprocess_exec(sys.executable, *command, "--devices", f"{DEVICES}@{number % 8}")
+    stack.push_async_callback(ended, plugin)
+    return plugin
 
 
 async def ended(plugin: asyncio.subprocess.Process) -> None:
@@ -49,7 +44,7 @@ async def test_fifty_plugins_with_a_thousand_devices_each() -> None:
     with tempfile.TemporaryDirectory(prefix="alignup-") as place:
         directory = Path(place)
         async with (
-            listener.manager(directory) as manager,
+            DevicePluginManager(directory, *listener.callbacks) as manager,
             AsyncExitStack() as stack,
         ):
             plugins = {number: await started(directory, number, stack) for number in range(PLUGINS)}

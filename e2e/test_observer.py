@@ -12,8 +12,7 @@ from alignup.kubernetes.api import NODES, ApiClient, EventType, find_access
 from alignup.kubernetes.api.host_states import HOST_STATES, read_host_state
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
-from alignup.observe.observer import Observer, ObserverTiming
-from alignup.observe.publisher import Publisher
+from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from e2e import control_plane
 from e2e.control_plane import ControlPlane
 from e2e.definitions import define_host_states
@@ -29,13 +28,8 @@ SECONDS = 60.0  #: for what takes milliseconds
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with ControlPlane(tmp_path_factory.mktemp("plane")) as made:
-        yield made
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+    with ControlPlane(tmp_path_factory.mktemp("plane")) as control:
+        yield control
 
 
 async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane, tmp_path: Path) -> None:
@@ -61,13 +55,13 @@ async def test_a_host_state_follows_the_files_of_the_kubelet(plane: ControlPlane
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-    print("seconds from the kubelet's last write to the watch event:", [round(one, 3) for one in delays])  # noqa: T201
+    print("seconds from the kubelet's last write to the watch event:", [round(delay, 3) for delay in delays])  # noqa: T201
 
 
 async def _step(client: ApiClient, kubelet: SimulatedKubelet, directory: Path, number: int) -> float:
     """Admit a pod, and wait for the object that has it; return how long that took."""
-    found = await client.list(HOST_STATES)
-    async with asyncio.timeout(SECONDS), client.watch(HOST_STATES, resource_version=found.resource_version) as events:
+    listed = await client.list(HOST_STATES)
+    async with asyncio.timeout(SECONDS), client.watch(HOST_STATES, resource_version=listed.resource_version) as events:
         kubelet.admit(pod(f"pod-{number}", cpu="1"))
         kubelet.write(directory)
         started = time.monotonic()

@@ -34,7 +34,7 @@ def test_containerd_runs_it_as_a_user_without_privileges(archive: Path, tmp_path
     if absent := containerd.missing():
         pytest.skip(absent)
     with containerd.containerd(tmp_path / "c") as runtime:
-        runtime.load(archive, {NAME: ""})
+        runtime.load(archive, [NAME])
         for number, words in enumerate((["--version"], ["observe", "--help"], ["schedule", "--help"])):
             done = runtime.ctr("run", "--rm", NAME, f"run-{number}", "alignup", *words)
             assert done.stdout.startswith(("alignup ", "Usage: alignup ")), done.stderr

@@ -1,6 +1,6 @@
 """Long fault tests of an agent with device plugins: repeated kills of both, and a plugin that flaps.
 
-``tests/agent/test_plugins.py`` has short versions.
+``tests/agent/test_device_allocator.py`` has short versions.
 """
 # ruff: noqa: S101
 
@@ -34,7 +34,7 @@ def test_a_plugin_that_flaps_a_hundred_times_is_harmless(tmp_path: Path) -> None
             for number in range(4):
                 assert agent.admit(f"pod-{number}", cpu="100m", gpu="1").status_code in {201, 202}
             wait_for(lambda: _flaps(agent.http.get("/metrics").text) > FLAPS, seconds=TIMEOUT)
-            wait_for(lambda: all(one["status"] == "admitted" for one in agent.pods().values()), seconds=TIMEOUT)
+            wait_for(lambda: all(pod["status"] == "admitted" for pod in agent.pods().values()), seconds=TIMEOUT)
             pods = agent.pods()
             check_nothing_twice(pods)
             check_granted(pods)
@@ -42,12 +42,12 @@ def test_a_plugin_that_flaps_a_hundred_times_is_harmless(tmp_path: Path) -> None
         wait_for_devices(agent, 0)
         assert agent.pods() == pods
     with running(root, "--on-misfit", "wait", devices="") as agent:
-        assert {uid: one["grants"] for uid, one in agent.pods().items()} == {
-            uid: one["grants"] for uid, one in pods.items()
+        assert {uid: pod["grants"] for uid, pod in agent.pods().items()} == {
+            uid: pod["grants"] for uid, pod in pods.items()
         }
 
 
 def _flaps(metrics: str) -> int:
-    """The number of registrations."""
+    """Return the number of registrations."""
     name = 'kubelet_device_plugin_registration_total{resource_name="example.com/gpu"}'
     return next((int(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name)), 0)

@@ -39,28 +39,28 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Observed:
     image = disk.pack(disk.fill(scratch / "root", extras=()), scratch / "root.ext4", size=400)
     script = (Path(__file__).parent / "guest_runs.py").read_text("utf-8")
     printed = guest.run(SHAPE, script, image=image)
-    found: Observed = json.loads(printed.splitlines()[-1])
-    return found
+    observed: Observed = json.loads(printed.splitlines()[-1])
+    return observed
 
 
 def elsewhere(process: Observed, nodes: str) -> int:
-    """Pages of a process that are not on *nodes*."""
+    """Count the pages of a process that are not on *nodes*."""
     return sum(count for node, count in process["pages"].items() if not bits.parse(nodes) >> int(node) & 1)
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted", "single-numa-node", "affinity"])
 def test_cpus_and_memory_match_the_decision(seen: Observed, policy: str) -> None:
-    one = seen["under_each_policy"][policy]
-    environment = one["environment"]
+    process = seen["under_each_policy"][policy]
+    environment = process["environment"]
 
-    assert one["cpus"] == environment["ALIGNUP_CPUS"]
-    assert bits.parse(one["cpus"]).bit_count() == 2
+    assert process["cpus"] == environment["ALIGNUP_CPUS"]
+    assert bits.parse(process["cpus"]).bit_count() == 2
     assert environment["ALIGNUP_MEMORY_NODES"]
-    assert elsewhere(one, environment["ALIGNUP_MEMORY_NODES"]) < SLACK
-    assert sum(one["pages"].values()) > 20 << 8
+    assert elsewhere(process, environment["ALIGNUP_MEMORY_NODES"]) < SLACK
+    assert sum(process["pages"].values()) > 20 << 8
     if policy != "affinity":
-        assert one["nodes"] == environment["ALIGNUP_MEMORY_NODES"]
-        assert one["group"].startswith("0::/alignup-")
+        assert process["nodes"] == environment["ALIGNUP_MEMORY_NODES"]
+        assert process["group"].startswith("0::/alignup-")
 
 
 def test_single_numa_node_uses_one_node(seen: Observed) -> None:
@@ -86,15 +86,15 @@ def test_both_runs_stay_within_a_socket(seen: Observed) -> None:
     cpus = [bits.parse(seen["by_socket"][name]["cpus"]) for name in ("first", "second")]
 
     assert not cpus[0] & cpus[1]
-    for own in cpus:
-        assert own.bit_count() == 3
-        assert any(not own & ~socket for socket in SOCKETS.values())
+    for mask in cpus:
+        assert mask.bit_count() == 3
+        assert any(not mask & ~socket for socket in SOCKETS.values())
     assert [seen["by_socket"][name]["code"] for name in ("first", "second")] == [0, 0]
 
 
 def test_audit_finds_and_fixes_drift(seen: Observed) -> None:
     drift = seen["drift"]
-    kinds = {one["kind"] for one in json.loads(drift["drifted"]["output"])["drift"]}
+    kinds = {record["kind"] for record in json.loads(drift["drifted"]["output"])["drift"]}
 
     assert drift["before"] == {"code": 0, "output": "2 runs: no drift\n"}
     assert drift["drifted"]["code"] == 1

@@ -34,15 +34,10 @@ NAMESPACES = Resource(type=PartialObject, kind="Namespace", plural="namespaces")
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def plane(tmp_path: Path) -> Iterator[ControlPlane]:
     flags = ("--disable-admission-plugins=ServiceAccount",)
-    with ControlPlane(tmp_path, nodes=("a", "b", "c"), flags=flags) as made:
-        yield made
+    with ControlPlane(tmp_path, nodes=("a", "b", "c"), flags=flags) as control:
+        yield control
 
 
 @contextmanager
@@ -82,7 +77,7 @@ def is_ready(port: int) -> bool:
 
 
 def pod(name: str, cpus: int, *, node: str = "") -> dict[str, Any]:
-    """A Guaranteed pod; for *node* only, if given."""
+    """Return a Guaranteed pod; for *node* only, if given."""
     limits = {"cpu": str(cpus), "memory": "1Gi"}
     container = {"name": "app", "image": "none", "resources": {"limits": limits}}
     spec: dict[str, Any] = {"containers": [container], "terminationGracePeriodSeconds": 1}
@@ -95,7 +90,7 @@ def pod(name: str, cpus: int, *, node: str = "") -> dict[str, Any]:
 
 @asynccontextmanager
 async def working_nodes(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes]]:
-    """Three fake nodes."""
+    """Yield three fake nodes."""
     async with ApiClient(find_access(plane.kubeconfig(plane.directory / "admin.json"))) as client:
         await define_host_states(client)
         nodes = FakeNodes(client)
@@ -107,7 +102,7 @@ async def working_nodes(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, F
 
 @asynccontextmanager
 async def scheduled_cluster(plane: ControlPlane) -> AsyncIterator[tuple[ApiClient, FakeNodes, int]]:
-    """Three fake nodes, the service, and a scheduler that asks it."""
+    """Yield three fake nodes, the service, and a scheduler that asks it."""
     (port,) = free_ports(1)
     async with working_nodes(plane) as (client, nodes):
         with service(plane, port):
@@ -137,11 +132,11 @@ async def test_no_kubelet_rejects_a_pod_and_a_waiting_pod_is_woken(plane: Contro
         assert predicted[0]["given"]["cpu"] == {"cpu": bits.show(held or 0)} == {"cpu": "4-7"}
 
         await client.create(PODS, pod("seventh", 4), namespace="default")
-        found = ""
+        events = ""
         async with asyncio.timeout(SECONDS):
-            while "nodes are available" not in found:
-                found = await messages(client)
-        assert "Insufficient cpu" in found  # the scheduler's own check
+            while "nodes are available" not in events:
+                events = await messages(client)
+        assert "Insufficient cpu" in events  # the scheduler's own check
 
         await client.delete(PODS.at("pod-0", namespace="default"))
         await until(lambda: "seventh" in nodes.running, plane)
@@ -155,13 +150,13 @@ async def test_reasons_are_grouped_and_room_in_a_report_wakes_a_pod(plane: Contr
             await client.create(PODS, pod(f"pod-{number}", 2, node=node), namespace="default")
         await until(lambda: len(nodes.running) == 6, plane)
         await client.create(PODS, pod("wide", 3), namespace="default")
-        found = ""
+        events = ""
         async with asyncio.timeout(SECONDS):
-            while "not enough cpu on one NUMA node" not in found:
-                found = await messages(client)
+            while "not enough cpu on one NUMA node" not in events:
+                events = await messages(client)
 
-        assert "0/3 nodes are available: 3 not enough cpu on one NUMA node. " in found
-        assert "expected at least one victim" not in found
+        assert "0/3 nodes are available: 3 not enough cpu on one NUMA node. " in events
+        assert "expected at least one victim" not in events
         explained = await asyncio.to_thread(get, f"http://127.0.0.1:{port}/v1/explain/default/wide")
         assert json.loads(explained)["counts"] == {"admits": 0, "rejects": 3, "unknown": 0}
 
@@ -182,10 +177,10 @@ async def test_while_the_service_is_down_pods_wait_or_are_scheduled_without_it(p
 
         plane.start_scheduler(extenders(port))
         await client.create(PODS, pod("waiting", 2), namespace="default")
-        found = ""
+        events = ""
         async with asyncio.timeout(SECONDS):
-            while "connection refused" not in found:
-                found = await messages(client)
+            while "connection refused" not in events:
+                events = await messages(client)
         assert "waiting" not in nodes.running
         with service(plane, port):
             await until(lambda: "waiting" in nodes.running, plane)
@@ -229,4 +224,5 @@ async def test_an_urgent_pod_takes_the_place_of_one_whose_end_admits_it(plane: C
         evicted = {f"pod-{number}-{cpus}" for number in range(3) for cpus in (4, 3)} - nodes.running.keys()
         assert [name[-1] for name in evicted] == ["4"]
         assert nodes.rejected == []
-        assert "verb=preempt pod=default/urgent" in plane.log("alignup", 100_000)
+        entries = [json.loads(line) for line in plane.log_lines("alignup", "preempt").splitlines()]
+        assert ("preempt", "default/urgent") in [(entry["event"], entry.get("pod")) for entry in entries]

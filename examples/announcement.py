@@ -33,13 +33,13 @@ def announcement_machine() -> Machine:
 
 
 def pod(name: str, **limits: str) -> Pod:
-    """A pod with one container and limits only, as the API server stores it."""
+    """Return a pod with one container and limits only, as the API server stores it."""
     amounts = {resource: Quantity.parse(amount) for resource, amount in limits.items()}
     return accept(Pod(name=name, uid=name, containers=(Container("app", Resources(limits=amounts)),)))
 
 
 def host(policy: Policy) -> Host:
-    """The machine with *policy*; one CPU is reserved for the system, as the kubelet requires."""
+    """Return the machine with *policy*; one CPU is reserved for the system, as the kubelet requires."""
     single = Quantity.parse("1")
     settings = Settings(
         topology=TopologySettings(policy=policy),
@@ -91,13 +91,13 @@ def format_free(resource: ResourceHints) -> str:
 
 
 def format_hint(hint: Hint) -> str:
-    """A set of nodes, with a star if it is preferred."""
+    """Return a set of nodes, with a star if it is preferred."""
     nodes = "anywhere" if hint.nodes is None else f"{{{bits.show(hint.nodes)}}}"
     return nodes + ("*" if hint.preferred else "")
 
 
 def format_merge(step: MergeStep) -> str:
-    """The winner, the rule, and the runners-up."""
+    """Return the winner, the rule, and the runners-up."""
     others = ", ".join(f"{{{bits.show(nodes)}}}" for nodes in step.runners_up)
     over = f"\n           (also possible: {others}; the lower node numbers win)" if others else ""
     return f"{format_hint(step.hint)}, {step.rule}{over}"

@@ -44,7 +44,7 @@ class CacheWays(Provider[WayLedger]):
         return {}
 
     def hints(self, ledger: WayLedger, pod: Pod, container: Container | None) -> Mapping[str, list[Hint]] | None:
-        """Each node with enough adjacent free ways."""
+        """Return each node with enough adjacent free ways."""
         count = requested(pod, container)
         return {WAYS: [Hint(1 << node, preferred=True) for node in self.candidates(ledger, count)]} if count else None
 
@@ -70,22 +70,22 @@ class CacheWays(Provider[WayLedger]):
         return {WAYS: f"{first}-{first + count - 1} of node {node}"}
 
     def needs(self, ledger: WayLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
-        """The requested ways, and the longest run of free ways on each node."""
+        """Return the requested ways, and the longest run of free ways on each node."""
         free = {node: max(self.runs(ledger, node)) for node in self.nodes}
         return {WAYS: Need(requested(pod, container), free)}
 
     def capacity(self, ledger: WayLedger, uid: str) -> Mapping[str, int]:
-        """All ways, for the fit check."""
+        """Return all ways, for the fit check."""
         del ledger, uid
         return {WAYS: self.ways * len(self.nodes)}
 
     def candidates(self, ledger: WayLedger, count: int) -> dict[int, int]:
-        """Node → the first of *count* adjacent free ways, for the nodes that have them."""
-        hints = {}
+        """Return, by node, the first of *count* adjacent free ways, for the nodes that have them."""
+        first_ways = {}
         for node in self.nodes:
             starts = [way for way, run in enumerate(self.runs(ledger, node)) if run >= count]
-            hints.update({node: starts[0]} if starts else {})
-        return hints
+            first_ways.update({node: starts[0]} if starts else {})
+        return first_ways
 
     def runs(self, ledger: WayLedger, node: int) -> list[int]:
         """For each way of a node, the number of free ways from there on; a 0 at the end."""
@@ -97,9 +97,9 @@ class CacheWays(Provider[WayLedger]):
 
 
 def requested(pod: Pod, container: Container | None) -> int:
-    """The number of ways in the limits of a container, or of a pod as a whole."""
+    """Return the number of ways in the limits of a container, or of a pod as a whole."""
     containers = pod.all_containers if container is None else (container,)
-    return sum(item.resources.limits[WAYS].value() for item in containers if WAYS in item.resources.limits)
+    return sum(each.resources.limits[WAYS].value() for each in containers if WAYS in each.resources.limits)
 
 
 def main() -> None:

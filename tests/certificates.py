@@ -37,7 +37,7 @@ def ca_file() -> Path:
 def install(name: str, directory: Path, *, with_key: bool = True) -> tuple[Path, Path]:
     """Write the certificate *name* and its key to *directory*; a name stands for the same certificate every time."""
     certificate, key = directory / "tls.crt", directory / "tls.key"
-    certificate.write_bytes(b"".join(one.bytes() for one in _server(name).cert_chain_pems))
+    certificate.write_bytes(b"".join(part.bytes() for part in _server(name).cert_chain_pems))
     if with_key:
         key.unlink(missing_ok=True)
         key.touch(mode=0o600)

@@ -112,13 +112,17 @@ def pytest_make_collect_report(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None, None, None]:
     """Give all workers the same order; in a soak run, keep only the tests that scale."""
     if WORKER:
-        items.sort(key=lambda one: one.path)
+        items.sort(key=lambda item: item.path)
     yield
     if not SOAK:
         return
-    scaling = [one for one in items if one.get_closest_marker("soak") or is_hypothesis_test(getattr(one, "obj", None))]
-    config.hook.pytest_deselected(items=[one for one in items if one not in scaling])
-    scaling.sort(key=lambda one: one.get_closest_marker("soak") is None)  # the longest first: no worker waits for them
+    scaling = [
+        item for item in items if item.get_closest_marker("soak") or is_hypothesis_test(getattr(item, "obj", None))
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in scaling])
+    scaling.sort(
+        key=lambda item: item.get_closest_marker("soak") is None
+    )  # the longest first: no worker waits for them
     items[:] = scaling
 
 
@@ -141,9 +145,9 @@ def summary_lines(config: pytest.Config) -> list[Line]:
     verdicts: list[Verdict] = config.stash[VERDICTS]
     runs: list[Run] = config.stash[RUNS]
     return [
-        *(("conformance, cases per file", one.line(), bool(one.failures)) for one in tallies),
-        *(("recorded machines, each in two views", one.line(), bool(one.differences)) for one in verdicts),
-        *(("recorded runs of a kubelet, steps of each", one.line(), bool(one.failures)) for one in runs),
+        *(("conformance, cases per file", tally.line(), bool(tally.failures)) for tally in tallies),
+        *(("recorded machines, each in two views", verdict.line(), bool(verdict.differences)) for verdict in verdicts),
+        *(("recorded runs of a kubelet, steps of each", run.line(), bool(run.failures)) for run in runs),
     ]
 
 
@@ -171,5 +175,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     done.update(DONE)  # the operator + would drop zeros, such as the number of findings
     if done:
         terminalreporter.section(f"work done, seed {SEED}")
-    for what, count in sorted(done.items()):
-        terminalreporter.write_line(f"{count:>10,} {what}")
+    for work, count in sorted(done.items()):
+        terminalreporter.write_line(f"{count:>10,} {work}")

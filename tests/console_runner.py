@@ -1,4 +1,4 @@
-"""Run the ``console`` blocks of documents and compare the output.
+"""A runner of the ``console`` blocks in documents, which compares the output.
 
 A ``console`` block holds commands, each after ``$ ``, and their output. A line of three dots stands for any lines left
 out. The commands of a document run in order. ``export`` applies to later commands. A command that ends in ``&`` runs
@@ -36,14 +36,14 @@ class ConsoleCommand(NamedTuple):
 
 def parse_commands(text: str) -> list[ConsoleCommand]:
     """Return the commands of a document."""
-    found = []
+    commands = []
     for block in CONSOLE.finditer(text):
         head, *pieces = re.split(r"^\$ ", block["body"], flags=re.MULTILINE)
         assert not head, "a console block begins with a command"
         for piece in pieces:
             command, _, output = re.sub(r"\\\n\s*", "", piece).partition("\n")
-            found.append(ConsoleCommand(command, output))
-    return found
+            commands.append(ConsoleCommand(command, output))
+    return commands
 
 
 def documents() -> dict[str, list[ConsoleCommand]]:
@@ -166,7 +166,7 @@ class Shell:
 
 
 def is_plain(command: str) -> bool:
-    """Whether *command* is ``alignup`` with arguments, without pipes, redirections and other operators."""
+    """Return whether *command* is ``alignup`` with arguments, without pipes, redirections and other operators."""
     tokens = list(shlex.shlex(command, posix=True, punctuation_chars=True))
     return tokens[0] == "alignup" and not any(set(token) <= set("();<>|&") for token in tokens)
 

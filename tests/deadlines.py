@@ -21,14 +21,14 @@ async def until(condition: Callable[[], object], *, seconds: float = SECONDS) ->
 def wait_for(
     condition: Callable[[], object],
     *,
-    what: Callable[[], str] = lambda: "a condition",
+    describe: Callable[[], str] = lambda: "a condition",
     seconds: float = SECONDS,
     interval: float = 0.005,
 ) -> None:
-    """Block until *condition* is true; a failure says *what* it waited for."""
+    """Block until *condition* is true; a failure says what it waited for, as *describe* returns it."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds:g} seconds for {what()}"
+        assert time.monotonic() < deadline, f"waited {seconds:g} seconds for {describe()}"
         time.sleep(interval)
 
 

@@ -1,4 +1,4 @@
-"""How much work the tests do: a little in ``make test``, a lot in ``make soak``.
+"""The amount of work that tests do: a little in ``make test``, a lot in ``make soak``.
 
 ``make test`` runs the same examples with the same seeds every time. ``make soak`` runs only the tests that scale
 (property tests, and those marked ``soak``), with a new seed that it prints.
@@ -30,13 +30,13 @@ def rounds(short: int, *, soak: int) -> int:
     return soak if SOAK else short
 
 
-def did(what: str, count: int = 1) -> None:
+def did(work: str, count: int = 1) -> None:
     """Count work for the summary, such as ``did("agents killed")``."""
-    DONE[what] += count
+    DONE[work] += count
 
 
-def attacked(what: str, tries: int, findings: Sequence[str]) -> None:
+def attacked(attack: str, tries: int, findings: Sequence[str]) -> None:
     """Count attacks for the summary, and fail if they found anything."""
-    did(what, tries)
-    did(f"{what}: findings", len(findings))
+    did(attack, tries)
+    did(f"{attack}: findings", len(findings))
     assert not findings, "\n".join(findings[:10])

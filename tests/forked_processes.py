@@ -1,4 +1,4 @@
-"""Start our programs quickly: fork them from one server process that has already imported their modules."""
+"""Processes that start quickly: forks of one server process that has already imported the modules of our programs."""
 
 import multiprocessing
 import signal
@@ -10,7 +10,7 @@ _FORKING = multiprocessing.get_context("forkserver")
 _FORKING.set_forkserver_preload(
     [
         "alignup.agent.kubelet_export",
-        "alignup.agent.devices.plugin_wiring",
+        "alignup.agent.device_allocator",
         "alignup.agent.daemon",
         "alignup.cli.admit",
         "alignup.cli.agent",
@@ -35,14 +35,14 @@ _FORKING.set_forkserver_preload(
 )
 
 
-def forked(target: Callable[..., None], *given: Any, daemon: bool = True) -> BaseProcess:
+def forked(target: Callable[..., None], *arguments: Any, daemon: bool = True) -> BaseProcess:
     """Run *target* in a new process that has our modules loaded."""
-    process = _FORKING.Process(target=_begin, args=(target, *given), daemon=daemon)
+    process = _FORKING.Process(target=_begin, args=(target, *arguments), daemon=daemon)
     process.start()
     return process
 
 
-def _begin(target: Callable[..., None], *given: Any) -> None:
+def _begin(target: Callable[..., None], *arguments: Any) -> None:
     # The fork server is shared. `simulate.executors` starts it with SIGINT blocked, and children inherit that.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    target(*given)
+    target(*arguments)

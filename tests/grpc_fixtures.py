@@ -17,8 +17,8 @@ async def one_loop(anyio_backend):
     gRPC finishes a cancelled call a little later, in the loop that made the call. If that loop is closed by then, gRPC
     raises in the next one.
     """
-    own = len(asyncio.all_tasks())  # those that run fixtures
+    fixture_tasks = len(asyncio.all_tasks())  # those that run fixtures
     yield
     async with asyncio.timeout(60):
-        while len(asyncio.all_tasks()) > own:  # noqa: ASYNC110 - there is no event to wait for
+        while len(asyncio.all_tasks()) > fixture_tasks:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.002)

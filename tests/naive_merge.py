@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from alignup.align.bits import NodeSet
-from alignup.align.distances import Distances
 from alignup.align.hint import Hint, HintList, MergeInput
+from alignup.align.machine import Distances
 
 
 def merge(inputs: Sequence[MergeInput], *, nodes: NodeSet, distances: Distances | None = None) -> Hint:

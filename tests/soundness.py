@@ -25,9 +25,9 @@ def check_sound(host: Host, where: str) -> None:
     cpus, memory, devices = host.ledger.cpus, host.ledger.memory, host.ledger.devices
     owned = 0
     for uid in {*cpus.held, *cpus.pod_held}:
-        own = cpus.owned(uid)
-        assert not own & (owned | cpus.shared), f"{where}: CPUs {bits.show(own)} of {uid} have two owners"
-        owned |= own
+        held_cpus = cpus.owned(uid)
+        assert not held_cpus & (owned | cpus.shared), f"{where}: CPUs {bits.show(held_cpus)} of {uid} have two owners"
+        owned |= held_cpus
     if cpus.shared or owned:
         strict = host.settings.cpus.options.get("strict-cpu-reservation") == "true"
         assert owned | cpus.shared == host.view.all_cpus & ~(cpus.reserved if strict else 0), f"{where}: CPUs are lost"
@@ -36,5 +36,7 @@ def check_sound(host: Host, where: str) -> None:
             assert table.reserved + table.free == table.allocatable, f"{where}: {type_} of node {id_} is lost"
     holders: Counter[Any] = Counter()
     for containers in devices.held.values():
-        holders.update({(resource, one) for held in containers.values() for resource in held for one in held[resource]})
-    assert not [what for what, count in holders.items() if count > 1], f"{where}: a device has two owners"
+        holders.update(
+            {(resource, device) for held in containers.values() for resource in held for device in held[resource]}
+        )
+    assert not [device for device, count in holders.items() if count > 1], f"{where}: a device has two owners"

@@ -7,8 +7,7 @@ from random import Random
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.distances import Distances
-from alignup.align.machine import Cpu, HugePages, Machine, NumaNode
+from alignup.align.machine import Cpu, Distances, HugePages, Machine, NumaNode
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -112,10 +111,10 @@ def _cores(draw: st.DrawFn, ids: Sequence[int], max_cores: int) -> list[_Core]:
 @st.composite
 def _numbered(draw: st.DrawFn, cores: Sequence[_Core]) -> list[Cpu]:
     """Draw the CPUs of *cores*, numbered in one of the ways of real machines."""
-    slots = [(core, thread) for core, made in enumerate(cores) for thread in range(made.threads)]
+    slots = [(core, thread) for core, described in enumerate(cores) for thread in range(described.threads)]
     order = draw(st.sampled_from(("adjacent", "split", "interleaved", "shuffled")))
     seed = draw(st.integers(0, 255))  # drawing a permutation takes a hundred choices, most of the time of a test
-    within = {core: sum(made.node == cores[core].node for made in cores[:core]) for core, _ in slots}
+    within = {core: sum(described.node == cores[core].node for described in cores[:core]) for core, _ in slots}
     if order == "split":
         slots.sort(key=lambda slot: slot[1])
     elif order == "interleaved":

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.distances import Distances
 from alignup.align.hint import DONT_CARE, IMPOSSIBLE, AmountFamily, Hint, HintFamily, HintList, MergeInput
+from alignup.align.machine import Distances
 
 
 def node_sets(least: int = 1, most: int = 8) -> st.SearchStrategy[NodeSet]:

@@ -59,12 +59,12 @@ extras: st.SearchStrategy[dict[str, Quantity]] = st.just({}) | st.fixed_dictiona
     },
 )
 
-aligned = st.builds(lambda asked, more: Resources({**asked, **more}, {**asked, **more}), whole, extras)
-limits_only = st.builds(lambda asked, more: Resources({}, {**asked, **more}), whole, extras)
+aligned = st.builds(lambda amounts, more: Resources({**amounts, **more}, {**amounts, **more}), whole, extras)
+limits_only = st.builds(lambda amounts, more: Resources({}, {**amounts, **more}), whole, extras)
 requests_only = st.builds(Resources, compute)
 room_above = st.builds(
-    lambda asked, more, room: Resources(
-        {**asked, **more}, {**{name: asked[name] + amount for name, amount in room.items()}, **more}
+    lambda amounts, more, room: Resources(
+        {**amounts, **more}, {**{name: amounts[name] + amount for name, amount in room.items()}, **more}
     ),
     whole,
     extras,

@@ -7,10 +7,10 @@ from pathlib import Path
 def lines(unit: Path, section: str = "Service") -> list[tuple[str, str]]:
     """Return name and value of each line of a section, with continued lines joined."""
     text = re.sub(r"\\\n\s*", " ", unit.read_text("utf-8"))
-    _, found, rest = text.partition(f"[{section}]\n")
-    assert found, f"{unit.name} has no section {section}"
-    own = re.split(r"^\[", rest, maxsplit=1, flags=re.MULTILINE)[0].splitlines()
-    pairs = (line.partition("=") for line in own if line and not line.startswith("#"))
+    _, heading, rest = text.partition(f"[{section}]\n")
+    assert heading, f"{unit.name} has no section {section}"
+    body = re.split(r"^\[", rest, maxsplit=1, flags=re.MULTILINE)[0].splitlines()
+    pairs = (line.partition("=") for line in body if line and not line.startswith("#"))
     return [(name, value) for name, _, value in pairs]
 
 

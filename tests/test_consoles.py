@@ -1,4 +1,4 @@
-"""What README and documents show on a terminal is what comes out there, in a directory with the examples in it."""
+"""The console sessions in README and documents show the real output, in a directory with the examples."""
 
 import runpy
 import shlex
@@ -25,15 +25,15 @@ def shell() -> Iterator[Shell]:
     """A shell in a directory with a short path, since socket paths must be short."""
     with tempfile.TemporaryDirectory(prefix="docs-") as directory:
         shutil.copytree(ROOT / "examples", Path(directory) / "examples")
-        made = Shell(Path(directory), instead=PROGRAMS)
+        console = Shell(Path(directory), instead=PROGRAMS)
         try:
-            yield made
+            yield console
         finally:
-            made.close()
+            console.close()
 
 
 def test_the_readme_shows_the_main_commands():
-    commands = [shlex.split(one.command)[:2] for one in DOCUMENTS["README.md"]]
+    commands = [shlex.split(documented.command)[:2] for documented in DOCUMENTS["README.md"]]
 
     assert commands[:2] == [["make", "run"], ["alignup", "why"]]
 

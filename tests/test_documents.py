@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import structlog
 
 from alignup.documents.decisions import to_document
 from tests.documents.test_decisions import MAKERS
@@ -24,6 +25,13 @@ EXAMPLE = ROOT / "examples" / "own_provider.py"
 LIBRARY, DECISION = ROOT / "docs" / "library.md", ROOT / "docs" / "decision.md"
 
 FENCED = re.compile(r"^```(?P<kind>[a-z]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def default_logging():
+    """Undo what a document configures."""
+    yield
+    structlog.reset_defaults()
 
 
 class Block(NamedTuple):
@@ -36,14 +44,14 @@ class Block(NamedTuple):
 
 def blocks(text: str) -> list[Block]:
     fenced = list(FENCED.finditer(text))
-    found = []
+    python_blocks = []
     for block, after in zip_longest(fenced, fenced[1:]):
         if block["kind"] != "python":
             continue
         shown = after and after["kind"] in {"text", "json"} and not text[block.end() : after.start()].strip()
         line = text.count("\n", 0, block.start("body"))
-        found.append(Block(line, block["body"], after["body"] if after and shown else None))
-    return found
+        python_blocks.append(Block(line, block["body"], after["body"] if after and shown else None))
+    return python_blocks
 
 
 DOCUMENTS = {

@@ -95,7 +95,7 @@ def test_every_error_is_an_align_error():
 
 
 def loaded_by(code: str) -> set[str]:
-    """The top-level modules that *code* loads in a fresh interpreter."""
+    """Return the top-level modules that *code* loads in a fresh interpreter."""
     script = f"import sys; before = set(sys.modules)\n{code}\nprint(sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603 - ours
     return {name.partition(".")[0] for name in ast.literal_eval(done.stdout)}

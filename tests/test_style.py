@@ -1,4 +1,4 @@
-"""House rules that no linter checks: sizes, one name for one thing, and plain words."""
+"""House rules that no linter checks: sizes, imports, one name for one thing, and plain words."""
 
 import ast
 import re
@@ -12,12 +12,23 @@ MODULES = [path for path in sorted((ROOT / "src" / "alignup").rglob("*.py")) if 
 MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 10
+MAX_LOCAL_IMPORTS = 20
+
+#: Names that say nothing about the thing they are bound to.
+VAGUE_NAMES = {"one", "found", "own", "what", "those"}
+
+#: Modules of several packages that have the same role in each; those of ``cli`` have the names of commands.
+PARALLEL_MODULES = {
+    *("__init__", "__main__", "app", "cover", "errors", "hints", "ledger", "metrics", "options", "pages", "provider"),
+    *("service", "templates"),
+}
 
 #: Words that stand for a person, or for a mechanism that has a usual name.
 PRIVATE_WORDS = re.compile(
     r"\b(whoever|somebody|anybody|everybody|(un)?heed(s|ed)?|as (it|things) stands?|in vain|errands?|is no good)\b",
     re.IGNORECASE,
 )
+CODE = ("src/**/*.py", "tests/**/*.py", "bench/*.py", "e2e/*.py", "examples/**/*.py", "tools/*.py")
 TEXTS = ("src/**/*.py", "tests/**/*.py", "bench/*.py", "e2e/*.py", "examples/*.py", "docs/**/*.md", "*.md")
 
 
@@ -36,6 +47,18 @@ def lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return len(node.args.posonlyargs) + len(node.args.args) + len(node.args.kwonlyargs)
+
+
+def bound_names(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Return every name that is bound as a variable, and its line."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.alias(asname=str(name)):
+                yield name, node.lineno
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name, node.lineno
+            case ast.MatchMapping(rest=str(name)):
+                yield name, node.lineno
 
 
 def test_modules_are_short():
@@ -61,11 +84,47 @@ def test_a_public_class_name_is_defined_once():
         for name in re.findall(r"^class ([A-Za-z]\w*)", path.read_text("utf-8"), re.MULTILINE):
             paths[name].append(str(path.relative_to(ROOT)))
 
-    assert {name: found for name, found in paths.items() if len(found) > 1} == {}
+    assert {name: defining for name, defining in paths.items() if len(defining) > 1} == {}
+
+
+def test_a_module_name_stands_for_one_thing():
+    packages = defaultdict(list)
+    for path in MODULES:
+        if path.parent.name != "cli" and path.stem not in PARALLEL_MODULES:
+            packages[path.stem].append(str(path.parent.relative_to(ROOT)))
+
+    assert {name: having for name, having in packages.items() if len(having) > 1} == {}
+
+
+def test_variables_are_named_after_what_they_hold():
+    paths = [path for pattern in CODE for path in sorted(ROOT.glob(pattern)) if "wire" not in path.parts]
+    bound = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in paths
+        for name, line in bound_names(ast.parse(path.read_text("utf-8")))
+        if name in VAGUE_NAMES
+    ]
+
+    assert bound == []
+
+
+def test_imports_inside_functions_are_few_and_have_a_reason():
+    texts = {path: path.read_text("utf-8") for path in MODULES if path.parent.name != "cli"}
+    imports = {
+        f"{path.relative_to(ROOT)}:{node.lineno}": text.splitlines()[node.lineno - 1]
+        for path, text in texts.items()
+        if re.search(r"^ +(from|import) ", text, re.MULTILINE)
+        for function in functions_in(ast.parse(text).body)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+
+    assert len(imports) <= MAX_LOCAL_IMPORTS
+    assert [place for place, line in imports.items() if not re.search(r"# (?!noqa)|noqa: [\w, ]+ - ", line)] == []
 
 
 def test_texts_use_plain_words():
-    found = [
+    occurrences = [
         f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()}"
         for pattern in TEXTS
         for path in ROOT.glob(pattern)
@@ -74,4 +133,4 @@ def test_texts_use_plain_words():
         for match in PRIVATE_WORDS.finditer(text)
     ]
 
-    assert found == []
+    assert occurrences == []

@@ -6,8 +6,7 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.distances import Distances
-from alignup.align.machine import CadvisorReport, Cpu, HugePages, KubeletView, Machine, NumaNode
+from alignup.align.machine import CadvisorReport, Cpu, Distances, HugePages, KubeletView, Machine, NumaNode
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, QoS, Resources
 

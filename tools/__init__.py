@@ -1,1 +1,1 @@
-"""What builds packages, images and documents from this repository; no part of the installed program."""
+"""Programs that build packages, images and documents from this repository; no part of Alignup itself."""

@@ -1,4 +1,4 @@
-"""Builds one executable file for machines without Python: ``make bundle``.
+"""One executable file for machines without Python: ``make bundle``.
 
 The file is a shell script with a compressed archive after it: the files of the container image, Python and the C
 library among them. When it is started for the first time it unpacks them into the user's cache; later it only starts
@@ -52,9 +52,9 @@ exec "$usr/{linker}" --library-path "$usr/{libraries}" --argv0 "$usr/bin/python3
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make bundle", description="Build one file that runs without Python.")
     parser.add_argument("--output", type=Path, help="the file (default: dist/alignup-VERSION-ARCHITECTURE)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     files, version = image.root_directory(image.CACHE)
-    output = given.output or image.ROOT / "dist" / f"alignup-{version}-linux-{debian.architecture()}"
+    output = options.output or image.ROOT / "dist" / f"alignup-{version}-linux-{debian.architecture()}"
     output.parent.mkdir(parents=True, exist_ok=True)
     write_bundle(output, bundle_files(files), version=version)
     print(f"{output}  {output.stat().st_size / 1e6:.1f} MB")
@@ -69,11 +69,7 @@ def bundle_files(files: Mapping[str, Entry]) -> dict[str, Entry]:
     start = _START.format(packages=f"{image.PLACE}/lib/python{python}/site-packages")
     inside = linker.removeprefix("usr/")
     wrapper = _PYTHON.format(linker=inside, libraries=inside.rpartition("/")[0], version=python)
-    return {
-        **kept,
-        "start": Entry(0o755, start.encode()),
-        "usr/bin/python3": Entry(0o755, wrapper.encode()),
-    }
+    return {**kept, "start": Entry(0o755, start.encode()), "usr/bin/python3": Entry(0o755, wrapper.encode())}
 
 
 def write_bundle(path: Path, files: Mapping[str, Entry], *, version: str) -> None:

@@ -12,10 +12,10 @@ from alignup.cli.app import app
 
 @dataclass(frozen=True, slots=True)
 class CommandHelp:
-    """The help of child command."""
+    """The help of one command."""
 
     words: tuple[str, ...]  #: such as ``("alignup", "machine", "show")``
-    summary: str  #: child line
+    summary: str  #: one line
     usage: str  #: what follows the name: ``[OPTIONS] [MACHINE]``
     paragraphs: tuple[str, ...]  #: those that begin with a line break are preformatted
     options: tuple[tuple[str, str], ...]  #: names and help
@@ -44,7 +44,7 @@ def _walk(command: click.Command, words: tuple[str, ...], parent: click.Context 
         summary=(command.short_help or command.get_short_help_str(200)).rstrip("."),
         usage=" ".join(command.collect_usage_pieces(context)),
         paragraphs=_paragraphs(command.help or ""),
-        options=tuple(record for child in command.get_params(context) if (record := child.get_help_record(context))),
+        options=tuple(record for option in command.get_params(context) if (record := option.get_help_record(context))),
         examples=_examples(command.epilog or ""),
         subcommands=tuple((name, child.get_short_help_str(200)) for name, child in children),
     )

@@ -18,7 +18,7 @@ _LICENCE = re.compile(r"usr/share/doc/[^/]+/copyright$")
 
 
 def architecture() -> str:
-    """Debian's name of this machine's architecture, which for ``amd64`` and ``arm64`` is also Go's."""
+    """Return Debian's name of this machine's architecture, which for ``amd64`` and ``arm64`` is also Go's."""
     return _run("dpkg", "--print-architecture").decode().strip()
 
 
@@ -48,11 +48,8 @@ def download(versions: dict[str, str], into: Path) -> list[Path]:
 def read_package(path: Path) -> dict[str, Entry]:
     """Return the files of a package, and its description where scanners of images look for it."""
     with tarfile.open(fileobj=io.BytesIO(_run("dpkg-deb", "--fsys-tarfile", str(path)))) as packed:
-        files = {
-            _merged_path(member.name): _entry(packed, member)
-            for member in packed
-            if _is_needed(_merged_path(member.name))
-        }
+        paths = {member: _merged_path(member.name) for member in packed}
+        files = {path: _entry(packed, member) for member, path in paths.items() if _is_needed(path)}
     control = _run("dpkg-deb", "--field", str(path))
     name = path.name.partition("_")[0]
     return {**files, f"var/lib/dpkg/status.d/{name}": Entry(content=control)}

@@ -1,4 +1,4 @@
-"""Builds the container image without a base image: ``make image``.
+"""The container image, built without a base image: ``make image``.
 
 Debian's Python and its libraries come from Debian's packages, the Python libraries from lock/runtime.txt, and Alignup
 from its wheel. What the image tells the container runtime is in the Containerfile. The image has no shell and no
@@ -49,15 +49,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make image", description="Build the container image as an OCI archive.")
     parser.add_argument("--output", type=Path, help="the archive (default: dist/alignup-VERSION-ARCHITECTURE.oci.tar)")
     parser.add_argument("--name", help="of the image (default: docker.io/library/alignup:VERSION)")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
     files, version = root_directory(CACHE)
     architecture = debian.architecture()
-    output = given.output or ROOT / "dist" / f"alignup-{version}-{architecture}.oci.tar"
+    output = options.output or ROOT / "dist" / f"alignup-{version}-{architecture}.oci.tar"
     output.parent.mkdir(parents=True, exist_ok=True)
     _, stages = read_containerfile()
     info = ImageInfo(
-        name=given.name or f"docker.io/library/alignup:{version}",
+        name=options.name or f"docker.io/library/alignup:{version}",
         architecture=architecture,
         created=datetime.fromtimestamp(wheels.source_date(ROOT), UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         config=image_config(stages[-1], path=_PATH),

@@ -1,4 +1,4 @@
-"""Writes a container image as an OCI archive: one layer, the same bytes for the same input.
+"""Container images as OCI archives: one layer, the same bytes for the same input.
 
 The archive is a tar of an OCI image layout. It also has Docker's ``manifest.json``, so that ``podman load``,
 ``docker load`` and ``ctr images import`` all read it.

@@ -23,9 +23,7 @@ from alignup.schedule.metrics import ScheduleMetrics
 from tools.command_tree import CommandHelp, walk
 
 ROOT = Path(__file__).parents[1]
-TOP = tuple(
-    f"{name}.md" for name in ("README", "CONTRIBUTING", "CODE_OF_CONDUCT", "SECURITY", "CHANGELOG", "RELEASING")
-)
+TOP = ("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "CHANGELOG.md", "RELEASING.md")
 
 
 def write_source(into: Path) -> None:

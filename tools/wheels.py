@@ -38,9 +38,9 @@ def download(lock: Path, into: Path, *, python: str, libc: tuple[int, int]) -> l
 
 
 def source_date(root: Path) -> int:
-    """The time of the source: ``SOURCE_DATE_EPOCH``, or that of the commit, or the first day a wheel can have."""
-    if given := os.environ.get("SOURCE_DATE_EPOCH"):
-        return int(given)
+    """Return the time of the source: ``SOURCE_DATE_EPOCH``, that of the commit, or the first day a wheel can have."""
+    if seconds := os.environ.get("SOURCE_DATE_EPOCH"):
+        return int(seconds)
     command = ["git", "-C", str(root), "log", "-1", "--format=%ct"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(done.stdout) if done.returncode == 0 and done.stdout.strip() else 315_532_800

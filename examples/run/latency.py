@@ -20,7 +20,7 @@ STEPS = int(os.environ.get("LATENCY_STEPS", "2000000"))
 
 
 def random_cycle(size: int) -> "array[int]":
-    """A random cycle through *size* bytes: each entry is the index of the next."""
+    """Return a random cycle through *size* bytes: each entry is the index of the next."""
     count = size // 8
     order = list(range(count))
     random.Random(1).shuffle(order)  # noqa: S311 - the same order every time

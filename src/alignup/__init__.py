@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from alignup.align.decision import ResourceHints as ResourceHints
     from alignup.align.decision import Shortfall as Shortfall
     from alignup.align.devices.provider import PreferenceRequest as PreferenceRequest
-    from alignup.align.distances import Distances as Distances
     from alignup.align.errors import AlignError as AlignError
     from alignup.align.errors import ConfigurationError as ConfigurationError
     from alignup.align.errors import DocumentError as DocumentError
@@ -37,17 +36,18 @@ if TYPE_CHECKING:
     from alignup.align.errors import TraceError as TraceError
     from alignup.align.errors import WorkLimitError as WorkLimitError
     from alignup.align.hint import Hint as Hint
+    from alignup.align.hint import Need as Need
+    from alignup.align.hint import Provider as Provider
     from alignup.align.host import Host as Host
     from alignup.align.host import Settings as Settings
     from alignup.align.ledger import Ledger as Ledger
     from alignup.align.machine import Cpu as Cpu
     from alignup.align.machine import Device as Device
+    from alignup.align.machine import Distances as Distances
     from alignup.align.machine import HugePages as HugePages
     from alignup.align.machine import Machine as Machine
     from alignup.align.machine import NumaNode as NumaNode
     from alignup.align.memory.reserved_memory import ReservedMemory as ReservedMemory
-    from alignup.align.provider import Need as Need
-    from alignup.align.provider import Provider as Provider
     from alignup.align.quantity import Quantity as Quantity
     from alignup.align.settings import FeatureGates as FeatureGates
     from alignup.align.settings import Policy as Policy
@@ -71,17 +71,15 @@ _NAMES_BY_MODULE = {
     "alignup.align.cpus.options": "CpuSettings",
     "alignup.align.decision": "Decision MergeStep Outcome Placement Rejection ResourceHints Shortfall",
     "alignup.align.devices.provider": "PreferenceRequest",
-    "alignup.align.distances": "Distances",
     "alignup.align.errors": (
         "AlignError ConfigurationError DocumentError FileError MachineError ManifestError ParseError PodError Problem "
         "ProviderError QuantityError SettingsError SourceError StateError TraceError WorkLimitError"
     ),
-    "alignup.align.hint": "Hint",
+    "alignup.align.hint": "Hint Need Provider",
     "alignup.align.host": "Host Settings",
     "alignup.align.ledger": "Ledger",
-    "alignup.align.machine": "Cpu Device HugePages Machine NumaNode",
+    "alignup.align.machine": "Cpu Device Distances HugePages Machine NumaNode",
     "alignup.align.memory.reserved_memory": "ReservedMemory",
-    "alignup.align.provider": "Need Provider",
     "alignup.align.quantity": "Quantity",
     "alignup.align.settings": "FeatureGates Policy Scope TopologyOptions TopologySettings",
     "alignup.align.workload": "Container Pod QoS Resources",
@@ -97,13 +95,13 @@ __all__ = sorted((*_MODULE_OF, *_SUBMODULES))  # noqa: PLE0605 - each name is ab
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type depends on the name
     if name in _SUBMODULES:
-        found: Any = import_module(_SUBMODULES[name])
+        value: Any = import_module(_SUBMODULES[name])
     elif name in _MODULE_OF:
-        found = getattr(import_module(_MODULE_OF[name]), name)
+        value = getattr(import_module(_MODULE_OF[name]), name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -88,7 +88,7 @@ class HostilePlugin(Plugin):
     async def allocate(self, request: wire.AllocateRequest) -> wire.AllocateResponse:
         if self.dice is None:
             return await super().allocate(request)
-        one = self.dice.choice(
+        mishap = self.dice.choice(
             (
                 wire.ContainerAllocateResponse(),
                 wire.ContainerAllocateResponse(envs={"": "", "A=B": "\0", "x" * 10_000: "y"}),
@@ -99,7 +99,7 @@ class HostilePlugin(Plugin):
                 wire.ContainerAllocateResponse(cdi_devices=[wire.CDIDevice(name="\n")] * 1_000),
             )
         )
-        return wire.AllocateResponse(container_responses=[one] * self.dice.choice((0, 1, 1, 1, 2)))
+        return wire.AllocateResponse(container_responses=[mishap] * self.dice.choice((0, 1, 1, 1, 2)))
 
     async def _send_lists(self, dice: random.Random) -> None:
         for _ in range(dice.choice((1, 1, 1, 20))):

@@ -10,10 +10,10 @@ from typing import Any
 
 import structlog
 
-from alignup.agent.devices.allocator import DeviceAllocator
-from alignup.agent.devices.plugin_wiring import expected_resources, plugin_manager
-from alignup.agent.queue import AdmissionQueue, SaveState
+from alignup.agent.admission_queue import AdmissionQueue, SaveState
+from alignup.agent.device_allocator import DeviceAllocator, expected_resources
 from alignup.agent.state import AgentState, Clock
+from alignup.agent.transaction import Transaction
 from alignup.align.workload import Pod
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
 from alignup.kubernetes.plugins.manager import DevicePluginManager
@@ -39,14 +39,14 @@ class PluginRig:
 
     def free(self, resource: str = GPU) -> int:
         """The number of free devices."""
-        return self.queue.host.ledger.devices.free[resource].bit_count()
+        return self.queue.state.host.ledger.devices.free[resource].bit_count()
 
     def healthy(self, resource: str = GPU) -> int:
-        inventory = self.queue.host.ledger.devices.inventories.get(resource)
+        inventory = self.queue.state.host.ledger.devices.inventories.get(resource)
         return inventory.healthy.bit_count() if inventory and resource in self.queue.state.plugins else 0
 
     def devices(self, uid: str, container: str = "app") -> dict[str, tuple[str, ...]]:
-        return dict(self.queue.host.ledger.devices.holds(uid, container))
+        return dict(self.queue.state.host.ledger.devices.holds(uid, container))
 
     async def admit(self, pod: Pod) -> Any:
         """What became of a pod."""
@@ -87,7 +87,13 @@ async def start_rig(
         clock=Clock(now=time.time, monotonic=stopwatch),
         dispatch=lambda _: None,
     )
-    manager = plugin_manager(queue, directory, timeouts=timeouts, now=clock)
+    manager = DevicePluginManager(
+        directory,
+        lambda *devices, **options: queue.run(Transaction.set_devices, *devices, **options),
+        lambda resource, **options: queue.run(Transaction.plugin_stopped, resource, **options),
+        timeouts=timeouts,
+        now=clock,
+    )
     allocator = DeviceAllocator(queue, manager, log=structlog.get_logger(), backoff=0.01)
     try:
         async with manager:
@@ -108,4 +114,4 @@ def wait_for_devices(agent: Any, count: int = 4, resource: str = GPU) -> None:
             == count
         )
 
-    wait_for(healthy, what=lambda: f"{count} devices of {resource}")
+    wait_for(healthy, describe=lambda: f"{count} devices of {resource}")

@@ -18,7 +18,7 @@ from alignup.web.access import LINK_SECONDS, SESSION_SECONDS, AccessRules, Sessi
 from alignup.web.events import MISSED
 from alignup.web.pages import static_file
 from tests.agent.fake_backend import FakeBackend, app_of, as_json, client_of, host, manifest, read
-from tests.html_reader import Reader
+from tests.html_reader import HtmlReader
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ def rules(**options) -> AccessRules:
 
 
 def text_of(response) -> str:
-    return re.sub(r"\s+", " ", Reader(response.text).text)
+    return re.sub(r"\s+", " ", HtmlReader(response.text).text)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -57,7 +57,7 @@ async def test_every_page_forbids_scripts_and_styles_of_others(path):
         assert (directives["base-uri"], directives["frame-ancestors"]) == ("'none'", "'none'")
         assert response.headers["cache-control"] == "no-store"
         assert response.headers["referrer-policy"] == "same-origin"
-        tags = Reader(response.text).tags
+        tags = HtmlReader(response.text).tags
         assert not [tag for tag in tags if tag[0] in {"style", "iframe", "object", "embed"}]
         assert not [name for _, names in tags for name in names if name.startswith("on") or name == "style"]
         assert "<script " in response.text
@@ -165,7 +165,7 @@ async def tags_of_pages(name: str) -> list[list[tuple[str, tuple[str, ...]]]]:
         for path in ("/", "/decisions", "/decisions/1", "/decisions/2", "/pods/default-p0", "/pods/default-p1"):
             response = await client.get(path)
             assert response.status_code == 200
-            tags.append(Reader(response.text).tags)
+            tags.append(HtmlReader(response.text).tags)
     return tags
 
 
@@ -238,7 +238,7 @@ async def test_without_a_web_address_there_are_no_links():
     async with client_of(FakeBackend()) as client:
         response = await client.post("/v1/sign-in-links")
 
-        assert (response.status_code, "--web-listen" in response.json()["detail"]) == (404, True)
+        assert (response.status_code, "no web address" in response.json()["detail"]) == (404, True)
 
 
 def test_links_and_sessions_expire():

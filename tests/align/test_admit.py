@@ -8,11 +8,10 @@ import pytest
 from alignup.align.admit import NO_AFFINITY, effective_policy
 from alignup.align.decision import Shortfall, shown_hints
 from alignup.align.errors import PodError, ProviderError
-from alignup.align.hint import Hint
+from alignup.align.hint import Hint, Provider
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.merging.merge import MergeRule
-from alignup.align.provider import Provider
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -272,11 +271,11 @@ class TestOwnPolicy:
 
         policy, scope = caught.value.problems
         assert policy.field == "metadata.annotations[topology.alignup.dev/policy]"
-        assert policy.what == (
+        assert policy.message == (
             'Unsupported value: "strict": supported values: "none", "best-effort", "restricted", "single-numa-node"'
         )
         assert scope.field == "metadata.annotations[topology.alignup.dev/scope]"
-        assert scope.what == 'Unsupported value: "": supported values: "container", "pod"'
+        assert scope.message == 'Unsupported value: "": supported values: "container", "pod"'
 
     def test_an_admitted_pod_with_invalid_annotations_is_kept(self):
         before = make_host()

@@ -8,11 +8,10 @@ import pytest
 from alignup.align import bits
 from alignup.align.devices.provider import DeviceProvider, PreferencesNeededError
 from alignup.align.errors import ProviderError, StateError
-from alignup.align.hint import Hint
+from alignup.align.hint import Hint, Need, Provider
 from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
-from alignup.align.provider import Need, Provider
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Container, Pod, Resources
 from tests.align.hosts import GIB, GPU, NIC, make_host, make_pod

@@ -38,8 +38,8 @@ spec:
 def agent(tmp_path_factory):
     with running(
         tmp_path_factory.mktemp("agent") / "root", "--on-misfit", "wait", "--web-listen", "127.0.0.1:0"
-    ) as one:
-        yield one
+    ) as started:
+        yield started
 
 
 def run_command(*words: object, agent: Path | None = None) -> tuple[int, str, str]:
@@ -127,7 +127,7 @@ def test_admit_waits_for_a_waiting_pod(call, agent, manifest, tmp_path):
     waits = call("admit", "-f", manifest("second", cpu="4"))
     late = call("admit", "-f", manifest("second", cpu="4"), "--wait", "0.3")
     shown = call("ps")
-    uids = {one["name"]: uid for uid, one in agent.pods().items()}
+    uids = {pod["name"]: uid for uid, pod in agent.pods().items()}
     words = ("admit", "-f", manifest("second", cpu="4"), "--wait", "120")
     env = environment({"ALIGNUP_AGENT": f"unix:{agent.root / 'agent.sock'}"})
     in_time = start_alignup(*words, directory=tmp_path / "in-time", env=env)
@@ -168,13 +168,13 @@ def test_an_ambiguous_name_is_an_error(call, agent, manifest):
     call("admit", "-f", manifest("web"), "-f", manifest("web", namespace="other"))
 
     both = call("release", "web")
-    one = call("release", "other/web")
+    named = call("release", "other/web")
     unknown = call("release", "missing")
     by_uid = call("release", next(iter(agent.pods())))
 
     assert both[0] == 2
     assert "web matches 2 pods" in both[2]
-    assert one[1].startswith("other/web is released")
+    assert named[1].startswith("other/web is released")
     assert unknown[0] == 1
     assert "pod missing not found" in unknown[2]
     assert by_uid[1].startswith("default/web is released")
@@ -232,6 +232,15 @@ def test_a_link_signs_a_browser_in_once(call):
     assert again["seconds"] == 600
 
 
+def test_an_agent_without_pages_says_how_to_serve_them(tmp_path):
+    with running(tmp_path / "root") as agent:
+        code, _, err = run_command("web", agent=agent.root)
+
+    assert code == 1
+    assert "serves no pages to browsers" in err
+    assert "Start the agent with --web-listen." in err
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
@@ -253,9 +262,9 @@ def test_browsers_need_a_port(options, problem, tmp_path):
 def test_every_command_says_what_to_do_without_an_agent(words, tmp_path):
     code, _, err = run_command(*words, "--agent", f"unix:{tmp_path / 'nowhere.sock'}")
 
-    what, advice = err.splitlines()
+    message, advice = err.splitlines()
     assert code == 1
-    assert what == f"alignup: no agent answers at unix:{tmp_path / 'nowhere.sock'}: No such file or directory"
+    assert message == f"alignup: no agent answers at unix:{tmp_path / 'nowhere.sock'}: No such file or directory"
     assert advice.strip() == "Start one with 'alignup agent', or give its address with --agent or ALIGNUP_AGENT."
 
 

@@ -40,7 +40,7 @@ def test_a_named_agent_must_answer(tmp_path):
         (AgentErrorKind.NOT_AN_AGENT, SOCKET, 1, "Give the agent's address with --agent."),
         (AgentErrorKind.NOT_TLS, TcpAddress("node-7", 1, tls=True), 1, "name it as http://node-7:1."),
         (AgentErrorKind.CERTIFICATE, LOCAL, 1, "--ca-file"),
-        (AgentErrorKind.CA_FILE, LOCAL, 2, "in --ca-file"),
+        (AgentErrorKind.CA_FILE, LOCAL, 2, "--ca-file"),
         (AgentErrorKind.BUSY, SOCKET, 1, "Try again later."),
         (AgentErrorKind.REPORTED, SOCKET, 1, "reported by the agent at unix:/run/agent.sock"),
     ],
@@ -48,5 +48,5 @@ def test_a_named_agent_must_answer(tmp_path):
 def test_every_error_has_an_exit_code_and_says_where_or_what_to_do(kind, address: Address, code, text):
     error = input_error(AgentError(kind, "a problem", address=address))
 
-    assert (error.what, error.exit_code) == (("a problem",), code)
-    assert (error.where + error.advice).endswith(text) or text in error.advice
+    assert (error.problems, error.exit_code) == (("a problem",), code)
+    assert text in f"{error.place.option}\n{error.place.detail}\n{error.advice}"

@@ -23,7 +23,7 @@ def complete(*words, env=None):
 
 
 @pytest.mark.parametrize(
-    ("words", "found"),
+    ("words", "completions"),
     [
         (["why", "-f", "exa"], ["file,exa"]),
         (["simulate", "-f", "exa"], ["file,exa"]),
@@ -38,8 +38,8 @@ def complete(*words, env=None):
         (["why", "--sea"], ["plain,--search"]),
     ],
 )
-def test_files_machines_commands_and_options(words, found):
-    assert complete(*words) == found
+def test_files_machines_commands_and_options(words, completions):
+    assert complete(*words) == completions
 
 
 def test_pods_of_the_agent(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files import state_files
 from tests.cli.commands import in_process, on_a_terminal
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +27,7 @@ def damaged(tmp_path):
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {str(one.relative_to(directory)): one.read_bytes() for one in directory.rglob("*") if one.is_file()}
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
 def test_a_healthy_node():
@@ -127,9 +127,11 @@ def test_state_files_are_repaired_only_with_a_valid_configuration(damaged):
 
     assert run.returncode == 1
     assert "→ fix the configuration first" in run.stdout.replace("\n           ", " ")
-    assert (damaged / cpu_file.NAME).read_bytes() == (DAMAGED / "state" / cpu_file.NAME).read_bytes()
-    assert (damaged / memory_file.NAME).read_bytes() == (DAMAGED / "state" / memory_file.NAME).read_bytes()
-    device_file.parse((damaged / "device-plugins" / device_file.NAME).read_bytes(), path="")
+    assert (damaged / state_files.CPU_FILE).read_bytes() == (DAMAGED / "state" / state_files.CPU_FILE).read_bytes()
+    assert (damaged / state_files.MEMORY_FILE).read_bytes() == (
+        DAMAGED / "state" / state_files.MEMORY_FILE
+    ).read_bytes()
+    state_files.parse_device_state((damaged / "device-plugins" / state_files.DEVICE_FILE).read_bytes(), path="")
 
 
 def test_the_default_configuration_is_that_of_the_directory(damaged):
@@ -153,14 +155,16 @@ def test_json(damaged):
 
     document = json.loads(run.stdout)
     assert (run.returncode, document["version"], document["healthy"]) == (0, 1, True)
-    assert [one["severity"] for one in document["findings"]].count("error") == 3
-    assert [one["severity"] for one in document["after"]].count("error") == 0
+    assert [finding["severity"] for finding in document["findings"]].count("error") == 3
+    assert [finding["severity"] for finding in document["after"]].count("error") == 0
     assert [repair["file"] for repair in document["repairs"]] == [
         "cpu_manager_state",
         "memory_manager_state",
         "device-plugins/kubelet_internal_checkpoint",
     ]
-    assert Path(document["repairs"][0]["backup"]).read_bytes() == (DAMAGED / "state" / cpu_file.NAME).read_bytes()
+    assert (
+        Path(document["repairs"][0]["backup"]).read_bytes() == (DAMAGED / "state" / state_files.CPU_FILE).read_bytes()
+    )
 
 
 @pytest.mark.parametrize(

@@ -149,14 +149,14 @@ def test_an_internal_error_says_how_to_report_it():
 
 def every_command() -> list[tuple[str, ...]]:
     """The words of each command and group."""
-    found: list[tuple[str, ...]] = [()]
+    commands: list[tuple[str, ...]] = [()]
     with click.Context(app) as context:
         for name in COMMANDS:
             command = app.get_command(context, name)
             assert command is not None
             inner = command.commands if isinstance(command, click.Group) else ()
-            found += [(name,), *((name, each) for each in inner)]
-    return found
+            commands += [(name,), *((name, each) for each in inner)]
+    return commands
 
 
 def examples_of(words: tuple[str, ...]) -> list[str]:
@@ -165,9 +165,9 @@ def examples_of(words: tuple[str, ...]) -> list[str]:
     for word in words:
         assert isinstance(command, click.Group)
         with click.Context(command) as context:
-            found = command.get_command(context, word)
-        assert found is not None
-        command = found
+            subcommand = command.get_command(context, word)
+        assert subcommand is not None
+        command = subcommand
     return [line.strip() for line in (command.epilog or "").splitlines()[2:]]
 
 
@@ -239,9 +239,10 @@ def test_help_imports_nothing_slow():
     run = python("-c", probe)
 
     loaded = {name.partition(".")[0] for name in run.stderr.split()}
-    own = {name for name in run.stderr.split() if name.startswith("alignup.") and not name.startswith("alignup.align")}
+    modules = {name for name in run.stderr.split() if name.startswith("alignup.")}
+    modules -= {name for name in modules if name.startswith("alignup.align")}
     assert loaded.isdisjoint({"rich", "yaml", "msgspec", "asyncio", "tarfile", "xml", "http", "unittest"})
-    assert own == {"alignup.cli", "alignup.cli.app", "alignup.cli.entry", "alignup.cli.exit_codes"}
+    assert modules == {"alignup.cli", "alignup.cli.app", "alignup.cli.entry", "alignup.cli.exit_codes"}
 
 
 def test_version():
@@ -260,11 +261,11 @@ def test_why_imports_no_more_than_it_needs():
     )
     pod, machine = "examples/node/trainer.yaml", "examples/node/machine.yaml"
     command = [sys.executable, "-c", program, "why", "-f", pod, "--machine", machine]
-    found = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603 - our own
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)  # noqa: S603 - our own
 
-    imported = set(found.stderr.splitlines())
-    own = "machines.synthetic picture.machine_svg picture.machine_layout documents.decisions"
+    imported = set(run.stderr.splitlines())
+    unneeded = "machines.synthetic picture.machine_svg picture.machine_layout documents.decisions"
     discover = "machines.system machines.cadvisor machines.machine_info"
     assert "alignup.cli.why" in imported
-    assert not imported & {f"alignup.{name}" for name in f"{own} {discover}".split()}
+    assert not imported & {f"alignup.{name}" for name in f"{unneeded} {discover}".split()}
     assert not imported & {"rich", "asyncio", "shutil"}

@@ -2,14 +2,15 @@
 
 import pytest
 
+from alignup.align.errors import SourceLocation
 from alignup.cli import exit_codes
-from alignup.cli.error_format import locate
+from alignup.cli.app import NOWHERE, Place
 from tests.cli.commands import in_process
 from tools.command_tree import walk
 
 COMMANDS = [command for command in walk() if not command.subcommands]
 MACHINE = ["--machine", "numa:2 core:4 pu:1"]
-NOWHERE = ["--agent", "unix:nowhere.sock"]
+NO_AGENT = ["--agent", "unix:nowhere.sock"]
 
 POD = """apiVersion: v1
 kind: Pod
@@ -74,7 +75,7 @@ def test_every_command_ends_with_0_for_help_and_2_for_an_unknown_option(command)
         (["agent", "--config", "missing.yaml"], exit_codes.USAGE),
         (["completion", "tcsh"], exit_codes.USAGE),
         *(
-            ([name, *more, *NOWHERE], exit_codes.FAILED)
+            ([name, *more, *NO_AGENT], exit_codes.FAILED)
             for name, *more in (
                 ["admit", "-f", "pod.yaml"],
                 ["release", "web"],
@@ -116,16 +117,17 @@ def test_an_error_begins_with_the_file_line_and_field_or_the_option(words, start
 
 
 @pytest.mark.parametrize(
-    ("where", "message", "rest"),
+    ("place", "message", "detail"),
     [
-        ("in a.yaml, document 2, line 7, Pod web", "a.yaml:7: bad", "document 2, Pod web"),
-        ("in a.yaml (the kubelet stops at load)", "a.yaml: bad", "the kubelet stops at load"),
-        ("in a.yaml, b.yaml", "a.yaml, b.yaml: bad", ""),
-        ("in --machine a.yaml", "--machine: bad", ""),
-        ("in the workload", "bad", "in the workload"),
-        ("on this machine", "bad", "on this machine"),
-        ("", "bad", ""),
+        (Place.at(SourceLocation("a.yaml", 2, 7), "Pod web"), "a.yaml:7: bad", "document 2, Pod web"),
+        (Place(file="a.yaml", detail="the kubelet stops at load"), "a.yaml: bad", "the kubelet stops at load"),
+        (Place(file="a.yaml, b.yaml"), "a.yaml, b.yaml: bad", ""),
+        (Place(file="bad"), "bad", ""),
+        (Place("--machine", file="a.yaml"), "--machine: bad", ""),
+        (Place("--set", value="a=b"), "--set a=b: bad", ""),
+        (Place(detail="in the workload"), "bad", "in the workload"),
+        (NOWHERE, "bad", ""),
     ],
 )
-def test_places_are_put_before_the_message(where, message, rest):
-    assert locate(["bad"], where) == ([message], rest)
+def test_places_are_put_before_the_message(place, message, detail):
+    assert (place.put_before(["bad"]), place.detail) == ([message], detail)

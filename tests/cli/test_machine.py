@@ -79,10 +79,10 @@ def test_a_machine_on_which_the_kubelet_fails_says_so(tmp_path):
 def test_an_invalid_machine_is_reported_in_one_line_with_advice(machine, message):
     run = in_process("machine", "show", machine)
 
-    what, advice = run.stderr.splitlines()
+    line, advice = run.stderr.splitlines()
     assert run.returncode == 2
-    assert what.startswith("alignup: ")
-    assert message in what
+    assert line.startswith("alignup: ")
+    assert message in line
     assert "\x1b" not in run.stderr
     assert advice == "  See 'alignup machine show --help' for the forms of MACHINE."
 

@@ -34,7 +34,9 @@ TYPED = [
 ]
 
 
-@pytest.mark.parametrize(("words", "option"), TYPED, ids=lambda one: " ".join(one) if isinstance(one, tuple) else one)
+@pytest.mark.parametrize(
+    ("words", "option"), TYPED, ids=lambda value: " ".join(value) if isinstance(value, tuple) else value
+)
 def test_numbers_and_choices(words, option):
     run = in_process(*words, option, "foo")
 

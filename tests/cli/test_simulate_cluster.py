@@ -10,7 +10,7 @@ import pytest
 from alignup.documents import codec
 from alignup.simulate.cluster_result import FleetReport
 from tests.cli.commands import in_process
-from tests.simulate.html_reader import rows_of
+from tests.html_reader import rows_of
 
 ROOT = Path(__file__).parents[2]
 NODE, FLEET = ROOT / "examples" / "node", ROOT / "examples" / "fleet"

@@ -7,7 +7,7 @@ import pytest
 
 from alignup.cli import sweep_output
 from tests.cli.commands import in_process
-from tests.simulate.html_reader import rows_of
+from tests.html_reader import rows_of
 
 SPEC = """
 apiVersion: alignup.dev/v1

@@ -23,9 +23,7 @@ def set_of(*nodes: int) -> NodeSet:
 
 def settings_of(case: Json, *, kubelet_faults: bool = False) -> MemorySettings:
     gates = FeatureGates(dict.fromkeys(case.get("gates", ()), True))
-    return MemorySettings.of_gates(
-        MemoryPolicy.parse(case.get("policy", "Static")), gates, kubelet_faults=kubelet_faults
-    )
+    return MemorySettings.of_gates(MemoryPolicy(case.get("policy", "Static")), gates, kubelet_faults=kubelet_faults)
 
 
 def nodes_of(nodes: Sequence[Json]) -> tuple[NumaNode, ...]:

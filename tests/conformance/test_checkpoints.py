@@ -1,7 +1,7 @@
 """State files of the CPU and the memory manager: read, rejected, hashed and written as the kubelet does."""
 
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -9,9 +9,18 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import StateError
 from alignup.align.memory.ledger import Block
-from alignup.kubernetes.kubelet_files import cpu_file, memory_file
-from alignup.kubernetes.kubelet_files.checkpoint import StateFileFormat, data_checksum_text, struct_checksum_text
-from alignup.kubernetes.kubelet_files.go_types import decode
+from alignup.kubernetes.kubelet_files.go_json import decode
+from alignup.kubernetes.kubelet_files.state_files import (
+    CPU_FORMAT,
+    MEMORY_FORMAT,
+    StateFileFormat,
+    data_checksum_text,
+    dump_cpu_state,
+    dump_memory_state,
+    parse_cpu_state,
+    parse_memory_state,
+    struct_checksum_text,
+)
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
 from tests.conformance.harness import Case, run_index
@@ -29,7 +38,7 @@ def test_state_files_of_memory_are_read_and_written_as_the_kubelet_does(request)
 
 
 def check_cpu(case: Case, folder: Path) -> None:
-    state = restored(cpu_file, case, folder)
+    state = restored(CPU_FORMAT, parse_cpu_state, dump_cpu_state, case=case, folder=folder)
     if state is not None:
         assert bits.show(state.default) == case.get("default", "")
         assert state.entries == held_of(case.get("assignments"))
@@ -39,10 +48,11 @@ def check_cpu(case: Case, folder: Path) -> None:
 
 def check_memory(case: Case, folder: Path) -> None:
     """Blocks stand in the file as it came, in the vectors by type."""
-    state = restored(memory_file, case, folder)
+    state = restored(MEMORY_FORMAT, parse_memory_state, dump_memory_state, case=case, folder=folder)
     if state is not None:
         held = {
-            uid: {name: by_type(containers[name]) for name in containers} for uid, containers in state.entries.items()
+            uid: {name: by_type(blocks) for name, blocks in containers.items()}
+            for uid, containers in state.entries.items()
         }
         pods = case.get("pod_assignments") or {}
         assert state.machine_state == memory_cases.state_of(case.get("machine_state") or {})
@@ -59,26 +69,29 @@ def by_type(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
 def checksum_texts(format_: StateFileFormat, text: bytes) -> tuple[str, str]:
     """Return the texts of the two checksums in a file of the newest version: of the copy, and of the data."""
     whole, _ = decode(format_.newest, text, into=format_.newest.empty)
-    return struct_checksum_text(format_, format_.older[-1].struct, whole), data_checksum_text(whole["data"])
+    copy = struct_checksum_text(format_.older[-1].struct, whole, name=format_.name)
+    return copy, data_checksum_text(whole["data"])
 
 
-def restored(format_: ModuleType, case: Case, folder: Path) -> Any:
+def restored(
+    format_: StateFileFormat, parse: Callable[..., Any], dump: Callable[..., bytes], *, case: Case, folder: Path
+) -> Any:
     """What the file says; nothing when it is rejected, which must be in the words expected."""
     text = (folder / case["file"]).read_bytes()
     gates = gates_of(case["gates"])
-    path = f"<DIR>/{format_.NAME}"
+    path = f"<DIR>/{format_.file_name}"
     if case["written_by_kubelet"]:
-        legacy, data = checksum_texts(format_.FORMAT, text)
+        legacy, data = checksum_texts(format_, text)
         assert legacy == case.get("legacy_dump", legacy)
         assert data == case.get("data_dump", data)
         if case["kind"] not in UNREADABLE:
-            state = format_.parse(text, configured_policy=None, gates=gates, path=path)
-            assert format_.dump(state, gates=gates) == text
+            state = parse(text, configured_policy=None, gates=gates, path=path)
+            assert dump(state, gates=gates) == text
     if case["error"] is None:
-        return format_.parse(text, configured_policy=case["configured_policy"], gates=gates, path=path)
+        return parse(text, configured_policy=case["configured_policy"], gates=gates, path=path)
 
     with pytest.raises(StateError) as rejected:
-        format_.parse(text, configured_policy=case["configured_policy"], gates=gates, path=path)
+        parse(text, configured_policy=case["configured_policy"], gates=gates, path=path)
 
     assert str(rejected.value) == case["error"]
     return None

@@ -1,7 +1,7 @@
 """The state file of the device manager: read, hashed and written as the kubelet does."""
 
-from alignup.kubernetes.kubelet_files import device_file
-from alignup.kubernetes.kubelet_files.checkpoint import fnv1a
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import fnv1a
 from tests.conformance.harness import Case, run
 
 
@@ -10,8 +10,8 @@ def test_state_files_of_devices_are_read_and_written_as_the_kubelet_does(request
 
 
 def check(case: Case) -> None:
-    state = device_file.parse(case["file"].encode(), path="kubelet_internal_checkpoint")
+    state = state_files.parse_device_state(case["file"].encode(), path="kubelet_internal_checkpoint")
 
-    assert device_file.checksum_text(device_file.contents(state)) == case["hashed_text"]
+    assert state_files.device_checksum_text(state_files.device_contents(state)) == case["hashed_text"]
     assert fnv1a(case["hashed_text"]) == case["checksum"]
-    assert device_file.dump(state).decode() == case["file"]
+    assert state_files.dump_device_state(state).decode() == case["file"]

@@ -34,13 +34,13 @@ def check(case: Case) -> str | None:
 
     if case.get("container_panics"):
         check_again(ledger, pod, container, of_container)
-        held, wanted = ledger.holds(pod.uid, container.name), demand.container_devices(container, ledger.handled)
+        held, wanted = ledger.holds(pod.uid, container.name), demand.devices(pod, container, ledger.handled)
         check_held(ledger, of_container, held=held, wanted=wanted)
     else:
         assert of_container == case["expect_container_hints"]
     if case.get("pod_panics"):
         held = {name: tuple(ledger.owned(pod.uid, name)) for name in case["allocated_to_this_pod"]}
-        check_held(ledger, of_pod, held=held, wanted=demand.pod_devices(pod, ledger.handled))
+        check_held(ledger, of_pod, held=held, wanted=demand.devices(pod, None, ledger.handled))
     else:
         assert of_pod == case["expect_pod_hints"]
     return "a device is gone" if case.get("container_panics") or case.get("pod_panics") else None

@@ -73,8 +73,6 @@ def memory_of(pod: Pod, gate: bool) -> dict[str, Any]:
 
 def devices_of(pod: Pod) -> dict[str, Any]:
     return {
-        "pod": demand.pod_devices(pod, DEVICES),
-        "containers": {
-            container.name: demand.container_devices(container, DEVICES) for container in pod.all_containers
-        },
+        "pod": demand.devices(pod, None, DEVICES),
+        "containers": {container.name: demand.devices(pod, container, DEVICES) for container in pod.all_containers},
     }

@@ -28,7 +28,7 @@ def check(case: Case) -> None:
 
 def created(case: Case) -> MemoryLedger:
     """The idle machine under the policy and reservations of *case*."""
-    if MemoryPolicy.parse(case["policy"]) is MemoryPolicy.NONE:
+    if MemoryPolicy(case["policy"]) is MemoryPolicy.NONE:
         return MemoryLedger()
     entries = [ReservedMemory(entry["numa_node"], amounts_of(entry["limits"])) for entry in case["reserved_memory"]]
     nodes = cases.nodes_of(case["nodes"])

@@ -3,8 +3,8 @@
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.distances import Distances
 from alignup.align.hint import Hint, HintsByResource, provider_inputs
+from alignup.align.machine import Distances
 from alignup.align.merging.merge import apply_policy
 from alignup.align.settings import Policy
 from tests.conformance.harness import Case, run

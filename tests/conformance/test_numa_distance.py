@@ -8,7 +8,7 @@ kubelet's number is known to be the wrong column's.
 from collections.abc import Callable, Mapping, Sequence
 
 from alignup.align import bits
-from alignup.align.distances import Distances
+from alignup.align.machine import Distances
 from tests.conformance.harness import Case, run
 
 Rows = Mapping[int, Sequence[int]]

@@ -5,8 +5,8 @@ import json
 from alignup.align.errors import DocumentError, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from tests.conformance.harness import Case, run
 
 
@@ -58,7 +58,7 @@ def check_yaml(case: Case) -> str | None:
     try:
         (document,) = documents.read(case["text"])
     except DocumentError as error:
-        assert error.what == case.get("error"), f"{case['text']!r} rejected: {error}"
+        assert error.message == case.get("error"), f"{case['text']!r} rejected: {error}"
         assert "as_json" not in case
         return None
 
@@ -73,7 +73,7 @@ def amount_of(document: Case) -> Quantity:
     amounts = reader.quantities("limits")
     for problem in reader.diagnostics.problems:
         assert problem.field == "limits[q]"
-        raise QuantityError(problem.what)
+        raise QuantityError(problem.message)
     return amounts["q"]
 
 

@@ -1,4 +1,4 @@
-"""Renders the chart as ``helm template`` does, for the few constructs of Go's templates that it uses.
+"""The chart, rendered as ``helm template`` does, for the few constructs of Go's templates that it uses.
 
 They are: fields of ``.Values``, ``.Release``, ``.Chart`` and of the dot; ``if``, ``with``, ``range`` and ``end``; texts
 and numbers; pipelines; and the functions below. Anything else is an error. Where Helm is installed, a test compares.
@@ -139,7 +139,7 @@ def _field(path: str, dot: Any, root: Mapping[str, Any]) -> Any:
     return value
 
 
-def _merged(default: Any, given: Any) -> Any:
-    if not isinstance(default, dict) or not isinstance(given, Mapping):
-        return deepcopy(given)
-    return {**default, **{name: _merged(default.get(name), value) for name, value in given.items()}}
+def _merged(default: Any, values: Any) -> Any:
+    if not isinstance(default, dict) or not isinstance(values, Mapping):
+        return deepcopy(values)
+    return {**default, **{name: _merged(default.get(name), value) for name, value in values.items()}}

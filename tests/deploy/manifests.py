@@ -1,4 +1,4 @@
-"""Reads the objects in ``deploy/``: from kustomizations, and from the chart."""
+"""The objects in ``deploy/``: those of kustomizations, and those of the chart."""
 
 import os
 import shutil

@@ -10,7 +10,7 @@ Permission = tuple[str, str, str]  #: verb, API group, and resource or resource/
 
 
 def granted(*roles: Manifest) -> set[Permission]:
-    """The permissions of roles; each may be granted once only."""
+    """Return the permissions of roles; each may be granted once only."""
     permissions = [
         (verb, group, resource)
         for role in roles
@@ -24,7 +24,7 @@ def granted(*roles: Manifest) -> set[Permission]:
 
 
 def used(servers: Iterable[ApiServer], agent: str = "") -> set[Permission]:
-    """The permissions that Kubernetes checks for the requests that *servers* received, from user *agent* if given.
+    """Return the permissions that Kubernetes checks for the requests that *servers* received (of user *agent* only).
 
     To apply an object that does not exist needs the permission to create it, too.
     """

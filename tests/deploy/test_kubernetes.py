@@ -9,8 +9,8 @@ import alignup
 from alignup.cli import observe as observe_command
 from alignup.cli import schedule as schedule_command
 from alignup.observe.app import ObserverMetrics, observer_app
-from alignup.observe.node_topology import node_topology
 from alignup.observe.observation import join
+from alignup.observe.published_objects import node_topology
 from tests.deploy.manifests import (
     BASE,
     KUBERNETES,

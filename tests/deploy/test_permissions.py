@@ -43,10 +43,10 @@ SELDOM = {
 def nodes(server):
     """Two nodes of a server without lists in watches."""
     server.streamed_lists = False
-    made = SimulatedNodes(server)
+    simulated = SimulatedNodes(server)
     for name in "ab":
-        made.add(name)
-    return made
+        simulated.add(name)
+    return simulated
 
 
 async def test_the_observer_has_the_permissions_that_it_uses(tmp_path):
@@ -77,9 +77,9 @@ async def test_the_gate_controller_has_the_permissions_that_it_uses(server, clus
     lease = LeaseOptions(namespace="alignup", identity="one")
     options = GateServiceOptions(webhook=WebhookOptions(listen=("127.0.0.1", 0), namespace="alignup"))
     async with ApiClient(Access(server=server.url, user_agent=AGENT), timing=timing) as client:
-        made = ScheduleService(client, lease=lease)
-        with add_gate(made, options):
-            running = follow(made.run())
+        service = ScheduleService(client, lease=lease)
+        with add_gate(service, options):
+            running = follow(service.run())
             cluster.gate(pod("wide", cpu="4"))
             await until(lambda: cluster.bound().get("wide") == "a")
             cluster.gate(pod("huge", cpu="5"))

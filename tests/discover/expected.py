@@ -51,11 +51,11 @@ def hardware(machine: Machine, facts: Facts) -> Iterator[str]:
     yield from _same("huge pages in all", _pages(machine.hugepages), _counts(facts["hugepages_global"]))
     memory = None if machine.memory is None else machine.memory // 1024
     yield from _same("memory in all", memory, facts["meminfo_total_kib"])
-    found = {device.address: _device(device) for device in machine.pci}
+    devices = {device.address: _device(device) for device in machine.pci}
     wanted = {device["addr"]: _wanted_device(device) for device in facts["pci"] or ()}
-    yield from _same("addresses of PCI devices", sorted(found), sorted(wanted))
-    for address in sorted(found.keys() & wanted.keys()):
-        yield from _same(f"PCI device {address}", found[address], wanted[address])
+    yield from _same("addresses of PCI devices", sorted(devices), sorted(wanted))
+    for address in sorted(devices.keys() & wanted.keys()):
+        yield from _same(f"PCI device {address}", devices[address], wanted[address])
     if any(_unknown(facts)) and not machine.gaps:
         yield "something is unknown, but the machine lists no gaps"
 
@@ -94,11 +94,11 @@ def cores(seen: CadvisorTopology, facts: Facts) -> Iterator[str]:
     Only recordings of cAdvisor itself have them.
     """
     for node, wanted in zip(seen.nodes, facts["nodes"], strict=True):
-        found = [(core.core_id, core.socket, list(core.threads), list(core.uncore)) for core in node.cores]
+        reported = [(core.core_id, core.socket, list(core.threads), list(core.uncore)) for core in node.cores]
         listed = [
             (core["core_id"], core["socket"], core["threads"], core.get("uncore", [])) for core in wanted["cores"]
         ]
-        yield from _same(f"cores of NUMA node {node.reported.id}", found, listed)
+        yield from _same(f"cores of NUMA node {node.reported.id}", reported, listed)
 
 
 _KINDS: dict[str, Callable[[Cpu], int | None]] = {
@@ -117,9 +117,9 @@ _COUNTS = {
 _REPORTED_FACTS = ("memory_bytes", "hugepages", "distances")
 
 
-def _same(what: str, found: object, wanted: object) -> Iterator[str]:
-    if found != wanted:
-        yield f"{what}: found {str(found)[:600]}, expected {str(wanted)[:600]}"
+def _same(kind: str, actual: object, wanted: object) -> Iterator[str]:
+    if actual != wanted:
+        yield f"{kind}: found {str(actual)[:600]}, expected {str(wanted)[:600]}"
 
 
 def _partition(cpus: Sequence[Cpu], key: Callable[[Cpu], int | None]) -> Partition | None:
@@ -131,11 +131,11 @@ def _partition(cpus: Sequence[Cpu], key: Callable[[Cpu], int | None]) -> Partiti
     return frozenset(map(frozenset, groups.values())) or None
 
 
-def _same_partition(kind: str, found: Partition | None, facts: Facts) -> Iterator[str]:
+def _same_partition(kind: str, actual: Partition | None, facts: Facts) -> Iterator[str]:
     accepted = [facts["partition"], *facts.get("accept", ())]
     wanted = [each and frozenset(map(frozenset, each)) for each in accepted]
-    if found not in wanted:
-        yield f"partition by {kind}: found {_shown(found)}, expected {_shown(wanted[0])}"
+    if actual not in wanted:
+        yield f"partition by {kind}: found {_shown(actual)}, expected {_shown(wanted[0])}"
 
 
 def _shown(partition: Partition | None) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from alignup.align.errors import SourceError
-from alignup.machines import discover, limits, load, record, record_script, synthetic
+from alignup.machines import archive, discover, file_reader, load, record, record_script, synthetic
 from alignup.machines.archive import read_archive
 from alignup.machines.topology import CPU
 from tests.discover import kernel
@@ -134,7 +134,7 @@ def test_dangling_links_inside_are_allowed(tmp_path: Path):
 
 
 def test_an_archive_that_expands_without_limit_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "MAX_ARCHIVE_BYTES", 1 << 20)
+    monkeypatch.setattr(archive, "MAX_ARCHIVE_BYTES", 1 << 20)
     file = tmp_path / "bomb.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
         for number in range(32):
@@ -165,7 +165,7 @@ def test_of_a_file_above_the_limit_only_as_much_is_kept_as_shows_that(tmp_path: 
 
     files = read_archive(file)
 
-    assert len(files.contents["sys/huge"]) == limits.MAX_FILE_BYTES + 1
+    assert len(files.contents["sys/huge"]) == file_reader.MAX_FILE_BYTES + 1
     with pytest.raises(OSError, match="longer than"):
         files.read("sys/huge")
 
@@ -174,14 +174,14 @@ def test_the_limit_of_proc_files_holds_below_a_top_level_directory(tmp_path: Pat
     file = tmp_path / "machine.tar"
     with tarfile.open(file, "w") as packed:
         made = member("host/proc/cpuinfo")
-        made.size = limits.MAX_FILE_BYTES + 2
+        made.size = file_reader.MAX_FILE_BYTES + 2
         packed.addfile(made, io.BytesIO(bytes(made.size)))
 
-    assert len(read_archive(file).read("proc/cpuinfo")) == limits.MAX_FILE_BYTES + 2
+    assert len(read_archive(file).read("proc/cpuinfo")) == file_reader.MAX_FILE_BYTES + 2
 
 
 def test_contents_above_the_limit_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "MAX_ARCHIVE_CONTENT_BYTES", 1 << 16)
+    monkeypatch.setattr(archive, "MAX_ARCHIVE_CONTENT_BYTES", 1 << 16)
     file = tmp_path / "bomb.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
         made = member("sys/zeros")
@@ -193,7 +193,7 @@ def test_contents_above_the_limit_are_rejected(tmp_path: Path, monkeypatch: pyte
 
 
 def test_too_many_members_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "MAX_MEMBERS", 10)
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 10)
     file = tmp_path / "many.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
         for number in range(11):
@@ -206,10 +206,10 @@ def test_too_many_members_are_rejected(tmp_path: Path, monkeypatch: pytest.Monke
 def test_many_members_without_content_are_read(tmp_path: Path):
     file = tmp_path / "empty.tar.gz"
     with tarfile.open(file, "w:gz") as packed:
-        for number in range(limits.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100):
+        for number in range(archive.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100):
             packed.addfile(member(f"sys/{number}"))
 
-    assert len(read_archive(file).contents) == limits.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100
+    assert len(read_archive(file).contents) == archive.MAX_HEADER_BYTES // tarfile.BLOCKSIZE + 100
 
 
 @pytest.mark.parametrize("keep", [2, 20, 100, 2000])

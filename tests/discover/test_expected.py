@@ -21,12 +21,12 @@ FREE = {"name", "topologymanager"}
 def places(facts: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The path of every number, text and ``None`` in *facts*."""
     inside = facts.items() if isinstance(facts, dict) else enumerate(facts) if isinstance(facts, list) else ()
-    found = False
+    seen = False
     for key, value in inside:
-        found = True
+        seen = True
         if key not in FREE:
             yield from places(value, (*path, key))
-    if not found and not isinstance(facts, (dict, list)):
+    if not seen and not isinstance(facts, (dict, list)):
         yield path
 
 
@@ -56,8 +56,8 @@ def test_every_fact_counts(suffix, judge):
 def test_any_accepted_partition_matches():
     machine = load(MACHINES / "guest-2n.tar.gz")
     facts = json.loads((MACHINES / "expected" / "guest-2n.json").read_text())
-    found = facts["partitions"]["socket"]["partition"]
+    partition = facts["partitions"]["socket"]["partition"]
 
-    facts["partitions"]["socket"] = {"partition": [[0, 1, 2, 3, 4, 5, 6, 7]], "accept": [[[0]], found[::-1]]}
+    facts["partitions"]["socket"] = {"partition": [[0, 1, 2, 3, 4, 5, 6, 7]], "accept": [[[0]], partition[::-1]]}
 
     assert list(expected.hardware(machine, facts)) == []

@@ -6,8 +6,7 @@ import pytest
 from alignup.align import bits
 from alignup.align.errors import SourceError
 from alignup.machines import file_reader
-from alignup.machines.file_reader import MAX_GAPS, ArchiveFiles, DirectoryFiles, FileReader
-from alignup.machines.limits import MAX_FILE_BYTES
+from alignup.machines.file_reader import MAX_FILE_BYTES, MAX_GAPS, ArchiveFiles, DirectoryFiles, FileReader
 
 
 def tree_of(**texts: str) -> FileReader:
@@ -47,9 +46,9 @@ def test_numbers(text, number):
     ],
 )
 def test_masks(text, cpus):
-    found = tree_of(mask=text).cpus("mask")
+    parsed = tree_of(mask=text).cpus("mask")
 
-    assert (None if found is None else bits.show(found)) == cpus
+    assert (None if parsed is None else bits.show(parsed)) == cpus
 
 
 def test_the_first_readable_file_is_used():
@@ -127,9 +126,9 @@ def test_no_file_blocks(tmp_path: Path):
     (tmp_path / "zero").symlink_to("/dev/zero")
     tree = FileReader(DirectoryFiles(os.fspath(tmp_path)))
 
-    found = [tree.read(name) for name in ("pipe", "directory", "loop", "zero", "a\0b")]
+    contents = [tree.read(name) for name in ("pipe", "directory", "loop", "zero", "a\0b")]
 
-    assert found == [None] * 5
+    assert contents == [None] * 5
     assert len(tree.gaps) == 5
 
 

@@ -3,9 +3,8 @@ from textwrap import dedent
 import pytest
 
 from alignup.align import bits
-from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import HugePages, NumaNode, PciDevice
+from alignup.align.machine import Distances, HugePages, NumaNode, PciDevice
 from alignup.machines import hwloc_xml, load
 
 GIB = 1 << 30
@@ -159,11 +158,11 @@ def test_of_a_pci_device_that_is_listed_twice_the_first_is_used():
 
 
 @pytest.mark.parametrize(
-    ("limit", "what"),
+    ("limit", "parts"),
     [("MAX_XML_OBJECTS", "objects"), ("MAX_XML_VALUES", "page sizes and distances")],
 )
-def test_too_many_parts_are_an_error(limit, what, monkeypatch: pytest.MonkeyPatch):
+def test_too_many_parts_are_an_error(limit, parts, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(hwloc_xml, limit, 9)
 
-    with pytest.raises(SourceError, match=f"more than 9 {what}"):
+    with pytest.raises(SourceError, match=f"more than 9 {parts}"):
         hwloc_xml.parse(SECOND)

@@ -1,3 +1,5 @@
+"""CPUs, NUMA nodes, memory, distances and names of CPUs, from /sys and /proc."""
+
 from dataclasses import replace
 
 import pytest
@@ -5,10 +7,10 @@ from hypothesis import given
 
 from alignup.align import bits
 from alignup.align.errors import SourceError
-from alignup.align.machine import Machine
+from alignup.align.machine import HugePages, Machine
 from alignup.machines import synthetic, system
-from alignup.machines.file_reader import FileReader
-from alignup.machines.topology import CPU
+from alignup.machines.file_reader import ArchiveFiles, FileReader
+from alignup.machines.topology import CPU, NODE, read_caches, read_model
 from tests import strategies
 from tests.discover import kernel
 from tests.discover.kernel import Files, with_, without
@@ -21,12 +23,12 @@ def read(files: Files) -> Machine:
 
 
 def groups(machine: Machine, kind: str) -> list[str]:
-    found: dict[int, int] = {}
+    cpus_by_group: dict[int, int] = {}
     for cpu in machine.cpus:
         number = getattr(cpu, kind)
         if number is not None:
-            found[number] = found.get(number, 0) | 1 << cpu.id
-    return sorted(map(bits.show, found.values()))
+            cpus_by_group[number] = cpus_by_group.get(number, 0) | 1 << cpu.id
+    return sorted(map(bits.show, cpus_by_group.values()))
 
 
 def online(machine: Machine) -> str:
@@ -177,11 +179,11 @@ def test_cores(files, cores):
     ],
 )
 def test_sockets(files, sockets):
-    found: dict[int, int] = {}
+    cpus_by_socket: dict[int, int] = {}
     for cpu in read(files).cpus:
-        found[cpu.socket] = found.get(cpu.socket, 0) | 1 << cpu.id
+        cpus_by_socket[cpu.socket] = cpus_by_socket.get(cpu.socket, 0) | 1 << cpu.id
 
-    assert {bits.show(cpus): socket for socket, cpus in found.items()} == sockets
+    assert {bits.show(cpus): socket for socket, cpus in cpus_by_socket.items()} == sockets
 
 
 # ---- caches
@@ -277,12 +279,196 @@ def test_a_fully_described_machine_has_no_gaps():
 
 @given(strategies.machines(max_id=255))
 def test_a_kernels_files_give_the_same_machine(machine):
-    found = read(kernel.describe(machine))
+    again = read(kernel.describe(machine))
 
     for kind in ("core", "socket", "cache", "node"):
-        assert groups(found, kind) == groups(machine, kind)
-    assert found.nodes == machine.nodes
-    assert found.distances == machine.distances
-    assert [(cpu.id, cpu.socket, cpu.node) for cpu in found.cpus] == [
+        assert groups(again, kind) == groups(machine, kind)
+    assert again.nodes == machine.nodes
+    assert again.distances == machine.distances
+    assert [(cpu.id, cpu.socket, cpu.node) for cpu in again.cpus] == [
         (cpu.id, cpu.socket, cpu.node) for cpu in machine.cpus
     ]
+
+
+MIB = 1 << 20
+FOUR_NODES = kernel.describe(synthetic.parse("numa:4 core:2 pu:1", distances=(10, 21)))
+#: Nodes 0, 2, 33 and 250, as firmware likes to number them.
+SPARSE = kernel.describe(synthetic.parse("numa:4(indexes=0,2,33,250) core:2 pu:1", distances=(10, 21)))
+
+
+def homes(files: Files) -> dict[int | None, str]:
+    cpus_by_node: dict[int | None, int] = {}
+    for cpu in read(files).cpus:
+        cpus_by_node[cpu.node] = cpus_by_node.get(cpu.node, 0) | 1 << cpu.id
+    return {node: bits.show(cpus) for node, cpus in cpus_by_node.items()}
+
+
+USUAL = {0: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}
+
+
+def lists(**texts: str) -> dict[str, str]:
+    return {f"{NODE}/{node}/cpulist": text for node, text in texts.items()}
+
+
+@pytest.mark.parametrize(
+    ("files", "nodes"),
+    [
+        pytest.param(FOUR_NODES, USUAL, id="by the node's list"),
+        pytest.param(
+            with_(
+                without(FOUR_NODES, "cpulist"), {f"{NODE}/node{n}/cpumap": f"0000,{3 << 2 * n:08x}" for n in range(4)}
+            ),
+            USUAL,
+            id="by its mask with a short first word",
+        ),
+        pytest.param(without(FOUR_NODES, "cpulist"), USUAL, id="by its links"),
+        pytest.param(
+            without(FOUR_NODES, "cpulist", *(f"node{n}/cpu{c}" for n in range(4) for c in range(8))),
+            USUAL,
+            id="by the links of the CPUs",
+        ),
+        pytest.param(with_(FOUR_NODES, lists(node3="6-175", node1="2-3\n\0")), USUAL, id="missing CPUs and a NUL"),
+        pytest.param(
+            with_(FOUR_NODES, {f"{CPU}/online": "0-3,5-7"}), USUAL | {2: "5"}, id="offline CPUs are in no node"
+        ),
+        pytest.param(
+            with_(FOUR_NODES, lists(node1="", node3="\n")), {0: "0-1", 2: "4-5", None: "2-3,6-7"}, id="empty nodes"
+        ),
+        pytest.param(
+            with_(FOUR_NODES, dict.fromkeys(lists(node0="", node1="", node2="", node3=""), "0-7")),
+            {0: "0-7"},
+            id="all nodes list everything: the lowest counts",
+        ),
+        pytest.param(SPARSE, {0: "0-1", 2: "2-3", 33: "4-5", 250: "6-7"}, id="ids with gaps"),
+        pytest.param(
+            without(FOUR_NODES, "node/node0"), {None: "0-1", 1: "2-3", 2: "4-5", 3: "6-7"}, id="node 0 is offline"
+        ),
+        pytest.param(without(FOUR_NODES, "node"), {None: "0-7"}, id="no nodes at all"),
+    ],
+)
+def test_the_node_of_a_cpu(files, nodes):
+    assert homes(files) == nodes
+
+
+def test_a_link_that_points_elsewhere_is_ignored():
+    files = without(FOUR_NODES, "cpulist", "node0/cpu1")
+    bogus = Files(files.contents, files.links | {f"{NODE}/node0/cpu0": ".", f"{NODE}/node1/cpu99": "../../cpu/cpu99"})
+
+    assert homes(bogus) == USUAL
+
+
+@pytest.mark.parametrize(
+    ("text", "memory"),
+    [
+        pytest.param("Node 2 MemTotal:       131072 kB\nNode 2 MemFree: 1 kB\n", 128 * MIB, id="with its prefix"),
+        pytest.param("Node 2 MemTotal:       0 kB\n", 0, id="no memory"),
+        pytest.param("", None, id="empty"),
+        pytest.param("Node 2 MemTo", None, id="truncated"),
+        pytest.param(f"Node 2 MemTotal: {'9' * 40} kB", None, id="too much"),
+    ],
+)
+def test_memory(text, memory):
+    machine = read(with_(FOUR_NODES, {f"{NODE}/node2/meminfo": text}))
+
+    assert machine.nodes[2].memory == memory
+    assert ("the memory of NUMA nodes 2 is unknown" in machine.gaps) is (memory is None)
+
+
+def test_huge_pages_are_sorted_by_size():
+    files = with_(
+        FOUR_NODES,
+        {
+            f"{NODE}/node1/hugepages/hugepages-1048576kB/nr_hugepages": "0",
+            f"{NODE}/node1/hugepages/hugepages-2048kB/nr_hugepages": "128\n",
+            f"{NODE}/node1/hugepages/hugepages-64kB/nr_hugepages": "1",
+            "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "130",
+        },
+    )
+
+    machine = read(files)
+
+    assert machine.nodes[1].hugepages == (HugePages(1 << 16, 1), HugePages(2 * MIB, 128), HugePages(1 << 30, 0))
+    assert machine.nodes[0].hugepages == ()
+    assert machine.hugepages == (HugePages(2 * MIB, 130),)
+    assert "NUMA nodes 0,2-3 do not report huge pages" in machine.gaps
+
+
+def test_memory_below_the_huge_pages_is_unknown():
+    machine = read(with_(FOUR_NODES, {f"{NODE}/node0/hugepages/hugepages-1048576kB/nr_hugepages": "2"}))
+
+    assert machine.nodes[0].memory is None
+    assert any("reports 1073741824 bytes of memory, but 2147483648 bytes of huge pages" in gap for gap in machine.gaps)
+
+
+def row(node: int, text: str) -> dict[str, str]:
+    return {f"{NODE}/node{node}/distance": text}
+
+
+@pytest.mark.parametrize(
+    ("files", "ids", "first"),
+    [
+        pytest.param(FOUR_NODES, (0, 1, 2, 3), (10, 21, 21, 21), id="as many columns as nodes"),
+        pytest.param(SPARSE, (0, 2, 33, 250), (10, 21, 21, 21), id="columns are nodes, not ids"),
+        pytest.param(with_(FOUR_NODES, row(0, "10 12 28 17")), (0, 1, 2, 3), (10, 12, 28, 17), id="asymmetric"),
+        pytest.param(without(FOUR_NODES, "node2/distance"), None, None, id="one row is missing"),
+        pytest.param(with_(FOUR_NODES, row(2, "")), None, None, id="one row is empty"),
+        pytest.param(with_(FOUR_NODES, row(2, "21 21 ten 21")), None, None, id="one row is invalid"),
+        pytest.param(with_(FOUR_NODES, row(2, "21 21 10")), None, None, id="one row is too short"),
+        pytest.param(with_(FOUR_NODES, row(2, f"21 21 10 {1 << 31}")), None, None, id="a distance that is too large"),
+        pytest.param(without(FOUR_NODES, "node/node0"), (1, 2, 3), (10, 21, 21), id="a column for an offline node"),
+        pytest.param(
+            with_(without(SPARSE, "node/node33"), {f"{NODE}/online": "0,2,250", f"{NODE}/possible": "0,2,33,250"}),
+            (0, 2, 250),
+            (10, 21, 21),
+            id="columns are the possible nodes",
+        ),
+    ],
+)
+def test_distances(files, ids, first):
+    distances = read(files).distances
+
+    assert (distances.ids if distances else None) == ids
+    assert (distances.matrix[0] if distances else None) == first
+
+
+def test_too_many_nodes_are_an_error():
+    with pytest.raises(SourceError, match="has 1025 NUMA nodes: expected at most 1024"):
+        read(with_(FOUR_NODES, {f"{NODE}/node{node}/": "" for node in range(1025)}))
+
+
+def test_a_row_of_very_many_distances_is_invalid():
+    gaps = read(with_(FOUR_NODES, {f"{NODE}/node0/distance": " ".join(["10"] * 1025)})).gaps
+
+    assert any(f"{NODE}/node0/distance has no valid distances" in gap for gap in gaps)
+
+
+def reader(**texts: str) -> FileReader:
+    return FileReader(ArchiveFiles.of({name: text.encode() for name, text in texts.items()}, {}))
+
+
+@pytest.mark.parametrize(
+    ("text", "model"),
+    [
+        ("processor\t: 0\nmodel name\t: AMD  EPYC 9654\n", "AMD EPYC 9654"),
+        ("processor\t: 0\nBogoMIPS\t: 50\n", ""),
+    ],
+)
+def test_the_model_of_the_cpus(text, model):
+    assert read_model(reader(**{"proc/cpuinfo": text})) == model
+
+
+def test_caches_by_level_with_their_sizes():
+    described = {
+        0: ("1", "Data", "48K"),
+        1: ("1", "Instruction", "32K"),
+        2: ("2", "Unified", "2048K"),
+        3: ("3", "Unified", "x"),
+    }
+    texts = {
+        f"{CPU}/cpu3/cache/index{number}/{name}": text
+        for number, values in described.items()
+        for name, text in zip(("level", "type", "size"), values, strict=True)
+    }
+
+    assert read_caches(reader(**texts), 0b1000) == (("L1d", 48 << 10), ("L1i", 32 << 10), ("L2", 2 << 20))
+    assert read_caches(reader(), 0) == ()

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from alignup.align.distances import Distances
 from alignup.align.errors import StateError
-from alignup.align.machine import Machine
+from alignup.align.machine import Distances, Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.doctor.configuration import ConfigurationCheck, ManagerConfig, check_configuration
 from alignup.doctor.findings import Finding, Severity
-from alignup.kubernetes.kubelet_files import cpu_file, memory_file
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.machines.synthetic import parse
 from tests.conformance import harness
 from tests.conformance.harness import Case
@@ -46,7 +45,7 @@ def check(on: Machine | None = None, **fields: Any) -> ConfigurationCheck:
 
 
 def by_severity(severity: Severity, findings: tuple[Finding, ...]) -> list[Finding]:
-    return [one for one in findings if one.severity is severity]
+    return [finding for finding in findings if finding.severity is severity]
 
 
 def cases(request: pytest.FixtureRequest, file: str) -> Iterator[Case]:
@@ -62,13 +61,17 @@ def cases(request: pytest.FixtureRequest, file: str) -> Iterator[Case]:
 def kubelet_error(name: str, data: bytes, config: ManagerConfig) -> str:
     """The kubelet's error about a state file, from the parser and the startup rules alone."""
     try:
-        if name == cpu_file.NAME:
+        if name == state_files.CPU_FILE:
             assert config.cpus
-            cpus = cpu_file.parse(data, configured_policy=config.cpu_policy, gates=config.gates, path="cpus")
+            cpus = state_files.parse_cpu_state(
+                data, configured_policy=config.cpu_policy, gates=config.gates, path="cpus"
+            )
             config.cpus.restore_ledger(cpus.default, cpus.entries, pod_held=cpus.pod_entries)
-        elif name == memory_file.NAME:
+        elif name == state_files.MEMORY_FILE:
             assert config.memory is not None
-            memory = memory_file.parse(data, configured_policy=config.memory_policy, gates=config.gates, path="memory")
+            memory = state_files.parse_memory_state(
+                data, configured_policy=config.memory_policy, gates=config.gates, path="memory"
+            )
             stored = MemoryLedger(memory.machine_state, memory.entries, memory.pod_entries)
             stored.restored(config.memory, pod_level=config.pod_level)
     except StateError as rejected:

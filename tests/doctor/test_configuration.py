@@ -8,8 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.distances import Distances
-from alignup.align.machine import CadvisorReport, HugePages, Machine, NumaNode
+from alignup.align.machine import CadvisorReport, Distances, HugePages, Machine, NumaNode
 from alignup.doctor.configuration import check_configuration
 from alignup.doctor.findings import Area, DoctorReport, Severity
 from alignup.kubernetes import configuration
@@ -21,22 +20,26 @@ STAGES = [str(stage) for stage in configuration.StartupStage]
 
 
 def stages(findings):
-    return [one.summary.split(" at ")[1].partition(":")[0] for one in by_severity(Severity.ERROR, findings)]
+    return [finding.summary.split(" at ")[1].partition(":")[0] for finding in by_severity(Severity.ERROR, findings)]
 
 
 def test_the_stage_where_a_kubelet_stops_is_found(request):
     """The stage and the message are the kubelet's; further errors are those of other managers."""
     for case in cases(request, "configuration.jsonl.gz"):
         on, storage = machine_of(case["machine"]), case["machine"]["ephemeral_storage"]
-        found = check_configuration(case["text"].encode(), on, name="CONFIG", ephemeral_storage=storage).findings
-        said = stages(found)
+        findings = check_configuration(case["text"].encode(), on, name="CONFIG", ephemeral_storage=storage).findings
+        said = stages(findings)
         if case["stage"] == "ok":
             assert not said, case
             continue
         assert case["stage"] in said, case
         assert min(map(STAGES.index, said)) == STAGES.index(case["stage"]), case
         for manager, texts in (case.get("managers") or {}).items():
-            ours = {one.kubelet_message for one in by_severity(Severity.ERROR, found) if manager in one.summary}
+            ours = {
+                finding.kubelet_message
+                for finding in by_severity(Severity.ERROR, findings)
+                if manager in finding.summary
+            }
             assert ours & {*texts} if texts else not ours, case
 
 
@@ -169,16 +172,18 @@ def test_on_any_machine_the_yaml_to_paste_is_accepted(on, cpu, memory):
         fields |= yaml.safe_load(error.paste) if error.paste else {}
     after = by_severity(Severity.ERROR, check(on, **fields).findings)
 
-    assert [one.kubelet_message for one in after] == [one.kubelet_message for one in before if not one.paste]
+    assert [finding.kubelet_message for finding in after] == [
+        finding.kubelet_message for finding in before if not finding.paste
+    ]
 
 
 def test_the_limit_of_numa_nodes_can_be_raised():
     many = machine("pack:10 numa:1 core:1 pu:1")
     fields = {"topologyManagerPolicy": "restricted", "topologyManagerPolicyOptions": {"prefer-closest-numa-nodes": "1"}}
 
-    found = check(many, **fields).findings
+    findings = check(many, **fields).findings
 
-    (error,) = by_severity(Severity.ERROR, found)
+    (error,) = by_severity(Severity.ERROR, findings)
     assert error.kubelet_message == "unsupported on machines with more than 8 NUMA Nodes"
     again = check(many, **{**fields, **yaml.safe_load(error.paste)}).findings
     assert not by_severity(Severity.ERROR, again)
@@ -192,9 +197,9 @@ def test_missing_distances_are_an_error():
     blind = Machine(cpus=machine().cpus, nodes=machine().nodes)
     options = {"prefer-closest-numa-nodes": "true"}
 
-    found = check(blind, topologyManagerPolicy="best-effort", topologyManagerPolicyOptions=options).findings
+    findings = check(blind, topologyManagerPolicy="best-effort", topologyManagerPolicyOptions=options).findings
 
-    (error,) = by_severity(Severity.ERROR, found)
+    (error,) = by_severity(Severity.ERROR, findings)
     assert error.kubelet_message == "cannot discover NUMA topology: error getting NUMA distances from cadvisor"
     assert error.advice == "remove prefer-closest-numa-nodes"
 
@@ -209,19 +214,19 @@ def test_missing_distances_are_an_error():
 def test_align_by_socket_depends_on_policy_and_machine(policy, shape, said):
     fields = {"cpuManagerPolicyOptions": {"align-by-socket": "true"}, "topologyManagerPolicy": policy}
 
-    found = check(machine(shape), **STATIC, **fields).findings
+    findings = check(machine(shape), **STATIC, **fields).findings
 
-    errors = by_severity(Severity.ERROR, found)
-    assert [said in one.kubelet_message for one in errors] == [False, True]  # the gate comes first
+    errors = by_severity(Severity.ERROR, findings)
+    assert [said in finding.kubelet_message for finding in errors] == [False, True]  # the gate comes first
     assert errors[1].advice.startswith("remove align-by-socket")
 
 
 def test_more_memory_may_be_reserved_than_exists():
     fields = {"memoryManagerPolicy": "Static", "systemReserved": {"memory": "64Gi"}}
 
-    found = check(machine(), **fields).findings
+    findings = check(machine(), **fields).findings
 
-    memory, excess = by_severity(Severity.ERROR, found)
+    memory, excess = by_severity(Severity.ERROR, findings)
     assert memory.advice == "65636Mi of memory cannot be reserved: the NUMA nodes have 32Gi"
     assert not memory.paste
     assert (
@@ -245,20 +250,20 @@ def test_more_memory_may_be_reserved_than_exists():
     ],
 )
 def test_without_a_proposal_the_advice_gives_the_reason(on, fields, advice):
-    found = check(on, memoryManagerPolicy="Static", **fields).findings
+    findings = check(on, memoryManagerPolicy="Static", **fields).findings
 
-    assert by_severity(Severity.ERROR, found)[0].advice.startswith(advice)
+    assert by_severity(Severity.ERROR, findings)[0].advice.startswith(advice)
 
 
 def test_an_invalid_reserved_memory_gets_a_proposal():
-    found = check(**{**MEMORY, "reservedMemory": [{"numaNode": 0, "limits": {"memory": "0"}}]}).findings
+    findings = check(**{**MEMORY, "reservedMemory": [{"numaNode": 0, "limits": {"memory": "0"}}]}).findings
 
-    (note,) = [one for one in by_severity(Severity.NOTE, found) if one.paste]
+    (note,) = [finding for finding in by_severity(Severity.NOTE, findings) if finding.paste]
     assert not by_severity(Severity.ERROR, check(**{**MEMORY, **yaml.safe_load(note.paste)}).findings)
 
 
 @pytest.mark.parametrize(
-    ("fields", "where", "what"),
+    ("fields", "where", "summary"),
     [
         pytest.param(
             {"evictionHard": {"nodefs.available": "5%"}},
@@ -352,19 +357,19 @@ def test_an_invalid_reserved_memory_gets_a_proposal():
         ),
     ],
 )
-def test_surprising_settings_are_warnings(fields, where, what):
-    found = check(**fields).findings
+def test_surprising_settings_are_warnings(fields, where, summary):
+    findings = check(**fields).findings
 
-    (warning,) = by_severity(Severity.WARNING, found)
-    assert (warning.where, warning.summary[: len(what)]) == (where, what)
+    (warning,) = by_severity(Severity.WARNING, findings)
+    assert (warning.where, warning.summary[: len(summary)]) == (where, summary)
     assert warning.advice
-    assert not by_severity(Severity.ERROR, found)
+    assert not by_severity(Severity.ERROR, findings)
     if warning.paste:
         assert not by_severity(Severity.WARNING, check(**{**fields, **yaml.safe_load(warning.paste)}).findings)
 
 
 @pytest.mark.parametrize(
-    ("on", "fields", "what"),
+    ("on", "fields", "summary"),
     [
         pytest.param(
             machine("pack:1 numa:1 core:4 pu:1"),
@@ -399,19 +404,19 @@ def test_surprising_settings_are_warnings(fields, where, what):
         ),
     ],
 )
-def test_notes_are_not_problems(on, fields, what):
-    found = check(on, **fields).findings
+def test_notes_are_not_problems(on, fields, summary):
+    findings = check(on, **fields).findings
 
-    assert [one for one in by_severity(Severity.NOTE, found) if one.summary.startswith(what)]
-    assert not by_severity(Severity.ERROR, found) + by_severity(Severity.WARNING, found)
+    assert [finding for finding in by_severity(Severity.NOTE, findings) if finding.summary.startswith(summary)]
+    assert not by_severity(Severity.ERROR, findings) + by_severity(Severity.WARNING, findings)
 
 
 def test_a_valid_configuration_lists_its_effect():
     fields = {**STATIC, **MEMORY, "reservedSystemCPUs": "0-1,8-9", "topologyManagerPolicy": "restricted"}
 
-    found = check(**fields, topologyManagerScope="pod").findings
+    findings = check(**fields, topologyManagerScope="pod").findings
 
-    assert [one.summary for one in by_severity(Severity.OK, found)] == [
+    assert [finding.summary for finding in by_severity(Severity.OK, findings)] == [
         "starts with policy restricted, scope pod",
         "starts with policy static: CPUs 0-1,8-9 reserved, 12 for exclusive use",
         "starts with policy Static: 1Gi on NUMA node 0 reserved",
@@ -421,19 +426,19 @@ def test_a_valid_configuration_lists_its_effect():
 def test_duplicate_keys_are_reported_next_to_errors():
     lines = b"apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPods: 1\nmaxPods: x\n"
 
-    found = check_configuration(lines, machine(), name="k").findings
+    findings = check_configuration(lines, machine(), name="k").findings
 
-    assert [one.summary for one in found][:2] == [
+    assert [finding.summary for finding in findings][:2] == [
         "the kubelet stops at load: must be a 32-bit integer, not a string",
         'line 4: duplicate key "maxPods": the last value is used',
     ]
 
 
 def test_amounts_that_cannot_be_added_are_dropped():
-    found = check(systemReserved={"memory": "1e200000"}, kubeReserved={"memory": "1"}).findings
+    findings = check(systemReserved={"memory": "1e200000"}, kubeReserved={"memory": "1"}).findings
 
-    (error,) = by_severity(Severity.ERROR, found)
-    assert error.is_own_limit
+    (error,) = by_severity(Severity.ERROR, findings)
+    assert error.own_limit
     assert error.summary == "alignup cannot check it: amounts 200000 digits apart cannot be added (a limit of alignup)"
     assert error.kubelet_message == ""
 
@@ -441,11 +446,11 @@ def test_amounts_that_cannot_be_added_are_dropped():
 def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
     invalid = text(systemReserved={"ephemeral-storage": "1e10003"}, topologyManagerPolicy="foo")
 
-    found = check_configuration(invalid, machine(), name="CONFIG", ephemeral_storage=5).findings
+    findings = check_configuration(invalid, machine(), name="CONFIG", ephemeral_storage=5).findings
 
-    own, kubelet = sorted(by_severity(Severity.ERROR, found), key=lambda one: one.summary)
-    assert own.is_own_limit
-    assert (kubelet.summary, kubelet.is_own_limit) == ("the kubelet stops at validation", False)
+    limit, kubelet = sorted(by_severity(Severity.ERROR, findings), key=lambda finding: finding.summary)
+    assert limit.own_limit
+    assert (kubelet.summary, kubelet.own_limit) == ("the kubelet stops at validation", False)
 
 
 @pytest.mark.parametrize(
@@ -457,9 +462,9 @@ def test_a_reservation_that_cannot_be_subtracted_from_the_storage_is_an_error():
     ],
 )
 def test_a_threshold_that_is_not_a_number_is_a_warning(signal, effect):
-    found = check(evictionHard={"memory.available": "100Mi", signal: "NaN%"}).findings
+    findings = check(evictionHard={"memory.available": "100Mi", signal: "NaN%"}).findings
 
-    (warning,) = by_severity(Severity.WARNING, found)
+    (warning,) = by_severity(Severity.WARNING, findings)
     assert warning.where == f"evictionHard[{signal}]"
     assert warning.summary == (
         f"NaN% is not a number: the kubelet accepts it, but never evicts a pod for this signal{effect}"
@@ -499,11 +504,11 @@ def test_a_machine_without_cpus_stops_the_static_policy():
 
 
 def test_a_manager_with_an_unreadable_policy_is_skipped():
-    found = check(cpuManagerPolicy=5, memoryManagerPolicy=7, reservedSystemCPUs="0").findings
+    findings = check(cpuManagerPolicy=5, memoryManagerPolicy=7, reservedSystemCPUs="0").findings
 
-    assert stages(found) == ["load", "load"]
-    assert [one.summary for one in by_severity(Severity.OK, found)] == ["policy none: nothing is aligned"]
-    assert not by_severity(Severity.WARNING, found)
+    assert stages(findings) == ["load", "load"]
+    assert [finding.summary for finding in by_severity(Severity.OK, findings)] == ["policy none: nothing is aligned"]
+    assert not by_severity(Severity.WARNING, findings)
 
 
 def test_a_report_is_healthy_without_errors_and_warnings():
@@ -512,15 +517,15 @@ def test_a_report_is_healthy_without_errors_and_warnings():
         for fields in (STATIC, {**STATIC, "topologyManagerScope": "pod"}, {"cpuManagerPolicy": "static"})
     )
 
-    assert [one.healthy for one in (sound, odd, broken)] == [True, False, False]
+    assert [finding.healthy for finding in (sound, odd, broken)] == [True, False, False]
     assert broken.to_document()["healthy"] is False
-    assert {one.area for one in sound.of(Area.CPUS)} == {Area.CPUS}
+    assert {finding.area for finding in sound.of(Area.CPUS)} == {Area.CPUS}
 
 
 def test_findings_are_plain_json():
-    found = check(cpuManagerPolicy="static").findings
+    findings = check(cpuManagerPolicy="static").findings
 
-    documents = [one.to_document() for one in found]
+    documents = [finding.to_document() for finding in findings]
 
     assert json.loads(json.dumps(documents)) == documents
     assert documents[1]["severity"] == "error"

@@ -14,26 +14,26 @@ from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Severity
 from alignup.doctor.state_check import StateFiles, check_state
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
-from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
+from alignup.kubernetes.kubelet_files.state_files import DEVICE_PATH
 from tests.align.hosts import admit, hosts
 from tests.doctor.helpers import by_severity, kubelet_error
 from tests.effort import examples
-from tests.kubernetes.kubelet_files.test_export import new_pods
+from tests.kubernetes.kubelet_files.test_ledger import new_pods
 
-CPU, MEM = cpu_file.NAME, memory_file.NAME
+CPU, MEM = state_files.CPU_FILE, state_files.MEMORY_FILE
 Draw = Callable[[st.SearchStrategy[Any]], Any]
-PARSERS: dict[str, Any] = {CPU: cpu_file.parse, MEM: memory_file.parse}
+PARSERS: dict[str, Any] = {CPU: state_files.parse_cpu_state, MEM: state_files.parse_memory_state}
 
 
-def config_of(one: Host) -> ManagerConfig:
+def config_of(original: Host) -> ManagerConfig:
     """What the state files of a kubelet with the host's settings are checked against."""
-    host_settings, gates = one.settings, one.settings.gates
+    host_settings, gates = original.settings, original.settings.gates
     provider = CpuProvider.create(
-        one.view, host_settings.cpus, topology=host_settings.topology.policy, gates=gates, kubelet_faults=True
+        original.view, host_settings.cpus, topology=host_settings.topology.policy, gates=gates, kubelet_faults=True
     )
-    memory = next(provider for provider in one.providers if provider.name == "memory")
+    memory = next(provider for provider in original.providers if provider.name == "memory")
     return ManagerConfig(
         gates=gates,
         cpu_policy=host_settings.cpus.policy,
@@ -44,22 +44,22 @@ def config_of(one: Host) -> ManagerConfig:
     )
 
 
-def files_of(one: Host) -> dict[str, bytes]:
-    states, gates = export_ledger(one), one.settings.gates
+def files_of(original: Host) -> dict[str, bytes]:
+    states, gates = export_ledger(original), original.settings.gates
     assert states.cpu
     assert states.memory
     assert states.devices
     return {
-        CPU: cpu_file.dump(states.cpu, gates=gates),
-        MEM: memory_file.dump(states.memory, gates=gates),
-        DEVICE_STATE: device_file.dump(states.devices),
+        CPU: state_files.dump_cpu_state(states.cpu, gates=gates),
+        MEM: state_files.dump_memory_state(states.memory, gates=gates),
+        DEVICE_PATH: state_files.dump_device_state(states.devices),
     }
 
 
-def busy(one: Host, data: st.DataObject) -> Host:
+def busy(original: Host, data: st.DataObject) -> Host:
     for number in range(data.draw(st.integers(0, 4))):
-        admit(one, data.draw(new_pods(one, f"u{number}")))
-    return one
+        admit(original, data.draw(new_pods(original, f"u{number}")))
+    return original
 
 
 def flipped(draw: Draw, text: bytes) -> bytes:
@@ -88,9 +88,9 @@ DAMAGES = (flipped, cut, swapped, zeroed)
 
 def held_in(name: str, text: bytes, gates: FeatureGates) -> Mapping[str, Mapping[str, Any]]:
     """Pod → container → what it holds, in a valid file."""
-    if name == DEVICE_STATE:
+    if name == DEVICE_PATH:
         held: dict[str, dict[str, Any]] = {}
-        for entry in device_file.parse(text, path="").entries:
+        for entry in state_files.parse_device_state(text, path="").entries:
             held.setdefault(entry.uid, {})[f"{entry.container}/{entry.resource}"] = entry.devices
         return held
     state = PARSERS[name](text, configured_policy=None, gates=gates, path="")
@@ -100,21 +100,21 @@ def held_in(name: str, text: bytes, gates: FeatureGates) -> Mapping[str, Mapping
 
 def check_owners(text: bytes, gates: FeatureGates) -> None:
     """No CPU belongs to two pods, and no exclusive one is shared."""
-    state = cpu_file.parse(text, configured_policy=None, gates=gates, path="")
+    state = state_files.parse_cpu_state(text, configured_policy=None, gates=gates, path="")
     owners = [
         bits.union([*state.entries.get(uid, {}).values(), state.pod_entries.get(uid, 0)])
         for uid in {*state.entries, *state.pod_entries}
     ]
-    assert sum(own.bit_count() for own in owners) == bits.union(owners).bit_count()
+    assert sum(cpus.bit_count() for cpus in owners) == bits.union(owners).bit_count()
     assert not state.default & bits.union(owners)
 
 
 @settings(max_examples=examples(50))
 @given(hosts(), st.data())
-def test_a_single_damage_never_changes_what_a_pod_holds(one, data):
+def test_a_single_damage_never_changes_what_a_pod_holds(original, data):
     """After one damage the repaired file has only what the original had, thanks to the checksums."""
-    one, gates = busy(one, data), one.settings.gates
-    on, files = config_of(one), files_of(one)
+    original, gates = busy(original, data), original.settings.gates
+    on, files = config_of(original), files_of(original)
     assume(not kubelet_error(CPU, files[CPU], on))  # no shared CPU left: a fault of the kubelet
     whole = check_state(StateFiles(texts=files), on)
     assert not by_severity(Severity.ERROR, whole.findings)
@@ -122,51 +122,51 @@ def test_a_single_damage_never_changes_what_a_pod_holds(one, data):
     name = data.draw(st.sampled_from(sorted(files)))
     damaged = data.draw(st.sampled_from((flipped, cut)))(data.draw, files[name])
 
-    found = check_state(StateFiles(texts={**files, name: damaged}), on)
+    checked = check_state(StateFiles(texts={**files, name: damaged}), on)
 
-    rejected = kubelet_error(name, damaged, on) if name != DEVICE_STATE else ""
-    assert bool(by_severity(Severity.ERROR, found.findings)) == bool(rejected)
-    for repair in found.repairs:
+    rejected = kubelet_error(name, damaged, on) if name != DEVICE_PATH else ""
+    assert bool(by_severity(Severity.ERROR, checked.findings)) == bool(rejected)
+    for repair in checked.repairs:
         assert not kubelet_error(name, repair.after, on)
         if name == CPU:
             check_owners(repair.after, gates)
         before, after = held_in(name, files[name], gates), held_in(name, repair.after, gates)
-        if name != DEVICE_STATE:  # which has a single checksum, so damage may go unnoticed
+        if name != DEVICE_PATH:  # which has a single checksum, so damage may go unnoticed
             assert all(after[uid][key] == before[uid][key] for uid in after for key in after[uid])
 
 
 @settings(max_examples=examples(50))
 @given(hosts(), st.data())
-def test_a_kubelet_starts_on_any_repaired_file(one, data):
-    one, gates = busy(one, data), one.settings.gates
-    on, files = config_of(one), files_of(one)
+def test_a_kubelet_starts_on_any_repaired_file(original, data):
+    original, gates = busy(original, data), original.settings.gates
+    on, files = config_of(original), files_of(original)
     for name in files:
         for damage in data.draw(st.lists(st.sampled_from(DAMAGES), min_size=1, max_size=3)):
             files[name] = damage(data.draw, files[name]) if files[name] else b""
 
-    found = check_state(StateFiles(texts=files), on)
+    checked = check_state(StateFiles(texts=files), on)
 
-    repaired = files | {repair.name: repair.after for repair in found.repairs}
+    repaired = files | {repair.name: repair.after for repair in checked.repairs}
     assert not kubelet_error(CPU, repaired[CPU], on)
     assert not kubelet_error(MEM, repaired[MEM], on)
-    device_file.parse(repaired[DEVICE_STATE], path="")
+    state_files.parse_device_state(repaired[DEVICE_PATH], path="")
     check_owners(repaired[CPU], gates)
     assert not check_state(StateFiles(texts=repaired), on).repairs
 
 
 @settings(max_examples=examples(50))
 @given(hosts(), hosts(), st.data())
-def test_files_of_another_host_are_adapted(one, other, data):
+def test_files_of_another_host_are_adapted(original, other, data):
     """On another machine, with another reservation and policy, everything possible is kept."""
-    files, on = files_of(busy(one, data)), config_of(other)
+    files, on = files_of(busy(original, data)), config_of(other)
 
-    found = check_state(StateFiles(texts=files), on)
+    checked = check_state(StateFiles(texts=files), on)
 
-    repaired = files | {repair.name: repair.after for repair in found.repairs}
+    repaired = files | {repair.name: repair.after for repair in checked.repairs}
     assert not kubelet_error(CPU, repaired[CPU], on)
     assert not kubelet_error(MEM, repaired[MEM], on)
     check_owners(repaired[CPU], on.gates)
-    if on.memory_policy == MemoryPolicy.STATIC == one.settings.memory_policy:
+    if on.memory_policy == MemoryPolicy.STATIC == original.settings.memory_policy:
         before = held_in(MEM, files[MEM], on.gates)
         after = held_in(MEM, repaired[MEM], on.gates)
         assert all(after[uid][name] == before[uid][name] for uid in after for name in after[uid])

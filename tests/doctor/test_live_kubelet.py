@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from alignup.doctor.live_kubelet import find_live_kubelets
+from alignup.doctor.diagnosis import find_live_kubelets
 
 #: Reports that it runs, and waits for the end of its input.
 WAIT = "import sys; print(flush=True); sys.stdin.read()"
@@ -16,10 +16,10 @@ WAIT = "import sys; print(flush=True); sys.stdin.read()"
 @pytest.fixture
 def directory(tmp_path):
     """A directory whose path is too long for a socket address."""
-    found = tmp_path / ("d" * 100)
+    path = tmp_path / ("d" * 100)
     for name in ("device-plugins", "pod-resources"):
-        (found / name).mkdir(parents=True)
-    return found
+        (path / name).mkdir(parents=True)
+    return path
 
 
 @contextmanager

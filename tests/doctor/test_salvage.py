@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.settings import FeatureGates
 from alignup.doctor.salvage import SalvageSource, readable_prefix, salvage, salvage_devices
-from alignup.kubernetes.kubelet_files import cpu_file, device_file
-from alignup.kubernetes.kubelet_files.cpu_file import CpuState
-from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import CpuState, DeviceEntry, DeviceState
 
 GATES = FeatureGates({"PodLevelResourceManagers": True})
 STATE = CpuState(
@@ -20,7 +19,7 @@ STATE = CpuState(
     entries={"a": {"app": bits.parse("4-5")}, "b": {"app": bits.parse("6"), "side": bits.parse("7")}},
     pod_entries={"b": bits.parse("6-7")},
 )
-FILE = cpu_file.dump(STATE, gates=GATES)
+FILE = state_files.dump_cpu_state(STATE, gates=GATES)
 SUMS = json.loads(FILE)
 LISTS = {"a": {"app": "4-5"}, "b": {"app": "6", "side": "7"}}
 
@@ -113,10 +112,12 @@ def older(**members: object) -> bytes:
     ],
 )
 def test_damage_is_described_and_the_best_contents_are_used(text, source, damage):
-    found = salvage(cpu_file.FORMAT, text, gates=GATES)
+    salvaged = salvage(state_files.CPU_FORMAT, text, gates=GATES)
 
-    assert (found.source, list(found.damage)) == (source, damage)
-    assert {uid: own for uid, own in (found.contents["entries"] or {}).items() if own != LISTS[uid]} == {}
+    assert (salvaged.source, list(salvaged.damage)) == (source, damage)
+    assert {
+        uid: containers for uid, containers in (salvaged.contents["entries"] or {}).items() if containers != LISTS[uid]
+    } == {}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_damage_is_described_and_the_best_contents_are_used(text, source, damage
     ],
 )
 def test_a_changed_copy_is_noticed(text, problem):
-    assert salvage(cpu_file.FORMAT, text, gates=GATES).copy_problem == problem
+    assert salvage(state_files.CPU_FORMAT, text, gates=GATES).copy_problem == problem
 
 
 @pytest.mark.parametrize(
@@ -181,7 +182,7 @@ def test_nothing_is_invented_for_a_truncated_text(value, data):
 def inside(part: object, whole: object) -> bool:
     """Whether *part* is *whole* without some members or items."""
     if isinstance(part, dict) and isinstance(whole, dict):
-        return all(key in whole and inside(one, whole[key]) for key, one in part.items())
+        return all(key in whole and inside(member, whole[key]) for key, member in part.items())
     if isinstance(part, list) and isinstance(whole, list):
         return len(part) <= len(whole) and all(map(inside, part, whole))
     return part == whole and type(part) is type(whole)
@@ -189,9 +190,9 @@ def inside(part: object, whole: object) -> bool:
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_described(data):
-    found = salvage(cpu_file.FORMAT, data, gates=GATES)
+    salvaged = salvage(state_files.CPU_FORMAT, data, gates=GATES)
 
-    assert found.damage or found.source is SalvageSource.CONTENTS
+    assert salvaged.damage or salvaged.source is SalvageSource.CONTENTS
     salvage_devices(data)
 
 
@@ -205,7 +206,7 @@ class TestDevices:
         ),
         registered={"x/gpu": ("g0", "g1", "g2")},
     )
-    TEXT = device_file.dump(STATE)
+    TEXT = state_files.dump_device_state(STATE)
 
     def test_a_valid_file_is_read(self):
         assert salvage_devices(self.TEXT) == (self.STATE, 0)

@@ -15,17 +15,14 @@ from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
 from alignup.doctor.findings import Finding, Severity
 from alignup.doctor.state_check import StateCheck, StateFiles, check_state
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
-from alignup.kubernetes.kubelet_files.cpu_file import CpuState
-from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.memory_file import MemoryState
-from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import DEVICE_PATH, CpuState, DeviceEntry, DeviceState, MemoryState
 from tests.conformance import memory_cases
 from tests.conformance.cpu_cases import gates_of, held_of, sets_of
 from tests.doctor.helpers import GIB, MEMORY, STATIC, by_severity, cases, check, kubelet_error, machine
 from tests.vector_types import view_of
 
-CPU, MEM = cpu_file.NAME, memory_file.NAME
+CPU, MEM = state_files.CPU_FILE, state_files.MEMORY_FILE
 NO_GATES = FeatureGates()
 POD_LEVEL: dict[str, Any] = {"featureGates": {"PodLevelResourceManagers": True}}
 
@@ -38,13 +35,15 @@ def check_file(name: str, data: bytes, on: ManagerConfig, **pods: str) -> StateC
     return check_state(StateFiles(texts={name: data}, directory="DIR"), on, pods=pods)
 
 
-def about(found: StateCheck, name: str) -> list[Finding]:
-    return [one for one in found.findings if one.where == name]
+def about(checked: StateCheck, name: str) -> list[Finding]:
+    return [finding for finding in checked.findings if finding.where == name]
 
 
 def cpus(default: str, gates: FeatureGates = NO_GATES, policy: str = "static", **held: dict[str, str]) -> bytes:
-    entries = {uid: {name: bits.parse(text) for name, text in own.items()} for uid, own in held.items()}
-    return cpu_file.dump(CpuState(policy=policy, default=bits.parse(default), entries=entries), gates=gates)
+    entries = {uid: {name: bits.parse(text) for name, text in containers.items()} for uid, containers in held.items()}
+    return state_files.dump_cpu_state(
+        CpuState(policy=policy, default=bits.parse(default), entries=entries), gates=gates
+    )
 
 
 def memory(idle: MemoryLedger, *, nodes: Any = None, **held: tuple[Block, ...]) -> bytes:
@@ -53,7 +52,7 @@ def memory(idle: MemoryLedger, *, nodes: Any = None, **held: tuple[Block, ...]) 
     for uid, blocks in held.items():
         ledger = ledger.give(uid, "app", blocks=blocks)
     state = MemoryState(policy="Static", machine_state=ledger.nodes if nodes is None else nodes, entries=ledger.held)
-    return memory_file.dump(state, gates=NO_GATES)
+    return state_files.dump_memory_state(state, gates=NO_GATES)
 
 
 class TestVectors:
@@ -68,17 +67,17 @@ class TestVectors:
             on = config(featureGates=gates, **{policies[name]: case["configured_policy"]})
             file = {"cpu": CPU, "memory": MEM}[name]
 
-            found = check_state(StateFiles(texts={file: path.read_bytes()}, directory="<DIR>"), on)
+            checked = check_state(StateFiles(texts={file: path.read_bytes()}, directory="<DIR>"), on)
 
             if case["error"] is not None:
-                assert case["error"] in [one.kubelet_message for one in by_severity(Severity.ERROR, found.findings)], (
-                    case
-                )
-                assert all(one.advice for one in by_severity(Severity.ERROR, found.findings)), case
+                assert case["error"] in [
+                    finding.kubelet_message for finding in by_severity(Severity.ERROR, checked.findings)
+                ], case
+                assert all(finding.advice for finding in by_severity(Severity.ERROR, checked.findings)), case
             rejected = kubelet_error(file, path.read_bytes(), on)
-            assert bool(by_severity(Severity.ERROR, found.findings)) == bool(rejected), (case, rejected)
+            assert bool(by_severity(Severity.ERROR, checked.findings)) == bool(rejected), (case, rejected)
             if rejected:
-                (repair,) = found.repairs
+                (repair,) = checked.repairs
                 assert not kubelet_error(file, repair.after, on), case
                 assert not check_state(StateFiles(texts={file: repair.after}), on).repairs, case
 
@@ -101,13 +100,13 @@ class TestVectors:
                 pod_entries=sets_of(case.get("pod_assignments")),
             )
 
-            found = check_file(CPU, cpu_file.dump(state, gates=gates), on)
+            checked = check_file(CPU, state_files.dump_cpu_state(state, gates=gates), on)
 
-            errors = by_severity(Severity.ERROR, found.findings)
+            errors = by_severity(Severity.ERROR, checked.findings)
             assert bool(errors) == bool(case["errors"]), case
             if errors:
                 assert errors[0].kubelet_message in case["errors"], case
-                assert not kubelet_error(CPU, found.repairs[0].after, on), case
+                assert not kubelet_error(CPU, checked.repairs[0].after, on), case
 
     def test_invalid_memory_assignments_are_repaired(self, request):
         for case in cases(request, "memory_validate.jsonl.gz"):
@@ -118,13 +117,13 @@ class TestVectors:
                 entries=memory_cases.held_of(case["assignments"]),
             )
 
-            found = check_file(MEM, memory_file.dump(state, gates=NO_GATES), on)
+            checked = check_file(MEM, state_files.dump_memory_state(state, gates=NO_GATES), on)
 
-            errors = by_severity(Severity.ERROR, found.findings)
+            errors = by_severity(Severity.ERROR, checked.findings)
             assert bool(errors) == ("ok" not in case["outcomes"]), case
             if errors:
                 assert errors[0].kubelet_message in case["outcomes"], case
-            for repair in found.repairs:
+            for repair in checked.repairs:
                 assert not kubelet_error(MEM, repair.after, on), case
 
 
@@ -132,7 +131,7 @@ class TestCpus:
     """``cpu_manager_state`` on CPUs 0-15, of which 0-1 are reserved."""
 
     @pytest.mark.parametrize(
-        ("text", "severity", "what", "kept"),
+        ("text", "severity", "summary", "kept"),
         [
             pytest.param(
                 cpus("0-15", a={"app": "16-17"}),
@@ -193,75 +192,77 @@ class TestCpus:
             ),
         ],
     )
-    def test_invalid_entries_are_reported_and_the_rest_is_kept(self, text, severity, what, kept):
+    def test_invalid_entries_are_reported_and_the_rest_is_kept(self, text, severity, summary, kept):
         on = config()
 
-        found = check_file(CPU, text, on)
+        checked = check_file(CPU, text, on)
 
-        assert what in [one.summary for one in by_severity(severity, found.findings)]
-        (repair,) = found.repairs
-        state = cpu_file.parse(repair.after, configured_policy="static", gates=NO_GATES, path="")
+        assert summary in [finding.summary for finding in by_severity(severity, checked.findings)]
+        (repair,) = checked.repairs
+        state = state_files.parse_cpu_state(repair.after, configured_policy="static", gates=NO_GATES, path="")
         assert state.entries == kept
-        assert state.default == bits.parse("0-15") & ~bits.union(v for own in kept.values() for v in own.values())
+        assert state.default == bits.parse("0-15") & ~bits.union(
+            v for containers in kept.values() for v in containers.values()
+        )
 
     def test_the_reservation_may_have_become_strict(self):
         on = config(cpuManagerPolicyOptions={"strict-cpu-reservation": "true"})
 
-        found = check_file(CPU, cpus("0-15"), on)
+        checked = check_file(CPU, cpus("0-15"), on)
 
-        assert about(found, CPU)[0].summary.startswith("CPUs 0-1 reserved, but in the shared pool: strict-cpu-")
-        assert not kubelet_error(CPU, found.repairs[0].after, on)
+        assert about(checked, CPU)[0].summary.startswith("CPUs 0-1 reserved, but in the shared pool: strict-cpu-")
+        assert not kubelet_error(CPU, checked.repairs[0].after, on)
 
     def test_without_shared_cpus_the_smallest_pod_is_dropped(self):
         on = config(cpuManagerPolicyOptions={"strict-cpu-reservation": "true"})
 
-        found = check_file(CPU, cpus("", a={"app": "2-9"}, b={"app": "10-11"}, c={"app": "12-15"}), on)
+        checked = check_file(CPU, cpus("", a={"app": "2-9"}, b={"app": "10-11"}, c={"app": "12-15"}), on)
 
-        (error,) = by_severity(Severity.ERROR, found.findings)
+        (error,) = by_severity(Severity.ERROR, checked.findings)
         assert error.kubelet_message == "default cpuset cannot be empty"
         assert error.summary.startswith("pod b holds CPUs 10-11: the shared pool would be empty")
-        assert "dropped: pod b, CPUs 10-11" in found.repairs[0].done
-        assert not kubelet_error(CPU, found.repairs[0].after, on)
+        assert "dropped: pod b, CPUs 10-11" in checked.repairs[0].done
+        assert not kubelet_error(CPU, checked.repairs[0].after, on)
 
     def test_of_two_pods_the_running_one_keeps_its_cpus(self):
-        found = check_file(CPU, cpus("0-13", a={"app": "14-15"}, b={"app": "15"}), config(), b="shop/web")
+        checked = check_file(CPU, cpus("0-13", a={"app": "14-15"}, b={"app": "15"}), config(), b="shop/web")
 
-        assert found.repairs[0].done == (
+        assert checked.repairs[0].done == (
             "restored from its contents",
             "kept: the CPUs of pod shop/web",
             "dropped: pod a container app, CPUs 14-15",
         )
-        assert "held by a, not among the given pods" in by_severity(Severity.NOTE, found.findings)[0].summary
+        assert "held by a, not among the given pods" in by_severity(Severity.NOTE, checked.findings)[0].summary
 
     def test_policy_none_drops_all_cpus(self):
         on = config(cpuManagerPolicy="none")
 
-        found = check_file(CPU, cpus("0-13", a={"app": "14-15"}), on)
+        checked = check_file(CPU, cpus("0-13", a={"app": "14-15"}), on)
 
-        (error,) = by_severity(Severity.ERROR, found.findings)
+        (error,) = by_severity(Severity.ERROR, checked.findings)
         assert error.summary.startswith('the file has policy "static", but "none" is configured')
-        assert found.repairs[0].after == cpu_file.dump(CpuState(policy="none"), gates=NO_GATES)
-        assert found.repairs[0].done[1] == "dropped: pod a container app, CPUs 14-15"
+        assert checked.repairs[0].after == state_files.dump_cpu_state(CpuState(policy="none"), gates=NO_GATES)
+        assert checked.repairs[0].done[1] == "dropped: pod a container app, CPUs 14-15"
 
     def test_an_invalid_list_is_dropped(self):
         contents = {"policyName": "static", "defaultCpuSet": "0-13", "entries": {"a": {"app": "3-1", "x": "14-15"}}}
 
-        found = check_file(CPU, json.dumps(contents).encode(), config())
+        checked = check_file(CPU, json.dumps(contents).encode(), config())
 
-        assert by_severity(Severity.ERROR, found.findings)[-1].summary == (
+        assert by_severity(Severity.ERROR, checked.findings)[-1].summary == (
             'pod a container app holds CPUs "3-1": the list is invalid (invalid range "3-1" (3 > 1))'
         )
-        assert cpu_file.parse(found.repairs[0].after, configured_policy="static", gates=NO_GATES, path="").entries == {
-            "a": {"x": bits.parse("14-15")}
-        }
+        assert state_files.parse_cpu_state(
+            checked.repairs[0].after, configured_policy="static", gates=NO_GATES, path=""
+        ).entries == {"a": {"x": bits.parse("14-15")}}
 
     def test_an_older_version_is_fine(self):
         contents = {"policyName": "static", "defaultCpuSet": "0-15"}
 
-        found = check_file(CPU, json.dumps(contents).encode(), config())
+        checked = check_file(CPU, json.dumps(contents).encode(), config())
 
-        assert not found.repairs
-        assert [one.summary for one in by_severity(Severity.NOTE, found.findings)] == [
+        assert not checked.repairs
+        assert [finding.summary for finding in by_severity(Severity.NOTE, checked.findings)] == [
             "version 2, from an older kubelet: it is read, and rewritten as version 4"
         ]
 
@@ -269,18 +270,18 @@ class TestCpus:
         text = cpus("0-15")
         other = text.replace(b'"defaultCpuSet":"0-15"', b'"defaultCpuSet":"0-14"', 1)
 
-        found = check_file(CPU, other, config())
+        checked = check_file(CPU, other, config())
 
-        (warning,) = by_severity(Severity.WARNING, found.findings)
+        (warning,) = by_severity(Severity.WARNING, checked.findings)
         assert warning.summary.startswith("the copy for older kubelets differs from the contents; this kubelet ignores")
-        assert found.repairs[0].after == text
+        assert checked.repairs[0].after == text
 
     def test_an_empty_file_loses_all_allocations(self):
-        found = check_file(CPU, b"", config())
+        checked = check_file(CPU, b"", config())
 
-        assert found.repairs[0].done[0] == "restored from nothing: an empty state"
+        assert checked.repairs[0].done[0] == "restored from nothing: an empty state"
         assert (
-            found.repairs[0]
+            checked.repairs[0]
             .done[1]
             .startswith("all allocations of CPUs are lost; at startup the kubelet allocates again")
         )
@@ -288,10 +289,10 @@ class TestCpus:
     def test_nothing_is_repaired_while_the_configuration_is_invalid(self):
         on = config(reservedSystemCPUs="0-99")
 
-        found = check_file(CPU, b"{", on)
+        checked = check_file(CPU, b"{", on)
 
-        assert not found.repairs
-        assert by_severity(Severity.ERROR, found.findings)[0].advice.startswith("fix the configuration first")
+        assert not checked.repairs
+        assert by_severity(Severity.ERROR, checked.findings)[0].advice.startswith("fix the configuration first")
 
     def test_pod_level_allocations_are_kept_or_dropped_whole(self):
         on = config(**POD_LEVEL)
@@ -302,12 +303,14 @@ class TestCpus:
             pod_entries={"a": bits.parse("6-9"), "b": bits.parse("10-17"), "c": bits.parse("11-15")},
         )
 
-        found = check_file(CPU, cpu_file.dump(state, gates=on.gates), on)
+        checked = check_file(CPU, state_files.dump_cpu_state(state, gates=on.gates), on)
 
-        after = cpu_file.parse(found.repairs[0].after, configured_policy="static", gates=on.gates, path="")
+        after = state_files.parse_cpu_state(
+            checked.repairs[0].after, configured_policy="static", gates=on.gates, path=""
+        )
         assert after.pod_entries == {"a": bits.parse("6-9")}
         assert after.entries == {"a": {"app": bits.parse("6-7")}}
-        assert "dropped: pod c, CPUs 11-15" in found.repairs[0].done
+        assert "dropped: pod c, CPUs 11-15" in checked.repairs[0].done
 
     def test_valid_resize_baselines_are_kept(self):
         on = config(featureGates={"InPlacePodVerticalScalingExclusiveCPUs": True})
@@ -315,9 +318,11 @@ class TestCpus:
         before = {"a": {"app": bits.parse("4-5")}, "b": {"app": bits.parse("99")}}
         state = CpuState(policy="static", default=bits.parse("0-3,10-14"), entries=held, baselines=before)
 
-        found = check_file(CPU, cpu_file.dump(state, gates=on.gates), on)
+        checked = check_file(CPU, state_files.dump_cpu_state(state, gates=on.gates), on)
 
-        after = cpu_file.parse(found.repairs[0].after, configured_policy="static", gates=on.gates, path="")
+        after = state_files.parse_cpu_state(
+            checked.repairs[0].after, configured_policy="static", gates=on.gates, path=""
+        )
         assert after.baselines == {"a": {"app": bits.parse("4-5")}, "b": {"app": bits.parse("8-9")}}
 
 
@@ -326,40 +331,42 @@ class TestMemory:
 
     @pytest.fixture
     def idle(self):
-        found = config().memory
-        assert found
-        return found
+        checked = config().memory
+        assert checked
+        return checked
 
-    def after(self, found: StateCheck) -> MemoryState:
-        (repair,) = found.repairs
-        return memory_file.parse(repair.after, configured_policy="Static", gates=NO_GATES, path="")
+    def after(self, checked: StateCheck) -> MemoryState:
+        (repair,) = checked.repairs
+        return state_files.parse_memory_state(repair.after, configured_policy="Static", gates=NO_GATES, path="")
 
     def test_another_reservation_keeps_all_allocations(self, idle):
         text = memory(idle, a=(Block(0b11, "memory", 20 * GIB),))
         on = config(systemReserved={"memory": "1948Mi"}, reservedMemory=[{"numaNode": 1, "limits": {"memory": "2Gi"}}])
 
-        found = check_file(MEM, text, on)
+        checked = check_file(MEM, text, on)
 
-        assert [(one.summary, one.kubelet_message) for one in by_severity(Severity.ERROR, found.findings)] == [
+        assert [
+            (finding.summary, finding.kubelet_message) for finding in by_severity(Severity.ERROR, checked.findings)
+        ] == [
             (
                 "NUMA node 0: 1Gi of memory was reserved when the file was written, now 0",
                 "[memorymanager] the expected machine state is different from the real one",
             ),
             ("NUMA node 1: 0 of memory was reserved when the file was written, now 2Gi", ""),
         ]
-        assert self.after(found).entries == {"a": {"app": (Block(0b11, "memory", 20 * GIB),)}}
-        assert not kubelet_error(MEM, found.repairs[0].after, on)
+        assert self.after(checked).entries == {"a": {"app": (Block(0b11, "memory", 20 * GIB),)}}
+        assert not kubelet_error(MEM, checked.repairs[0].after, on)
 
     def test_memory_that_no_longer_fits_is_dropped(self, idle):
         text = memory(idle, a=(Block(0b1, "memory", 15 * GIB),), b=(Block(0b10, "memory", 16 * GIB),))
         on = config(systemReserved={"memory": "1948Mi"}, reservedMemory=[{"numaNode": 1, "limits": {"memory": "2Gi"}}])
 
-        found = check_file(MEM, text, on)
+        checked = check_file(MEM, text, on)
 
-        assert by_severity(Severity.ERROR, found.findings)[-1].summary == (
+        assert by_severity(Severity.ERROR, checked.findings)[-1].summary == (
             "pod b container app holds 16Gi of memory on NUMA node 1: only 14Gi of memory is left on NUMA node 1"
         )
-        assert set(self.after(found).entries) == {"a"}
+        assert set(self.after(checked).entries) == {"a"}
 
     @pytest.mark.parametrize(
         ("block", "reason"),
@@ -372,25 +379,29 @@ class TestMemory:
     def test_impossible_memory_is_dropped(self, idle, block, reason):
         state = MemoryState(policy="Static", machine_state=idle.nodes, entries={"a": {"app": (block,)}})
 
-        found = check_file(MEM, memory_file.dump(state, gates=NO_GATES), config())
+        checked = check_file(MEM, state_files.dump_memory_state(state, gates=NO_GATES), config())
 
-        assert [one.summary for one in by_severity(Severity.ERROR, found.findings) if one.summary.endswith(reason)]
-        assert self.after(found).entries == {}
+        assert [
+            finding.summary
+            for finding in by_severity(Severity.ERROR, checked.findings)
+            if finding.summary.endswith(reason)
+        ]
+        assert self.after(checked).entries == {}
 
     def test_a_node_split_from_its_group_is_dropped(self, idle):
         text = memory(idle, a=(Block(0b11, "memory", GIB),), b=(Block(0b1, "memory", GIB),))
 
-        found = check_file(MEM, text, config())
+        checked = check_file(MEM, text, config())
 
-        (warning,) = by_severity(Severity.WARNING, found.findings)
+        (warning,) = by_severity(Severity.WARNING, checked.findings)
         assert warning.summary == (
             "pod b container app holds 1Gi of memory on NUMA node 0: other pods hold NUMA nodes 0-1 as a group; "
             "a kubelet may or may not start on that"
         )
-        assert set(self.after(found).entries) == {"a"}
+        assert set(self.after(checked).entries) == {"a"}
 
     @pytest.mark.parametrize(
-        ("change", "what"),
+        ("change", "summary"),
         [
             pytest.param(lambda nodes: {}, "memory is allocated, but the file has no machine state", id="no machine"),
             pytest.param(lambda nodes: {0: nodes[0]}, "NUMA nodes 1 are new", id="a node is new"),
@@ -421,21 +432,21 @@ class TestMemory:
             ),
         ],
     )
-    def test_changes_of_the_machine_are_reported(self, idle, change, what):
+    def test_changes_of_the_machine_are_reported(self, idle, change, summary):
         held = (Block(0b1, "memory", GIB),)
         ledger = idle.give("a", "app", blocks=held)
 
-        found = check_file(MEM, memory(idle, nodes=change(dict(ledger.nodes)), a=held), config())
+        checked = check_file(MEM, memory(idle, nodes=change(dict(ledger.nodes)), a=held), config())
 
-        assert what in [one.summary for one in by_severity(Severity.ERROR, found.findings)]
-        assert self.after(found).entries == {"a": {"app": held}}
+        assert summary in [finding.summary for finding in by_severity(Severity.ERROR, checked.findings)]
+        assert self.after(checked).entries == {"a": {"app": held}}
 
     def test_policy_none_drops_all_memory(self, idle):
         text = memory(idle, a=(Block(0b1, "memory", GIB),))
 
-        found = check_file(MEM, text, config(memoryManagerPolicy="None"))
+        checked = check_file(MEM, text, config(memoryManagerPolicy="None"))
 
-        assert found.repairs[0].after == memory_file.dump(MemoryState(policy="None"), gates=NO_GATES)
+        assert checked.repairs[0].after == state_files.dump_memory_state(MemoryState(policy="None"), gates=NO_GATES)
 
     def test_pod_level_memory_is_counted_once(self, idle):
         on = config(**POD_LEVEL)
@@ -448,11 +459,13 @@ class TestMemory:
             pod_entries={**ledger.pod_held, "b": whole},
         )
 
-        found = check_file(MEM, memory_file.dump(state, gates=on.gates), on)
+        checked = check_file(MEM, state_files.dump_memory_state(state, gates=on.gates), on)
 
-        after = memory_file.parse(found.repairs[0].after, configured_policy="Static", gates=on.gates, path="")
+        after = state_files.parse_memory_state(
+            checked.repairs[0].after, configured_policy="Static", gates=on.gates, path=""
+        )
         assert (after.pod_entries, after.machine_state) == ({"a": whole}, ledger.nodes)
-        assert "dropped: pod b, 2Gi of memory on NUMA node 0" in found.repairs[0].done
+        assert "dropped: pod b, 2Gi of memory on NUMA node 0" in checked.repairs[0].done
 
 
 class TestDevices:
@@ -464,16 +477,16 @@ class TestDevices:
     )
 
     def test_a_file_with_a_wrong_checksum_keeps_its_entries(self):
-        text = device_file.dump(self.STATE)
+        text = state_files.dump_device_state(self.STATE)
 
-        found = check_file(DEVICE_STATE, text.replace(b'"Checksum":', b'"Checksum":1'), config())
+        checked = check_file(DEVICE_PATH, text.replace(b'"Checksum":', b'"Checksum":1'), config())
 
-        (warning,) = by_severity(Severity.WARNING, found.findings)
+        (warning,) = by_severity(Severity.WARNING, checked.findings)
         assert warning.summary.endswith(
             "the kubelet starts without the file and forgets which container holds which devices"
         )
-        assert found.repairs[0].after == text
-        assert found.repairs[0].done == (
+        assert checked.repairs[0].after == text
+        assert checked.repairs[0].done == (
             "restored from its readable part (unchecked)",
             "kept: the devices of pod a, pod b",
         )
@@ -481,60 +494,67 @@ class TestDevices:
     def test_of_two_pods_the_running_one_keeps_its_device(self):
         twice = replace(self.STATE, entries=(*self.STATE.entries, replace(self.ENTRY, uid="c")))
 
-        found = check_file(DEVICE_STATE, device_file.dump(twice), config(), c="ml/train")
+        checked = check_file(DEVICE_PATH, state_files.dump_device_state(twice), config(), c="ml/train")
 
-        (warning,) = by_severity(Severity.WARNING, found.findings)
+        (warning,) = by_severity(Severity.WARNING, checked.findings)
         assert warning.summary == "pod a container app holds x/gpu g0: pod ml/train holds it too"
-        assert [one.uid for one in device_file.parse(found.repairs[0].after, path="").entries] == ["b", "c"]
+        assert [
+            finding.uid for finding in state_files.parse_device_state(checked.repairs[0].after, path="").entries
+        ] == [
+            "b",
+            "c",
+        ]
 
     def test_init_containers_may_share_devices(self):
         shared = replace(self.STATE, entries=(self.ENTRY, replace(self.ENTRY, container="init")))
 
-        found = check_file(DEVICE_STATE, device_file.dump(shared), config())
+        checked = check_file(DEVICE_PATH, state_files.dump_device_state(shared), config())
 
-        assert not found.repairs
-        assert [one.summary for one in about(found, DEVICE_STATE)] == ["devices held by 1 pod"]
+        assert not checked.repairs
+        assert [finding.summary for finding in about(checked, DEVICE_PATH)] == ["devices held by 1 pod"]
 
     def test_unhealthy_devices_are_noted(self):
-        found = check_file(DEVICE_STATE, device_file.dump(replace(self.STATE, registered={"x/gpu": ("g0",)})), config())
+        checked = check_file(
+            DEVICE_PATH, state_files.dump_device_state(replace(self.STATE, registered={"x/gpu": ("g0",)})), config()
+        )
 
-        assert [one.summary for one in by_severity(Severity.NOTE, found.findings)] == [
+        assert [finding.summary for finding in by_severity(Severity.NOTE, checked.findings)] == [
             "pod b container app holds x/gpu g1, which was not among the healthy devices"
         ]
 
     def test_more_devices_than_the_machine_has_are_noted(self):
         on = replace(config(), devices=(Device("x/gpu", "0", nodes=1),))
 
-        found = check_file(DEVICE_STATE, device_file.dump(self.STATE), on)
+        checked = check_file(DEVICE_PATH, state_files.dump_device_state(self.STATE), on)
 
-        assert [one.summary for one in by_severity(Severity.NOTE, found.findings)] == [
+        assert [finding.summary for finding in by_severity(Severity.NOTE, checked.findings)] == [
             "2 devices of x/gpu are held, but the machine has 1"
         ]
 
     def test_incomplete_entries_are_dropped(self):
         incomplete = replace(self.STATE, entries=(replace(self.ENTRY, uid=""), replace(self.ENTRY, devices={})))
 
-        found = check_file(DEVICE_STATE, device_file.dump(incomplete), config())
+        checked = check_file(DEVICE_PATH, state_files.dump_device_state(incomplete), config())
 
-        assert not device_file.parse(found.repairs[0].after, path="").entries
+        assert not state_files.parse_device_state(checked.repairs[0].after, path="").entries
 
     def test_a_truncated_file_keeps_its_complete_entries(self):
-        text = device_file.dump(self.STATE)
+        text = state_files.dump_device_state(self.STATE)
 
-        found = check_file(DEVICE_STATE, text[: text.index(b'"g1"')], config())
+        checked = check_file(DEVICE_PATH, text[: text.index(b'"g1"')], config())
 
-        assert by_severity(Severity.WARNING, found.findings)[0].summary.startswith("the file is cut off after ")
-        assert device_file.parse(found.repairs[0].after, path="").entries == (self.ENTRY,)
+        assert by_severity(Severity.WARNING, checked.findings)[0].summary.startswith("the file is cut off after ")
+        assert state_files.parse_device_state(checked.repairs[0].after, path="").entries == (self.ENTRY,)
 
 
 def test_missing_unreadable_and_leftover_files():
     files = StateFiles(unread={MEM: "cannot read it: Permission denied"}, leftovers=(".cpu_manager_state123",))
 
-    found = check_state(files, config())
+    checked = check_state(files, config())
 
-    assert [(one.severity, one.where) for one in found.findings] == [
+    assert [(finding.severity, finding.where) for finding in checked.findings] == [
         (Severity.OK, CPU),
         (Severity.WARNING, MEM),
-        (Severity.OK, DEVICE_STATE),
+        (Severity.OK, DEVICE_PATH),
         (Severity.NOTE, ".cpu_manager_state123"),
     ]

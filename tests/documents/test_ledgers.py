@@ -13,17 +13,22 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.errors import ParseError, ProviderError, QuantityError, RestoreError, StateError
-from alignup.align.hint import Hint
+from alignup.align.hint import Hint, Provider
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
-from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
 from alignup.align.workload import Container, ContainerStatus, Pod, QoS, Resources
 from alignup.documents import codec
-from alignup.documents.ledgers.documents import PodEntryDocument, ResidueDocument, check_holders, pod_entry, residue
-from alignup.documents.ledgers.restore import restore_ledger
+from alignup.documents.ledgers import (
+    PodEntryDocument,
+    ResidueDocument,
+    check_holders,
+    pod_entry,
+    residue,
+    restore_ledger,
+)
 from alignup.documents.pods import PodDocument, pod_document, read_pod
 from alignup.machines.synthetic import parse
 from tests.align.hosts import GIB, GPU, NIC, admit, arrivals, devices, hosts, make_host, make_pod

@@ -21,7 +21,6 @@ from tests.effort import SEED, did, rounds
 from tests.gate.simulated import settle
 
 pytestmark = pytest.mark.anyio
-NAMES = "abc"
 
 
 class RandomEvents:

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from alignup.align.workload import Pod
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.kubernetes.manifests.pod import pod_to_dict
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from alignup.testing.api_server import ApiServer, ServedResource
 from tests.observe.kubelets import SimulatedKubelet
 

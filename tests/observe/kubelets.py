@@ -11,13 +11,19 @@ from alignup.align.host import Host
 from alignup.align.machine import Device, Machine
 from alignup.align.workload import Pod
 from alignup.kubernetes import configuration
-from alignup.kubernetes.kubelet_files import allocated_pods_file, state_dir
-from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPod
+from alignup.kubernetes.api.pods import KnownPod
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger
+from alignup.kubernetes.kubelet_files.state_files import AllocatedPod
 from alignup.kubernetes.manifests.documents import to_json
-from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
+from alignup.kubernetes.plugins.pod_resources_client import (
+    AllocatableResources,
+    ListedContainer,
+    ListedPod,
+    PodResourcesClient,
+)
 from alignup.machines.synthetic import parse
-from alignup.observe.kubelet_sources import KnownPod, Sources
+from alignup.observe.observation import Sources
 from alignup.placement.host_report import PodStage
 from tests.align import hosts
 
@@ -64,7 +70,9 @@ class SimulatedKubelet:
         self.ended.clear()
         decision = self.host.admit(pod)
         assert decision.admitted, decision.rejection
-        self.allocated[pod.uid] = AllocatedPod({one.name: one.resources for one in pod.all_containers})
+        self.allocated[pod.uid] = AllocatedPod(
+            {container.name: container.resources for container in pod.all_containers}
+        )
         self.pods[pod.uid] = KnownPod(pod=pod, stage=PodStage.RUNNING, finished=False)
 
     def end(self, uid: str) -> None:
@@ -79,10 +87,12 @@ class SimulatedKubelet:
     @property
     def listed(self) -> tuple[ListedPod, ...]:
         ledger = self.host.ledger
-        found = []
+        pods = []
         for uid, admitted in ledger.pods.items():
             pod = admitted.pod
-            running = [one.name for one in (*pod.init, *pod.containers) if one.name not in pod.ordinary_init]
+            running = [
+                container.name for container in (*pod.init, *pod.containers) if container.name not in pod.ordinary_init
+            ]
             containers = {
                 name: ListedContainer(
                     ledger.cpus.holds(uid, name) or 0,
@@ -92,8 +102,8 @@ class SimulatedKubelet:
                 for name in running
             }
             if uid not in self.ended:
-                found.append(ListedPod(namespace=pod.namespace, name=pod.name, containers=containers))
-        return tuple(found)
+                pods.append(ListedPod(namespace=pod.namespace, name=pod.name, containers=containers))
+        return tuple(pods)
 
     def _devices(self, uid, container):
         for resource, ids in self.host.ledger.devices.holds(uid, container).items():
@@ -107,13 +117,13 @@ class SimulatedKubelet:
         return AllocatableResources(
             cpus=self.host.view.all_cpus & ~ledger.cpus.reserved,
             memory=ledger.memory.allocatable(),
-            devices=tuple(device for one in inventories for device in one.devices if device.healthy),
+            devices=tuple(device for inventory in inventories for device in inventory.devices if device.healthy),
         )
 
     def write(self, directory: Path) -> None:
         """Write the files as a kubelet does, ``allocated_pods_state`` last."""
-        state_dir.write_dir(directory, self.files, gates=self.host.settings.gates)
-        atomic_files.write(directory / allocated_pods_file.NAME, allocated_pods_file.dump(self.allocated))
+        state_files.write_state_files(directory, self.files, gates=self.host.settings.gates)
+        atomic_files.write(directory / state_files.ALLOCATED_PODS_FILE, state_files.dump_allocated_pods(self.allocated))
 
     def sources(self, **changes: Any) -> Sources:
         made = Sources(
@@ -129,7 +139,7 @@ class SimulatedKubelet:
         return replace(made, **changes)
 
 
-class SimulatedPodResources:
+class SimulatedPodResources(PodResourcesClient):
     """PodResources of a simulated kubelet."""
 
     def __init__(self, kubelet: SimulatedKubelet) -> None:

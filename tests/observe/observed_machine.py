@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from alignup.machines import machine_source as source
+from alignup.machines import machine_source
 from alignup.observe.kubelet_reader import KubeletPaths
 from alignup.observe.observer import ObserverTiming
 from alignup.observe.service import ObserveOptions
@@ -13,7 +13,7 @@ from tests.observe.kubelets import SimulatedKubelet
 
 def observe_once(directory: Path, **options: Any) -> ObserveOptions:
     """Write the files to *directory*, and return options that publish the host once."""
-    machine = replace(source.discover(), devices=())
+    machine = replace(machine_source.discover(), devices=())
     kubelet = SimulatedKubelet(
         machine=machine,
         devices=(),

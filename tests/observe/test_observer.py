@@ -6,17 +6,17 @@ from dataclasses import replace
 from unittest.mock import AsyncMock
 
 import pytest
+from structlog.testing import capture_logs
 
 from alignup import atomic_files
 from alignup.align.errors import PluginError
 from alignup.kubernetes.api import Access, ApiClient, Timing
 from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, read_host_state
-from alignup.kubernetes.kubelet_files import cpu_file, state_dir
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observation import ForeignFilesError
-from alignup.observe.observer import Observer, ObserverTiming
-from alignup.observe.publisher import Publisher
+from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.testing.api_server import ApiFault, ServedResource
 from tests.align.hosts import pod
 from tests.observe.inotify_queue import fill_queue
@@ -181,13 +181,15 @@ async def test_the_state_between_two_writes_is_never_published(served, client, k
         before = kubelet.files.cpu
         kubelet.admit(pod("b", cpu="3"))
         taken = replace(before, default=kubelet.files.cpu.default)
-        atomic_files.write(tmp_path / cpu_file.NAME, cpu_file.dump(taken, gates=kubelet.host.settings.gates))
+        atomic_files.write(
+            tmp_path / state_files.CPU_FILE, state_files.dump_cpu_state(taken, gates=kubelet.host.settings.gates)
+        )
         kubelet.write(tmp_path)
         await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
-    found = await report(client)
+    sources = await report(client)
 
-    assert found.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
-    assert found.sequence == 2
+    assert sources.ledger.alignment_key() == kubelet.host.ledger.alignment_key()
+    assert sources.sequence == 2
 
 
 async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubelet, make, tmp_path):
@@ -195,7 +197,7 @@ async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubele
     observer = make(settle=0.0, admission=60.0)
     await observer.check_once()
     kubelet.admit(pod("b", cpu="3"))
-    state_dir.write_dir(tmp_path, kubelet.files, gates=kubelet.host.settings.gates)
+    state_files.write_state_files(tmp_path, kubelet.files, gates=kubelet.host.settings.gates)
     checking = asyncio.ensure_future(observer.check_once())
     done, _ = await asyncio.wait([checking], timeout=0.1)
     published = list((await report(client)).ledger.pods)
@@ -209,7 +211,9 @@ async def test_a_pod_that_is_being_admitted_is_waited_for(served, client, kubele
 
 async def test_a_state_that_does_not_settle_is_published_with_its_problem(served, client, kubelet, make, tmp_path):
     lost = replace(kubelet.files.cpu, default=kubelet.files.cpu.default & ~(1 << 3))
-    atomic_files.write(tmp_path / cpu_file.NAME, cpu_file.dump(lost, gates=kubelet.host.settings.gates))
+    atomic_files.write(
+        tmp_path / state_files.CPU_FILE, state_files.dump_cpu_state(lost, gates=kubelet.host.settings.gates)
+    )
 
     await make(settle=0.0).check_once()
 
@@ -219,7 +223,7 @@ async def test_a_state_that_does_not_settle_is_published_with_its_problem(served
 
 
 async def test_a_damaged_file_makes_the_ledger_unknown(served, client, make, tmp_path):
-    (tmp_path / cpu_file.NAME).write_bytes(b"{")
+    (tmp_path / state_files.CPU_FILE).write_bytes(b"{")
 
     await make(settle=0.0).check_once()
 
@@ -236,9 +240,9 @@ async def test_a_changed_configuration_is_read_when_the_kubelet_starts_with_it(s
         (tmp_path / "config.yaml").write_bytes(changed.text)
         (tmp_path / "device-plugins" / "kubelet.sock").touch()
         await served.wait_requests("PATCH", "noderesourcetopologies/n", 2)
-    found = await report(client)
+    sources = await report(client)
 
-    assert found.settings == changed.host.settings
+    assert sources.settings == changed.host.settings
     state = await client.get(HOST_STATES.at("n"))
     assert state.machine_generation > 1
 
@@ -287,16 +291,17 @@ async def test_a_failed_write_is_a_problem_until_it_succeeds(served, client, mak
     assert (await report(client)).sequence == 1
 
 
-async def test_a_write_that_keeps_failing_is_tried_at_one_rate_and_logged_once(served, make, caplog):
+async def test_a_write_that_keeps_failing_is_tried_at_one_rate_and_logged_once(served, make):
     """Each of the changes during that time fails as well, and must not add a timer of its own."""
     observer = make(retry=60.0)
     served.inject(ApiFault(status=403, times=None), verb="patch")
-    for _ in range(3):
-        await observer.check_once()
+    with capture_logs() as lines:
+        for _ in range(3):
+            await observer.check_once()
 
     timers = vars(asyncio.get_running_loop())["_scheduled"]
-    assert len([one for one in timers if "Observer.notify" in repr(one) and not one.cancelled()]) == 1
-    assert len([one for one in caplog.records if "problem=" in one.message]) == 1
+    assert len([timer for timer in timers if "Observer.notify" in repr(timer) and not timer.cancelled()]) == 1
+    assert len([line for line in lines if line["event"] == "problem"]) == 1
 
 
 async def test_a_missing_custom_resource_definition_is_named(server, client, reader):
@@ -348,10 +353,10 @@ async def test_files_that_change_while_they_are_read_are_read_again(kubelet, ans
         return await listed()
 
     answers.list = list_and_write
-    found = await reader.read()
+    sources = await reader.read()
 
-    assert found.files.cpu == kubelet.files.cpu
-    assert len(found.listed) == 2
+    assert sources.files.cpu == kubelet.files.cpu
+    assert len(sources.listed) == 2
 
 
 async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answers, tmp_path):
@@ -369,11 +374,11 @@ async def test_the_live_configuration_counts_and_the_file_fills_in(kubelet, answ
     assert (await reader.read()).configuration.max_pods == 7
     answers.fails = True
     await reader.refresh()
-    found = await reader.read()
+    sources = await reader.read()
 
-    assert found.configuration.max_pods == 110
+    assert sources.configuration.max_pods == 110
     file = tmp_path / "config.yaml"
-    assert found.gaps[0] == (
+    assert sources.gaps[0] == (
         f"the live configuration is unknown: forbidden; using {file}, without the flags of the kubelet"
     )
 
@@ -388,10 +393,10 @@ async def test_drop_in_files_are_part_of_the_configuration(kubelet, answers, tmp
     paths = KubeletPaths(directory=tmp_path, config_dir=drop_ins)
     reader = KubeletReader(paths, pod_resources=answers, discover=lambda _root: kubelet.machine)
 
-    found = await reader.read()
+    sources = await reader.read()
 
-    assert found.configuration.max_pods == 30
-    assert found.gaps[-1] == "the pods of the API server are unknown"
+    assert sources.configuration.max_pods == 30
+    assert sources.gaps[-1] == "the pods of the API server are unknown"
 
 
 async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet, answers, tmp_path):
@@ -401,7 +406,7 @@ async def test_a_kubelet_without_files_is_observed_as_far_as_it_answers(kubelet,
         KubeletPaths(directory=tmp_path / "empty"), pod_resources=answers, discover=lambda _root: kubelet.machine
     )
 
-    found = await reader.read()
+    sources = await reader.read()
 
-    assert found.files == state_dir.KubeletFiles()
-    assert found.allocated is None
+    assert sources.files == state_files.KubeletFiles()
+    assert sources.allocated is None

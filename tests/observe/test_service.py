@@ -1,17 +1,21 @@
-"""The whole observer: found by its options, against the API server for tests and files on disk."""
+"""The whole observer, with the API server for tests, the /configz of a kubelet and files on disk."""
 
 import json
+import ssl
 from dataclasses import replace
 
 import pytest
+import trustme
 
 from alignup.align.errors import StateError
 from alignup.kubernetes.api import Access
+from alignup.kubernetes.api.credentials import UserCredentials
 from alignup.kubernetes.api.host_states import HOST_STATES, read_host_state
-from alignup.machines import machine_source as source
-from alignup.observe import service as observe
-from alignup.testing.api_server import ServedResource
+from alignup.machines import machine_source
+from alignup.observe.service import observe
+from alignup.testing.api_server import ApiFault, ApiServer, ServedResource
 from tests.kubernetes.api.objects import node
+from tests.observe import api_objects
 from tests.observe.observed_machine import observe_once
 
 pytestmark = pytest.mark.anyio
@@ -28,11 +32,11 @@ async def test_the_host_is_published_once(server, client, options):
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "uid": "u"}, "status": {"phase": "Running"}}
     server.put({**pod, "spec": {"nodeName": "host-a", "containers": [{"name": "app"}]}})
 
-    problems = await observe.observe(Access(server=server.url), replace(options, listen=("127.0.0.1", 0)))
+    problems = await observe(Access(server=server.url), replace(options, listen=("127.0.0.1", 0)))
 
     assert problems == ()
-    found = read_host_state(await client.get(HOST_STATES.at("host-a")))
-    assert found.machine.kubelet_view() == source.discover().kubelet_view()
+    report = read_host_state(await client.get(HOST_STATES.at("host-a")))
+    assert report.machine.kubelet_view() == machine_source.discover().kubelet_view()
     (state,) = server.objects("hoststates")
     assert state["metadata"]["ownerReferences"][0]["uid"] == "node-uid"
     assert json.dumps(state["configuration"]).count("none") == 0
@@ -44,4 +48,107 @@ async def test_the_observer_refuses_the_node_object_of_another_machine(server, o
     server.put(document)
 
     with pytest.raises(StateError, match="node host-a is another machine, or its kubelet has not started since"):
-        await observe.observe(Access(server=server.url), options)
+        await observe(Access(server=server.url), options)
+
+
+TOKEN = "token-of-the-observer"  # noqa: S105 - for a test
+LIVE = {"kubeletconfig": {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "maxPods": 77}}
+
+
+@pytest.fixture(scope="module")
+def cluster_authority():
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def own_authority():
+    """That of a kubelet which signs its certificate itself."""
+    return trustme.CA()
+
+
+@pytest.fixture
+def served(server):
+    server.serve(api_objects.SERVED)
+    server.put(api_objects.node("host-a"))
+    return server
+
+
+@pytest.fixture
+def observe_kubelet(served, client, cluster_authority, tmp_path):
+    """Run the observer beside a kubelet with *certificate*, which has *kept* in its files."""
+
+    async def run(certificate, *, kept=b"", fault=None):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        async with ApiServer(tls=context) as kubelet:
+            kubelet.respond("/configz", json.dumps(LIVE).encode())
+            if fault:
+                kubelet.inject(fault)
+            address = kubelet.url.removeprefix("https://")
+            options = observe_once(tmp_path / "kubelet", configz=True, kubelet_address=address)
+            if kept:
+                (tmp_path / "kubelet" / "pki").mkdir()
+                (tmp_path / "kubelet" / "pki" / "kubelet.crt").write_bytes(kept)
+            authority, credentials = cluster_authority.cert_pem.bytes(), UserCredentials(token=TOKEN)
+            await observe(Access(server=served.url, authority=authority, credentials=credentials), options)
+        state = await client.get(HOST_STATES.at("host-a"))
+        return state.configuration.get("maxPods"), state.problems, kubelet.requests
+
+    return run
+
+
+async def test_a_kubelet_with_a_certificate_of_the_cluster_is_asked_with_the_token(observe_kubelet, cluster_authority):
+    pods, problems, (request,) = await observe_kubelet(cluster_authority.issue_cert("127.0.0.1"))
+
+    assert pods == 77
+    assert not any("configuration" in problem for problem in problems)
+    assert (request.path, request.headers["authorization"]) == ("/configz", f"Bearer {TOKEN}")
+
+
+async def test_a_kubelet_that_signed_its_certificate_itself_is_verified_with_it(observe_kubelet, own_authority):
+    certificate = own_authority.issue_cert("host-a")
+    pods, _, _ = await observe_kubelet(certificate, kept=chain(certificate, own_authority))
+
+    assert pods == 77
+
+
+async def test_a_certificate_that_the_kubelet_no_longer_uses_does_no_harm(
+    observe_kubelet, cluster_authority, own_authority
+):
+    old = chain(own_authority.issue_cert("host-a"), own_authority)
+    pods, _, _ = await observe_kubelet(cluster_authority.issue_cert("host-a"), kept=old)
+
+    assert pods == 77
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        pytest.param("127.0.0.1", False, id="of an unknown authority"),
+        pytest.param("host-b", True, id="for another node"),
+    ],
+)
+async def test_a_certificate_that_cannot_be_verified_gets_no_token(observe_kubelet, own_authority, name, kept):
+    certificate = own_authority.issue_cert(name)
+    pods, problems, requests = await observe_kubelet(
+        certificate, kept=chain(certificate, own_authority) if kept else b""
+    )
+
+    assert pods is None
+    assert requests == []
+    (problem,) = [text for text in problems if "live configuration" in text]
+    assert "certificate verify failed" in problem
+    assert "config.yaml, without the flags of the kubelet" in problem
+
+
+async def test_without_the_permission_the_file_is_read(observe_kubelet, cluster_authority):
+    forbidden = ApiFault(status=403, reason="Forbidden", message="user=observer, resource=nodes", times=None)
+    pods, problems, _ = await observe_kubelet(cluster_authority.issue_cert("127.0.0.1"), fault=forbidden)
+
+    assert pods is None
+    assert "user=observer, resource=nodes" in next(text for text in problems if "live configuration" in text)
+
+
+def chain(certificate, authority):
+    """The content of ``kubelet.crt``."""
+    return certificate.cert_chain_pems[0].bytes() + authority.cert_pem.bytes()

@@ -10,10 +10,9 @@ from hypothesis import reject
 from hypothesis import strategies as st
 
 from alignup.align.cpus.options import CpuSettings
-from alignup.align.distances import Distances
 from alignup.align.errors import SettingsError
 from alignup.align.host import Host, Settings
-from alignup.align.machine import Device, HugePages, Machine, NumaNode, PciDevice
+from alignup.align.machine import Device, Distances, HugePages, Machine, NumaNode, PciDevice
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, TopologySettings

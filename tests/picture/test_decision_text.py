@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from alignup.align.machine import Device
 from alignup.align.settings import Policy, Scope, TopologyOptions, TopologySettings
 from alignup.align.workload import Pod
-from alignup.picture.cells import plain, to_ascii
 from alignup.picture.decision_text import draw_decision
-from alignup.picture.text_format import display_width
+from alignup.picture.text_format import display_width, plain, to_ascii
 from tests.align.hosts import GPU, admit, arrivals, hosts, make_host, make_pod
 from tests.effort import examples
 from tests.strategies_pods import guaranteed

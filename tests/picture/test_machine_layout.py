@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.distances import Distances
-from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
+from alignup.align.machine import Cpu, Device, Distances, Machine, NumaNode, PciDevice
 from alignup.machines.synthetic import parse
 from alignup.picture.machine_layout import MAX_ROWS, build_distance_table, layout_machine
 from tests.effort import examples

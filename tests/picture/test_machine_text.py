@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from alignup.align import bits
 from alignup.align.machine import Cpu, Device, Machine, NumaNode
 from alignup.machines.synthetic import parse
-from alignup.picture.cells import Line, plain, to_ascii
 from alignup.picture.machine_text import draw_text
-from alignup.picture.text_format import display_width
+from alignup.picture.text_format import Line, display_width, plain, to_ascii
 from tests.effort import examples
 from tests.picture import gallery
 from tests.picture.gallery import GPU, decorated, hosts

@@ -6,9 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from alignup.align import bits
-from alignup.align.distances import Distances
 from alignup.align.host import Settings
-from alignup.align.machine import Cpu, Device, HugePages, Machine, NumaNode
+from alignup.align.machine import Cpu, Device, Distances, HugePages, Machine, NumaNode
 from alignup.kubernetes import configuration
 
 Document = Mapping[str, Any]

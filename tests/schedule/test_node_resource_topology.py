@@ -10,8 +10,8 @@ from alignup.align.workload import Pod
 from alignup.align.workload.names import CPU
 from alignup.documents.codec import convert
 from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES
-from alignup.observe.node_topology import FingerprintMethod, node_topology
 from alignup.observe.observation import join
+from alignup.observe.published_objects import FingerprintMethod, node_topology
 from alignup.placement.score import POINT
 from alignup.schedule.live_cluster import LiveCluster, LiveClusterOptions
 from alignup.schedule.node_resource_topology import charge, read_zones, zones_verdict

@@ -16,7 +16,7 @@ from alignup.schedule.service import schedule_app
 from alignup.web.server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
-from tests.html_reader import Reader
+from tests.html_reader import HtmlReader
 from tests.observe.api_objects import node
 from tests.schedule.test_extender import OTHER, WIDE
 
@@ -40,7 +40,7 @@ async def pages(service):
 
 
 def text_of(response) -> str:
-    return re.sub(r"\s+", " ", Reader(response.text).text)
+    return re.sub(r"\s+", " ", HtmlReader(response.text).text)
 
 
 async def test_the_page_of_a_cluster_shows_every_node(pages, nodes, service):
@@ -141,7 +141,7 @@ async def test_hostile_labels_stay_text(pages, nodes, service):
 
     response = await pages.get("/nodes/x", params={"label": HOSTILE})
 
-    assert HOSTILE in Reader(response.text).text
+    assert HOSTILE in HtmlReader(response.text).text
     assert "<script>alert" not in response.text
 
 

@@ -25,8 +25,8 @@ from alignup.simulate.node_report import build_timeline
 from alignup.simulate.sweeps import COLUMNS, combination_means, figures, invalid_combinations
 from tests.align.hosts import make_pod
 from tests.effort import examples
+from tests.html_reader import HtmlReader, rows_of
 from tests.observe.kubelets import SimulatedKubelet
-from tests.simulate.html_reader import HtmlReader, rows_of
 
 DEVICE = "example.com/gpu"
 HOSTILE = "\"'><script>alert(1)</script>"

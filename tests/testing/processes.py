@@ -45,16 +45,16 @@ async def exit_code(process: BaseProcess) -> int | None:
 async def plugin_program_process(directory: Path, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Yield a plugin of ``example.com/gpu`` as users start it; kill it at the end, if it still runs."""
     arguments = ["--resource", "example.com/gpu", "--dir", str(directory), *options]
-    async with _process("alignup.testing.plugin", *arguments) as made:
-        yield made
+    async with _process("alignup.testing.plugin", *arguments) as plugin:
+        yield plugin
 
 
 @asynccontextmanager
 async def _process(module: str, *options: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    made = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *options, stdout=-1, stderr=-1)
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *options, stdout=-1, stderr=-1)
     try:
-        yield made
+        yield process
     finally:
-        if made.returncode is None:
-            made.kill()
-        await made.communicate()
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

@@ -20,8 +20,8 @@ MERGE, JSON, APPLY = (f"application/{name}" for name in ("merge-patch+json", "js
 
 @pytest.fixture
 async def server():
-    async with ApiServer() as made:
-        yield made
+    async with ApiServer() as api_server:
+        yield api_server
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def apply(http, body, manager, **parameters):
 
 
 def fields(document):
-    """The fields that each manager owns."""
+    """Return the fields that each manager owns."""
     return {entry["manager"]: entry["fieldsV1"] for entry in document["metadata"].get("managedFields", ())}
 
 
@@ -56,12 +56,12 @@ async def test_discovery_is_what_kubectl_reads(http):
 
 
 async def test_created_objects_have_the_metadata_of_a_server(http):
-    made = (await http.post(PODS, json={**POD, "status": {"phase": "Running"}})).json()
+    created = (await http.post(PODS, json={**POD, "status": {"phase": "Running"}})).json()
 
-    metadata = made["metadata"]
+    metadata = created["metadata"]
     assert (metadata["namespace"], metadata["generation"], metadata["resourceVersion"]) == ("default", 1, "2")
     assert len(metadata["uid"]) == 36
-    assert made["status"] == {"phase": "Pending"}
+    assert created["status"] == {"phase": "Pending"}
 
 
 @pytest.mark.parametrize(
@@ -224,12 +224,12 @@ async def test_resources_of_a_definition_are_served(http):
     )
     path = "/apis/example.com/v1/namespaces/default/widgets"
 
-    made = await http.post(path, json={"metadata": {"generateName": "w-"}, "spec": {}, "status": {"a": "b"}})
-    name = made.json()["metadata"]["name"]
+    created = await http.post(path, json={"metadata": {"generateName": "w-"}, "spec": {}, "status": {"a": "b"}})
+    name = created.json()["metadata"]["name"]
     status = await patch(http, f"{path}/{name}/status", {"spec": {"x": 1}, "status": {"c": "d"}})
 
     assert name.startswith("w-")
-    assert "status" not in made.json()
+    assert "status" not in created.json()
     assert (status.json()["spec"], status.json()["status"]) == ({}, {"c": "d"})
     assert (await http.get("/apis/example.com/v2/widgets")).status_code == 404
 

@@ -32,7 +32,7 @@ def members(tmp_path_factory):
 
 
 def blob(members, descriptor):
-    """The content that a descriptor names; its digest and size are right."""
+    """Return the content that a descriptor names; its digest and size are right."""
     content = members[f"blobs/{descriptor['digest'].replace(':', '/')}"]
     assert hashlib.sha256(content).hexdigest() == descriptor["digest"].removeprefix("sha256:")
     assert len(content) == descriptor["size"]

@@ -1,4 +1,4 @@
-"""What the build adds to a wheel: the commit, manual pages and completions."""
+"""The files that the build adds to a wheel: the commit, manual pages and completions."""
 
 import json
 import re

@@ -25,7 +25,7 @@ LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
 def nav_paths(entry):
-    """Every path in the navigation, in order."""
+    """Return every path in the navigation, in order."""
     if isinstance(entry, str):
         return [entry]
     values = entry.values() if isinstance(entry, dict) else entry
@@ -41,8 +41,8 @@ def test_every_page_is_in_the_navigation_once_and_tasks_come_first(generated):
     nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
     paths = nav_paths(nav)
 
-    made = {f"docs/reference/{name}" for name in generated}
-    known = {str(path.relative_to(ROOT)) for path in PAGES} | {"deploy/README.md"} | made
+    reference_pages = {f"docs/reference/{name}" for name in generated}
+    known = {str(path.relative_to(ROOT)) for path in PAGES} | {"deploy/README.md"} | reference_pages
     assert len(paths) == len(set(paths))
     assert set(paths) == known
     assert [title for entry in nav for title in entry] == [
@@ -63,6 +63,14 @@ def test_links_lead_to_files(page: Path):
     targets = [target for target in LINK.findall(page.read_text("utf-8")) if "://" not in target]
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_contributing_guide_names_paths_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    paths = re.findall(r"`((?:bench|docs|e2e|examples|src|tests)/[\w./-]+)`", text)
+
+    assert [path for path in paths if not re.search("NAME|PACKAGE", path) and not (ROOT / path).exists()] == []
+    assert len(paths) > 20
 
 
 def test_the_reference_has_every_command_option_metric_and_object(generated):

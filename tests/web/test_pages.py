@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import alignup
 from alignup.web.pages import Pages, path
-from tests.html_reader import Reader
+from tests.html_reader import HtmlReader
 
 TEMPLATES = sorted(Path(alignup.__path__[0]).glob("*/templates/*.html"))
 #: Values of links in templates: paths of this server, parts of the page, or what ``path`` returns.
@@ -27,7 +27,7 @@ def test_text_stays_text_in_content_and_attributes(pages, text):
     template = pages.templates.from_string(
         '<p title="{{ text }}" data-name="{{ text }}">{{ text }}<b>{{ text }}</b></p>'
     )
-    read = Reader(template.render(text=text))
+    read = HtmlReader(template.render(text=text))
 
     assert read.tags == [("p", ("title", "data-name")), ("b", ())]
     printable = "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)

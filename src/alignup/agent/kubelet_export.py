@@ -12,7 +12,7 @@ from alignup.align.errors import StateError
 from alignup.align.settings import FeatureGates
 from alignup.documents.pods import PodGrants
 from alignup.kubernetes.kubelet_files import ledger as states
-from alignup.kubernetes.kubelet_files import state_dir
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
 from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
@@ -25,11 +25,11 @@ def export(options: DaemonOptions, directory: Path) -> Iterator[str]:
     if recovered.problems:
         raise StateError("; ".join(recovered.messages(options.recovery)))
     files = states.export_ledger(recovered.state.host, responses=allocate_responses(recovered.state))
-    for path in state_dir.write_dir(directory, files, gates=options.host.settings.gates):
+    for path in state_files.write_state_files(directory, files, gates=options.host.settings.gates):
         yield f"wrote {path}"
     for gap in files.gaps:
         yield f"note: {gap}"
-    if waiting := len(recovered.state.waiting.pods):
+    if waiting := len(recovered.state.waiting):
         yield f"note: {waiting} waiting pods are not exported"
 
 
@@ -46,7 +46,7 @@ def allocate_responses(state: AgentState) -> dict[tuple[str, str, str], bytes]:
 
 def read_grants(directory: Path, gates: FeatureGates) -> Mapping[str, PodGrants]:
     grants: dict[str, dict[str, dict[str, dict[str, Any]]]] = {}
-    devices = state_dir.read_dir(directory, gates=gates).devices
+    devices = state_files.read_state_files(directory, gates=gates).devices
     for entry in devices.entries if devices else ():
         if not entry.response:
             continue

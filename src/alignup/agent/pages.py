@@ -14,16 +14,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from alignup.agent.api import AdmissionStatus
 from alignup.agent.service import AgentService
+from alignup.agent.state import AdmissionStatus
 from alignup.align import bits
 from alignup.align.admit import effective_policy
 from alignup.align.decision import Decision, ResourceHints, shown_hints
 from alignup.align.errors import AlignError, ParseError, PodError
 from alignup.align.explain import changes, sentences
-from alignup.align.explain.amounts import requested_amounts
 from alignup.align.explain.changes import Change, RequestChange, SettingChange, Unit, apply_changes
-from alignup.align.explain.remedies import Remedies, find_remedies
+from alignup.align.explain.remedies import Remedies, find_remedies, requested_amounts
 from alignup.align.host import Host
 from alignup.align.quantity import Quantity
 from alignup.align.settings import Policy, Scope

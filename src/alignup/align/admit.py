@@ -27,12 +27,11 @@ from alignup.align.decision import (
     Shortfall,
 )
 from alignup.align.devices.provider import PreferenceRequest, PreferencesNeededError
-from alignup.align.distances import Distances
 from alignup.align.errors import PodError, Problem, ProviderError
-from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, provider_inputs
+from alignup.align.hint import DONT_CARE, Hint, HintsByResource, MergeInput, Provider, provider_inputs
 from alignup.align.ledger import AdmittedPod, Ledger
+from alignup.align.machine import Distances
 from alignup.align.merging.merge import apply_policy
-from alignup.align.provider import Provider
 from alignup.align.settings import Policy, Scope, TopologySettings
 from alignup.align.workload import Container, Pod, demand
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
@@ -65,7 +64,7 @@ def decide(pod: Pod, ledger: Ledger, *, providers: Sequence[Provider[Any]], rule
         admission.align()
         admission.check_fit()
     except _RejectedError as rejected:
-        return admission.decision(Outcome.REJECTED, rejection=rejected.rejection)
+        return admission.decision(Outcome.REJECTED, rejection=rejected.args[0])
     except PreferencesNeededError as needed:
         return admission.decision(Outcome.ASKING, preference_requests=needed.requests)
     return admission.decision(Outcome.ADMITTED)
@@ -110,9 +109,7 @@ def effective_policy(pod: Pod, rules: AdmissionRules) -> tuple[Policy, Scope]:
 
 
 class _RejectedError(Exception):
-    def __init__(self, rejection: Rejection) -> None:
-        super().__init__(rejection.message)
-        self.rejection = rejection
+    """The end of an admission, with a :class:`Rejection` as its only argument."""
 
 
 class _Admission:

@@ -91,13 +91,9 @@ def parse(text: str, *, below: int = MAX_MEMBER) -> Bits:
     return bits
 
 
+@lru_cache(maxsize=4096)  # records and logs name the same sets again and again
 def show(bits: Bits) -> str:
     """Return the set as a Linux list: ascending, runs of two or more as ``a-b``, the empty set as the empty text."""
-    return _show_often(bits) if bits.bit_length() <= _CHUNK else show_spans(to_spans(bits))
-
-
-@lru_cache(maxsize=4096)  # records and logs name the same sets again and again
-def _show_often(bits: Bits) -> str:
     return show_spans(to_spans(bits))
 
 

@@ -7,7 +7,6 @@ converts it to a document and back. A decision changes nothing; ``Host.apply`` a
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import lru_cache
 from typing import NamedTuple, Self, overload
 
 from alignup.align import bits
@@ -64,8 +63,7 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
     nodes = hints.nodes | bits.union(hints.fixed_sets)
     if 1 << nodes.bit_count() <= _MAX_TESTED_SETS:
         masks = hints.fitting_sets()
-        first = masks[:MAX_SHOWN_HINTS]
-        shown = _listed(first, tuple([hints.prefers(mask) for mask in first]))
+        shown = tuple([Hint(mask, hints.prefers(mask)) for mask in masks[:MAX_SHOWN_HINTS]])
         return ShownHints(shown, resource.truncated or len(masks) > MAX_SHOWN_HINTS)
     fitting: list[Hint] = []
     for tested, mask in enumerate(iter_subsets(nodes, at_least=hints.min_width)):
@@ -76,11 +74,6 @@ def shown_hints(resource: ResourceHints) -> ShownHints:
                 return ShownHints(tuple(fitting), more=True)
             fitting.append(Hint(mask, hints.prefers(mask)))
     return ShownHints(tuple(fitting), more=resource.truncated)
-
-
-@lru_cache(maxsize=1024)  # decisions contain the same few hints again and again
-def _listed(masks: tuple[NodeSet, ...], preferred: tuple[bool, ...]) -> tuple[Hint, ...]:
-    return tuple(map(Hint, masks, preferred))
 
 
 class CollectedResources(Sequence[ResourceHints]):

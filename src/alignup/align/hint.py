@@ -1,4 +1,4 @@
-"""Topology hints: the sets of NUMA nodes that can serve a request for one resource.
+"""Topology hints, the sets of NUMA nodes that can serve a request for one resource, and the providers that return them.
 
 A :class:`Hint` is one such set, and whether it is preferred. A :class:`HintList` lists them, as providers from outside
 do; on *n* nodes a list has up to 2ⁿ - 1 entries. The built-in providers return a :class:`HintFamily` instead, which
@@ -15,10 +15,12 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from itertools import combinations, compress
 from operator import itemgetter
-from typing import NamedTuple, Protocol, Self, cast
+from typing import NamedTuple, Protocol, Self, TypeVar, cast
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
+from alignup.align.errors import StateError
+from alignup.align.workload import Container, Pod
 
 
 class Hint(NamedTuple):
@@ -304,17 +306,21 @@ class MergeInput(NamedTuple):
 def provider_inputs(provider: str, hints: HintsByResource) -> list[MergeInput]:
     if not hints:
         return [MergeInput(provider, DONT_CARE)]
-    return [MergeInput(resource, _normalize(resource_hints)) for resource, resource_hints in hints.items()]
-
-
-def _normalize(hints: AnyHints) -> Hints:
-    if hints is None:
-        return DONT_CARE
-    if isinstance(hints, HintList):
-        return hints if hints.masks or hints.anywhere else IMPOSSIBLE
-    if hasattr(hints, "min_width"):
-        return hints if hints.min_width else IMPOSSIBLE  # type: ignore[return-value] # a family
-    return HintList.of(hints) if hints else IMPOSSIBLE
+    inputs = []
+    for resource, answer in hints.items():
+        usable: Hints = IMPOSSIBLE
+        if answer is None:
+            usable = DONT_CARE
+        elif isinstance(answer, HintList):
+            if answer.masks or answer.anywhere:
+                usable = answer
+        elif hasattr(answer, "min_width"):
+            if answer.min_width:
+                usable = answer  # type: ignore[assignment] # a family
+        elif answer:
+            usable = HintList.of(answer)
+        inputs.append(MergeInput(resource, usable))
+    return inputs
 
 
 def preferred_single_nodes(hints: Hints) -> tuple[NodeSet, bool]:
@@ -364,3 +370,81 @@ def _in_subset_order(nodes: NodeSet) -> Callable[[Sequence[int]], Iterable[int]]
     """Return a function that puts one value per subset, counted up node by node, into the order of ``subsets``."""
     index = {mask: index for index, mask in enumerate(bits.subsets(nodes))}
     return itemgetter(*(index[mask] for mask in subsets(nodes)))
+
+
+ProviderLedger = TypeVar("ProviderLedger")
+
+
+class Need(NamedTuple):
+    """The requested amount of a resource, and the free amounts; recorded in the decision."""
+
+    request: int
+    free: Mapping[int, int]  #: by NUMA node
+    free_total: int | None = None  #: on the whole host; ``None``: the sum over the nodes
+
+    @property
+    def total(self) -> int:
+        return sum(self.free.values()) if self.free_total is None else self.free_total
+
+
+class Provider(Protocol[ProviderLedger]):
+    """A hint provider: where a resource can go, and its allocation once a policy has chosen.
+
+    CPUs, memory and devices are providers, and callers can add more: pass an object with these methods to ``Host``. The
+    ledger of a provider is any immutable value: every step returns a new one, so a rejected pod leaves no trace and
+    deciding stays pure. ``docs/library.md`` builds a complete provider. ``container`` is ``None`` for the pod as a
+    whole.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name in decisions; unique on a host."""
+        ...
+
+    def initial_ledger(self) -> ProviderLedger: ...
+
+    def hints(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> HintsByResource:
+        """Return where the requested resources can go; ``None`` if the container requests none."""
+        ...
+
+    def allocate(
+        self, ledger: ProviderLedger, pod: Pod, container: Container | None, *, affinity: Hint
+    ) -> ProviderLedger:
+        """Allocate the request, on the nodes of *affinity* if possible; ``ProviderError`` if it is impossible.
+
+        A container that has an allocation keeps it. ``container`` is ``None`` only for a pod whose pod-level resources
+        are allocated as a whole.
+        """
+        ...
+
+    def start_container(self, ledger: ProviderLedger, pod: Pod, container: Container) -> ProviderLedger:
+        """Release what containers that end before *container* starts no longer need."""
+        del pod, container
+        return ledger
+
+    def release(self, ledger: ProviderLedger, uid: str) -> ProviderLedger: ...
+
+    def needs(self, ledger: ProviderLedger, pod: Pod, container: Container | None) -> Mapping[str, Need]:
+        """Return requested and free amounts by resource, for the decision."""
+        del ledger, pod, container
+        return {}
+
+    def capacity(self, ledger: ProviderLedger, uid: str) -> Mapping[str, int]:
+        """Return the host's capacity by resource for the fit check of a pod; empty for cpu, memory and huge pages."""
+        del ledger, uid
+        return {}
+
+    def describe(self, ledger: ProviderLedger, uid: str, container: str) -> Mapping[str, str]:
+        """Return the allocation of a container as text by resource, for the decision."""
+        del ledger, uid, container
+        return {}
+
+    def to_json(self, ledger: ProviderLedger) -> object:
+        """Return the ledger as plain JSON values, to be stored."""
+        del ledger
+        raise StateError(f"the provider {self.name} cannot store its ledger: it has no to_json and from_json")
+
+    def from_json(self, document: object) -> ProviderLedger:
+        """Return the ledger that ``to_json`` stored; ``StateError`` if it is no longer valid on this host."""
+        del document
+        raise StateError(f"the provider {self.name} cannot store its ledger: it has no to_json and from_json")

@@ -21,12 +21,12 @@ from alignup.align.decision import Decision, Outcome
 from alignup.align.devices.provider import DeviceProvider, PreferenceAnswers
 from alignup.align.errors import AlignError, PodError, Problem, SettingsError, StateError
 from alignup.align.fit import NodeAllocatable
+from alignup.align.hint import Provider
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine
 from alignup.align.memory import reserved_memory
 from alignup.align.memory.provider import MemoryPolicy, MemoryProvider, MemorySettings
 from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, TopologySettings
 from alignup.align.workload import Amounts, Pod, validation
@@ -87,7 +87,7 @@ class Host:
                 kubelet_faults=settings.kubelet_faults,
             )
         with _errors_of("memory"):
-            policy = MemoryPolicy.parse(settings.memory_policy)
+            policy = MemoryPolicy(settings.memory_policy)
             reserved: Mapping[int, Mapping[str, int]] = {}
             if policy is MemoryPolicy.STATIC:
                 reserved = reserved_memory.reserved_by_node(
@@ -108,15 +108,13 @@ class Host:
             allocatable=node_allocatable(machine, settings) if settings.fit_check else None,
             pod_policy_annotations=settings.pod_policy_annotations,
         )
-        self.ledger = self._with_other_providers(ledger or self.initial_ledger())
-
-    def _with_other_providers(self, ledger: Ledger) -> Ledger:
-        known = {provider.name: provider for provider in self.others}
-        if unknown := ledger.others.keys() - known.keys():
-            listed = ", ".join(sorted(unknown))
+        self.ledger = ledger or self.initial_ledger()
+        if foreign := self.ledger.others.keys() - names:
+            listed = ", ".join(sorted(foreign))
             raise StateError(f"the ledger belongs to another host: unknown provider {listed}")
-        new = {name: provider.initial_ledger() for name, provider in known.items() if name not in ledger.others}
-        return replace(ledger, others={**ledger.others, **new}) if new else ledger
+        if new := [provider for provider in self.others if provider.name not in self.ledger.others]:
+            added = {provider.name: provider.initial_ledger() for provider in new}
+            self.ledger = replace(self.ledger, others={**self.ledger.others, **added})
 
     def initial_ledger(self) -> Ledger:
         return Ledger(

@@ -44,7 +44,7 @@ class Ledger:
 
         The fit check depends on ``used`` too. Ledgers of providers from outside are not included.
         """
-        return self.cpus.alignment_key(), self.memory.alignment_key(), self.devices.alignment_key()
+        return self.cpus.shared, self.memory.alignment_key(), self.devices.alignment_key()
 
     def by_provider(self) -> dict[str, Any]:
         """Return all provider ledgers by provider name, for code that treats all providers alike."""

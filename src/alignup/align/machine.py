@@ -6,14 +6,14 @@ providers use. A source of machines ends with ``Machine(...).checked()``, which 
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from typing import Self, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.distances import Distances
 from alignup.align.errors import MachineError
 
 #: The largest machine that is read, whatever its source: above every machine that exists. The limits bound the memory
@@ -25,6 +25,7 @@ MAX_NODES = 1 << 10  #: what Linux supports
 MAX_NODE_ID = 1 << 12  #: exclusive
 MAX_DEVICES = 100_000
 MAX_PCI_DEVICES = 1 << 14
+MAX_DISTANCE = 1 << 31  #: exclusive; keeps sums exact in a double
 MAX_NUMBER = 1 << 63  #: exclusive: bytes of memory, counts, and the numbers of cores, sockets and caches
 
 _Value = TypeVar("_Value", int, str, tuple[str, str])
@@ -115,6 +116,66 @@ class CadvisorReport:
     nodes: tuple[CadvisorNode, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True, init=False)
+class Distances:
+    """A matrix of distances by node id; it may be asymmetric, as on some real machines."""
+
+    ids: tuple[int, ...]
+    matrix: tuple[tuple[int, ...], ...]
+    #: node → node → the sum of both directions, the diagonal once: what a node adds to the sum over all pairs
+    _both: Mapping[int, Mapping[int, int]] = field(compare=False, repr=False)
+
+    def __init__(self, matrix: Mapping[int, Mapping[int, int]]) -> None:
+        ids = tuple(sorted(matrix))
+        problems = []
+        for a, b in product(ids, ids):
+            if b not in matrix[a]:
+                problems.append(f"NUMA node {a} has no distance to NUMA node {b}")
+            elif not 0 <= (distance := matrix[a][b]) < MAX_DISTANCE:
+                expected = f"a number from 0 to {MAX_DISTANCE - 1}"
+                problems.append(f"NUMA node {a} has distance {distance} to NUMA node {b}, not {expected}")
+        if problems:
+            raise MachineError(problems)
+        both = {a: {b: matrix[a][b] + (matrix[b][a] if a != b else 0) for b in ids} for a in ids}
+        object.__setattr__(self, "ids", ids)
+        object.__setattr__(self, "matrix", tuple(tuple(matrix[a][b] for b in ids) for a in ids))
+        object.__setattr__(self, "_both", both)
+
+    @classmethod
+    def of_rows(cls, rows: Mapping[int, Sequence[int]]) -> "Distances":
+        """Return distances from one row per node, in either of two forms.
+
+        A row longer than the largest node id has a column for every id. A row with one entry per node has a column for
+        every existing node, ascending (the kernel's form, of which the kubelet reads a wrong column).
+        """
+        ids = sorted(rows)
+        problems = [f"NUMA node {node} has no distances" for node in ids if not rows[node]]
+        matrix = {}
+        for node in ids:
+            row = rows[node]
+            if len(row) > ids[-1]:
+                matrix[node] = {other: row[other] for other in ids}
+            elif len(row) == len(ids):
+                matrix[node] = dict(zip(ids, row, strict=True))
+            elif row:
+                problems.append(f"NUMA node {node} has {len(row)} distances on a machine of {len(ids)} NUMA nodes")
+        if problems:
+            raise MachineError(problems)
+        return cls(matrix)
+
+    def between(self, a: int, b: int) -> int:
+        return self.matrix[self.ids.index(a)][self.ids.index(b)]
+
+    def both_ways(self, node: int) -> Mapping[int, int]:
+        """Return what *node* adds to a sum over all ordered pairs with each other node; its own distance once."""
+        return self._both[node]
+
+    def total(self, nodes: NodeSet) -> int:
+        """Return the sum over all ordered pairs of *nodes*, including each node with itself."""
+        chosen = list(bits.members(nodes))
+        return sum(self._both[a][b] for i, a in enumerate(chosen) for b in chosen[: i + 1])
+
+
 @dataclass(frozen=True)
 class KubeletView:
     """The machine as the kubelet numbers it; the providers use nothing else of the hardware.
@@ -129,54 +190,37 @@ class KubeletView:
     num_sockets: int
     nodes: tuple[NumaNode, ...]  #: ascending, including those without CPUs
     distances: Distances | None = None
+    all_nodes: NodeSet = field(init=False, compare=False, repr=False)  #: what a merge without result falls back to
+    all_cpus: CpuSet = field(init=False, compare=False, repr=False)
+    #: NUMA node → its CPUs, ascending, without nodes without CPUs; the same by socket, core and cache
+    node_cpus: dict[int, CpuSet] = field(init=False, compare=False, repr=False)
+    socket_cpus: dict[int, CpuSet] = field(init=False, compare=False, repr=False)
+    core_cpus: dict[int, CpuSet] = field(init=False, compare=False, repr=False)
+    cache_cpus: dict[int, CpuSet] = field(init=False, compare=False, repr=False)
+    num_nodes: int = field(init=False, compare=False, repr=False)  #: with CPUs, which is all the CPU manager counts
+    num_caches: int = field(init=False, compare=False, repr=False)
+    cpus_per_core: int = field(init=False, compare=False, repr=False)  #: the average, rounded down; 0 without cores
+    cpus_per_socket: int = field(init=False, compare=False, repr=False)
+    cpus_per_cache: int = field(init=False, compare=False, repr=False)
 
-    @cached_property
-    def all_nodes(self) -> NodeSet:
-        """The set of all NUMA nodes, which a merge without result falls back to."""
-        return bits.of(node.id for node in self.nodes if node.id >= 0)
-
-    @cached_property
-    def all_cpus(self) -> CpuSet:
-        return bits.of(cpu.id for cpu in self.cpus)
-
-    @cached_property
-    def node_cpus(self) -> dict[int, CpuSet]:
-        """NUMA node → its CPUs, ascending, without nodes without CPUs."""
-        return _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
-
-    @cached_property
-    def socket_cpus(self) -> dict[int, CpuSet]:
-        return _grouped((cpu.socket, cpu.id) for cpu in self.cpus)
-
-    @cached_property
-    def core_cpus(self) -> dict[int, CpuSet]:
-        return _grouped((cpu.core, cpu.id) for cpu in self.cpus)
-
-    @cached_property
-    def cache_cpus(self) -> dict[int, CpuSet]:
-        return _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)
-
-    @property
-    def num_nodes(self) -> int:
-        """The number of NUMA nodes with CPUs, which is all the CPU manager counts."""
-        return len(self.node_cpus)
-
-    @property
-    def num_caches(self) -> int:
-        return len(self.cache_cpus)
-
-    @property
-    def cpus_per_core(self) -> int:
-        """The average, rounded down."""
-        return self.num_cpus // self.num_cores if self.num_cores else 0
-
-    @property
-    def cpus_per_socket(self) -> int:
-        return self.num_cpus // self.num_sockets if self.num_sockets else 0
-
-    @property
-    def cpus_per_cache(self) -> int:
-        return self.num_cpus // self.num_caches if self.num_caches else 0
+    def __post_init__(self) -> None:
+        node_cpus = _grouped((cpu.node, cpu.id) for cpu in self.cpus if cpu.node is not None)
+        cache_cpus = _grouped((cpu.cache, cpu.id) for cpu in self.cpus if cpu.cache is not None)
+        facts = {
+            "all_nodes": bits.of(node.id for node in self.nodes if node.id >= 0),
+            "all_cpus": bits.of(cpu.id for cpu in self.cpus),
+            "node_cpus": node_cpus,
+            "socket_cpus": _grouped((cpu.socket, cpu.id) for cpu in self.cpus),
+            "core_cpus": _grouped((cpu.core, cpu.id) for cpu in self.cpus),
+            "cache_cpus": cache_cpus,
+            "num_nodes": len(node_cpus),
+            "num_caches": len(cache_cpus),
+            "cpus_per_core": self.num_cpus // self.num_cores if self.num_cores else 0,
+            "cpus_per_socket": self.num_cpus // self.num_sockets if self.num_sockets else 0,
+            "cpus_per_cache": self.num_cpus // len(cache_cpus) if cache_cpus else 0,
+        }
+        for name, fact in facts.items():
+            object.__setattr__(self, name, fact)
 
     @property
     def discovery_error(self) -> str | None:
@@ -232,12 +276,9 @@ class Machine:
             distances=distances,
         )
 
-    def problems(self) -> tuple[str, ...]:
-        return tuple(_machine_problems(self))
-
     def checked(self) -> Self:
         """Return this machine; ``MachineError`` with every problem if it contradicts itself."""
-        if problems := self.problems():
+        if problems := tuple(_machine_problems(self)):
             raise MachineError(problems)
         return self
 
@@ -284,8 +325,19 @@ def _repeated(values: Iterable[_Value]) -> Iterator[tuple[_Value, int]]:
 
 def _machine_problems(machine: Machine) -> Iterator[str]:
     """Yield every contradiction; an unknown node of a device is none, since firmware names offline nodes."""
-    if too_many := tuple(_count_problems(machine)):
-        yield from too_many
+    report = machine.report
+    counts = (
+        ("CPUs", len(machine.cpus), MAX_CPUS),
+        ("CPUs as reported", len(report.cpus) if report else 0, MAX_CPUS),
+        ("NUMA nodes", len(machine.nodes), MAX_NODES),
+        ("NUMA nodes as reported", len(report.nodes or ()) if report else 0, MAX_NODES),
+        ("devices", len(machine.devices), MAX_DEVICES),
+        ("PCI devices", len(machine.pci), MAX_PCI_DEVICES),
+    )
+    if any(count > most for _, count, most in counts):
+        for kind, count, most in counts:
+            if count > most:
+                yield f"the machine has {count} {kind}: expected at most {most}"
         return
     nodes = {node.id for node in machine.nodes}
     known = nodes if machine.distances is None else set(machine.distances.ids)
@@ -301,23 +353,8 @@ def _machine_problems(machine: Machine) -> Iterator[str]:
     yield from _memory_problems(machine)
     if machine.offline >> MAX_CPU_ID:
         yield f"CPU {machine.offline.bit_length() - 1} is not a number from 0 to {MAX_CPU_ID - 1}"
-    if machine.report is not None:
-        yield from _report_problems(machine.report, bits.of(_known(machine.cpus)) | machine.offline, nodes)
-
-
-def _count_problems(machine: Machine) -> Iterator[str]:
-    """Yield what the machine has too many of."""
-    report = machine.report
-    for kind, items, most in (
-        ("CPUs", machine.cpus, MAX_CPUS),
-        ("CPUs as reported", report.cpus if report else (), MAX_CPUS),
-        ("NUMA nodes", machine.nodes, MAX_NODES),
-        ("NUMA nodes as reported", (report.nodes if report else None) or (), MAX_NODES),
-        ("devices", machine.devices, MAX_DEVICES),
-        ("PCI devices", machine.pci, MAX_PCI_DEVICES),
-    ):
-        if len(items) > most:
-            yield f"the machine has {len(items)} {kind}: expected at most {most}"
+    if report is not None:
+        yield from _report_problems(report, bits.of(_known(machine.cpus)) | machine.offline, nodes)
 
 
 def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
@@ -328,17 +365,8 @@ def _cpu_problems(cpus: Sequence[Cpu], nodes: set[int]) -> Iterator[str]:
     unknown = _grouped((cpu.node, cpu.id) for cpu in known if cpu.node is not None and cpu.node not in nodes)
     for node, claimed in unknown.items():
         yield f"NUMA node {node} has CPUs {bits.show(claimed)}, but the machine has no such node"
-    yield from _number_problems(known)
     sockets: dict[int, set[int]] = {}
     for cpu in known:
-        sockets.setdefault(cpu.core, set()).add(cpu.socket)
-    for core, touched in sorted(sockets.items()):
-        if len(touched - {-1}) > 1:
-            yield f"core {core} is on sockets {', '.join(map(str, sorted(touched - {-1})))}, but a core has one socket"
-
-
-def _number_problems(cpus: Iterable[Cpu]) -> Iterator[str]:
-    for cpu in cpus:
         if cpu.core < 0:
             yield f"CPU {cpu.id} is on core {cpu.core}, but cores are numbered from 0"
         if cpu.socket < -1:
@@ -347,6 +375,10 @@ def _number_problems(cpus: Iterable[Cpu]) -> Iterator[str]:
             yield f"CPU {cpu.id} is on cache {cpu.cache}, but caches are numbered from 0"
         if max(cpu.core, cpu.socket, cpu.cache or 0) >= MAX_NUMBER:
             yield f"CPU {cpu.id} has a core, socket or cache number above {MAX_NUMBER - 1}"
+        sockets.setdefault(cpu.core, set()).add(cpu.socket)
+    for core, touched in sorted(sockets.items()):
+        if len(touched - {-1}) > 1:
+            yield f"core {core} is on sockets {', '.join(map(str, sorted(touched - {-1})))}, but a core has one socket"
 
 
 def _memory_problems(machine: Machine) -> Iterator[str]:

@@ -21,9 +21,9 @@ from alignup.align.admit import effective_policy
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision
 from alignup.align.errors import PodError
+from alignup.align.hint import Need, Provider
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
-from alignup.align.provider import Need, Provider
 from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod, demand
 

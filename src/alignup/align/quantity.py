@@ -205,7 +205,13 @@ class Quantity:
             return _low64(self.unscaled * pow(10, finer, 1 << 64))
         if finer < 0:
             return _rescale(self.unscaled, self.power, power)
-        return _multiply_int(self.unscaled, _low32(finer))
+        places = (finer + (1 << 31)) % (1 << 32) - (1 << 31)  # Kubernetes keeps the difference in 32 bits
+        if places <= 0:
+            return self.unscaled
+        product = self.unscaled * 10**places if places < 19 else _MAX + 1
+        if product in _INT64:
+            return product
+        return _low64(product) if places in {1, 2, 3, 6, 9} else 0  # an overflow wraps or becomes zero
 
 
 #: A factor, a power of ten, the most digits of the 64-bit form, the format.
@@ -231,7 +237,8 @@ def _exponent(suffix: str) -> _Meaning:
     sign, digits = match.groups()
     if len(digits) > 19 or (exponent := int(sign + (digits or "0"))) not in _INT64:
         raise QuantityError(_SUFFIX)
-    return 1, _low32(exponent), 18, QuantityFormat.DECIMAL_EXPONENT
+    low = (exponent + (1 << 31)) % (1 << 32) - (1 << 31)
+    return 1, low, 18, QuantityFormat.DECIMAL_EXPONENT
 
 
 def _rescale(number: int, power: int, new_power: int) -> int:
@@ -257,16 +264,6 @@ def _divide_dec(number: int, places: int) -> int:
     return _low64(quotient + (rest != 0))
 
 
-def _multiply_int(number: int, places: int) -> int:
-    """Return *number* times ten to the *places* like Kubernetes' 64-bit form: an overflow wraps or becomes zero."""
-    if places <= 0:  # a difference that overflowed 32 bits
-        return number
-    product = number * 10**places if places < 19 else _MAX + 1
-    if product in _INT64:
-        return product
-    return _low64(product) if places in {1, 2, 3, 6, 9} else 0
-
-
 def _raise_past(number: int, places: int, *, bound: int) -> int:
     """Return *number* times ten to the *places*, or any number of its sign beyond *bound* if the product is."""
     if 3 * places > bound.bit_length():  # then the product, over 8 ** places, is beyond
@@ -287,10 +284,6 @@ def _without_factor(number: int, factor: int) -> tuple[int, int]:
 
 def _low64(number: int) -> int:
     return (number + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _low32(number: int) -> int:
-    return (number + (1 << 31)) % (1 << 32) - (1 << 31)
 
 
 # Python converts at most 4300 digits at once; users can reduce the limit to 640.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from alignup.cli.app import Session, define_command
+from alignup.align.errors import TlsRequiredError
+from alignup.cli.app import FailureError, Place, Session, define_command
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.options import (
     HostOptions,
@@ -85,21 +86,25 @@ def command(session: Session, *, host: HostOptions, options: AgentCommandOptions
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent") from error
     session.advice = "See 'alignup agent --help'."
-    given = _daemon_options(host, options)
+    daemon_options = _daemon_options(host, options)
     if options.export is None:
-        daemon.run(given)
+        try:
+            daemon.run(daemon_options)
+        except TlsRequiredError as error:
+            advice = "Give --tls-cert-file and --tls-private-key-file, or allow plain HTTP with --insecure-http."
+            raise FailureError(str(error), advice=advice) from error
         return
-    for line in kubelet_export.export(given, options.export):
+    for line in kubelet_export.export(daemon_options, options.export):
         click.echo(line, err=True)
 
 
 def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonOptions":
-    from alignup.agent import daemon, recovery, wait_queue  # noqa: PLC0415 - as above
+    from alignup.agent import daemon, recovery, state  # noqa: PLC0415 - as above
     from alignup.cli import inputs  # noqa: PLC0415
     from alignup.web import address  # noqa: PLC0415 - as above
 
     root = (options.root_dir or address.default_root(os.environ)).absolute()
-    with inputs.input_errors("in --listen"):
+    with inputs.input_errors(Place("--listen")):
         default = address.UnixAddress(root / address.SOCKET_NAME)
         listen = address.parse_address(options.listen, listening=True) if options.listen else default
     _check_listen(options, listen)
@@ -122,9 +127,7 @@ def _daemon_options(host: HostOptions, options: AgentCommandOptions) -> "DaemonO
         insecure_http=options.insecure_http,
         manifests=_absolute(options.manifest_dir),
         recovery=recovery.RecoveryOptions(
-            waiting=wait_queue.WaitQueue(
-                max_overtakes=options.patience if wait else None, capacity=options.waiting_room
-            ),
+            waiting=state.WaitingPods(max_overtakes=options.patience if wait else None, capacity=options.waiting_room),
             wait_enabled=wait,
             modes=frozenset(map(recovery.RecoveryMode, options.recover)),
             hints={
@@ -164,7 +167,7 @@ def _web_address(options: AgentCommandOptions) -> "TcpAddress | None":
 
     if options.web_listen is None:
         return None
-    with inputs.input_errors("in --web-listen"):
+    with inputs.input_errors(Place("--web-listen")):
         address = parse_address(options.web_listen, listening=True)
     if not isinstance(address, TcpAddress):
         raise click.UsageError("--web-listen is for browsers, which need HOST:PORT.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from alignup.align.errors import ParseError
-from alignup.cli.app import FailureError, InputError
+from alignup.cli.app import FailureError, InputError, Place
 from alignup.cli.options import check_exists, option, path_option
 from alignup.web.address import SOCKET_NAME, TcpAddress, UnixAddress, default_root, parse_address
 from alignup.web.agent_client import TIMEOUT, AgentClient, AgentError, AgentErrorKind
@@ -46,13 +46,13 @@ def connect(options: AgentOptions, *, timeout: float = TIMEOUT) -> AgentClient:
         default = UnixAddress(default_root(os.environ) / SOCKET_NAME)
         address = parse_address(options.agent) if options.agent else default
     except ParseError as error:
-        raise InputError(str(error), where="in --agent") from error
+        raise InputError(str(error), place=Place("--agent")) from error
     try:
         token = options.token_file.read_text("ascii", "replace").strip() if options.token_file else ""
     except OSError as error:
-        raise InputError(f"{error.filename}: {error.strerror}", where="in --token-file") from error
+        raise InputError(f"{error.filename}: {error.strerror}", place=Place("--token-file")) from error
     if not token.isascii() or len(token.split()) > 1:
-        raise InputError(f"{options.token_file} does not contain a token", where="in --token-file")
+        raise InputError(f"{options.token_file} does not contain a token", place=Place("--token-file"))
     check_exists(ca_file=options.ca_file)
     return AgentClient(address, token=token, timeout=timeout, ca_file=options.ca_file)
 
@@ -72,12 +72,12 @@ def find_agent(options: AgentOptions) -> AgentClient | None:
 def input_error(error: AgentError) -> InputError:
     """Return *error* with its location and with advice that names options and commands."""
     if error.kind is AgentErrorKind.CA_FILE:
-        return InputError(*error.problems, where="in --ca-file")
+        return InputError(*error.problems, place=Place("--ca-file"))
     advice, address = _ADVICE.get(error.kind, ""), error.address
     if error.kind is AgentErrorKind.NOT_TLS and isinstance(address, TcpAddress):
         advice = f"If it serves plain HTTP, name it as http://{replace(address, tls=None)}."
     is_plain = isinstance(address, TcpAddress) and address.tls is None and address.is_loopback
     if error.kind is AgentErrorKind.CLOSED and is_plain:
         advice += f" If it serves HTTPS, name it as https://{address}."
-    where = f"reported by the agent at {address}" if error.kind is AgentErrorKind.REPORTED else ""
-    return FailureError(*error.problems, where=where, advice=advice)
+    detail = f"reported by the agent at {address}" if error.kind is AgentErrorKind.REPORTED else ""
+    return FailureError(*error.problems, place=Place(detail=detail), advice=advice)

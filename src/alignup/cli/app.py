@@ -1,11 +1,13 @@
 """The ``alignup`` command group: its commands are imported only when they are called."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Self
 
 import click
 
+from alignup.align.errors import SourceLocation
 from alignup.cli.exit_codes import FAILED, USAGE
 
 #: Command → summary. A command's module in this package has the same name; ``alignup --help`` does not import it.
@@ -31,17 +33,41 @@ COMMANDS = {
 }
 
 
-class InputError(click.ClickException):
-    """Invalid input: what is wrong (one line each), where it is, and what to do about it.
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The place of a problem: ``--OPTION``, ``FILE:LINE``, or neither."""
 
-    A *where* of the form ``in FILE, line N`` or ``in --option`` is printed before each line; see ``error_format``.
-    """
+    option: str = ""
+    value: str = ""  #: of the option, if it has several values
+    file: str = ""  #: with an option: the directory that it names
+    line: int = 0
+    detail: str = ""  #: printed below the message
+
+    @classmethod
+    def at(cls, location: SourceLocation, object_name: str = "") -> Self:
+        document = f"document {location.document}" if location.document else ""
+        return cls(file=location.file, line=location.line or 0, detail=", ".join(filter(None, (document, object_name))))
+
+    def put_before(self, messages: Iterable[str]) -> list[str]:
+        """Put the place before each of *messages*, unless it begins with the file."""
+        file = f"{self.file}/" if self.option else self.file
+        place = f"{self.option} {self.value}".strip() or (f"{file}:{self.line}" if file and self.line else file)
+        if not place:
+            return list(messages)
+        return [message if self.file and message.startswith(file) else f"{place}: {message}" for message in messages]
+
+
+NOWHERE = Place()
+
+
+class InputError(click.ClickException):
+    """Invalid input: what is wrong (one line each), where it is, and what to do about it."""
 
     exit_code = USAGE
 
-    def __init__(self, *what: str, where: str = "", advice: str = "") -> None:
-        super().__init__("; ".join(what))
-        self.what, self.where, self.advice = what, where, advice
+    def __init__(self, *problems: str, place: Place = NOWHERE, advice: str = "") -> None:
+        super().__init__("; ".join(problems))
+        self.problems, self.place, self.advice = problems, place, advice
 
 
 class FailureError(InputError):

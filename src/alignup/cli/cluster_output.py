@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 from alignup.align.explain import sentences
 from alignup.align.workload.names import CPU, MEMORY, is_hugepages
 from alignup.cli import inputs, terminal
+from alignup.cli.app import Place
 from alignup.cli.layout import paragraph, print_table, section
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiPod, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.observe.kubelet_sources import known_pod
-from alignup.picture.cells import Cell, Line
+from alignup.picture.text_format import Cell, Line
 from alignup.schedule.cluster_snapshot import NO_HOST_STATE, Amounts, ClusterView, NodeSummary
 from alignup.schedule.node_selection import scheduling_spec
 from alignup.schedule.pod_answers import AnswerGroup, NodeAnswer, NodeAnswerKind, PodAnswers, ask_nodes
@@ -49,14 +50,14 @@ class AskedPod(NamedTuple):
 
 def ask_about_workload(view: ClusterView, workload: Workload, *, seconds: float) -> AskedPod:
     """Ask about one replica of a manifest."""
-    with inputs.input_errors(f"in {workload.source}"):
+    with inputs.input_errors(Place.at(workload.source)):
         spec = scheduling_spec(workload)
         return AskedPod(ask_nodes(view, workload.pod, spec, seconds=seconds), view, _gate_notes(spec))
 
 
 def ask_about_pod(view: ClusterView, pod: ApiPod, *, seconds: float) -> AskedPod:
     """Ask about a pod of the cluster; one that was rejected is asked about as if it were created again."""
-    with inputs.input_errors(f"in pod {pod.metadata.full_name}"):
+    with inputs.input_errors(Place(detail=f"in pod {pod.metadata.full_name}")):
         read = known_pod(pod).pod
         spec = codec.convert({**codec.to_builtins(pod.spec), "nodeName": ""}, ApiPodSpec)
         return AskedPod(ask_nodes(view, read, spec, seconds=seconds), view, (*_state_notes(pod), *_gate_notes(spec)))

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from alignup.cli import terminal
 from alignup.cli.layout import paragraph, section, table
-from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean, display_width, pluralize
+from alignup.picture.text_format import Cell, Line, clean, display_width, pluralize
 from alignup.simulate.compare import Comparison, RankedVariant
 
 _MAX_ROWS = 20

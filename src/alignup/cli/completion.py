@@ -12,9 +12,9 @@ SHELLS = ("bash", "zsh", "fish")
 @define_command("completion", "alignup completion bash > alignup.bash")
 @click.argument("shell", type=click.Choice(SHELLS))
 def command(shell: str) -> None:
-    """Print the script that completes alignup's commands, options, files, pods and runs in SHELL.
+    """Print the script that completes alignup's commands, options, files, pods and nodes in SHELL.
 
-    A wheel installs the scripts below share, where shells look for them. Else:
+    A wheel installs the scripts where shells look for them. Otherwise, add a line:
 
     \b
     ~/.bashrc                    eval "$(alignup completion bash)"

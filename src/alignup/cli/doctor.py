@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import InputError, define_command
+from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.options import NodeOptions, flag_option, output_option, path_option, pods_option, with_options
 
@@ -68,28 +68,28 @@ def command(*, options: DoctorOptions, output: str) -> None:
     check = partial(diagnosis.diagnose, source, machine, directory=directory, pods=names)
     write_to = directory if options.write else None
     _check_unused(write_to)
-    with inputs.input_errors("in --kubelet-dir", advice="Give a kubelet's directory, such as /var/lib/kubelet."):
-        found = check()
+    with inputs.input_errors(Place("--kubelet-dir"), advice="Give a kubelet's directory, such as /var/lib/kubelet."):
+        result = check()
     if write_to is not None:
         _check_unused(write_to)
         advice = "Run the command as a user who may write there, with the kubelet stopped."
-        with inputs.input_errors("in --kubelet-dir", advice=advice):
-            found = diagnosis.write_repairs(check, found, write_to, now=datetime.now(UTC))
+        with inputs.input_errors(Place("--kubelet-dir"), advice=advice):
+            result = diagnosis.write_repairs(check, result, write_to, now=datetime.now(UTC))
     if output == "json":
-        terminal.print_json(doctor_output.to_document(found))
+        terminal.print_json(doctor_output.to_document(result))
     else:
         shown = options.machine or "this machine"
-        terminal.print_lines(doctor_output.lines(found, configuration=source.name, machine=shown))
-    if not found.final.healthy:
+        terminal.print_lines(doctor_output.lines(result, configuration=source.name, machine=shown))
+    if not result.final.healthy:
         raise click.exceptions.Exit(UNHEALTHY)
 
 
 def _check_unused(directory: Path | None) -> None:
-    from alignup.doctor import live_kubelet  # noqa: PLC0415 - not needed for --help
+    from alignup.doctor import diagnosis  # noqa: PLC0415 - not needed for --help
 
-    if directory is not None and (users := live_kubelet.find_live_kubelets(directory)):
+    if directory is not None and (users := diagnosis.find_live_kubelets(directory)):
         raise InputError(
             *users,
-            where=f"{directory} is in use; nothing was written",
+            place=Place(detail=f"{directory} is in use; nothing was written"),
             advice="Stop the kubelet first (systemctl stop kubelet). Containers keep running.",
         )

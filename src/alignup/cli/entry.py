@@ -65,12 +65,9 @@ def _report(error: Exception, session: Session) -> None:
         case click.UsageError():
             error.show()
         case InputError():
-            from alignup.cli.error_format import locate  # noqa: PLC0415 - only for errors
-
-            messages, where = locate(error.what, error.where)
-            _print_error(*messages, details=(where, error.advice))
+            _print_error(*error.place.put_before(error.problems), details=(error.place.detail, error.advice))
         case StoreError():
-            _print_error(error.what, details=(error.where, error.advice))
+            _print_error(error.message, details=(error.where, error.advice))
         case AlignError():
             message, *details = str(error).splitlines() or [""]
             _print_error(message, details=details)

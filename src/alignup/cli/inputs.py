@@ -16,26 +16,26 @@ from alignup.align.errors import (
     AlignError,
     ConfigurationError,
     DocumentError,
+    FieldError,
     FileFieldError,
     ManifestError,
-    ParseError,
     Problem,
     ProblemKind,
     SettingsError,
 )
 from alignup.align.host import Host
 from alignup.align.machine import Machine
-from alignup.cli.app import InputError
-from alignup.cli.error_format import put_place
+from alignup.cli.app import NOWHERE, InputError, Place
 from alignup.cli.machine import load_machine, machine_place
 from alignup.cli.options import HostOptions, NodeOptions
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import Configuration, ConfigurationText, StartupStage
-from alignup.kubernetes.kubelet_files import ledger, state_dir
+from alignup.kubernetes.kubelet_files.ledger import GapKind, restore_ledger
+from alignup.kubernetes.kubelet_files.state_files import read_state_files
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.machines import device_spec
+from alignup.machines import machine_source
 
 MAX_CONFIG = 1 << 20  #: bytes of a configuration file
 _GIVE_CONFIGURATION = (
@@ -66,7 +66,7 @@ class ConfigurationInput(NamedTuple):
     def read(self) -> Configuration:
         """Return the configuration; its warnings include what is unknown about it."""
         source = self.source
-        with input_errors(f"in {source.name}", advice=_GIVE_CONFIGURATION, locate=self.locate):
+        with input_errors(Place(file=str(source.name)), advice=_GIVE_CONFIGURATION, locate=self.locate):
             read = source.read()
         return replace(read, warnings=(*source.notes, *(f"{source.name}: {warning}" for warning in read.warnings)))
 
@@ -88,8 +88,9 @@ class ConfigurationInput(NamedTuple):
         else:
             document = int(part["document"] or 1) if part else 1
             line = find_line(_read_again(path), ".".join(filter(None, (parent, problem.field))), document=document)
-        place = f"{file}:{line}" if line and problem.field else file
-        return put_place(f"{parent}.{problem}" if parent else str(problem), place)
+        if not problem.field:
+            return Place(file=file, line=problem.line).put_before([problem.message])[0]
+        return Place(file=file, line=line).put_before([f"{parent}.{problem}" if parent else str(problem)])[0]
 
     def _line_in_config_map(self, path: Path, field: str) -> int:
         """Return the line in a ConfigMap whose text is a block below the key."""
@@ -115,8 +116,8 @@ def read_machine(machine: str | None, devices: tuple[str, ...] = ()) -> Machine:
 
 def add_devices(machine: Machine, devices: tuple[str, ...]) -> Machine:
     """Return *machine* with the devices of ``--devices``."""
-    with input_errors("in --devices", advice=f"Use a value like {device_spec.EXAMPLE}."):
-        return device_spec.add_devices(machine, devices)
+    with input_errors(Place("--devices"), advice=f"Use a value like {machine_source.DEVICE_EXAMPLE}."):
+        return machine_source.add_devices(machine, devices)
 
 
 def read_configuration(
@@ -133,15 +134,16 @@ def configuration_text(
     for change in changes:
         try:
             configuration.parse_override(change)
-        except ParseError as error:
-            raise InputError(f"--set {error}", where="in --set", advice=_GIVE_FIELD) from error
+        except FieldError as error:
+            place = Place("--set", value=error.field)
+            raise InputError(error.message, place=place, advice=_GIVE_FIELD) from error
     if config is not None and config_dir is None and config.is_dir():
         config, config_dir = None, config
     if config is None:
         source = ConfigurationText.of(_EMPTY, "--set")
     else:
         text = _read_file(config, option="--config")
-        with input_errors(f"in {config}", advice=_GIVE_CONFIGURATION):
+        with input_errors(Place(file=str(config)), advice=_GIVE_CONFIGURATION):
             source = configuration.unwrap(text, name=str(config))
     if config_dir is not None:
         source = _with_drop_ins(source if config else None, config_dir)
@@ -150,24 +152,24 @@ def configuration_text(
 
 def _with_drop_ins(base: ConfigurationText | None, directory: Path) -> ConfigurationText:
     advice = "Give a directory of drop-ins, such as /etc/kubernetes/kubelet.conf.d."
-    with input_errors("in --config-dir", advice=advice):
+    with input_errors(Place("--config-dir"), advice=advice):
         paths = configuration.find_drop_ins(directory)
     drop_ins = []
     for path in paths:
         text = _read_file(path, option="--config-dir")
-        with input_errors(f"in {path}", advice=_GIVE_DROP_IN):
+        with input_errors(Place(file=str(path)), advice=_GIVE_DROP_IN):
             drop_ins.append(configuration.parse_drop_in(text, name=str(path)))
-    with input_errors(f"in {base.name if base else directory}", advice=_GIVE_CONFIGURATION):
+    with input_errors(Place(file=str(base.name if base else directory)), advice=_GIVE_CONFIGURATION):
         return configuration.merge_drop_ins(base, drop_ins, directory=str(directory))
 
 
 def _read_file(path: Path, *, option: str) -> bytes:
     advice = "Give a KubeletConfiguration, such as the node's /var/lib/kubelet/config.yaml."
-    with input_errors(f"in {option}", advice=advice), path.open("rb") as file:
+    with input_errors(Place(option), advice=advice), path.open("rb") as file:
         text = file.read(MAX_CONFIG + 1)
     if len(text) > MAX_CONFIG:
         message = f"{path} is larger than {MAX_CONFIG >> 20} MiB {OWN_LIMIT}"
-        raise InputError(message, where=f"in {option}", advice=advice)
+        raise InputError(message, place=Place(option), advice=advice)
     return text
 
 
@@ -186,12 +188,12 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
     configured = ConfigurationInput(source, options.changes)
     read = configured.read()
     name = options.config or options.config_dir or "this configuration"
-    where = f"with {name} on {options.machine or 'this machine'}"
-    with input_errors(where, advice=_RUN_DOCTOR, locate=configured.locate):
+    place = Place(detail=f"with {name} on {options.machine or 'this machine'}")
+    with input_errors(place, advice=_RUN_DOCTOR, locate=configured.locate):
         settings = configuration.host_settings(read, machine)
     many = len(machine.nodes) > settings.topology.options.max_nodes
     advice = _RAISE_LIMIT.format(len(machine.nodes)) if many else _RUN_DOCTOR
-    with input_errors(where, advice=advice, locate=configured.locate):
+    with input_errors(place, advice=advice, locate=configured.locate):
         try:
             return HostInput(Host(machine, settings), read, read.warnings)
         except SettingsError as error:
@@ -201,7 +203,9 @@ def build_host(machine: Machine, options: NodeOptions) -> HostInput:
 
 def read_workloads(files: tuple[str, ...]) -> tuple[tuple[Workload, ...], tuple[str, ...]]:
     """Return the workloads in *files*, and notes on what was skipped. With *keep*, pods carry their manifests."""
-    with input_errors("", advice="Give manifests as kubectl takes them: files, directories, or - for standard input."):
+    with input_errors(
+        NOWHERE, advice="Give manifests as kubectl takes them: files, directories, or - for standard input."
+    ):
         reading = manifests.read_paths(files, standard_input() if "-" in files else None)
     return reading.workloads, reading.warnings
 
@@ -218,7 +222,7 @@ def select_workloads(workloads: Sequence[Workload], name: str | None, *, files: 
         named = ", ".join(files)
         raise InputError(
             f"workload {name!r} not found; {named} has {known}" if known else "no workloads found",
-            where="in --pod" if known else f"in {named}",
+            place=Place("--pod") if known else Place(file=named),
             advice="Give a file with a Pod, a Deployment, a Job or another object with a pod template.",
         )
     return chosen
@@ -232,20 +236,25 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
         if not work.has_uid
     )
     pods = tuple(work.pod for work in workloads if work.has_uid and not work.finished)
-    where = f"in --state {directory}"
-    with input_errors(where, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
-        files = state_dir.read_dir(directory, gates=node.host.settings.gates)
-    with input_errors(where, advice="Run 'alignup doctor', which checks and repairs state files."):
-        restored = ledger.restore_ledger(node.host, files, pods)
+    place = Place("--state", file=str(directory))
+    with input_errors(place, advice="Give a directory like /var/lib/kubelet, with cpu_manager_state in it."):
+        files = read_state_files(directory, gates=node.host.settings.gates)
+    with input_errors(place, advice="Run 'alignup doctor', which checks and repairs state files."):
+        restored = restore_ledger(node.host, files, pods)
     node.host.ledger = restored.ledger
-    return node._replace(notes=(*node.notes, *skipped, *nameless, *restored.gaps))
+    advice = {
+        GapKind.PODS: "; give them with --pods",
+        GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=...",
+    }
+    gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored.gaps)
+    return node._replace(notes=(*node.notes, *skipped, *nameless, *gaps))
 
 
 def check_writable(option: str, path: Path | None) -> None:
     """Raise an ``InputError`` now if *path* cannot be written, not after a long simulation."""
     if path is None:
         return
-    with input_errors(f"in {option}", advice=WRITABLE):
+    with input_errors(Place(option), advice=WRITABLE):
         is_new = not path.exists()
         path.open("ab").close()
         if is_new:
@@ -253,7 +262,7 @@ def check_writable(option: str, path: Path | None) -> None:
 
 
 @contextmanager
-def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], str] = str) -> Iterator[None]:
+def input_errors(place: Place, *, advice: str = "", locate: Callable[[Problem], str] = str) -> Iterator[None]:
     """Raise errors about the input as an :class:`InputError`; *locate* puts the place before a problem."""
     try:
         yield
@@ -266,7 +275,7 @@ def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], st
         raise InputError(
             *map(locate, error.problems),
             # Located problems have the file already.
-            where=remark if locate is not str and where.startswith("in ") else _with_remark(where, remark),
+            place=Place(detail=remark) if locate is not str and place.file else _with_remark(place, remark),
             advice=f"{error_advice[0].upper()}{error_advice[1:]}."
             if error_advice
             else (_FIX_VALUE if loaded else advice),
@@ -275,24 +284,25 @@ def input_errors(where: str, *, advice: str = "", locate: Callable[[Problem], st
         if len(error.problems) > 1:
             raise InputError(*error.lines(), advice=advice) from error
         (located,) = error.problems
-        raise InputError(str(located.problem), where=f"in {located.where}", advice=advice) from error
+        place = Place.at(located.location, located.object_name)
+        raise InputError(str(located.problem), place=place, advice=advice) from error
     except DocumentError as error:
-        raise InputError(error.what, where=f"{where}, line {error.line}", advice=advice) from error
+        raise InputError(error.message, place=replace(place, line=error.line), advice=advice) from error
     except FileFieldError as error:
         if not error.file:
-            raise InputError(str(error), where=where, advice=advice) from error
-        line = f", line {error.line}" if error.line else ""
-        message = f"{error.field}: {error.what}" if error.field else error.what
-        raise InputError(message, where=f"in {error.file}{line}", advice=advice) from error
+            raise InputError(str(error), place=place, advice=advice) from error
+        message = f"{error.field}: {error.message}" if error.field else error.message
+        raise InputError(message, place=Place(file=error.file, line=error.line), advice=advice) from error
     except AlignError as error:
-        raise InputError(str(error), where=where, advice=advice) from error
+        raise InputError(str(error), place=place, advice=advice) from error
     except OSError as error:
         name = f"{error.filename}: " if isinstance(error.filename, str) else ""
-        raise InputError(f"{name}{error.strerror or error}", where=where, advice=advice) from error
+        raise InputError(f"{name}{error.strerror or error}", place=place, advice=advice) from error
 
 
-def _with_remark(where: str, remark: str) -> str:
-    return f"{where} ({remark})" if remark else where
+def _with_remark(place: Place, remark: str) -> Place:
+    detail = f"{place.detail} ({remark})" if place.detail and remark else place.detail or remark
+    return replace(place, detail=detail)
 
 
 def _read_again(path: Path) -> bytes:

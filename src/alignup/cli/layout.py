@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from alignup.cli import terminal
 from alignup.cli.app import escape_control
-from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean, display_width
+from alignup.picture.text_format import Cell, Line, clean, display_width
 
 _MIN_WIDTH = 28  #: columns for a text or the last column of a table, whatever precedes it
 _NUMBER = re.compile(r"[\d.,]*( [KMGTPE]?i?B)?")

@@ -1,7 +1,7 @@
 """The addresses on which the programs of a cluster listen."""
 
 from alignup.align.errors import ParseError
-from alignup.cli.app import InputError
+from alignup.cli.app import InputError, Place
 from alignup.web.address import TcpAddress, parse_address
 
 
@@ -13,5 +13,5 @@ def parse_listen_address(text: str, option: str) -> TcpAddress:
         address = None
     if not isinstance(address, TcpAddress) or address.tls is not None:
         advice = "Give HOST:PORT, or :PORT for all addresses."
-        raise InputError(f"{text} is not an address", where=f"in {option}", advice=advice)
+        raise InputError(f"{text} is not an address", place=Place(option), advice=advice)
     return address

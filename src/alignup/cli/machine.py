@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, define_command, examples
+from alignup.cli.app import COMMANDS, DEBUG_OPTION, InputError, Place, define_command, examples
 from alignup.cli.completers import complete_machines
 from alignup.cli.options import output_option
 
@@ -50,27 +50,27 @@ def show(*, machine: str | None, output: str, kubelet: bool) -> None:
 
     place = machine_place(machine)
     with terminal.waiting_message(f"Reading {machine or 'this machine'}"), _input_errors(_ADVICE, place):
-        found = load_machine(machine)
+        described = load_machine(machine)
     if kubelet:
-        view = found.kubelet_view()
+        view = described.kubelet_view()
         gaps = (f"the kubelet's CPU manager fails to start: {view.discovery_error}",) if view.discovery_error else ()
-        found = Machine(
+        described = Machine(
             cpus=view.cpus,
             nodes=view.nodes,
             distances=view.distances,
-            devices=found.devices,
-            memory=found.memory,
-            hugepages=found.hugepages,
+            devices=described.devices,
+            memory=described.memory,
+            hugepages=described.hugepages,
             gaps=gaps,
         )
     if output == "svg":
-        terminal.print_document(draw_svg(found))
+        terminal.print_document(draw_svg(described))
     elif output == "yaml":
-        terminal.print_document(machine_file.dump(found))
+        terminal.print_document(machine_file.dump(described))
     elif output == "json":
-        terminal.print_document(machine_file.dump_json(found) + "\n")
+        terminal.print_document(machine_file.dump_json(described) + "\n")
     else:
-        terminal.print_lines(draw_text(found, width=terminal.width()))
+        terminal.print_lines(draw_text(described, width=terminal.width()))
 
 
 @define_command(
@@ -110,10 +110,10 @@ def record(*, file: Path | None, root: Path, force: bool, script: bool) -> None:
         raise click.ClickException(f"{file} already exists. Choose another file, or overwrite it with --force.")
     with (
         terminal.waiting_message(f"Recording {root}"),
-        _input_errors("Give a directory with sys and proc in it.", f"in --root {root}"),
+        _input_errors("Give a directory with sys and proc in it.", Place("--root", file=str(root))),
     ):
-        found = write(root, file)
-    cpus, nodes = len(found.cpus), len(found.nodes)
+        recorded = write(root, file)
+    cpus, nodes = len(recorded.cpus), len(recorded.nodes)
     click.echo(f"Recorded {cpus} CPUs and {nodes} NUMA nodes in {file} ({file.stat().st_size} bytes).", err=True)
 
 
@@ -122,22 +122,22 @@ command.add_command(record)
 
 
 @contextmanager
-def _input_errors(advice: str, where: str = "") -> Iterator[None]:
+def _input_errors(advice: str, place: Place) -> Iterator[None]:
     from alignup.align.errors import AlignError  # noqa: PLC0415 - not needed for --help
 
     try:
         yield
     except AlignError as error:
-        raise InputError(str(error), where=where, advice=advice) from error
+        raise InputError(str(error), place=place, advice=advice) from error
 
 
-def machine_place(machine: str | None, option: str = "") -> str:
-    """Where an error in a machine is: in its file, in *option*, or on this machine."""
+def machine_place(machine: str | None, option: str = "") -> Place:
+    """Return where an error in a machine is: in its file, in *option*, or on this machine."""
     if machine is None:
-        return "on this machine"
+        return Place(detail="on this machine")
     if os.path.lexists(machine):
-        return f"in {machine}"
-    return f"in {option} {machine}" if option else ""
+        return Place(file=machine)
+    return Place(option)
 
 
 def load_machine(machine: str | None) -> "Machine":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from alignup.cli import terminal
-from alignup.cli.app import InputError, Session, define_command
+from alignup.cli.app import InputError, Place, Session, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.listen_address import parse_listen_address
@@ -76,21 +76,21 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
     try:
         from alignup.kubernetes.api import find_access  # noqa: PLC0415
         from alignup.observe import service as observe  # noqa: PLC0415 - not needed for --help
-        from alignup.observe.capabilities import drop_capabilities  # noqa: PLC0415
+        from alignup.observe.linux_calls import drop_capabilities  # noqa: PLC0415
         from alignup.web.log import log_to_stderr  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MissingLibraryError(error, "agent", "cluster") from error
     session.advice = "See 'alignup observe --help'."
     if options.machine and not options.dry_run:
         raise click.UsageError("--machine needs --dry-run.")
-    given = _observe_options(options)
+    service_options = _observe_options(options)
     if options.dry_run:
-        asyncio.run(_print_objects(given, options.machine))
+        asyncio.run(_print_objects(service_options, options.machine))
         return
     drop_capabilities()
     log_to_stderr()
     access = find_access(options.kubeconfig, context=options.context)
-    problems = asyncio.run(observe.observe(access, given))
+    problems = asyncio.run(observe.observe(access, service_options))
     for problem in problems:
         click.echo(f"alignup: {problem}", err=True)
     if problems:
@@ -99,14 +99,14 @@ def command(session: Session, *, options: ObserveCommandOptions) -> None:
 
 def _observe_options(options: ObserveCommandOptions) -> "ObserveOptions":
     from alignup.observe.kubelet_reader import KubeletPaths  # noqa: PLC0415 - as above
-    from alignup.observe.node_topology import FingerprintMethod  # noqa: PLC0415
     from alignup.observe.observer import ObserverTiming  # noqa: PLC0415
+    from alignup.observe.published_objects import FingerprintMethod  # noqa: PLC0415
     from alignup.observe.service import ObserveOptions  # noqa: PLC0415
 
     if not options.kubelet_dir.is_dir():
         raise InputError(
             f"{options.kubelet_dir}: no such directory",
-            where="in --kubelet-dir",
+            place=Place("--kubelet-dir"),
             advice="Give the kubelet's --root-dir, as it is mounted here.",
         )
     check_exists(host_root=options.host_root)
@@ -133,25 +133,25 @@ async def _print_objects(options: "ObserveOptions", machine: str | None) -> None
     """Print the objects of the host, from its files and PodResources only."""
     from alignup.cli import inputs  # noqa: PLC0415 - as above
     from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES  # noqa: PLC0415
-    from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object  # noqa: PLC0415
+    from alignup.kubernetes.api.host_states import HOST_STATES, to_object  # noqa: PLC0415
     from alignup.kubernetes.manifests.documents import to_yaml  # noqa: PLC0415
     from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client  # noqa: PLC0415
-    from alignup.machines import machine_source as source  # noqa: PLC0415
+    from alignup.machines import machine_source  # noqa: PLC0415
     from alignup.observe.kubelet_reader import KubeletReader  # noqa: PLC0415
-    from alignup.observe.node_topology import node_topology  # noqa: PLC0415
     from alignup.observe.observation import join  # noqa: PLC0415
+    from alignup.observe.published_objects import host_state, node_topology  # noqa: PLC0415
 
-    given = None if machine is None else inputs.read_machine(machine)
+    description = None if machine is None else inputs.read_machine(machine)
     advice = "Run 'alignup doctor' to see what the kubelet reports."
     async with pod_resources_client(options.paths.pod_resources) as client:
-        discover = source.discover if given is None else lambda _root: given
+        discover = machine_source.discover if description is None else lambda _root: description
         reader = KubeletReader(options.paths, pod_resources=client, discover=discover)
-        with inputs.input_errors(f"in {options.paths.directory}", advice=advice):
-            found = join(await reader.read())
-    terminal.print_notes((*found.contradictions, *found.gaps))
+        with inputs.input_errors(Place(file=str(options.paths.directory)), advice=advice):
+            observation = join(await reader.read())
+    terminal.print_notes((*observation.contradictions, *observation.gaps))
     for resource, document in (
-        (HOST_STATES, to_object(host_state(found))),
-        (NODE_RESOURCE_TOPOLOGIES, node_topology(found, method=options.method)),
+        (HOST_STATES, to_object(host_state(observation))),
+        (NODE_RESOURCE_TOPOLOGIES, node_topology(observation, method=options.method)),
     ):
         head = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": options.host}}
         terminal.print_document(f"---\n{to_yaml({**head, **document})}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from alignup.cli.app import InputError
+from alignup.cli.app import InputError, Place
 from alignup.cli.completers import complete_files, complete_machines
 
 Decorator = Callable[[Any], Any]
@@ -76,7 +76,7 @@ def check_exists(**paths: Path | None) -> None:
     """Raise an ``InputError`` for the first of these options, named as their parameters, whose file is missing."""
     for name, path in paths.items():
         if path is not None and not path.exists():
-            raise InputError(f"{path}: No such file or directory", where=f"in --{name.replace('_', '-')}")
+            raise InputError(f"{path}: No such file or directory", place=Place(f"--{name.replace('_', '-')}"))
 
 
 IGNORE_MISSING_HELP = "Admit pods that request devices which no device plugin provides, as a kubelet does"

@@ -17,7 +17,7 @@ from alignup.align import bits
 from alignup.align.errors import ParseError, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.cli.agent_client import AgentOptions, find_agent
-from alignup.cli.app import FailureError, InputError, Session, define_command, escape_control
+from alignup.cli.app import FailureError, InputError, Place, Session, define_command, escape_control
 from alignup.cli.exit_codes import RUN_FAILED, RUN_REJECTED
 from alignup.cli.options import choice_option, flag_option, option, path_option, with_options
 from alignup.run import lifecycle
@@ -109,7 +109,7 @@ class RunOptions:
         if not 0 <= seconds <= inf:
             raise InputError(
                 f'"{self.wait}" is not a number of seconds',
-                where="in --wait",
+                place=Place("--wait"),
                 advice="Put -- between the options and the command.",
             )
         return seconds
@@ -127,8 +127,8 @@ class RunOptions:
 def command(*, words: tuple[str, ...], options: RunOptions, agent: AgentOptions) -> None:
     """Run COMMAND on aligned CPUs, memory and devices.
 
-    The agent decides on the placement if one is running, and else this user's own ledger. No two runs share an
-    exclusive CPU or a device, whichever user they belong to; --dry-run says if this machine cannot ensure that. The
+    If an agent is running, it decides on the placement; otherwise this user's own ledger does. No two runs share an
+    exclusive CPU or a device, not even runs of different users; --dry-run says if this machine cannot ensure that. The
     command finds its placement in ALIGNUP_CPUS, ALIGNUP_NUMA_NODES, ALIGNUP_MEMORY_NODES,
     ALIGNUP_DEVICES_… and, for GPUs, CUDA_VISIBLE_DEVICES. Signals are forwarded to it. Its resources are free again
     when it ends.
@@ -230,7 +230,7 @@ def _run_with_ledger(request: RunRequest, words: tuple[str, ...], options: RunOp
         from alignup.kubernetes import configuration  # noqa: PLC0415
 
         read = inputs.read_configuration(options.config)
-        with inputs.input_errors(f"with {options.config} on this machine"):
+        with inputs.input_errors(Place(detail=f"with {options.config} on this machine")):
             settings = configuration.host_settings(read, machine)
     overrides = local_allocator.PolicyOverrides(
         options.policy, options.scope, _parse_policy_options(options.policy_options), settings
@@ -321,9 +321,10 @@ def _explain_rejection(host: "Host", pod: "Pod") -> None:
 
 
 def _explain(host: "Host", pod: "Pod") -> None:
+    from alignup.align.errors import SourceLocation  # noqa: PLC0415
     from alignup.align.explain import sentences  # noqa: PLC0415 - slow to import
     from alignup.cli import why  # noqa: PLC0415
-    from alignup.kubernetes.manifests.workloads import SourceLocation, Workload  # noqa: PLC0415
+    from alignup.kubernetes.manifests.workloads import Workload  # noqa: PLC0415
 
     if missing := host.missing_devices(pod):
         click.echo(sentences.not_schedulable(pod, missing))

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from alignup.cli.app import InputError, define_command
+from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.options import (
     IGNORE_MISSING_HELP,
     HostOptions,
@@ -115,7 +115,7 @@ def command(*, host: HostOptions, options: SimulateOptions, output: str) -> None
     context = click.get_current_context()
     for name in ("strategy", "retries", "rate", "stay"):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-            raise InputError("is for clusters", where=f"in --{name}", advice="Add --nodes N or --cluster FILE.")
+            raise InputError("is for clusters", place=Place(f"--{name}"), advice="Add --nodes N or --cluster FILE.")
     from alignup.cli import simulate_output  # noqa: PLC0415
 
     if options.compare is not None and options.svg:

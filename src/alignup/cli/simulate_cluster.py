@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from alignup.cli import inputs, simulate_output, terminal
-from alignup.cli.app import InputError
+from alignup.cli.app import InputError, Place
 from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
@@ -17,8 +17,7 @@ from alignup.documents import codec
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.manifests.object_reader import ObjectReader
-from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import Cell, Line, clean, pluralize
 from alignup.simulate import cluster_file, node_report, openb, trace
 from alignup.simulate.arrivals import (
     PodArrival,
@@ -60,7 +59,10 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
         _save(submissions, options.save)
     results: list[FleetResult] = []
     for name in names:
-        with inputs.input_errors("in the cluster"), terminal.progress(f"Simulating {name}", "pods") as progress:
+        with (
+            inputs.input_errors(Place(detail="in the cluster")),
+            terminal.progress(f"Simulating {name}", "pods") as progress,
+        ):
             simulation = ClusterSimulation(groups, submissions, name, retries=options.retries)
             results.append(simulation.run(progress))
         if output == "csv":
@@ -99,7 +101,7 @@ def strategy_names(text: str) -> tuple[str, ...]:
     unknown = [name for name in names if name not in STRATEGIES]
     if unknown or not names:
         message = f"unknown strategy {unknown[0]}; expected one of {', '.join(STRATEGIES)}"
-        raise InputError(message if unknown else "no strategy", where="in --strategy", advice=_GIVE_STRATEGY)
+        raise InputError(message if unknown else "no strategy", place=Place("--strategy"), advice=_GIVE_STRATEGY)
     return names
 
 
@@ -114,14 +116,14 @@ def _read_groups(host: HostOptions, options: SimulateOptions) -> tuple[HostGroup
 
 def read_cluster(path: Path, host: HostOptions) -> tuple[HostGroup, ...]:
     """Return the groups of a cluster file, or of openb; *host* has the configuration of groups without one."""
-    where = f"in --cluster {path}"
+    place = Place("--cluster", file=str(path))
     if host.machine or host.devices:
         raise InputError("--machine and --devices are for --nodes", advice="Set them in the groups of the cluster.")
     if openb.is_openb(path):
         kubelet = inputs.read_configuration(host.config, host.changes, config_dir=host.config_dir)
-        with inputs.input_errors(where, advice=_GIVE_CLUSTER):
+        with inputs.input_errors(place, advice=_GIVE_CLUSTER):
             return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
-    with inputs.input_errors(where, advice=_GIVE_CLUSTER):
+    with inputs.input_errors(place, advice=_GIVE_CLUSTER):
         described = cluster_file.read(path)
     return tuple(resolve_group(group, host) for group in described)
 
@@ -140,28 +142,27 @@ def resolve_group(group: GroupDescription, host: HostOptions) -> HostGroup:
 
 def name_field(error: InputError, source: ObjectReader | None) -> InputError:
     """Return *error* with the field of *source*, an object of a file, instead of the option with the same meaning."""
-    option = error.where.removeprefix("in ").partition(" ")[0]
-    field = option.removeprefix("--")
-    if source is None or not option.startswith("--") or not source.has(field):
+    field = error.place.option.removeprefix("--")
+    if source is None or not field or not source.has(field):
         return error
     path = source.path_of(field)
-    problems = [f"{path}: {problem.removeprefix(f'{option} ')}" for problem in error.what]
+    problems = [": ".join(filter(None, (path, error.place.value, problem))) for problem in error.problems]
     document = source.diagnostics
     if not isinstance(document, FirstProblem):
         return error
     line = find_line(document.text, path)
-    return InputError(*problems, where=f"in {document.file}, line {line}", advice=error.advice)
+    return InputError(*problems, place=Place(file=document.file, line=line), advice=error.advice)
 
 
 def _read_submissions(options: SimulateOptions, groups: Sequence[HostGroup]) -> tuple[PodSubmission, ...]:
     if options.generate:
-        with inputs.input_errors("in --generate", advice="See 'alignup simulate --help' for --count and --load."):
+        with inputs.input_errors(Place("--generate"), advice="See 'alignup simulate --help' for --count and --load."):
             profile = Profile(options.generate)
             submissions = generate_for_cluster(
                 profile, groups, seed=options.seed, pods=options.count, load=options.load
             )
     elif options.trace and openb.is_openb(options.trace):
-        with inputs.input_errors("in --trace", advice=_GIVE_TRACE):
+        with inputs.input_errors(Place("--trace"), advice=_GIVE_TRACE):
             submissions = openb.read_pods(options.trace)
     else:
         submissions = from_events(simulate_output.read_events(options, groups[0].machine, with_selectors=True))
@@ -175,7 +176,7 @@ def _save(submissions: Sequence[PodSubmission], path: Path) -> None:
         events.append(PodArrival(time, pod, submission.selector))
         if duration is not None:
             events.append(PodDeparture(time + duration, pod.uid))
-    with inputs.input_errors("in --save", advice=inputs.WRITABLE), path.open("w") as file:
+    with inputs.input_errors(Place("--save"), advice=inputs.WRITABLE), path.open("w") as file:
         trace.write(events, file)
     click.echo(f"Wrote {pluralize(len(submissions), 'pod')} to {path}.", err=True)
 

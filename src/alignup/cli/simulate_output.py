@@ -13,15 +13,14 @@ from alignup.align.host import Host
 from alignup.align.machine import Machine
 from alignup.align.workload.names import CPU
 from alignup.cli import inputs, terminal
-from alignup.cli.app import InputError
+from alignup.cli.app import InputError, Place
 from alignup.cli.comparison_output import comparison_lines, more_lines
 from alignup.cli.layout import section, table
 from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture.cells import Cell, Line
 from alignup.picture.machine_svg import draw_svg
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import Cell, Line, clean, pluralize
 from alignup.simulate import compare, generate, node_report, node_simulation, trace
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, arrivals, format_duration
 from alignup.simulate.compare import Comparison
@@ -44,18 +43,21 @@ def run(host: HostOptions, options: SimulateOptions, output: str) -> None:
     pods = [event.pod for event in events if isinstance(event, PodArrival)]
     terminal.print_notes(sentences.ignored_requests(node.host, pods))
     if options.save:
-        with inputs.input_errors("in --save", advice=inputs.WRITABLE), options.save.open("w", encoding="utf-8") as file:
+        with (
+            inputs.input_errors(Place("--save"), advice=inputs.WRITABLE),
+            options.save.open("w", encoding="utf-8") as file,
+        ):
             trace.write(events, file)
         click.echo(f"Wrote {pluralize(len(pods), 'pod')} to {options.save}.", err=True)
     comparison = None if options.compare is None else _compare(node.host, events, options)
     if comparison is not None and options.html is None:
         _print_comparison(comparison, output)
         return
-    with inputs.input_errors("in the workload"), terminal.progress("Simulating", "events") as progress:
+    with inputs.input_errors(Place(detail="in the workload")), terminal.progress("Simulating", "events") as progress:
         lenient = options.ignore_missing_devices
         result = node_simulation.run(node.host, events, progress=progress, ignore_missing_devices=lenient)
     if options.svg:
-        with inputs.input_errors("in --svg", advice=inputs.WRITABLE):
+        with inputs.input_errors(Place("--svg"), advice=inputs.WRITABLE):
             options.svg.write_text(draw_svg(result.machine, result.peak.ledger), encoding="utf-8")
     if options.html:
         write_html(options.html, _draw_html(result, events, comparison))
@@ -88,7 +90,7 @@ def _draw_html(result: SimulationResult, events: Events, comparison: Comparison 
 
 def write_html(path: Path, text: str) -> None:
     """Write the report of ``--html``."""
-    with inputs.input_errors("in --html", advice=inputs.WRITABLE):
+    with inputs.input_errors(Place("--html"), advice=inputs.WRITABLE):
         path.write_text(text, encoding="utf-8", errors="replace")
     click.echo(f"Wrote {path}.", err=True)
 
@@ -98,12 +100,14 @@ def read_events(options: SimulateOptions, machine: Machine, *, with_selectors: b
     if options.files:
         return _read_files(options.files, with_selectors=with_selectors)
     if options.trace:
-        with inputs.input_errors("in --trace", advice="See docs/simulate.md for the format; --save writes an example."):
+        with inputs.input_errors(
+            Place("--trace"), advice="See docs/simulate.md for the format; --save writes an example."
+        ):
             if str(options.trace) == "-":
                 stream = inputs.standard_input() or io.BytesIO()
                 return trace.read(stream.read(trace.MAX_BYTES + 1), file="-")
             return trace.read_file(options.trace)
-    with inputs.input_errors("in --generate", advice="See 'alignup simulate --help' for --count and --load."):
+    with inputs.input_errors(Place("--generate"), advice="See 'alignup simulate --help' for --count and --load."):
         profile = generate.Profile(options.generate or "")
         return generate.generate(profile, machine, seed=options.seed, pods=options.count, load=options.load)
 
@@ -116,7 +120,7 @@ def _read_files(files: tuple[str, ...], *, with_selectors: bool) -> Events:
         terminal.print_notes((f"skipped {pluralize(finished, 'finished pod')}",))
     pods = [(pod, workload) for workload in workloads if not workload.finished for pod in workload.pods()]
     if not pods:
-        raise InputError("no pods to simulate", where=f"in {', '.join(files)}", advice="Give files with workloads.")
+        raise InputError("no pods to simulate", place=Place(file=", ".join(files)), advice="Give files with workloads.")
     if not with_selectors:
         return arrivals([pod for pod, _ in pods])
     return tuple(PodArrival(index, pod, _node_selector(workload)) for index, (pod, workload) in enumerate(pods))
@@ -130,9 +134,11 @@ def _node_selector(workload: Workload) -> dict[str, tuple[str, ...]]:
 def _compare(host: Host, events: Events, options: SimulateOptions) -> Comparison:
     dimensions, jobs, lenient = options.compare or "", options.jobs, options.ignore_missing_devices
     if host.ledger.pods:
-        raise InputError("--compare starts with an empty node", where="with --state", advice="Omit --state.")
+        raise InputError(
+            "--compare starts with an empty node", place=Place(detail="with --state"), advice="Omit --state."
+        )
     example = "Give settings like policy,scope or policy=none|restricted,cpu-options."
-    with inputs.input_errors("in --compare", advice=example):
+    with inputs.input_errors(Place("--compare"), advice=example):
         grid = compare.build_grid(host.settings, dimensions.split(","), machine=host.machine)
     executor = SerialExecutor() if jobs == 1 else ProcessPool(jobs)
     with executor, terminal.progress("Comparing", "combinations") as progress:

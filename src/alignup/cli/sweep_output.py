@@ -11,7 +11,7 @@ import click
 from alignup import __version__
 from alignup.align.errors import SettingsError
 from alignup.cli import inputs, terminal
-from alignup.cli.app import InputError
+from alignup.cli.app import InputError, Place
 from alignup.cli.installation import MissingLibraryError
 from alignup.cli.layout import paragraph, section, table
 from alignup.cli.options import HostOptions
@@ -19,8 +19,7 @@ from alignup.cli.simulate_cluster import name_field, resolve_group
 from alignup.cli.simulate_output import write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.machines import machine_file
-from alignup.picture.cells import Cell, Line
-from alignup.picture.text_format import clean, pluralize
+from alignup.picture.text_format import Cell, Line, clean, pluralize
 from alignup.simulate import node_report, openb, sweep_file, trace
 from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
 from alignup.simulate.cluster_file import GroupDescription
@@ -47,16 +46,18 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
     if options.engine == "dask" and find_spec("distributed") is None:
         raise MissingLibraryError(ImportError(name="distributed"), "fleet")
     inputs.check_writable("--html", options.html)
-    with inputs.input_errors(f"in {spec}", advice=_GIVE_SPEC):
+    with inputs.input_errors(Place(file=str(spec)), advice=_GIVE_SPEC):
         sweep = sweep_file.read(spec)
     tasks = build_tasks(sweep)
     path = options.results or Path(spec.name).with_suffix(".csv")
-    with inputs.input_errors("in --results", advice="Delete the file, or choose another one with --results."):
+    with inputs.input_errors(Place("--results"), advice="Delete the file, or choose another one with --results."):
         results = ResultsFile(path)
     engine = make_engine(EngineName(options.engine), jobs=options.jobs, address=options.dask)
     try:
         with (
-            inputs.input_errors("in the sweep", advice="Delete the results, or choose another file with --results."),
+            inputs.input_errors(
+                Place(detail="in the sweep"), advice="Delete the results, or choose another file with --results."
+            ),
             terminal.progress("Simulating", "combinations", estimate=True) as progress,
         ):
             rows = run_sweep(tasks, results, engine, progress=progress)
@@ -124,7 +125,7 @@ def _trace(sweep: SweepSpec) -> tuple[PodSubmission, ...]:
     if not sweep.workload.trace:
         return ()
     path = Path(sweep.workload.trace)
-    with inputs.input_errors(f"in {path}", advice=_GIVE_SPEC):
+    with inputs.input_errors(Place(file=str(path)), advice=_GIVE_SPEC):
         return openb.read_pods(path) if openb.is_openb(path) else from_events(trace.read_file(path))
 
 
@@ -143,7 +144,7 @@ def _resolve(machine: GroupDescription, configuration: NamedConfiguration) -> tu
     except InputError as error:
         if not _is_about_settings(error):
             raise
-        return (), "; ".join(error.what), repr((machine, text))
+        return (), "; ".join(error.problems), repr((machine, text))
     return (group,), "", repr((machine_file.dump_json(group.machine), machine, text))
 
 

@@ -14,7 +14,7 @@ import click
 from alignup.cli.app import escape_control
 
 if TYPE_CHECKING:
-    from alignup.picture.cells import Line
+    from alignup.picture.text_format import Line
 
 MIN_WIDTH, MAX_WIDTH = 40, 120
 
@@ -61,7 +61,7 @@ def supports_unicode() -> bool:
 
 def print_lines(lines: "Iterable[Line]") -> None:
     """Print lines of styled cells, in ASCII where the output supports nothing else."""
-    from alignup.picture.cells import plain, to_ascii  # noqa: PLC0415 - not needed by every command
+    from alignup.picture.text_format import plain, to_ascii  # noqa: PLC0415 - not needed by every command
 
     if not supports_unicode():
         lines = map(to_ascii, lines)

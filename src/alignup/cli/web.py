@@ -4,8 +4,9 @@ import click
 
 from alignup.cli import terminal
 from alignup.cli.agent_client import AgentOptions, connect
-from alignup.cli.app import define_command
+from alignup.cli.app import FailureError, define_command
 from alignup.cli.options import output_option, with_options
+from alignup.web.agent_client import AgentError
 
 
 @define_command("web", "alignup web", "alignup web --open")
@@ -18,7 +19,13 @@ def command(*, agent: AgentOptions, opens: bool, output: str) -> None:
     The link is valid once, for ten minutes. The agent serves pages at --web-listen, or at --listen with a port.
     The exit code is 1 when no agent answers, or when it serves no pages.
     """
-    link = connect(agent).post("/v1/sign-in-links")
+    client = connect(agent)
+    try:
+        link = client.post("/v1/sign-in-links")
+    except AgentError as error:
+        if error.status != 404:
+            raise
+        raise FailureError(*error.problems, advice="Start the agent with --web-listen.") from error
     if output == "json":
         terminal.print_json(link)
     else:

@@ -14,7 +14,7 @@ from alignup.align.explain.remedies import find_remedies
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
 from alignup.cli import inputs, terminal
-from alignup.cli.app import InputError, define_command
+from alignup.cli.app import InputError, Place, define_command
 from alignup.cli.exit_codes import FAILED
 from alignup.cli.inputs import HostInput
 from alignup.cli.layout import paragraph, section
@@ -28,8 +28,8 @@ from alignup.cli.options import (
 )
 from alignup.kubernetes.manifests.documents import to_yaml
 from alignup.kubernetes.manifests.workloads import Workload
-from alignup.picture.cells import Cell, Line
 from alignup.picture.decision_text import draw_decision
+from alignup.picture.text_format import Cell, Line
 
 VERSION = 1  #: of the JSON document
 REJECTED = FAILED
@@ -111,7 +111,7 @@ class Explanation(NamedTuple):
 
 def explain(host: Host, workload: Workload, *, seconds: float, lenient: bool = False) -> Explanation:
     """Decide on one replica of *workload*; if it is rejected, search up to *seconds* for changes that admit it."""
-    with inputs.input_errors(f"in {workload.source}"):
+    with inputs.input_errors(Place.at(workload.source)):
         decision = host.decide(workload.pod)
         missing = host.missing_devices(workload.pod)
         if decision.admitted:

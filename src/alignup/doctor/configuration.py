@@ -10,7 +10,7 @@ from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
 from alignup.doctor import managers
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, warning
-from alignup.doctor.manager_inputs import ManagerInputs, read_inputs
+from alignup.doctor.managers import ManagerInputs, read_inputs
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import StartupStage
 
@@ -61,19 +61,22 @@ def check_configuration(
     findings = [
         *_startup_errors(errors),
         *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
-        *managers.check_managers(inputs),
+        *managers.check_topology_manager(inputs),
+        *managers.check_cpu_manager(inputs),
+        *managers.check_memory_manager(inputs),
         *_over_reservations(inputs, ephemeral_storage),
         *managers.find_warnings(inputs),
     ]
     findings.sort(key=lambda finding: list(Area).index(finding.area))
     findings = [
-        replace(one, where=f"{one.where} in {file}") if (file := origin(one.where)) else one for one in findings
+        replace(finding, where=f"{finding.where} in {file}") if (file := origin(finding.where)) else finding
+        for finding in findings
     ]
-    dropped, found = inputs.has_dropped, inputs.configuration
+    dropped, settings = inputs.has_dropped, inputs.configuration
     manager_config = ManagerConfig(
         gates=inputs.gates,
-        cpu_policy=None if dropped("cpuManagerPolicy") else found.cpu_manager_policy,
-        memory_policy=None if dropped("memoryManagerPolicy") else found.memory_manager_policy,
+        cpu_policy=None if dropped("cpuManagerPolicy") else settings.cpu_manager_policy,
+        memory_policy=None if dropped("memoryManagerPolicy") else settings.memory_manager_policy,
         cpus=inputs.cpu_provider(),
         memory=inputs.idle_memory(),
         pod_level=inputs.gates.on("PodLevelResourceManagers") and inputs.gates.on("PodLevelResources"),
@@ -88,15 +91,15 @@ def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]
         for problem in failure.problems:
             area = _AREAS.get(stage, Area.CONFIGURATION)
             if problem.kind is ProblemKind.OWN_LIMIT:
-                yield beyond_own_limit(area, problem.what, where=problem.field)
+                yield beyond_own_limit(area, problem.message if problem.field else str(problem), where=problem.field)
                 continue
             # How a file cannot be decoded is in our words; the kubelet quotes Go's decoders.
-            own = stage is StartupStage.LOAD
+            loading = stage is StartupStage.LOAD
             stops = f"the kubelet {'crashes' if stage is StartupStage.DEFAULTING_PANIC else 'stops'} at {stage}"
             yield error(
                 area,
-                f"{stops}: {problem.what}" if own else stops,
-                kubelet_message="" if own else problem.what,
+                f"{stops}: {problem.message if problem.field else problem}" if loading else stops,
+                kubelet_message="" if loading else problem.message,
                 advice=_advice(problem, stage),
                 where=problem.field,
             )

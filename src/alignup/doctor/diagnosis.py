@@ -1,13 +1,15 @@
-"""Check a configuration together with the state files of a kubelet, and write repaired ones after a backup of each.
+"""A diagnosis: the checks of a configuration and of state files together, and repaired files written after a backup.
 
-A backup never overwrites another, and reaches the disk before any file changes.
+A backup never overwrites another, and reaches the disk before any file changes. Nothing is written while a kubelet runs
+in the directory: it would not notice repaired files, and overwrite them.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import socket
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 
 from alignup import atomic_files
@@ -17,7 +19,7 @@ from alignup.doctor.configuration import check_configuration
 from alignup.doctor.findings import DoctorReport
 from alignup.doctor.state_check import FileRepair, StateFiles, check_state
 from alignup.kubernetes.configuration import ConfigurationText
-from alignup.kubernetes.kubelet_files.state_dir import state_files
+from alignup.kubernetes.kubelet_files.state_files import PLUGINS_DIR, state_file_paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,12 @@ def diagnose(
     return Diagnosis(DoctorReport((*configuration.findings, *state.findings)), state.repairs)
 
 
-def write_repairs(check: Callable[[], Diagnosis], found: Diagnosis, directory: Path, *, now: datetime) -> Diagnosis:
+def write_repairs(check: Callable[[], Diagnosis], diagnosis: Diagnosis, directory: Path, *, now: datetime) -> Diagnosis:
     """Write the repaired state files to *directory*, which no kubelet may be using, and *check* again."""
-    if not found.repairs:
-        return Diagnosis(found.report, after=found.report)
-    backups = write_state_files(directory, found.repairs, now=now)
-    return Diagnosis(found.report, found.repairs, backups, check().report)
+    if not diagnosis.repairs:
+        return Diagnosis(diagnosis.report, after=diagnosis.report)
+    backups = write_state_files(directory, diagnosis.repairs, now=now)
+    return Diagnosis(diagnosis.report, diagnosis.repairs, backups, check().report)
 
 
 def read_state_files(directory: Path) -> StateFiles:
@@ -59,7 +61,7 @@ def read_state_files(directory: Path) -> StateFiles:
     if not directory.is_dir():
         raise FileError(f"{directory}: no such directory")
     texts, unread = {}, {}
-    paths = state_files(directory)
+    paths = state_file_paths(directory)
     for name, path in paths.items():
         try:
             text = atomic_files.read(path)
@@ -68,7 +70,7 @@ def read_state_files(directory: Path) -> StateFiles:
         else:
             if text is not None:
                 texts[name] = text
-    leftovers = sorted(found for path in paths.values() for found in path.parent.glob(f".{path.name}*"))
+    leftovers = sorted(leftover for path in paths.values() for leftover in path.parent.glob(f".{path.name}*"))
     return StateFiles(
         texts=texts,
         unread=unread,
@@ -83,7 +85,7 @@ def write_state_files(directory: Path, repairs: Iterable[FileRepair], *, now: da
     Raises ``FileError`` if a file changed since it was checked, because something else writes there.
     """
     repairs = tuple(repairs)
-    paths = state_files(directory)
+    paths = state_file_paths(directory)
     for repair in repairs:
         if atomic_files.read(paths[repair.name]) != repair.before:
             raise FileError(f"{paths[repair.name]} changed during the check; nothing was written")
@@ -112,3 +114,60 @@ def _back_up(path: Path, data: bytes, *, now: datetime) -> Path:
         backup.unlink(missing_ok=True)
         raise FileError(f"{error}; nothing was changed") from error
     return backup
+
+
+ROOT = Path("/var/lib/kubelet")  #: the default of ``--root-dir``
+_SOCKETS = (f"{PLUGINS_DIR}/kubelet.sock", "pod-resources/kubelet.sock")
+_TIMEOUT = 2.0  #: seconds
+
+
+def find_live_kubelets(directory: Path, *, proc: Path = Path("/proc")) -> tuple[str, ...]:
+    """The sockets and processes that use *directory*, one sentence each."""
+    statuses = {directory / name: _socket_status(directory / name) for name in _SOCKETS}
+    return (*(f"{path} {status}" for path, status in statuses.items() if status), *_processes(directory, proc))
+
+
+def _socket_status(path: Path) -> str:
+    """Empty if no process listens on the socket."""
+    try:
+        parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return f"cannot be checked: {error.strerror}"
+    try:
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(_TIMEOUT)
+            # Through the open directory: the path of a socket may not exceed 107 bytes.
+            client.connect(f"/proc/self/fd/{parent}/{path.name}")
+    except (FileNotFoundError, ConnectionRefusedError):
+        return ""
+    except (TimeoutError, BlockingIOError):
+        return "has a listener that does not answer"
+    except OSError as error:
+        return f"cannot be checked: {error.strerror}"
+    finally:
+        os.close(parent)
+    return "accepts connections"
+
+
+def _processes(directory: Path, proc: Path) -> Iterator[str]:
+    for process in sorted(proc.glob("[0-9]*")):
+        try:
+            arguments = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
+        except OSError:  # the process has ended, or is not readable
+            continue
+        if Path(arguments[0]).name != "kubelet":
+            continue
+        root = ROOT
+        for argument, following in pairwise([*arguments, ""]):  # the last one counts
+            name, equals, value = argument.lstrip("-").partition("=")
+            if argument.startswith("-") and name == "root-dir":
+                root = Path(value if equals else following)
+        inside = process / "root" / root.relative_to("/") if root.is_absolute() else process / "cwd" / root
+        try:
+            same = inside.samefile(directory)
+        except OSError:  # the process is not accessible
+            same = root.resolve() == directory.resolve()
+        if same:
+            yield f"process {process.name} is a kubelet with --root-dir {root}"

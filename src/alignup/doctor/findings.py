@@ -7,7 +7,6 @@ from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.errors import OWN_LIMIT
 
 VERSION = 1  #: of the JSON document
 
@@ -38,11 +37,7 @@ class Finding:
     advice: str = ""
     where: str = ""  #: a field or a file
     paste: str = ""  #: YAML for the configuration that follows the advice
-
-    @property
-    def is_own_limit(self) -> bool:
-        """Whether alignup could not check something that the kubelet may accept."""
-        return self.summary.endswith(OWN_LIMIT)
+    own_limit: bool = False  #: whether alignup could not check something that the kubelet may accept
 
     def to_document(self) -> dict[str, str]:
         fields = {
@@ -84,9 +79,9 @@ ok = partial(Finding, Severity.OK)
 
 
 def beyond_own_limit(area: Area, limit: str, *, where: str) -> Finding:
-    """The error for input that only the kubelet can check; *limit* says which limit of alignup it exceeds."""
+    """Return the error for input that only the kubelet can check; *limit* says which limit of alignup it exceeds."""
     advice = "change the value; alignup does not know what the kubelet does with it"
-    return error(area, f"alignup cannot check it: {limit}", advice=advice, where=where)
+    return error(area, f"alignup cannot check it: {limit}", advice=advice, where=where, own_limit=True)
 
 
 def format_cpus(cpus: CpuSet) -> str:

@@ -1,23 +1,29 @@
-"""What stops the kubelet's topology, CPU and memory managers, and what they treat in a surprising way.
+"""The kubelet's managers of topology, CPUs and memory: their inputs on a machine, what stops them, and what surprises.
 
-A kubelet reports only the first error, and of several wrong options a random one. Here each option is checked on its
-own and then all valid ones together, so that one run finds everything.
+A kubelet stops at the first error, and of several wrong options it reports a random one. Here each error is recorded,
+the fields it concerns are dropped, and the rest is read again, so that all errors can be fixed at once. Each option is
+checked on its own and then all valid ones together. Draw no conclusions from a dropped field.
 """
 
 import math
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from alignup.align import bits
-from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy
+from alignup.align.cpus.options import OPTION_STAGES, CpuOptions, CpuPolicy, CpuSettings
 from alignup.align.cpus.provider import CpuProvider, select_reserved_cpus
-from alignup.align.errors import OWN_LIMIT, SettingsError
+from alignup.align.errors import ConfigurationError, ProblemKind, QuantityError, SettingsError
 from alignup.align.explain.sentences import format_quantity
+from alignup.align.machine import KubeletView, Machine
 from alignup.align.memory import reserved_memory
+from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.settings import (
     KUBELET_MAX_NODES,
     TOPOLOGY_OPTIONS,
+    FeatureGates,
+    FeatureStage,
     Policy,
     Scope,
     TopologyOptions,
@@ -25,19 +31,195 @@ from alignup.align.settings import (
 )
 from alignup.align.workload.names import CPU, MEMORY
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, format_cpus, note, ok, warning
-from alignup.doctor.manager_inputs import OPTION_GATES, ManagerInputs, error_message
+from alignup.kubernetes import configuration
+from alignup.kubernetes.configuration import Configuration, NodeReservations, StartupStage, feature_gates
 from alignup.kubernetes.configuration.fields import DEFAULT_EVICTION_HARD
-from alignup.kubernetes.configuration.node_allocatable import RESERVED_SIGNALS
+from alignup.kubernetes.configuration.load import first_document, reserved_memory_document
+from alignup.kubernetes.configuration.managers import RESERVED_SIGNALS, cpu_settings
 from alignup.kubernetes.manifests.documents import to_yaml
+
+OPTION_GATES = {FeatureStage.ALPHA: "CPUManagerPolicyAlphaOptions", FeatureStage.BETA: "CPUManagerPolicyBetaOptions"}
+_GATE_KINDS = (ProblemKind.UNKNOWN_GATE, ProblemKind.LOCKED_GATE)
+_TYPE_FIELDS = {"", "kind", "apiVersion"}  #: without these the type of the file is unknown
+
+
+def read_inputs(
+    text: bytes, machine: Machine, *, name: str
+) -> tuple["ManagerInputs | None", tuple[ConfigurationError, ...]]:
+    """Everything that is wrong with *text*, and the rest of it; ``None`` if not even the rest can be read."""
+    errors: list[ConfigurationError] = []
+    dropped: set[str] = set()
+    if (settings := _read(text, name, errors, dropped)) is None:
+        return None, tuple(errors)
+    while True:
+        try:
+            reservations = configuration.compute_reservations(settings, machine)
+        except ConfigurationError as error:
+            errors.append(error)
+            concerned = {problem.field for problem in error.problems}
+            dropped |= concerned | ({"kubeReserved", "evictionHard"} if "systemReserved" in concerned else set())
+            settings = _without_reservations(settings, concerned)
+        else:
+            return ManagerInputs(settings, machine, reservations, frozenset(dropped)), tuple(errors)
+
+
+def _read(text: bytes, name: str, errors: list[ConfigurationError], dropped: set[str]) -> Configuration | None:
+    """The configuration without the fields that cannot be read, which are added to *errors* and *dropped*."""
+    try:
+        document = first_document(text, name=name)
+    except ConfigurationError as error:
+        errors.append(error)
+        return None
+    while True:
+        try:
+            return configuration.read_document(document, name=name)
+        except ConfigurationError as error:
+            errors.append(error)
+            single = all(problem.kind in _GATE_KINDS for problem in error.problems)
+            if error.stage != StartupStage.DEFAULTING_PANIC:
+                concerned = {problem.field.partition("[")[0].partition(".")[0] for problem in error.problems}
+            else:  # of the feature gates only the named ones, where that is enough
+                concerned = {problem.field for problem in error.problems} if single else {"featureGates"}
+            concerned -= dropped
+            if not isinstance(document.value, Mapping) or not concerned or concerned & _TYPE_FIELDS:
+                return None
+        dropped |= concerned
+        kept = {key: value for key, value in document.value.items() if key not in dropped}
+        if isinstance(gates := kept.get("featureGates"), Mapping):
+            kept["featureGates"] = {key: on for key, on in gates.items() if f"featureGates[{key}]" not in dropped}
+        document = replace(document, value=kept)
+
+
+def _without_reservations(settings: Configuration, fields: set[str]) -> Configuration:
+    unusable = "systemReserved" in fields  # the amounts cannot even be added up
+
+    def usable(name: str, texts: Mapping[str, str]) -> dict[str, str]:
+        return {key: text for key, text in texts.items() if not unusable and f"{name}[{key}]" not in fields}
+
+    return replace(
+        settings,
+        reserved_system_cpus="" if "reservedSystemCPUs" in fields else settings.reserved_system_cpus,
+        kube_reserved=usable("kubeReserved", settings.kube_reserved),
+        system_reserved=usable("systemReserved", settings.system_reserved),
+        eviction_hard=usable("evictionHard", settings.eviction_hard),
+    )
+
+
+@dataclass(frozen=True)
+class ManagerInputs:
+    configuration: Configuration  #: without the fields that could not be read
+    machine: Machine
+    reservations: NodeReservations
+    dropped: frozenset[str]  #: such as ``systemReserved`` or ``systemReserved[cpu]``
+
+    def has_dropped(self, *fields: str) -> bool:
+        """Whether one of *fields*, or the map it is in, was dropped."""
+        return any(name in self.dropped or name.partition("[")[0] in self.dropped for name in fields)
+
+    @cached_property
+    def view(self) -> KubeletView:
+        return self.machine.kubelet_view()
+
+    @cached_property
+    def gates(self) -> FeatureGates:
+        return feature_gates.resolve(self.configuration.feature_gates)
+
+    @cached_property
+    def policy(self) -> Policy | None:
+        """The topology manager's policy; ``None`` if it could not be read."""
+        dropped = self.has_dropped("topologyManagerPolicy")
+        return None if dropped else Policy(self.configuration.topology_manager_policy)
+
+    @cached_property
+    def cpu_settings(self) -> CpuSettings:
+        return cpu_settings(self.configuration, self.reservations)
+
+    @property
+    def knows_cpus(self) -> bool:
+        """Whether the machine's CPUs and every field that reserves some could be read."""
+        dropped = self.has_dropped("reservedSystemCPUs", "systemReserved[cpu]", "kubeReserved[cpu]")
+        return not dropped and not self.view.discovery_error
+
+    @property
+    def knows_memory_reservation(self) -> bool:
+        """Whether every field that reserves memory of the whole host could be read."""
+        return not self.has_dropped("systemReserved[memory]", "kubeReserved[memory]", "evictionHard[memory.available]")
+
+    def cpu_provider(self) -> CpuProvider | None:
+        """The CPU manager with the kubelet's faults; ``None`` if it does not start."""
+        dropped = self.has_dropped("cpuManagerPolicy", "cpuManagerPolicyOptions", "featureGates")
+        if dropped or self.policy is None or not self.knows_cpus:
+            return None
+        try:
+            return CpuProvider.create(
+                self.view, self.cpu_settings, topology=self.policy, gates=self.gates, kubelet_faults=True
+            )
+        except SettingsError:
+            return None
+
+    def corrected_cpu_provider(self) -> CpuProvider | None:
+        """The CPU manager without invalid options and with the needed gates enabled, to find further problems.
+
+        ``None`` if it would not start even then.
+        """
+        static = self.configuration.cpu_manager_policy == CpuPolicy.STATIC and not self.has_dropped("cpuManagerPolicy")
+        if not static or not self.knows_cpus:
+            return None
+        try:
+            options = CpuOptions.parse(self.valid_options, gates=self.option_gates)
+            count = self.cpu_settings.reserved_count()
+            reserved = select_reserved_cpus(self.view, options, count=count, explicit=self.cpu_settings.explicit)
+        except SettingsError:
+            return None
+        return CpuProvider(view=self.view, policy=CpuPolicy.STATIC, options=options, reserved=reserved)
+
+    @cached_property
+    def option_gates(self) -> FeatureGates:
+        return FeatureGates({**self.gates.changed, **dict.fromkeys(OPTION_GATES.values(), True)})
+
+    @cached_property
+    def valid_options(self) -> dict[str, str]:
+        """The CPU manager's options that are valid on their own once their gates are enabled."""
+        return {
+            name: value
+            for name, value in self.configuration.cpu_manager_policy_options.items()
+            if not error_message(partial(CpuOptions.parse, {name: value}, gates=self.option_gates))
+        }
+
+    def reserved_memory(self) -> Mapping[int, Mapping[str, int]] | None:
+        """Node → type → bytes that the memory manager reserves; ``None`` if it does not start."""
+        dropped = self.has_dropped("memoryManagerPolicy", "reservedMemory", "featureGates")
+        static = self.configuration.memory_manager_policy == MemoryPolicy.STATIC
+        if dropped or not self.knows_memory_reservation or not static:
+            return None
+        try:
+            return reserved_memory.reserved_by_node(
+                self.configuration.reserved_memory, self.reservations.reservation, nodes=self.view.nodes
+            )
+        except (SettingsError, QuantityError):
+            return None
+
+    def idle_memory(self) -> MemoryLedger | None:
+        """The memory manager's ledger on the idle machine; ``None`` if it does not start."""
+        if self.configuration.memory_manager_policy == MemoryPolicy.NONE:
+            return None if self.has_dropped("memoryManagerPolicy") else MemoryLedger()
+        reserved = self.reserved_memory()
+        if reserved is None or any(node.id < 0 for node in self.view.nodes):
+            return None
+        return MemoryLedger.of_machine(self.view.nodes, reserved)
+
+
+def error_message(call: Callable[[], object]) -> str:
+    """The error of a manager; empty if *call* succeeds."""
+    try:
+        call()
+    except (SettingsError, QuantityError) as error:
+        return str(error)
+    return ""
+
 
 _STATIC_ERROR = "new static policy error: "
 _AVAILABLE = "memory.available"
-
-
-def check_managers(inputs: ManagerInputs) -> Iterator[Finding]:
-    yield from _check_topology_manager(inputs)
-    yield from _check_cpu_manager(inputs)
-    yield from _check_memory_manager(inputs)
 
 
 def reserved_memory_yaml(inputs: ManagerInputs) -> str:
@@ -46,18 +228,12 @@ def reserved_memory_yaml(inputs: ManagerInputs) -> str:
         entries = reserved_memory.propose_reserved_memory(inputs.reservations.reservation, inputs.view)
     except SettingsError:
         return ""
-    rows = [
-        {"numaNode": entry.node, "limits": {name: str(amount) for name, amount in entry.limits.items()}}
-        for entry in entries
-    ]
-    return to_yaml({"reservedMemory": rows})
+    return to_yaml({"reservedMemory": reserved_memory_document(entries)})
 
 
 def _stops(  # noqa: PLR0913 - the parts of a finding
     area: Area, stage: str, message: str, advice: str, *, where: str, paste: str = "", reason: str = ""
 ) -> Finding:
-    if message.endswith(OWN_LIMIT):
-        return beyond_own_limit(area, message, where=where)
     summary = f"the kubelet stops at {stage}{reason}"
     return error(area, summary, kubelet_message=message, advice=advice, where=where, paste=paste)
 
@@ -67,7 +243,7 @@ _cpu_error = partial(_stops, Area.CPUS, "cpu_manager")
 _memory_error = partial(_stops, Area.MEMORY, "memory_manager")
 
 
-def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+def check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     configuration = inputs.configuration
     if inputs.policy is None:
         return
@@ -100,12 +276,12 @@ def _check_topology_manager(inputs: ManagerInputs) -> Iterator[Finding]:
         yield ok(Area.TOPOLOGY, f"starts with policy {inputs.policy}{scope}")
 
 
-def _check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+def check_cpu_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("cpuManagerPolicy"):
         return
     settings = inputs.cpu_settings
     if settings.policy not in set(CpuPolicy):
-        message = error_message(lambda: CpuPolicy.parse(settings.policy))
+        message = error_message(lambda: CpuPolicy(settings.policy))
         yield _cpu_error(message, "use none or static", where="cpuManagerPolicy")
         return
     if settings.policy == CpuPolicy.NONE:
@@ -129,7 +305,7 @@ def _check_cpu_options(inputs: ManagerInputs) -> Iterator[Finding]:
         if message := error_message(partial(CpuOptions.parse, {name: value}, gates=inputs.gates)):
             stage, paste = OPTION_STAGES.get(name), ""
             advice = "use true or false, in quotes" if stage else f"valid options are {', '.join(OPTION_STAGES)}"
-            if stage in OPTION_GATES and "not enabled" in message:
+            if stage in OPTION_GATES and not inputs.gates.on(OPTION_GATES[stage]):
                 advice = f"enable the feature gate {OPTION_GATES[stage]}"
                 gates = {**inputs.configuration.feature_gates, OPTION_GATES[stage]: True}
                 paste = to_yaml({"featureGates": gates})
@@ -172,11 +348,11 @@ def _check_reserved_cpus(inputs: ManagerInputs) -> Iterator[Finding]:
         yield _cpu_error(_STATIC_ERROR + message, advice, where="systemReserved[cpu]")
 
 
-def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
+def check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
     if inputs.has_dropped("memoryManagerPolicy"):
         return
     name = inputs.configuration.memory_manager_policy
-    if message := error_message(lambda: MemoryPolicy.parse(name)):
+    if message := error_message(lambda: MemoryPolicy(name)):
         yield _memory_error(message, "use None or Static", where="memoryManagerPolicy")
         return
     if name == MemoryPolicy.NONE:
@@ -191,8 +367,13 @@ def _check_memory_manager(inputs: ManagerInputs) -> Iterator[Finding]:
             yield note(Area.MEMORY, summary, where="reservedMemory", paste=proposal)
         return
     entries, total = inputs.configuration.reserved_memory, inputs.reservations.reservation
-    if message := error_message(lambda: reserved_memory.reserved_by_node(entries, total, nodes=inputs.view.nodes)):
-        yield _memory_error(message, _memory_advice(inputs, proposal), where="reservedMemory", paste=proposal)
+    try:
+        reserved_memory.reserved_by_node(entries, total, nodes=inputs.view.nodes)
+    except QuantityError as failure:  # amounts too far apart to be added
+        yield beyond_own_limit(Area.MEMORY, str(failure), where="reservedMemory")
+        return
+    except SettingsError as failure:
+        yield _memory_error(str(failure), _memory_advice(inputs, proposal), where="reservedMemory", paste=proposal)
         return
     if (reserved := inputs.reserved_memory()) is not None:
         shares = ", ".join(
@@ -219,10 +400,8 @@ def _memory_advice(inputs: ManagerInputs, proposal: str) -> str:
 
 def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
     """Warnings and notes, only where they are certain."""
-    yield from _missing_eviction_threshold(inputs)
-    yield from _threshold_without_number(inputs)
+    yield from _eviction_thresholds(inputs)
     yield from _ignored_fields(inputs)
-    yield from _ignored_cpu_counts(inputs)
     if inputs.policy is not None and not inputs.has_dropped("cpuManagerPolicy", "memoryManagerPolicy"):
         yield from _pointless_policies(inputs, inputs.policy)
         yield from _topology_options(inputs, inputs.policy)
@@ -235,14 +414,14 @@ def find_warnings(inputs: ManagerInputs) -> Iterator[Finding]:
         yield warning(Area.MEMORY, summary, advice=advice, where="reservedMemory", paste=paste)
 
 
-def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
-    """A given ``evictionHard`` replaces all defaults."""
-    found = inputs.configuration
-    if "evictionHard" in found.given and _AVAILABLE not in found.eviction_hard and inputs.knows_memory_reservation:
+def _eviction_thresholds(inputs: ManagerInputs) -> Iterator[Finding]:
+    settings = inputs.configuration
+    missing = "evictionHard" in settings.given and _AVAILABLE not in settings.eviction_hard
+    if missing and inputs.knows_memory_reservation:  # a given evictionHard replaces all defaults
         default = DEFAULT_EVICTION_HARD[_AVAILABLE]
-        paste = to_yaml({"evictionHard": {_AVAILABLE: default, **found.eviction_hard}})
+        paste = to_yaml({"evictionHard": {_AVAILABLE: default, **settings.eviction_hard}})
         # It changes the total, so it would contradict a reservedMemory proposed in the same run.
-        static = found.memory_manager_policy == MemoryPolicy.STATIC
+        static = settings.memory_manager_policy == MemoryPolicy.STATIC
         yield warning(
             Area.CONFIGURATION,
             f"{_AVAILABLE} is missing: the kubelet keeps no memory free, and the default of {default} does not apply",
@@ -250,13 +429,9 @@ def _missing_eviction_threshold(inputs: ManagerInputs) -> Iterator[Finding]:
             where="evictionHard",
             paste="" if static else paste,
         )
-
-
-def _threshold_without_number(inputs: ManagerInputs) -> Iterator[Finding]:
-    """The kubelet parses a percentage as a float, and compares ``NaN`` with neither 0 nor 1."""
     for threshold in inputs.reservations.thresholds:
-        if math.isnan(threshold.percentage):
-            value = inputs.configuration.eviction_hard[threshold.signal]
+        if math.isnan(threshold.percentage):  # the kubelet parses it as a float, which is neither below 0 nor above 1
+            value = settings.eviction_hard[threshold.signal]
             resource = RESERVED_SIGNALS.get(threshold.signal)
             more = f", and rejects every pod that requests {resource}" if resource else ""
             yield warning(
@@ -268,20 +443,25 @@ def _threshold_without_number(inputs: ManagerInputs) -> Iterator[Finding]:
 
 
 def _ignored_fields(inputs: ManagerInputs) -> Iterator[Finding]:
-    found, dropped = inputs.configuration, inputs.has_dropped
+    settings, dropped = inputs.configuration, inputs.has_dropped
     if inputs.policy is Policy.NONE:
-        if found.topology_manager_policy_options:
+        if settings.topology_manager_policy_options:
             yield _ignored(Area.TOPOLOGY, "topologyManagerPolicyOptions", "topologyManagerPolicy", "none")
-        if found.topology_manager_scope == Scope.POD:
+        if settings.topology_manager_scope == Scope.POD:
             yield _ignored(Area.TOPOLOGY, "topologyManagerScope", "topologyManagerPolicy", "none")
-    no_memory_policy = found.memory_manager_policy == MemoryPolicy.NONE and not dropped("memoryManagerPolicy")
-    if no_memory_policy and found.reserved_memory:
+    no_memory_policy = settings.memory_manager_policy == MemoryPolicy.NONE and not dropped("memoryManagerPolicy")
+    if no_memory_policy and settings.reserved_memory:
         yield _ignored(Area.MEMORY, "reservedMemory", "memoryManagerPolicy", "None")
-    no_cpu_policy = found.cpu_manager_policy == CpuPolicy.NONE and not dropped("cpuManagerPolicy")
+    no_cpu_policy = settings.cpu_manager_policy == CpuPolicy.NONE and not dropped("cpuManagerPolicy")
     if no_cpu_policy and inputs.reservations.reserved_system_cpus:
         summary = "cpuManagerPolicy none only counts these CPUs: containers run on them as on all others"
         advice = "set cpuManagerPolicy to static, and strict-cpu-reservation to keep all containers off them"
         yield warning(Area.CPUS, summary, advice=advice, where="reservedSystemCPUs")
+    if count := inputs.reservations.reserved_system_cpus.bit_count():  # they replace CPUs reserved by count
+        for field, texts in (("systemReserved", settings.system_reserved), ("kubeReserved", settings.kube_reserved)):
+            if CPU in texts and not (field == "systemReserved" and texts[CPU] == str(count)):
+                summary = f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total"
+                yield warning(Area.CPUS, summary, advice=f"remove {field}.cpu", where=f"{field}[cpu]")
 
 
 def _ignored(area: Area, field: str, policy: str, name: str) -> Finding:
@@ -289,21 +469,10 @@ def _ignored(area: Area, field: str, policy: str, name: str) -> Finding:
     return warning(area, f"ignored under {policy} {name}", advice=advice, where=field)
 
 
-def _ignored_cpu_counts(inputs: ManagerInputs) -> Iterator[Finding]:
-    """``reservedSystemCPUs`` replaces CPUs reserved by count."""
-    found, count = inputs.configuration, inputs.reservations.reserved_system_cpus.bit_count()
-    if not count:
-        return
-    for field, texts in (("systemReserved", found.system_reserved), ("kubeReserved", found.kube_reserved)):
-        if CPU in texts and not (field == "systemReserved" and texts[CPU] == str(count)):
-            summary = f"ignored because reservedSystemCPUs is set: {count} CPUs are reserved in total"
-            yield warning(Area.CPUS, summary, advice=f"remove {field}.cpu", where=f"{field}[cpu]")
-
-
 def _pointless_policies(inputs: ManagerInputs, policy: Policy) -> Iterator[Finding]:
-    found, nodes = inputs.configuration, len(inputs.view.nodes)
-    static_cpus = found.cpu_manager_policy == CpuPolicy.STATIC
-    static_memory = found.memory_manager_policy == MemoryPolicy.STATIC
+    settings, nodes = inputs.configuration, len(inputs.view.nodes)
+    static_cpus = settings.cpu_manager_policy == CpuPolicy.STATIC
+    static_memory = settings.memory_manager_policy == MemoryPolicy.STATIC
     if nodes == 1 and policy is not Policy.NONE:
         yield note(Area.TOPOLOGY, "the machine has one NUMA node: there is nothing to align")
     if nodes > 1 and policy is Policy.NONE and static_memory:
@@ -362,7 +531,7 @@ def _reserved_cpus(inputs: ManagerInputs, provider: CpuProvider) -> Iterator[Fin
             Area.CPUS,
             "once containers hold every CPU that is not reserved, the kubelet does not restart "
             '("default cpuset cannot be empty")',
-            advice="keep a CPU shared; to recover, run alignup doctor --kubelet-dir DIR --write",
+            advice="keep a CPU shared; to recover, repair the state files",
             where="cpuManagerPolicyOptions[strict-cpu-reservation]",
         )
     nodes = inputs.view.node_cpus

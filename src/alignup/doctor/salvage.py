@@ -1,4 +1,4 @@
-"""Recover what a damaged state file still contains, with how far to trust it and what is wrong with the file.
+"""What a damaged state file still contains, with how far to trust it and what is wrong with the file.
 
 The newest version stores everything twice: its contents, and a copy for older kubelets, each with a checksum. Where one
 is damaged the other may be intact; the kubelet ignores it then, but the doctor does not. A truncated file has its
@@ -19,17 +19,17 @@ from typing import Any, NamedTuple
 from alignup.align.errors import ParseError
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes.kubelet_files import go_json
-from alignup.kubernetes.kubelet_files.checkpoint import (
-    CHECKSUM,
-    CORRUPT,
+from alignup.kubernetes.kubelet_files.go_json import decode
+from alignup.kubernetes.kubelet_files.state_files import (
+    ChecksumError,
+    DeviceEntry,
+    DeviceState,
     StateFileFormat,
     copy_for_older_kubelets,
     data_checksum_text,
     fnv1a,
     load_state_file,
 )
-from alignup.kubernetes.kubelet_files.device_file import DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.go_types import decode
 
 #: Down to this depth (file, entries, pod) parts may be missing. What a container holds is complete or absent.
 _PARTIAL_DEPTH = 3
@@ -61,18 +61,18 @@ class Salvage:
 
 
 def salvage(format_: StateFileFormat, text: bytes, *, gates: FeatureGates) -> Salvage:
-    """The best contents of *text*: with a valid checksum if possible, else what can be read."""
+    """Return the best contents of *text*: with a valid checksum if possible, else what can be read."""
     try:
         version, contents = load_state_file(format_, text, gates=gates)
     except ParseError as error:
-        return _recover(format_, text, gates=gates, load_error=str(error))
+        return _recover(format_, text, gates=gates, wrong_checksum=isinstance(error, ChecksumError))
     whole, _ = decode(format_.newest, text, into=format_.newest.empty)
     copied, right = copy_for_older_kubelets(format_, whole)
     problem = ""
     if version == format_.number and contents | copied != contents:
         problem = "the copy for older kubelets differs from the contents"
-    elif version == format_.number and whole[CHECKSUM.key] != right:
-        stored = whole[CHECKSUM.key]
+    elif version == format_.number and whole["checksum"] != right:
+        stored = whole["checksum"]
         problem = f"the checksum of the copy for older kubelets is wrong: {stored} instead of {right}"
     return Salvage(contents, SalvageSource.CONTENTS, version, copy_problem=problem)
 
@@ -84,7 +84,7 @@ class JsonPrefix(NamedTuple):
 
 
 def readable_prefix(text: bytes) -> JsonPrefix:
-    """The JSON object that *text* begins with, without truncated or broken parts.
+    """Return the JSON object that *text* begins with, without truncated or broken parts.
 
     Reading ends at the first error: what follows might belong elsewhere.
     """
@@ -97,7 +97,7 @@ def readable_prefix(text: bytes) -> JsonPrefix:
 
 
 def _broken_prefix(source: str, error: Exception) -> JsonPrefix:
-    """The object up to *error*, but no parts of deep containers or of containers in lists."""
+    """Return the object up to *error*, but no parts of deep containers or of containers in lists."""
     limit = getattr(error, "pos", len(source))
     position, opened, complete = 0, "", [(0, "{}")]
     while (match := _TOKEN.match(source, position)) and match.end() <= limit and len(opened) <= _MAX_DEPTH:
@@ -106,7 +106,8 @@ def _broken_prefix(source: str, error: Exception) -> JsonPrefix:
         unfinished = position == len(source) and symbol[0] not in '{}[],:"'  # a number or a literal
         if len(opened) <= _PARTIAL_DEPTH and "[" not in opened[:-1] and not unfinished:
             complete.append((position, opened[::-1].translate(_CLOSING)))
-    in_string = match is None and source[position:].lstrip().startswith('"') and not str(error).startswith("Expecting")
+    rest = source[position:].lstrip()
+    in_string = match is None and rest.startswith('"') and _can_continue_with_string(source[:position], opened)
     in_number = match is not None and match[1][0] != '"' and match.start(1) < limit < match.end() == len(source)
     cut = position == len(source) or in_string or in_number
     for end, closing in reversed(complete):  # after a key, a colon or a comma it is not JSON
@@ -116,10 +117,19 @@ def _broken_prefix(source: str, error: Exception) -> JsonPrefix:
     return JsonPrefix(json.dumps(value) if isinstance(value, dict) else "{}", cut=cut)
 
 
-def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load_error: str) -> Salvage:
-    """Contents with a valid checksum, the copy with one, or unchecked, in this order."""
+def _can_continue_with_string(source: str, opened: str) -> bool:
+    """Return whether a key or value may follow *source*, in which the brackets *opened* are not closed."""
+    for text in ('""', '"":null'):
+        with suppress(ValueError):
+            json.loads(source + text + opened[::-1].translate(_CLOSING))
+            return True
+    return False
+
+
+def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, wrong_checksum: bool) -> Salvage:
+    """Return contents with a valid checksum, the copy with one, or unchecked, in this order."""
     part = readable_prefix(text)
-    damage = tuple(_damage(format_, text, load_error))
+    damage = tuple(_damage(format_, text, wrong_checksum=wrong_checksum))
     if part.whole:
         with suppress(ParseError):
             version, contents = load_state_file(format_, part.json.encode(), gates=gates)
@@ -129,7 +139,7 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
     whole, type_error = decode(format_.newest, part.json.encode(), into=format_.newest.empty)
     contents, unread = decode(format_.data, whole["data"].encode(), into=format_.data.empty)
     copied, right = copy_for_older_kubelets(format_, whole)
-    valid_copy = type_error is None and bool(right) and whole[CHECKSUM.key] == right
+    valid_copy = type_error is None and bool(right) and whole["checksum"] == right
     if unread is None and valid_copy and contents | copied == contents:
         return Salvage(contents, SalvageSource.CONTENTS, format_.number, damage)
     empty = format_.data.empty
@@ -143,24 +153,24 @@ def _recover(format_: StateFileFormat, text: bytes, *, gates: FeatureGates, load
     read, _ = decode(older, part.json.encode(), into=older.empty)
     if not read["policyName"] and not read["entries"]:
         return Salvage(empty, SalvageSource.NOTHING, damage=damage)
-    found = {key: value for key, value in read.items() if key != CHECKSUM.key}
-    return Salvage(empty | found, SalvageSource.REST if part.cut else SalvageSource.UNCHECKED_CONTENTS, damage=damage)
+    rest = {key: value for key, value in read.items() if key != "checksum"}
+    return Salvage(empty | rest, SalvageSource.REST if part.cut else SalvageSource.UNCHECKED_CONTENTS, damage=damage)
 
 
 def _with_valid_checksum(format_: StateFileFormat, text: bytes) -> dict[str, Any] | None:
-    """Contents with a valid checksum, wherever they are in the file and whatever is broken around them."""
+    """Return contents with a valid checksum, wherever they are in the file and whatever is broken around them."""
     source = text.decode("utf-8", "replace")
-    sums = {int(one[1]) for one in _DATA_SUM.finditer(source)}
-    for one in _DATA.finditer(source):
+    sums = {int(match[1]) for match in _DATA_SUM.finditer(source)}
+    for match in _DATA.finditer(source):
         with suppress(ValueError):
-            data = json.loads(one[1])
+            data = json.loads(match[1])
             contents, unread = decode(format_.data, data.encode(), into=format_.data.empty)
             if unread is None and fnv1a(data_checksum_text(data)) in sums:
                 return contents
     return None
 
 
-def _damage(format_: StateFileFormat, text: bytes, load_error: str) -> Iterator[str]:
+def _damage(format_: StateFileFormat, text: bytes, *, wrong_checksum: bool) -> Iterator[str]:
     if broken := json_error(text):
         yield broken
         return
@@ -175,12 +185,12 @@ def _damage(format_: StateFileFormat, text: bytes, load_error: str) -> Iterator[
         yield f"the contents cannot be read: {unread}"
     elif data and stored != right:
         yield f"the checksum of the contents is wrong: {stored} in the file, {right} computed"
-    elif not data and CORRUPT in load_error:
-        yield f"the checksum {whole[CHECKSUM.key]} does not match the contents"
+    elif not data and wrong_checksum:
+        yield f"the checksum {whole['checksum']} does not match the contents"
 
 
 def json_error(text: bytes) -> str:
-    """Why *text* is not a JSON object; empty if it is."""
+    """Return why *text* is not a JSON object; empty if it is."""
     if not text.strip():
         return "the file is empty"
     if not text.strip(b"\0"):
@@ -198,21 +208,21 @@ def json_error(text: bytes) -> str:
 
 
 def salvage_devices(text: bytes) -> tuple[DeviceState, int]:
-    """The readable entries of a device manager's file, whatever its checksum, and the number of unreadable ones."""
+    """Return the readable entries of the device manager's file, and the number of the others; ignore its checksum."""
     data = json.loads(readable_prefix(text).json).get("Data")
     data = data if isinstance(data, dict) else {}
     listed, registered = data.get("PodDeviceEntries"), data.get("RegisteredDevices")
-    entries = [_device_entry(one) for one in listed] if isinstance(listed, list) else []
+    entries = [_device_entry(entry) for entry in listed] if isinstance(listed, list) else []
     known = registered.items() if isinstance(registered, dict) else ()
     state = DeviceState(
-        entries=tuple(one for one in entries if one),
+        entries=tuple(entry for entry in entries if entry),
         registered={resource: tuple(ids) for resource, ids in known if _are_strings(ids)},
     )
     return state, entries.count(None)
 
 
 def _device_entry(entry: Any) -> DeviceEntry | None:  # noqa: ANN401 - any JSON
-    """``None`` if it is invalid."""
+    """Return the entry; ``None`` if it is invalid."""
     try:
         devices = {int(node): tuple(ids) for node, ids in entry["DeviceIDs"].items()}
         names = [entry[key] for key in ("PodUID", "ContainerName", "ResourceName")]
@@ -226,4 +236,4 @@ def _device_entry(entry: Any) -> DeviceEntry | None:  # noqa: ANN401 - any JSON
 
 
 def _are_strings(values: object) -> bool:
-    return isinstance(values, list | tuple) and all(isinstance(one, str) for one in values)
+    return isinstance(values, list | tuple) and all(isinstance(value, str) for value in values)

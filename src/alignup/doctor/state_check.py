@@ -1,29 +1,46 @@
-"""Check a kubelet's state files: what is wrong with each, what the kubelet does, and how to repair it."""
+"""A kubelet's state files: what is wrong with each, what the kubelet does, and valid states to replace them.
+
+With a repaired file, a kubelet with this configuration starts on this machine. A container keeps everything it holds or
+loses all of it. With fewer CPUs or less memory than it requests, the kubelet would reject its pod at startup; with
+none, it allocates again. An allocation without a competitor is kept; of two that conflict, the one of a running pod.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from alignup.align import bits
-from alignup.align.bits import quote
+from alignup.align.bits import CpuSet, NodeSet, quote
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
 from alignup.align.errors import ParseError, StateError
 from alignup.align.explain.sentences import format_quantity
-from alignup.align.memory.ledger import MemoryLedger
+from alignup.align.memory.ledger import Block, MemoryLedger
 from alignup.align.memory.provider import MemoryPolicy
 from alignup.align.settings import FeatureGates
 from alignup.doctor.configuration import ManagerConfig
-from alignup.doctor.findings import Area, Finding, error, format_cpus, note, ok, warning
-from alignup.doctor.repair import DroppedEntry, PodNames, format_pod, repair_cpus, repair_devices, repair_memory
+from alignup.doctor.findings import Area, Finding, Severity, error, format_cpus, note, ok, warning
 from alignup.doctor.salvage import Salvage, SalvageSource, json_error, salvage, salvage_devices
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
-from alignup.kubernetes.kubelet_files.checkpoint import PODS_GATE
-from alignup.kubernetes.kubelet_files.memory_file import MemoryState
-from alignup.kubernetes.kubelet_files.state_dir import DEVICE_STATE
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import (
+    CPU_FILE,
+    DEVICE_PATH,
+    MEMORY_FILE,
+    PODS_GATE,
+    Contents,
+    CpuState,
+    DeviceEntry,
+    DeviceState,
+    MemoryState,
+    StateFileFormat,
+)
 from alignup.picture.text_format import pluralize
+
+Held = TypeVar("Held")
+PodNames = Mapping[str, str]  #: running pods: uid → namespace/name
 
 _FIX_CONFIGURATION = "fix the configuration first: the correct state depends on it"
 _ALLOCATED_AGAIN = "at startup the kubelet allocates again, or rejects the pod if it does not fit"
@@ -53,12 +70,27 @@ class StateCheck:
     repairs: tuple[FileRepair, ...] = ()
 
 
+class DroppedEntry(NamedTuple):
+    uid: str
+    container: str  #: empty: the whole pod
+    held: str
+    reason: str
+    blocks_start: bool = True  #: whether the kubelet does not start while it is in the file
+
+    def holder(self, pods: PodNames) -> str:
+        pod = format_pod(self.uid, pods)
+        return f"{pod} container {self.container}" if self.container else pod
+
+
+def format_pod(uid: str, pods: PodNames) -> str:
+    return f"pod {pods.get(uid, uid)}"
+
+
 def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | None = None) -> StateCheck:
-    """What a kubelet does with *files*; *pods* are the running ones, which win conflicts."""
+    """Check what a kubelet does with *files*; *pods* are the running ones, which win conflicts."""
     findings: list[Finding] = []
     repairs: list[FileRepair] = []
-    checks = {cpu_file.NAME: _check_cpus, memory_file.NAME: _check_memory, DEVICE_STATE: _check_devices}
-    for name, check in checks.items():
+    for name, check in {CPU_FILE: _check_cpus, MEMORY_FILE: _check_memory, DEVICE_PATH: _check_devices}.items():
         if name in files.texts:
             checked = check(files.texts[name], f"{files.directory}/{name}", config, pods or {})
             findings += checked.findings
@@ -75,14 +107,15 @@ def check_state(files: StateFiles, config: ManagerConfig, *, pods: PodNames | No
 
 @dataclass(slots=True)
 class _CheckedFile:
-    name: str
+    """The file of the CPU manager or the memory manager."""
+
+    format: StateFileFormat
     resource: str
-    newest: int  #: the newest version
     text: bytes
     policy: str | None  #: the configured one
     start: Callable[[bytes], None]  #: read the file as the kubelet does at startup; ``StateError``
-    found: Salvage
     pods: PodNames
+    salvaged: Salvage
     kubelet_error: str = ""  #: empty if the kubelet starts on the file
     dropped: Sequence[DroppedEntry] = ()
     differences: tuple[str, ...] = ()
@@ -103,64 +136,116 @@ class _CheckedFile:
 
     @property
     def holders(self) -> set[str]:
-        return {uid for uid, held in (self.found.contents["entries"] or {}).items() if held}
+        return {uid for uid, held in (self.salvaged.contents["entries"] or {}).items() if held}
 
     @property
     def repair(self) -> FileRepair | None:
-        if self.after is None or not (self.kubelet_error or self.dropped or self.found.copy_problem):
+        if self.after is None or not (self.kubelet_error or self.dropped or self.salvaged.copy_problem):
             return None
-        done = [f"restored from {self.found.source}"]
+        done = [f"restored from {self.salvaged.source}"]
         if kept := sorted(self.holders - {entry.uid for entry in self.dropped}):
-            done.append(f"kept: the {self.resource} of {_format_pods(kept, self.pods)}")
-        done += [f"dropped: {_format_holder(entry, self.pods)}, {entry.held}" for entry in self.dropped]
-        if self.found.source is SalvageSource.NOTHING:
+            done.append(f"kept: the {self.resource} of {', '.join(format_pod(uid, self.pods) for uid in kept)}")
+        done += [f"dropped: {entry.holder(self.pods)}, {entry.held}" for entry in self.dropped]
+        if self.salvaged.source is SalvageSource.NOTHING:
             done.append(f"all allocations of {self.resource} are lost; {_ALLOCATED_AGAIN}")
-        return FileRepair(self.name, self.text, self.after, tuple(done))
+        return FileRepair(self.format.file_name, self.text, self.after, tuple(done))
 
     def unusable(self, summary: str, *, kubelet_message: str) -> Finding:
-        advice = _FIX_CONFIGURATION if self.after is None else f"--write repairs it from {self.found.source}"
-        return error(Area.STATE, summary, kubelet_message=kubelet_message, advice=advice, where=self.name)
+        advice = _FIX_CONFIGURATION if self.after is None else f"a repair restores it from {self.salvaged.source}"
+        return error(Area.STATE, summary, kubelet_message=kubelet_message, advice=advice, where=self.format.file_name)
+
+    def problems(self) -> Iterator[Finding]:
+        """Yield each problem; the first one carries the kubelet's error."""
+        policy, message, stored = self.policy, self.kubelet_error, self.salvaged.contents["policyName"]
+        for damage in self.salvaged.damage:
+            yield self.unusable(f"{damage}; the kubelet does not start", kubelet_message=message)
+            message = ""
+        if policy is not None and stored != policy and self.salvaged.source is not SalvageSource.NOTHING:
+            has = f"policy {quote(stored)}" if stored else "no policy"
+            summary = f"the file has {has}, but {quote(policy)} is configured; the kubelet does not start"
+            yield self.unusable(summary, kubelet_message=message)
+            return
+        for difference in self.differences:
+            yield self.unusable(difference, kubelet_message=message)
+            message = ""
+        for entry in self.dropped:
+            summary = f"{entry.holder(self.pods)} holds {entry.held}: {entry.reason}"
+            finding = error if entry.blocks_start else warning
+            yield finding(
+                Area.STATE,
+                summary,
+                kubelet_message=message if entry.blocks_start else "",
+                advice=f"a repair drops it; {_ALLOCATED_AGAIN}",
+                where=self.format.file_name,
+            )
+            message = "" if entry.blocks_start else message
+
+    def to_check(self) -> StateCheck:
+        repair, salvaged, name = self.repair, self.salvaged, self.format.file_name
+        findings = list(self.problems())
+        if self.kubelet_error and not any(finding.kubelet_message for finding in findings):
+            summary = "the kubelet does not start on this file"
+            findings.insert(0, self.unusable(summary, kubelet_message=self.kubelet_error))
+        if salvaged.copy_problem:
+            summary = f"{salvaged.copy_problem}; this kubelet ignores the copy, an older one would read it"
+            findings.append(warning(Area.STATE, summary, advice="a repair rewrites it", where=name))
+        newest = self.format.number
+        if not self.kubelet_error and 0 < salvaged.version < newest:
+            summary = (
+                f"version {salvaged.version}, from an older kubelet: it is read, and rewritten as version {newest}"
+            )
+            findings.append(note(Area.STATE, summary, where=name))
+        unknown = sorted((salvaged.contents["entries"] or {}).keys() - self.pods.keys())
+        if self.pods and unknown:
+            summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
+            findings.append(note(Area.STATE, summary, where=name))
+        if not self.kubelet_error and not repair:
+            held = f"{self.resource} held by {pluralize(len(self.holders), 'pod')}"
+            findings.append(ok(Area.STATE, f"policy {salvaged.contents['policyName']}, {held}", where=name))
+        return StateCheck(tuple(findings), (repair,) if repair else ())
 
 
 def _check_cpus(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
     gates, provider = config.gates, config.cpus
 
     def start(text: bytes) -> None:
-        state = cpu_file.parse(text, configured_policy=config.cpu_policy, gates=gates, path=path)
+        state = state_files.parse_cpu_state(text, configured_policy=config.cpu_policy, gates=gates, path=path)
         if provider and provider.policy is CpuPolicy.STATIC:
             provider.restore_ledger(state.default, state.entries, pod_held=state.pod_entries)
 
-    found = salvage(cpu_file.FORMAT, text, gates=gates)
-    file = _CheckedFile(cpu_file.NAME, "CPUs", cpu_file.VERSION, text, config.cpu_policy, start, found, pods)
+    format_ = state_files.CPU_FORMAT
+    salvaged = salvage(format_, text, gates=gates)
+    file = _CheckedFile(format_, "CPUs", text, config.cpu_policy, start, pods, salvaged)
     if provider:
-        state, dropped = repair_cpus(found.contents, provider, gates=gates, pods=pods)
-        file.set_repair(dropped, cpu_file.dump(state, gates=gates))
-        if provider.policy is CpuPolicy.STATIC and found.contents["policyName"] == CpuPolicy.STATIC:
-            file.differences = tuple(_cpu_differences(found.contents, provider, gates=gates))
-    return _to_check(file)
+        state, dropped = repair_cpus(salvaged.contents, provider, gates=gates, pods=pods)
+        file.set_repair(dropped, state_files.dump_cpu_state(state, gates=gates))
+        if provider.policy is CpuPolicy.STATIC and salvaged.contents["policyName"] == CpuPolicy.STATIC:
+            file.differences = tuple(_cpu_differences(salvaged.contents, provider, gates=gates))
+    return file.to_check()
 
 
 def _check_memory(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
     gates, idle, policy = config.gates, config.memory, config.memory_policy
 
     def start(text: bytes) -> None:
-        state = memory_file.parse(text, configured_policy=policy, gates=gates, path=path)
+        state = state_files.parse_memory_state(text, configured_policy=policy, gates=gates, path=path)
         if idle is not None and policy == MemoryPolicy.STATIC:
             stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
             stored.restored(idle, pod_level=config.pod_level)
 
-    found = salvage(memory_file.FORMAT, text, gates=gates)
-    file = _CheckedFile(memory_file.NAME, "memory", memory_file.VERSION, text, policy, start, found, pods)
+    format_ = state_files.MEMORY_FORMAT
+    salvaged = salvage(format_, text, gates=gates)
+    file = _CheckedFile(format_, "memory", text, policy, start, pods, salvaged)
     if idle is not None and policy is not None:
-        state, dropped = repair_memory(found.contents, idle, policy=policy, gates=gates, pods=pods)
-        file.set_repair(dropped, memory_file.dump(state, gates=gates))
-        if file.kubelet_error and policy == MemoryPolicy.STATIC == found.contents["policyName"]:
-            file.differences = tuple(_memory_differences(found.contents, state, dropped=bool(dropped)))
-    return _to_check(file)
+        state, dropped = repair_memory(salvaged.contents, idle, policy=policy, gates=gates, pods=pods)
+        file.set_repair(dropped, state_files.dump_memory_state(state, gates=gates))
+        if file.kubelet_error and policy == MemoryPolicy.STATIC == salvaged.contents["policyName"]:
+            file.differences = tuple(_memory_differences(salvaged.contents, state, dropped=bool(dropped)))
+    return file.to_check()
 
 
-def _cpu_differences(contents: Mapping[str, Any], provider: CpuProvider, *, gates: FeatureGates) -> Iterator[str]:
-    """Problems of the shared pool; ``repair`` checks the exclusive CPUs."""
+def _cpu_differences(contents: Contents, provider: CpuProvider, *, gates: FeatureGates) -> Iterator[str]:
+    """Yield problems of the shared pool; ``repair_cpus`` checks the exclusive CPUs."""
     try:
         shared = bits.parse(contents["defaultCpuSet"])
     except ParseError as error:
@@ -192,8 +277,8 @@ def _cpu_differences(contents: Mapping[str, Any], provider: CpuProvider, *, gate
         yield f"{format_cpus(unassigned)} neither in the shared pool nor exclusive: new, formerly reserved, or lost"
 
 
-def _memory_differences(contents: Mapping[str, Any], repaired: MemoryState, *, dropped: bool) -> Iterator[str]:
-    """Problems of the machine state, apart from allocations that had to be *dropped*."""
+def _memory_differences(contents: Contents, repaired: MemoryState, *, dropped: bool) -> Iterator[str]:
+    """Yield problems of the machine state, apart from allocations that had to be *dropped*."""
     stored: Mapping[int, Any] = contents["machineState"] or {}
     now = repaired.machine_state
     if not stored:
@@ -203,13 +288,13 @@ def _memory_differences(contents: Mapping[str, Any], repaired: MemoryState, *, d
         yield f"NUMA nodes {', '.join(map(str, gone))} no longer exist"
     if new := sorted(now.keys() - stored.keys()):
         yield f"NUMA nodes {', '.join(map(str, new))} are new"
-    found = [
+    differences = [
         f"NUMA node {id_}: {difference}"
         for id_ in sorted(stored.keys() & now.keys())
         for difference in _table_differences((stored[id_] or {}).get("memoryMap") or {}, now[id_].tables)
     ]
-    yield from found
-    if not (found or gone or new or dropped):
+    yield from differences
+    if not (differences or gone or new or dropped):
         yield "the allocations do not match the free memory in the file"
 
 
@@ -230,92 +315,39 @@ def _table_differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> Ite
             yield f"{was['allocatable']} of {type_} was allocatable {written} {left}"
 
 
-def _to_check(file: _CheckedFile) -> StateCheck:
-    repair = file.repair
-    findings = list(_problems(file))
-    if file.kubelet_error and not any(finding.kubelet_message for finding in findings):
-        findings.insert(0, file.unusable("the kubelet does not start on this file", kubelet_message=file.kubelet_error))
-    if file.found.copy_problem:
-        summary = f"{file.found.copy_problem}; this kubelet ignores the copy, an older one would read it"
-        findings.append(warning(Area.STATE, summary, advice="--write rewrites it", where=file.name))
-    if not file.kubelet_error and 0 < (version := file.found.version) < file.newest:
-        summary = f"version {version}, from an older kubelet: it is read, and rewritten as version {file.newest}"
-        findings.append(note(Area.STATE, summary, where=file.name))
-    unknown = sorted((file.found.contents["entries"] or {}).keys() - file.pods.keys())
-    if file.pods and unknown:
-        summary = f"held by {', '.join(unknown)}, not among the given pods: the kubelet releases it once it runs"
-        findings.append(note(Area.STATE, summary, where=file.name))
-    if not file.kubelet_error and not repair:
-        held = f"{file.resource} held by {pluralize(len(file.holders), 'pod')}"
-        findings.append(ok(Area.STATE, f"policy {file.found.contents['policyName']}, {held}", where=file.name))
-    return StateCheck(tuple(findings), (repair,) if repair else ())
-
-
-def _problems(file: _CheckedFile) -> Iterator[Finding]:
-    """Each problem of a file; the first one carries the kubelet's error."""
-    found, policy, message = file.found, file.policy, file.kubelet_error
-    stored = found.contents["policyName"]
-    for damage in found.damage:
-        yield file.unusable(f"{damage}; the kubelet does not start", kubelet_message=message)
-        message = ""
-    if policy is not None and stored != policy and found.source is not SalvageSource.NOTHING:
-        has = f"policy {quote(stored)}" if stored else "no policy"
-        summary = f"the file has {has}, but {quote(policy)} is configured; the kubelet does not start"
-        yield file.unusable(summary, kubelet_message=message)
-        return
-    for difference in file.differences:
-        yield file.unusable(difference, kubelet_message=message)
-        message = ""
-    for entry in file.dropped:
-        summary = f"{_format_holder(entry, file.pods)} holds {entry.held}: {entry.reason}"
-        advice = f"--write drops it; {_ALLOCATED_AGAIN}"
-        if entry.blocks_start:
-            yield error(Area.STATE, summary, kubelet_message=message, advice=advice, where=file.name)
-            message = ""
-        else:
-            yield warning(Area.STATE, summary, advice=advice, where=file.name)
-
-
-def _format_holder(entry: DroppedEntry, pods: PodNames) -> str:
-    pod = format_pod(entry.uid, pods)
-    return f"{pod} container {entry.container}" if entry.container else pod
-
-
-def _format_pods(uids: Iterable[str], pods: PodNames) -> str:
-    return ", ".join(format_pod(uid, pods) for uid in uids)
-
-
 def _check_devices(text: bytes, path: str, config: ManagerConfig, pods: PodNames) -> StateCheck:
-    """A kubelet that cannot read the device manager's file starts without it."""
+    """Check the device manager's file; a kubelet that cannot read it starts without it."""
     findings: list[Finding] = []
     done: list[str] = []
+    salvaged = False
     try:
-        state = device_file.parse(text, path=path)
+        state = state_files.parse_device_state(text, path=path)
     except StateError:
+        salvaged = True
         state, unread = salvage_devices(text)
         damage = json_error(text) or "the checksum does not match the contents, or a value has the wrong type"
         summary = f"{damage}; the kubelet starts without the file and forgets which container holds which devices"
-        advice = f"--write repairs it from {SalvageSource.REST}"
-        findings.append(warning(Area.STATE, summary, advice=advice, where=DEVICE_STATE))
+        advice = f"a repair restores it from {SalvageSource.REST}"
+        findings.append(warning(Area.STATE, summary, advice=advice, where=DEVICE_PATH))
         done.append(f"restored from {SalvageSource.REST}")
         done += [f"dropped: {unread} unreadable entries"] if unread else []
     state, dropped = repair_devices(state, pods=pods)
-    for entry in dropped:
-        summary = f"{_format_holder(entry, pods)} holds {entry.held}: {entry.reason}"
-        findings.append(warning(Area.STATE, summary, advice="--write drops it", where=DEVICE_STATE))
-        done.append(f"dropped: {_format_holder(entry, pods)}, {entry.held}")
     if kept := sorted({entry.uid for entry in state.entries}):
-        done.insert(bool(done and done[0].startswith("restored")), f"kept: the devices of {_format_pods(kept, pods)}")
+        done.insert(salvaged, f"kept: the devices of {', '.join(format_pod(uid, pods) for uid in kept)}")
+    for entry in dropped:
+        summary = f"{entry.holder(pods)} holds {entry.held}: {entry.reason}"
+        findings.append(warning(Area.STATE, summary, advice="a repair drops it", where=DEVICE_PATH))
+        done.append(f"dropped: {entry.holder(pods)}, {entry.held}")
     findings += _missing_devices(state, config, pods)
     if not findings:
-        findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_STATE))
-    after = device_file.dump(state)
-    broken = any(finding.severity == "warning" for finding in findings)
-    return StateCheck(tuple(findings), (FileRepair(DEVICE_STATE, text, after, tuple(done)),) if broken else ())
+        findings.append(ok(Area.STATE, f"devices held by {pluralize(len(kept), 'pod')}", where=DEVICE_PATH))
+    after = state_files.dump_device_state(state)
+    broken = any(finding.severity is Severity.WARNING for finding in findings)
+    return StateCheck(tuple(findings), (FileRepair(DEVICE_PATH, text, after, tuple(done)),) if broken else ())
 
 
-def _missing_devices(state: device_file.DeviceState, config: ManagerConfig, pods: PodNames) -> Iterator[Finding]:
-    """Allocated devices that were not healthy when the file was written, and more than the machine declares."""
+def _missing_devices(state: DeviceState, config: ManagerConfig, pods: PodNames) -> Iterator[Finding]:
+    """Yield allocated devices that were not healthy when the file was written, and more than the machine declares."""
     held: dict[str, set[str]] = {}
     for entry in state.entries:
         held.setdefault(entry.resource, set()).update(entry.nodes)
@@ -324,9 +356,227 @@ def _missing_devices(state: device_file.DeviceState, config: ManagerConfig, pods
                 f"{format_pod(entry.uid, pods)} container {entry.container} holds {entry.resource} "
                 f"{', '.join(missing)}, which was not among the healthy devices"
             )
-            yield note(Area.STATE, summary, where=DEVICE_STATE)
+            yield note(Area.STATE, summary, where=DEVICE_PATH)
     declared = Counter(device.resource for device in config.devices)
     for resource, ids in sorted(held.items()):
         if 0 < declared[resource] < len(ids):
             summary = f"{len(ids)} devices of {resource} are held, but the machine has {declared[resource]}"
-            yield note(Area.STATE, summary, where=DEVICE_STATE)
+            yield note(Area.STATE, summary, where=DEVICE_PATH)
+
+
+_Conflict = tuple[str, bool]  #: why an allocation cannot be kept, and whether the kubelet does not start with it
+
+
+@dataclass(slots=True)
+class _Kept(Generic[Held]):
+    format: Callable[[Held], str]
+    try_hold: Callable[[str, Held], _Conflict | None]  #: for the pod with this uid
+    never_released: str  #: why a pod-level allocation without containers is dropped
+    held: dict[str, dict[str, Held]] = field(default_factory=dict)
+    pods: set[str] = field(default_factory=set)  #: with a pod-level allocation
+    dropped: list[DroppedEntry] = field(default_factory=list)
+
+    def keep(self, uid: str, containers: dict[str, Held], whole: Held | None) -> None:
+        """Keep what fits; the pod-level allocation *whole* is kept or dropped with those of all containers."""
+        if whole is None:
+            for name, held in containers.items():
+                if conflict := self.try_hold(uid, held):
+                    self.drop(uid, name, held, conflict)
+                else:
+                    self.held.setdefault(uid, {})[name] = held
+            return
+        conflict = self.try_hold(uid, whole) if containers else (self.never_released, False)
+        if conflict:
+            self.drop(uid, "", whole, conflict)
+        else:
+            self.held[uid] = containers
+            self.pods.add(uid)
+
+    def drop(self, uid: str, container: str, held: Held, conflict: _Conflict) -> None:
+        self.dropped.append(DroppedEntry(uid, container, self.format(held), *conflict))
+
+
+def _containers_by_pod(contents: Contents) -> dict[str, Mapping[str, Any]]:
+    return {uid: containers or {} for uid, containers in (contents["entries"] or {}).items()}
+
+
+def repair_cpus(
+    contents: Contents, provider: CpuProvider, *, gates: FeatureGates, pods: PodNames | None = None
+) -> tuple[CpuState, list[DroppedEntry]]:
+    """Return the CPU manager's state as *provider* accepts it."""
+    stored, names = _containers_by_pod(contents), pods or {}
+    if provider.policy is CpuPolicy.NONE:
+        dropped = [
+            DroppedEntry(uid, name, f"CPUs {text}", "policy none has no exclusive CPUs")
+            for uid, containers in stored.items()
+            for name, text in containers.items()
+        ]
+        return CpuState(policy=CpuPolicy.NONE), dropped
+    owners: dict[str, CpuSet] = {}
+
+    def try_hold(uid: str, cpus: CpuSet) -> _Conflict | None:
+        if gone := cpus & ~provider.view.all_cpus:
+            return f"the machine has no {format_cpus(gone)}", True
+        if reserved := cpus & provider.reserved:
+            return f"{format_cpus(reserved)} must stay reserved", True
+        for other, other_cpus in owners.items():
+            if other != uid and cpus & other_cpus:
+                return f"{format_pod(other, names)} holds {format_cpus(cpus & other_cpus)} too", False
+        owners[uid] = owners.get(uid, 0) | cpus
+        return None
+
+    kept = _Kept(format_cpus, try_hold, "no container of the pod has any, so they would never be released")
+    pod_wide: Mapping[str, CpuSet] = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
+    for uid in sorted({**stored, **pod_wide}, key=lambda uid: uid not in names):
+        containers = {}
+        for name, text in stored.get(uid, {}).items():
+            try:
+                containers[name] = bits.parse(text)
+            except ParseError as error:
+                reason = f"the list is invalid ({error})"
+                kept.dropped.append(DroppedEntry(uid, name, f"CPUs {bits.quote(text)}", reason))
+        kept.keep(uid, containers, pod_wide[uid] | bits.union(containers.values()) if uid in pod_wide else None)
+    state = CpuState(
+        policy=CpuPolicy.STATIC,
+        default=_shared_cpus(kept, owners, provider),  # which may drop pods
+        entries=kept.held,
+        pod_entries={uid: cpus for uid, cpus in pod_wide.items() if uid in kept.pods},
+        baselines=_baselines(contents, kept.held, provider.view.all_cpus)
+        if gates.on(state_files.BASELINES_GATE)
+        else {},
+    )
+    return state, kept.dropped
+
+
+def _shared_cpus(kept: _Kept[CpuSet], owners: dict[str, CpuSet], provider: CpuProvider) -> CpuSet:
+    """Return all other CPUs; drop pods until there are some."""
+    all_cpus = provider.view.all_cpus
+    if provider.options.strict_cpu_reservation:
+        all_cpus &= ~provider.reserved
+    while kept.held and not all_cpus & ~bits.union(owners.values()):
+        uid = min(kept.held, key=lambda uid: (owners[uid].bit_count(), uid))
+        reason = "the shared pool would be empty, and no kubelet starts on that; the pod gets the same CPUs again"
+        kept.drop(uid, "", owners.pop(uid), (reason, True))
+        kept.pods.discard(uid)
+        del kept.held[uid]
+    return all_cpus & ~bits.union(owners.values())
+
+
+def _baselines(
+    contents: Contents, held: Mapping[str, Mapping[str, CpuSet]], known: CpuSet
+) -> dict[str, dict[str, CpuSet]]:
+    """Return what containers held before a resize, or what they hold now if that makes no sense."""
+    before: Mapping[str, Any] = contents["baselines"] or {}
+    baselines: dict[str, dict[str, CpuSet]] = {}
+    for uid, containers in held.items():
+        for name, cpus in containers.items():
+            stored = (before.get(uid) or {}).get(name, 0)
+            baselines.setdefault(uid, {})[name] = cpus if not stored or stored & ~known else stored
+    return baselines
+
+
+def repair_memory(
+    contents: Contents, idle: MemoryLedger, *, policy: str, gates: FeatureGates, pods: PodNames | None = None
+) -> tuple[MemoryState, list[DroppedEntry]]:
+    """Return the memory manager's state that follows from *idle* and the allocations."""
+    stored = {
+        uid: {name: _blocks(blocks) for name, blocks in containers.items()}
+        for uid, containers in _containers_by_pod(contents).items()
+    }
+    pod_entries = contents["podEntries"] or {} if gates.on(PODS_GATE) else {}
+    pod_wide = {uid: _blocks((entry or {}).get("memoryBlocks")) for uid, entry in pod_entries.items()}
+    if policy == MemoryPolicy.NONE:
+        dropped = [
+            DroppedEntry(uid, name, _format_blocks(blocks), "policy None pins no memory")
+            for uid, containers in stored.items()
+            for name, blocks in containers.items()
+        ]
+        return MemoryState(policy=policy), dropped
+    ledger = idle
+
+    def try_hold(_uid: str, blocks: tuple[Block, ...]) -> _Conflict | None:
+        nonlocal ledger
+        after = ledger
+        for block in blocks:
+            if conflict := _memory_conflict(after, block):
+                return conflict
+            after = after.give("", "", blocks=(block,))
+        ledger = after
+        return None
+
+    def priority(uid: str) -> tuple[bool, int]:
+        """Sort running pods first, then wide node groups, which have to be allocated first."""
+        blocks = [*pod_wide.get(uid, ()), *chain.from_iterable(stored.get(uid, {}).values())]
+        return uid not in (pods or {}), -max((block.nodes.bit_count() for block in blocks), default=0)
+
+    kept = _Kept(_format_blocks, try_hold, "no container of the pod has any, so it would never be released")
+    for uid in sorted({**stored, **pod_wide}, key=priority):
+        kept.keep(uid, stored.get(uid, {}), pod_wide.get(uid))
+    pod_entries = {uid: blocks for uid, blocks in pod_wide.items() if uid in kept.pods}
+    charged = [*pod_entries.values()]
+    charged += [blocks for uid, held in kept.held.items() if uid not in kept.pods for blocks in held.values()]
+    after = idle
+    for block in sorted(chain.from_iterable(charged), key=lambda block: -block.nodes.bit_count()):
+        after = after.give("", "", blocks=(block,))  # groups first, as the kubelet checks it
+    state = MemoryState(policy=policy, machine_state=after.nodes, entries=kept.held, pod_entries=pod_entries)
+    return state, kept.dropped
+
+
+def _blocks(blocks: Iterable[Mapping[str, Any]] | None) -> tuple[Block, ...]:
+    """Return the blocks of a file; impossible nodes become an empty set."""
+
+    def nodes(ids: Sequence[int]) -> NodeSet:
+        return bits.of(ids) if all(0 <= node < bits.MAX_MEMBER for node in ids) else 0
+
+    return tuple(Block(nodes(block["numaAffinity"] or ()), block["type"], block["size"]) for block in blocks or ())
+
+
+def _memory_conflict(ledger: MemoryLedger, block: Block) -> _Conflict | None:
+    nodes = list(bits.members(block.nodes))
+    if gone := [str(node) for node in nodes if node not in ledger.nodes]:
+        return f"the machine has no NUMA node {', '.join(gone)}", True
+    if not nodes:
+        return "it is on no NUMA node", True
+    if not any(block.type in ledger.nodes[node].tables for node in nodes):
+        return f"{_format_nodes(block.nodes)} no longer has {block.type}", True
+    if groups := {ledger.nodes[node].cells for node in nodes if ledger.nodes[node].assignments} - {block.nodes}:
+        group = bits.show(groups.pop())
+        return f"other pods hold NUMA nodes {group} as a group; a kubelet may or may not start on that", False
+    room = ledger.free(block.nodes, block.type)
+    if block.size > room:
+        return f"only {format_quantity(room)} of {block.type} is left on {_format_nodes(block.nodes)}", True
+    return None
+
+
+def _format_blocks(blocks: tuple[Block, ...]) -> str:
+    """``1Gi of memory on NUMA nodes 0-1``."""
+    parts = [f"{format_quantity(block.size)} of {block.type} on {_format_nodes(block.nodes)}" for block in blocks]
+    return " and ".join(parts) or "nothing"
+
+
+def _format_nodes(nodes: NodeSet) -> str:
+    return f"NUMA node{'s' * (nodes.bit_count() != 1)} {bits.show(nodes)}"
+
+
+def repair_devices(state: DeviceState, *, pods: PodNames | None = None) -> tuple[DeviceState, list[DroppedEntry]]:
+    """Return the device manager's state, without devices of two pods and incomplete entries."""
+    names = pods or {}
+    owners: dict[tuple[str, str], str] = {}
+    valid: list[DeviceEntry] = []
+    dropped = []
+    for entry in sorted(state.entries, key=lambda entry: entry.uid not in names):
+        ids = sorted(entry.nodes)
+        others = {owners.get((entry.resource, id_), entry.uid) for id_ in ids} - {entry.uid}
+        if others:
+            reason = f"{format_pod(min(others), names)} holds it too"
+        elif not entry.uid or not entry.container or not entry.resource or not ids:
+            reason = "the entry lacks a pod, a container, a resource or devices"
+        else:
+            valid.append(entry)
+            owners |= {(entry.resource, id_): entry.uid for id_ in ids}
+            continue
+        held = f"{entry.resource} {', '.join(ids)}"
+        dropped.append(DroppedEntry(entry.uid, entry.container, held, reason, blocks_start=False))
+    identities = {id(entry) for entry in valid}
+    entries = tuple(entry for entry in state.entries if id(entry) in identities)
+    return DeviceState(entries=entries, registered=state.registered), dropped

@@ -1,27 +1,44 @@
-"""Recorded machines: archives of the few files that describe a machine.
+"""Recorded machines: archives of the few files that describe a machine, compressed or not.
 
 A recording has what discovery reads and nothing that identifies the machine: no host name, serial number, address or
 product name. Of ``/proc/cpuinfo`` and the ``meminfo`` files only the needed lines are kept. PCI devices become plain
 directories, because the path of a device can name a virtual machine. The same machine gives the same bytes.
 
-Archives are untrusted and never unpacked to disk: their files are read into memory, up to the limits in ``limits``.
+Archives are untrusted and never unpacked to disk: their files are read into memory, up to
 Names and links that lead outside are rejected, and so are sparse files, whose content can be longer than the archive.
 """
 
+import bz2
 import gzip
 import io
+import lzma
 import os
 import re
+import shutil
+import subprocess
+import sys
 import tarfile
+import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
+from typing import IO, BinaryIO
 
 from alignup.align.errors import SourceError
-from alignup.machines import compression, limits
 from alignup.machines.file_reader import ArchiveFiles, DirectoryFiles, FileReader, max_bytes
+from alignup.machines.machine_source import BZIP2, GZIP, XZ, ZSTD
 from alignup.machines.system import BUS
 from alignup.machines.topology import CPU, NODE
+
+MAX_ARCHIVE_BYTES = 512 << 20  #: uncompressed; a machine with 2048 CPUs takes about 130 MB with headers
+MAX_ARCHIVE_CONTENT_BYTES = 128 << 20  #: of names and contents, which are kept in memory
+MAX_HEADER_BYTES = 1 << 17  #: of one member, with extended headers
+MAX_GLOBAL_HEADERS = 100
+MAX_MEMBERS = 1 << 19
+MAX_PATH = 512  #: characters of a path or of the target of a link
+MAX_PATH_PARTS = 32
 
 _TOPOLOGY = (
     *("core_id", "physical_package_id", "die_id", "cluster_id", "book_id", "drawer_id"),
@@ -33,6 +50,7 @@ _CACHE = ("id", "level", "type", "size", "shared_cpu_list", "shared_cpu_map")
 _PCI = ("class", "vendor", "device", "numa_node", "local_cpulist", "local_cpus")
 _CPUINFO = re.compile(r"(processor\s*:|physical id\s*:|core id\s*:|siblings\s*:|cpu cores\s*:|vendor_id\s*:)")
 _CHUNK = 1 << 15
+_XZ_MEMORY = 128 << 20  #: bytes; what ``xz -9`` files need is 65 MiB
 _STEPS = {"..": -1, "": 0, ".": 0}  #: how much deeper a part of a path leads; 1 for all others
 _MEMINFO = re.compile(r"(Node [0-9]+ )?(MemTotal|HugePages_[A-Za-z]+|Hugepagesize|Hugetlb):")
 
@@ -56,12 +74,20 @@ def record(root: Path, file: Path) -> None:
 
 
 def read_archive(file: Path) -> ArchiveFiles:
-    """The files in a tar archive, with gzip, bzip2, xz, zstd or without; ``SourceError`` if it exceeds a limit."""
-    with file.open("rb") as stored, compression.open_decompressed(stored, name=str(file)) as source:
+    """Return the files in a tar archive, compressed or not; ``SourceError`` if it exceeds a limit."""
+    with file.open("rb") as stored, _decompressed(stored, name=str(file)) as source:
         reader = _ArchiveReader(file, source)
         try:
             reader.read_members()
-        except (tarfile.TarError, *compression.ERRORS, RecursionError, ValueError) as error:
+        except (
+            tarfile.TarError,
+            EOFError,
+            zlib.error,
+            gzip.BadGzipFile,
+            lzma.LZMAError,
+            RecursionError,
+            ValueError,
+        ) as error:
             raise SourceError(f"{file} is not a machine archive: {error}") from error
     contents, links = reader.contents, reader.links
     tops = {path.partition("/")[0] for path in (*contents, *links)} - {""}
@@ -75,11 +101,11 @@ def read_archive(file: Path) -> ArchiveFiles:
 class _ArchiveReader(io.RawIOBase):
     """Collects the members of an archive; ``tarfile`` reads its bytes through this object, which limits them."""
 
-    def __init__(self, file: Path, source: compression.Content) -> None:
+    def __init__(self, file: Path, source: "_Content") -> None:
         self.contents: dict[str, bytes] = {}
         self.links: dict[str, str] = {}
         self._file, self._source = file, source
-        self._left = limits.MAX_ARCHIVE_BYTES
+        self._left = MAX_ARCHIVE_BYTES
         self._header = 0  #: bytes read since the last member or part of its content
         self._kept = 0  #: bytes of names and contents
 
@@ -89,9 +115,9 @@ class _ArchiveReader(io.RawIOBase):
         self._left -= len(chunk)
         self._header += len(chunk)
         if self._left < 0:
-            raise self._rejected(f"it decompresses to more than {limits.MAX_ARCHIVE_BYTES} bytes")
-        if self._header > limits.MAX_HEADER_BYTES:
-            raise self._rejected(f"a member has headers of more than {limits.MAX_HEADER_BYTES} bytes")
+            raise self._rejected(f"it decompresses to more than {MAX_ARCHIVE_BYTES} bytes")
+        if self._header > MAX_HEADER_BYTES:
+            raise self._rejected(f"a member has headers of more than {MAX_HEADER_BYTES} bytes")
         return chunk
 
     def read_members(self) -> None:
@@ -101,17 +127,17 @@ class _ArchiveReader(io.RawIOBase):
                 archive.members = []  # type: ignore[attr-defined] # the archive would keep all of them
                 self._header = 0
                 count += 1
-                if count > limits.MAX_MEMBERS:
-                    raise self._rejected(f"it has more than {limits.MAX_MEMBERS} members")
-                if len(archive.pax_headers) > limits.MAX_GLOBAL_HEADERS:
-                    raise self._rejected(f"it has more than {limits.MAX_GLOBAL_HEADERS} global headers")
+                if count > MAX_MEMBERS:
+                    raise self._rejected(f"it has more than {MAX_MEMBERS} members")
+                if len(archive.pax_headers) > MAX_GLOBAL_HEADERS:
+                    raise self._rejected(f"it has more than {MAX_GLOBAL_HEADERS} global headers")
                 self._add(archive, member)
 
     def _add(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        name = member.name if len(member.name) <= limits.MAX_PATH else f"{member.name[:40]}…"
+        name = member.name if len(member.name) <= MAX_PATH else f"{member.name[:40]}…"
         parts = [part for part in member.name.split("/") if part not in {"", "."}]
-        if max(len(member.name), len(member.linkname)) > limits.MAX_PATH or len(parts) > limits.MAX_PATH_PARTS:
-            most = f"{limits.MAX_PATH} characters or {limits.MAX_PATH_PARTS} directories"
+        if max(len(member.name), len(member.linkname)) > MAX_PATH or len(parts) > MAX_PATH_PARTS:
+            most = f"{MAX_PATH} characters or {MAX_PATH_PARTS} directories"
             raise self._rejected(f"the path {name!r} or its target has more than {most}")
         if member.name.startswith("/") or ".." in parts:
             raise self._rejected(f"{name!r} leads outside")
@@ -136,7 +162,7 @@ class _ArchiveReader(io.RawIOBase):
             raise self._rejected(f"{name!r} is neither a file, a directory nor a link")
 
     def _content(self, archive: tarfile.TarFile, member: tarfile.TarInfo, limit: int) -> bytes:
-        """The content up to one byte more than *limit*, which shows that it is too long; the rest is skipped."""
+        """Return the content up to one byte more than *limit*, which shows that it is too long; the rest is skipped."""
         content = bytearray()
         file = archive.extractfile(member)
         while file and (chunk := file.read(_CHUNK)):
@@ -148,11 +174,89 @@ class _ArchiveReader(io.RawIOBase):
 
     def _keep(self, size: int) -> None:
         self._kept += size
-        if self._kept > limits.MAX_ARCHIVE_CONTENT_BYTES:
-            raise self._rejected(f"its names and contents have more than {limits.MAX_ARCHIVE_CONTENT_BYTES} bytes")
+        if self._kept > MAX_ARCHIVE_CONTENT_BYTES:
+            raise self._rejected(f"its names and contents have more than {MAX_ARCHIVE_CONTENT_BYTES} bytes")
 
     def _rejected(self, reason: str) -> SourceError:
         return SourceError(f"{self._file} is rejected: {reason}")
+
+
+_Content = io.BufferedIOBase | IO[bytes]
+
+
+@contextmanager
+def _decompressed(stored: BinaryIO, *, name: str) -> Iterator[_Content]:
+    """Yield the content of *stored*, which is compressed as its first bytes say, or not at all.
+
+    Memory is limited, and the caller stops reading when it has enough.
+    """
+    head = stored.read(6)
+    stored.seek(0)
+    if head.startswith(GZIP):
+        with gzip.GzipFile(fileobj=stored, mode="rb") as content:
+            yield content
+    elif head.startswith(BZIP2):
+        with bz2.BZ2File(stored) as content:
+            yield content
+    elif head.startswith(XZ):
+        yield _XzReader(stored)
+    elif head.startswith(ZSTD):
+        with _open_zstd(stored, name) as content:
+            yield content
+    else:
+        yield stored
+
+
+class _XzReader(io.BufferedIOBase):
+    """``lzma.LZMAFile`` has no limit of memory."""
+
+    def __init__(self, stored: BinaryIO) -> None:
+        self._stored = stored
+        self._decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        wanted = -1 if size is None else size
+        while not self._decompressor.eof:
+            stored = self._stored.read(2 * _CHUNK) if self._decompressor.needs_input else b""
+            if not stored and self._decompressor.needs_input:
+                raise EOFError("the xz data ends too early")
+            if content := self._decompressor.decompress(stored, wanted):
+                return content
+        return b""
+
+
+@contextmanager
+def _open_zstd(stored: BinaryIO, name: str) -> Iterator[_Content]:
+    if sys.version_info >= (3, 14):
+        zstd = import_module("compression.zstd")
+        try:
+            with zstd.ZstdFile(stored) as content:
+                yield content
+        except zstd.ZstdError as error:
+            raise SourceError(f"{name} is not a machine archive: {error}") from error
+        return
+    program = shutil.which("zstd")
+    if program is None:
+        advice = "install the program zstd, use Python 3.14, or decompress it first"
+        raise SourceError(f"{name} cannot be read: it is compressed with zstd: {advice}")
+    command = [program, "--decompress", "--stdout", "--quiet"]  # it limits its memory to 128 MiB
+    os.lseek(stored.fileno(), 0, os.SEEK_SET)  # the program does not see what is in our buffer
+    with subprocess.Popen(  # noqa: S603
+        command, stdin=stored, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        if process.stdout is None or process.stderr is None:
+            raise SourceError(f"{name} cannot be read: the program zstd has no output")
+        try:
+            yield process.stdout
+            rest = process.stdout.read(1)
+            message = b"" if rest else process.stderr.read(500)
+        finally:
+            process.kill()
+        if message:
+            raise SourceError(f"{name} is not a machine archive: {message.decode(errors='replace').strip()}")
 
 
 def _members(files: FileReader) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
@@ -184,7 +288,7 @@ def _recorded_content(files: FileReader, path: str) -> bytes | None:
 
 
 def _recorded_paths(files: FileReader) -> Iterator[str]:
-    """Every path that may describe the machine, existing or not."""
+    """Yield every path that may describe the machine, existing or not."""
     yield from ("proc/cpuinfo", "proc/meminfo")
     yield from (f"{CPU}/{name}" for name in ("online", "offline", "present", "possible"))
     for cpu in files.read_numbered(CPU, "cpu"):

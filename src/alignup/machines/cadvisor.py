@@ -16,9 +16,8 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.distances import Distances
 from alignup.align.errors import MachineError, ParseError
-from alignup.align.machine import MAX_NODES, CadvisorNode, CadvisorReport, Cpu, HugePages, Machine, NumaNode
+from alignup.align.machine import MAX_NODES, CadvisorNode, CadvisorReport, Cpu, Distances, HugePages, Machine, NumaNode
 from alignup.machines.file_reader import FileReader
 from alignup.machines.topology import CPU, NODE, read_linked_cpus, read_listed_cpus, topology_path
 
@@ -53,7 +52,7 @@ class CadvisorTopology:
     num_sockets: int
 
     def report(self) -> CadvisorReport:
-        """This as the report of a :class:`Machine`; for a CPU reported twice the last one counts."""
+        """Return this as the report of a :class:`Machine`; for a CPU reported twice the last one counts."""
         cpus = {
             thread: Cpu(thread, min(core.threads), core.socket, node.reported.id, next(iter(core.uncore), None))
             for node in self.nodes
@@ -71,7 +70,7 @@ class CadvisorTopology:
 def to_machine(
     topology: CadvisorTopology, *, memory: int | None = None, hugepages: tuple[HugePages, ...] = ()
 ) -> Machine:
-    """The hardware that *topology* implies; what cAdvisor does not report is a gap."""
+    """Return the hardware that *topology* implies; what cAdvisor does not report is a gap."""
     gaps = ["cAdvisor does not report CPUs outside of NUMA nodes, offline CPUs or PCI devices"]
     report = topology.report()
     nodes = [node.reported for node in topology.nodes if node.reported.id >= 0]
@@ -112,7 +111,7 @@ def to_machine(
 
 
 def infer_report(machine: Machine) -> CadvisorReport:
-    """What cAdvisor reports for *machine* if its kernel describes it completely."""
+    """Return what cAdvisor reports for *machine* if its kernel describes it completely."""
     sharing = Counter(cpu.cache for cpu in machine.cpus)
     reported = [cpu for cpu in machine.cpus if cpu.node is not None]
     cores = Counter((cpu.node, cpu.core) for cpu in reported)
@@ -147,18 +146,18 @@ class _Cache(NamedTuple):
 
 
 class CadvisorError(Exception):
-    """cAdvisor gives up on the machine: the kubelet gets no CPUs at all."""
+    """A machine that cAdvisor gives up on: the kubelet gets no CPUs at all."""
 
 
 def read_topology(files: FileReader) -> CadvisorTopology:
-    """The topology that cAdvisor reads; raises ``CadvisorError`` where it gives up."""
+    """Return the topology that cAdvisor reads; raise ``CadvisorError`` where it gives up."""
     reader = _Reader(files)
     nodes, num_cpus = reader.nodes() if files.read_numbered(NODE, "node") else reader.read_sockets_as_nodes()
     return CadvisorTopology(nodes=nodes, num_cpus=num_cpus, num_sockets=count_sockets(files))
 
 
 def count_sockets(files: FileReader) -> int:
-    """The sockets in ``/proc/cpuinfo``, else those of the CPUs; a CPU without one is on socket 0."""
+    """Return the number of sockets in ``/proc/cpuinfo``, else those of the CPUs; a CPU without one is on socket 0."""
     if reported := set(_SOCKET.findall(files.read("proc/cpuinfo") or "")):
         return len(reported)
     online = _online(files)
@@ -178,7 +177,7 @@ class _Reader:
         )
 
     def nodes(self) -> tuple[tuple[CadvisorNodeTopology, ...], int]:
-        found = []
+        nodes = []
         for number in sorted(self._files.read_numbered(NODE, "node"), key=str):
             here = f"{NODE}/node{number}"
             reported = CadvisorNode(
@@ -190,8 +189,8 @@ class _Reader:
             # If a recording lost the links, those it lists.
             listed = self._present & (read_listed_cpus(self._files, number) or 0)
             cpus = read_linked_cpus(self._files, number) or bits.members(listed)
-            found.append(self._with_cores(reported, sorted(cpus, key=str)))
-        return tuple(found), sum(len(core.threads) for node in found for core in node.cores)
+            nodes.append(self._with_cores(reported, sorted(cpus, key=str)))
+        return tuple(nodes), sum(len(core.threads) for node in nodes for core in node.cores)
 
     def read_sockets_as_nodes(self) -> tuple[tuple[CadvisorNodeTopology, ...], int]:
         """Without NUMA nodes every socket becomes one, and offline CPUs count too."""
@@ -207,15 +206,15 @@ class _Reader:
         return tuple(nodes), len(cpus)
 
     def hugepages(self, path: str) -> tuple[HugePages, ...]:
-        """The huge pages in a directory, in the order of names."""
-        found = []
+        """Return the huge pages in a directory, in the order of names."""
+        pages = []
         for name in self._files.names(path):
             size = _PAGES.fullmatch(name)
             count = _LEADING.match((self._files.read(f"{path}/{name}/nr_hugepages") or "").strip())
             if not size or not count or int(count[1]) < 0:
                 raise CadvisorError(f"{path}/{name} has no valid huge page count")
-            found.append(HugePages(size=int(size[1]) * 1024, count=int(count[1])))
-        return tuple(found)
+            pages.append(HugePages(size=int(size[1]) * 1024, count=int(count[1])))
+        return tuple(pages)
 
     def _with_cores(self, reported: CadvisorNode, cpus: Iterable[int]) -> CadvisorNodeTopology:
         threads: dict[tuple[object, ...], list[int]] = {}
@@ -230,7 +229,7 @@ class _Reader:
         return CadvisorNodeTopology(reported, tuple(cores), caches)
 
     def _core_key(self, cpu: int) -> tuple[object, ...] | None:
-        """What distinguishes the cores of one node; ``None`` for a CPU that cAdvisor skips."""
+        """Return what distinguishes the cores of one node; ``None`` for a CPU that cAdvisor skips."""
         core = self._integer(topology_path(cpu, "core_id"))
         socket = self._integer(topology_path(cpu, "physical_package_id"))
         if core is None or socket is None:
@@ -241,7 +240,7 @@ class _Reader:
         return None if None in books else (core, socket, *(str(book).strip() for book in books))
 
     def _uncore(self, cores: Collection[list[int]]) -> tuple[dict[int, tuple[int, ...]], tuple[int, ...]]:
-        """First thread of a core → its uncore caches, and the caches of the whole node.
+        """Map the first thread of a core to its uncore caches, and the caches of the whole node.
 
         The first unreadable cache ends the search in this node; earlier results stay.
         """
@@ -261,14 +260,14 @@ class _Reader:
         here = f"{CPU}/cpu{cpu}/cache"
         if not self._files.has(here):
             return None
-        found = []
+        caches = []
         for name in self._files.names(here):
             if name.startswith("index"):
                 cache = self._cache(f"{here}/{name}")
                 if cache is None:
                     return None
-                found.append(cache)
-        return found
+                caches.append(cache)
+        return caches
 
     def _cache(self, path: str) -> _Cache | None:
         read = self._files.read
@@ -282,7 +281,7 @@ class _Reader:
         return _Cache(int(number[1]), int(level[1]), sum(int(word, 16).bit_count() for word in words))
 
     def _integer(self, path: str) -> int | None:
-        """The number in the file, ``None`` if the file is missing; raises for anything else."""
+        """Return the number in the file, ``None`` if the file is missing; raise for anything else."""
         read = self._files.read(path)
         if read is None:
             if self._files.has(path):
@@ -313,15 +312,15 @@ class _Reader:
 
 
 def _online(files: FileReader) -> CpuSet | None:
-    """The online CPUs up to the first invalid part; ``None`` if the list is missing, so all are online."""
+    """Return the online CPUs up to the first invalid part; ``None`` if the list is missing, so all are online."""
     path = f"{CPU}/online"
     if not files.has(path):
         return None
-    found = 0
+    online = 0
     for part in (files.read(path) or "").strip().split(","):
         first, dash, last = part.partition("-")
         ends = (first, last if dash else first)
         if not all(_UNSIGNED.fullmatch(end) and len(end) < 6 for end in ends) or int(ends[0]) > int(ends[1]):
             break
-        found |= (1 << int(ends[1]) + 1) - (1 << int(ends[0]))
-    return found
+        online |= (1 << int(ends[1]) + 1) - (1 << int(ends[0]))
+    return online

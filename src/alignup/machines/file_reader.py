@@ -12,14 +12,19 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.errors import ParseError, SourceError
 from alignup.align.machine import MAX_CPU_ID, MAX_NODE_ID
-from alignup.machines.limits import MAX_DIRECTORIES, MAX_FILE_BYTES, MAX_NAMES, MAX_PROC_BYTES, MAX_TOTAL_BYTES
 
+MAX_FILE_BYTES = 1 << 18  #: of a file; a list of 8192 CPUs takes 40 kB
+MAX_PROC_BYTES = 64 << 20  #: of a file in ``/proc``; ``cpuinfo`` takes about 16 MB
+MAX_TOTAL_BYTES = 256 << 20  #: of all files that are read
+MAX_NAMES = 1 << 17  #: in a directory
+MAX_DIRECTORIES = 1 << 17  #: of an archive, including those that only the paths of members imply
 MAX_GAPS = 20  #: sentences about single files; more are only counted
 
 _MAX_LINKS = 40  # the kernel's limit
@@ -59,10 +64,10 @@ class DirectoryFiles:
 
     def names(self, path: str) -> list[str]:
         with os.scandir(f"{self.root}/{path}") as entries:
-            found = [entry.name for entry, _ in zip(entries, range(MAX_NAMES + 1), strict=False)]
-        if len(found) > MAX_NAMES:
+            names = [entry.name for entry, _ in zip(entries, range(MAX_NAMES + 1), strict=False)]
+        if len(names) > MAX_NAMES:
             raise OSError(errno.EFBIG, f"more than {MAX_NAMES} entries")
-        return found
+        return names
 
     def link(self, path: str) -> str | None:
         try:
@@ -75,13 +80,15 @@ class DirectoryFiles:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFiles:
+    """Files in memory, read like those of a directory."""
+
     contents: Mapping[str, bytes]
     links: Mapping[str, str]
     directories: Mapping[str, list[str]]
 
     @classmethod
     def of(cls, contents: Mapping[str, bytes], links: Mapping[str, str]) -> "ArchiveFiles":
-        """Files and links, with the directories they imply; a path that ends in ``/`` is a directory."""
+        """Return files and links, with the directories they imply; a path that ends in ``/`` is a directory."""
         directories: dict[str, dict[str, None]] = {}
         for path in (*contents, *links):
             inside = path.rstrip("/")
@@ -134,9 +141,9 @@ class FileReader:
     def add_gap(self, sentence: str) -> None:
         self._gaps.setdefault(sentence)
 
-    def add_unusable(self, path: str, what: str) -> None:
+    def add_unusable(self, path: str, problem: str) -> None:
         """Record that a file exists but is unusable; of very many only the first are listed."""
-        sentence = f"{path} {what}"
+        sentence = f"{path} {problem}"
         if sentence in self._gaps:
             return
         self._failed += 1
@@ -144,7 +151,7 @@ class FileReader:
             self.add_gap(sentence)
 
     def read(self, path: str) -> str | None:
-        """The unchanged content, one character per byte; ``None`` if it is missing or unreadable."""
+        """Return the unchanged content, one character per byte; ``None`` if it is missing or unreadable."""
         if path not in self._read:
             self._read[path] = None
             try:
@@ -158,7 +165,7 @@ class FileReader:
         return self._read[path]
 
     def text(self, path: str) -> str | None:
-        """The file without surrounding blanks, and without the NULs that some kernels add."""
+        """Return the file without surrounding blanks, and without the NULs that some kernels add."""
         read = self.read(path)
         return None if read is None else read.strip("\0 \t\r\n")
 
@@ -166,30 +173,30 @@ class FileReader:
         return self._parse(path, _parse_number, "a number")
 
     def read_cpu_list(self, path: str) -> CpuSet | None:
-        """The set in a file of the form ``0-3,8``; an empty file is the empty set."""
-        return self._parse(path, _parse_list, "a list of CPUs")
+        """Return the set in a file of the form ``0-3,8``; an empty file is the empty set."""
+        return self._parse(path, partial(bits.parse, below=MAX_CPU_ID), "a list of CPUs")
 
     def cpus(self, *paths: str) -> CpuSet | None:
-        """The set in the first usable of *paths*: ``…list`` files have lists, all others masks."""
+        """Return the set in the first usable of *paths*: ``…list`` files have lists, all others masks."""
         for path in paths:
             is_list = path.endswith("list")
-            found = self.read_cpu_list(path) if is_list else self._parse(path, _parse_mask, "a mask of CPUs")
-            if found is not None:
-                return found
+            cpus = self.read_cpu_list(path) if is_list else self._parse(path, _parse_mask, "a mask of CPUs")
+            if cpus is not None:
+                return cpus
         return None
 
-    def _parse(self, path: str, parse: Callable[[str], int], what: str) -> int | None:
+    def _parse(self, path: str, parse: Callable[[str], int], expected: str) -> int | None:
         text = self.text(path)
         if text is None:
             return None
         try:
             return parse(text)
         except ParseError:
-            self.add_unusable(path, f"is not {what}: {_quote(text)}")
+            self.add_unusable(path, f"is not {expected}: {_quote(text)}")
             return None
 
     def names(self, path: str) -> tuple[str, ...]:
-        """Sorted; empty if the directory does not exist."""
+        """Return the names, sorted; empty if the directory does not exist."""
         try:
             return tuple(sorted(self._files.names(path)))
         except (OSError, ValueError) as error:
@@ -197,7 +204,7 @@ class FileReader:
             return ()
 
     def has(self, path: str) -> bool:
-        """Whether anything is at *path*, including a dangling link."""
+        """Return whether anything is at *path*, including a dangling link."""
         try:
             self._files.link(path)
         except (OSError, ValueError):
@@ -205,8 +212,8 @@ class FileReader:
         return True
 
     def read_numbered(self, path: str, prefix: str) -> list[int]:
-        """The numbers of the entries named *prefix* and a number, ascending."""
-        found = []
+        """Return the numbers of the entries named *prefix* and a number, ascending."""
+        numbers = []
         for name in self.names(path):
             digits = name.removeprefix(prefix)
             if digits == name or not (digits.isascii() and digits.isdigit()):
@@ -214,18 +221,18 @@ class FileReader:
             if len(digits) > 9 or int(digits) >= (MAX_NODE_ID if prefix == "node" else MAX_CPU_ID):
                 self.add_unusable(f"{path}/{_quote(name)}", "is left out: its number is too large")
             elif str(int(digits)) == digits:
-                found.append(int(digits))
-        return sorted(found)
+                numbers.append(int(digits))
+        return sorted(numbers)
 
     def link(self, path: str) -> str | None:
-        """The unresolved target of a link; ``None`` if it is not a link."""
+        """Return the unresolved target of a link; ``None`` if it is not a link."""
         try:
             return self._files.link(path)
         except (OSError, ValueError):
             return None
 
     def resolve(self, path: str) -> str | None:
-        """*path* without links; ``None`` if a link is dangling, circular, very long or leaves the root."""
+        """Return *path* without links; ``None`` if a link is dangling, circular, very long or leaves the root."""
         remaining = path.split("/")[::-1]
         done: list[str] = []
         links = steps = 0
@@ -268,19 +275,15 @@ def _parse_number(text: str) -> int:
 
 
 def _parse_mask(text: str) -> CpuSet:
-    """The set of a mask of the form ``00000000,0000ffff``."""
+    """Return the set of a mask of the form ``00000000,0000ffff``."""
     if len(text) > MAX_CPU_ID // 32 * len("ffffffff,") or not _MASK.fullmatch(text):
         raise ParseError("not a mask")
     first, *others = text.split(",")
     return int(first + "".join(word.zfill(8) for word in others), 16)
 
 
-def _parse_list(text: str) -> CpuSet:
-    return bits.parse(text, below=MAX_CPU_ID)
-
-
 def max_bytes(path: str) -> int:
-    """How long the file at *path* may be."""
+    """Return how long the file at *path* may be."""
     return MAX_PROC_BYTES if path.startswith("proc/") else MAX_FILE_BYTES
 
 

@@ -12,7 +12,6 @@ from xml.parsers import expat
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.distances import Distances
 from alignup.align.errors import SourceError
 from alignup.align.machine import (
     MAX_CPU_ID,
@@ -21,6 +20,7 @@ from alignup.align.machine import (
     MAX_NODES,
     MAX_PCI_DEVICES,
     Cpu,
+    Distances,
     HugePages,
     Machine,
     NumaNode,
@@ -28,8 +28,11 @@ from alignup.align.machine import (
     split_repeated_pci,
 )
 from alignup.machines import cadvisor
-from alignup.machines.limits import MAX_XML_DEPTH, MAX_XML_OBJECTS, MAX_XML_VALUES
 from alignup.machines.topology import number_groups
+
+MAX_XML_OBJECTS = 1 << 17
+MAX_XML_VALUES = 2 << 20  #: page sizes and distances
+MAX_XML_DEPTH = 128
 
 _WORD = re.compile(r"(0x)?[0-9a-fA-F]{0,8}", re.ASCII)
 _PCI_TYPE = re.compile(r"([0-9a-f]{4}) \[([0-9a-f]{4}):([0-9a-f]{4})\].*", re.ASCII)
@@ -74,8 +77,8 @@ def parse(text: str, *, name: str = "the text") -> Machine:
     try:
         reader.feed(text)
     except expat.ExpatError as error:
-        what = f"not valid XML: {expat.ErrorString(error.code)}"
-        raise SourceError(what, file=name, line=error.lineno) from error
+        message = f"not valid XML: {expat.ErrorString(error.code)}"
+        raise SourceError(message, file=name, line=error.lineno) from error
     return _machine(reader, name=name)
 
 
@@ -112,9 +115,8 @@ class _Reader:
         self._open.append(parent)
         if tag == "object":
             kept = {name: value for name, value in attributes.items() if name in _ATTRIBUTES}
-            found = _Object(attributes.get("type", ""), kept, parent)
-            self._open[-1] = found
-            self.objects.append(found)
+            self._open[-1] = element = _Object(attributes.get("type", ""), kept, parent)
+            self.objects.append(element)
             if len(self.objects) > MAX_XML_OBJECTS:
                 raise SourceError(f"{self._name} is rejected: it has more than {MAX_XML_OBJECTS} objects")
         elif tag == "page_type" and parent:
@@ -138,9 +140,9 @@ class _Reader:
         self._open.pop()
         if self._text is not None and self.distances:
             into = self.distances[-1].indexes if tag == "indexes" else self.distances[-1].values
-            found = "".join(self._text).split(maxsplit=MAX_XML_VALUES)
-            self._count(len(found))
-            into += found
+            numbers = "".join(self._text).split(maxsplit=MAX_XML_VALUES)
+            self._count(len(numbers))
+            into += numbers
         self._text = None
 
     def _count(self, values: int) -> None:
@@ -192,14 +194,14 @@ def _machine(reader: _Reader, *, name: str) -> Machine:
     return replace(machine, report=cadvisor.infer_report(machine)).checked()
 
 
-def _numbered(objects: Iterable[_Object], what: str, *, most: int, below: int, name: str) -> list[_Object]:
-    """The *objects* with a number."""
-    found = [each for each in objects if each.index is not None and each.index >= 0]
-    if len(found) > most:
-        raise SourceError(f"{name} has {len(found)} {what}: expected at most {most}")
-    if too_large := next((each.index for each in found if (each.index or 0) >= below), None):
-        raise SourceError(f"{name} has {what} with the number {too_large}: expected at most {below - 1}")
-    return found
+def _numbered(objects: Iterable[_Object], kind: str, *, most: int, below: int, name: str) -> list[_Object]:
+    """Return the *objects* with a number."""
+    numbered = [each for each in objects if each.index is not None and each.index >= 0]
+    if len(numbered) > most:
+        raise SourceError(f"{name} has {len(numbered)} {kind}: expected at most {most}")
+    if too_large := next((each.index for each in numbered if (each.index or 0) >= below), None):
+        raise SourceError(f"{name} has {kind} with the number {too_large}: expected at most {below - 1}")
+    return numbered
 
 
 def _socket_gaps(packages: Sequence[_Object], online: CpuSet) -> Iterator[str]:
@@ -210,11 +212,11 @@ def _socket_gaps(packages: Sequence[_Object], online: CpuSet) -> Iterator[str]:
         yield f"{without_cpus} of {len(packages)} sockets have no CPUs; they are left out"
 
 
-def _node(found: _Object) -> NumaNode:
-    """A node with its huge pages; the smallest listed size is the base page."""
-    sizes = sorted((pages for pages in found.pages if pages.size), key=lambda pages: pages.size)
-    memory = _integer(found.attributes.get("local_memory"))
-    return NumaNode(found.index or 0, memory=memory, hugepages=tuple(sizes[1:]))
+def _node(node: _Object) -> NumaNode:
+    """Return a node with its huge pages; the smallest listed size is the base page."""
+    sizes = sorted((pages for pages in node.pages if pages.size), key=lambda pages: pages.size)
+    memory = _integer(node.attributes.get("local_memory"))
+    return NumaNode(node.index or 0, memory=memory, hugepages=tuple(sizes[1:]))
 
 
 def _distances(elements: list[_DistanceElement], nodes: list[_Object]) -> Distances | None:
@@ -230,7 +232,7 @@ def _distances(elements: list[_DistanceElement], nodes: list[_Object]) -> Distan
 
 
 def _pci_devices(devices: Iterable[_Object], node_by_cpu: dict[int, int]) -> Iterator[PciDevice]:
-    """A device is near the CPUs of its closest ancestor with CPUs; directly below the machine it is near none."""
+    """Yield the devices, near the CPUs of their closest ancestor with CPUs; directly below the machine, near none."""
     near: dict[int, tuple[CpuSet, int | None]] = {}  # id of an ancestor → its CPUs and their NUMA node
     for device in devices:
         parent = device.parent
@@ -245,11 +247,11 @@ def _pci_devices(devices: Iterable[_Object], node_by_cpu: dict[int, int]) -> Ite
         yield _pci(device, *near[id(parent)])
 
 
-def _pci(found: _Object, cpus: CpuSet | None, node: int | None) -> PciDevice:
-    kind = _PCI_TYPE.fullmatch(found.attributes.get("pci_type", "").lower())
+def _pci(element: _Object, cpus: CpuSet | None, node: int | None) -> PciDevice:
+    kind = _PCI_TYPE.fullmatch(element.attributes.get("pci_type", "").lower())
     vendor, device = (int(kind[2], 16), int(kind[3], 16)) if kind else (0, 0)
     return PciDevice(
-        address=found.attributes.get("pci_busid", ""),
+        address=element.attributes.get("pci_busid", ""),
         kind=int(kind[1], 16) << 8 if kind else None,
         vendor=vendor or None,
         device=device or None if vendor else None,
@@ -259,7 +261,7 @@ def _pci(found: _Object, cpus: CpuSet | None, node: int | None) -> PciDevice:
 
 
 def _bitmap(text: str | None) -> CpuSet:
-    """A set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
+    """Return a set as hwloc writes it: 32-bit words, highest first; an empty word is 0."""
     words = (text or "").split(",")
     if len(words) * 32 > MAX_CPU_ID or not all(_WORD.fullmatch(word) for word in words):
         raise SourceError(f"{(text or '')[:60]!r} is not a finite set of CPUs")

@@ -1,34 +1,21 @@
-"""Machine descriptions: our YAML and JSON, which ``documents.machines`` defines, and the ``MachineInfo`` of cAdvisor."""
+"""Descriptions of machines in YAML and JSON: ours, which ``documents.machines`` defines, and those of cAdvisor."""
 
 import json
+
+import yaml
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import Machine
 from alignup.documents.line_numbers import find_line
 from alignup.documents.machines import machine_from_document, machine_to_document
-from alignup.machines.limits import MAX_DEPTH, MAX_JSON_MARKS, MAX_YAML_VALUES
 
-
-def dump(machine: Machine) -> str:
-    import yaml  # noqa: PLC0415 - JSON does not need it
-
-    return yaml.dump(
-        machine_to_document(machine),
-        Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
-        sort_keys=False,
-        default_flow_style=None,
-        width=120,
-        allow_unicode=True,
-    )
-
-
-def dump_json(machine: Machine) -> str:
-    return json.dumps(machine_to_document(machine), indent=1)
+MAX_YAML_VALUES = 400_000  #: values and keys
+MAX_JSON_MARKS = 2_000_000  #: commas, colons and brackets
+MAX_DEPTH = 32  #: of nested lists and objects in YAML
 
 
 def parse(text: str, *, name: str = "the text") -> Machine:
-    import yaml  # noqa: PLC0415 - see dump
-
+    """Return the machine in YAML."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, if PyYAML was built with libyaml
     try:
         depth = values = 0
@@ -41,40 +28,56 @@ def parse(text: str, *, name: str = "the text") -> Machine:
             values += isinstance(event, yaml.NodeEvent)
             if values > MAX_YAML_VALUES:
                 raise SourceError(f"{name} has more than {MAX_YAML_VALUES} values and keys; JSON may have more")
-        found = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
+        document = yaml.load(text, Loader=loader)  # noqa: S506 - both are safe loaders
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        what = " ".join(filter(None, (error.problem, error.context)))
-        raise SourceError(f"not valid YAML: {what}", file=name, line=mark.line + 1 if mark else 0) from error
+        message = " ".join(filter(None, (error.problem, error.context)))
+        raise SourceError(f"not valid YAML: {message}", file=name, line=mark.line + 1 if mark else 0) from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SourceError(f"not valid YAML: {' '.join(str(error).split())}", file=name) from error
-    if found is None:
+    if document is None:
         raise SourceError(f"{name} is empty: expected the description of a machine")
-    return _read(found, text, name)
+    return _from_document(document, text, name)
 
 
 def parse_json(text: str, *, name: str) -> Machine:
     if sum(map(text.count, ",:[{")) > MAX_JSON_MARKS:
         raise SourceError(f"{name} has more than {MAX_JSON_MARKS} commas, colons and brackets")
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except json.JSONDecodeError as error:
         raise SourceError(f"not valid JSON: {error.msg}", file=name, line=error.lineno) from error
     except (ValueError, RecursionError) as error:
         raise SourceError(f"not valid JSON: {error}", file=name) from error
-    return _read(found, text, name)
+    return _from_document(document, text, name)
 
 
-def _read(found: object, text: str, name: str) -> Machine:
-    """The machine in a decoded *text*; an error in a field has its line."""
+def _from_document(document: object, text: str, name: str) -> Machine:
+    """Return the machine in a decoded *text*; an error in a field has its line."""
     try:
-        if isinstance(found, dict) and "topology" in found and "num_cores" in found:
+        if isinstance(document, dict) and "topology" in document and "num_cores" in document:
             from alignup.machines.machine_info import from_machine_info  # noqa: PLC0415 - only for cAdvisor's JSON
 
-            return from_machine_info(found, name=name)
-        return machine_from_document(found, name=name)
+            return from_machine_info(document, name=name)
+        return machine_from_document(document, name=name)
     except SourceError as error:
         if not error.field:
             raise
         line = find_line(text, error.field)
-        raise SourceError(error.what, file=error.file, line=line, field=error.field) from error
+        raise SourceError(error.message, file=error.file, line=line, field=error.field) from error
+
+
+def dump(machine: Machine) -> str:
+    """Return *machine* as YAML."""
+    return yaml.dump(
+        machine_to_document(machine),
+        Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
+        sort_keys=False,
+        default_flow_style=None,
+        width=120,
+        allow_unicode=True,
+    )
+
+
+def dump_json(machine: Machine) -> str:
+    return json.dumps(machine_to_document(machine), indent=1)

@@ -43,30 +43,25 @@ class _Info(msgspec.Struct):
     hugepages: list[_Pages] | None = None
 
 
-def from_machine_info(found: object, *, name: str) -> Machine:
+def from_machine_info(document: object, *, name: str) -> Machine:
     try:
-        info = convert(found, _Info)
+        info = convert(document, _Info)
     except FieldError as error:
-        raise SourceError(error.what, file=name, field=error.field) from error
+        raise SourceError(error.message, file=name, field=error.field) from error
     except ParseError as error:
         raise SourceError(f"not a valid MachineInfo of cAdvisor: {error}", file=name) from error
-    _check_size(info, name=name)
-    if any(not core.thread_ids for node in info.topology or () for core in node.cores or ()):
-        raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")
-    nodes = tuple(map(_node, info.topology or ()))
-    topology = CadvisorTopology(nodes, num_cpus=info.num_cores, num_sockets=info.num_sockets)
-    return cadvisor.to_machine(topology, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
-
-
-def _check_size(info: _Info, *, name: str) -> None:
-    nodes = info.topology or ()
+    nodes = info.topology or []
     cpus = sum(len(core.thread_ids) for node in nodes for core in node.cores or ())
-    for what, count, most in (("CPUs", cpus, MAX_CPUS), ("NUMA nodes", len(nodes), MAX_NODES)):
+    for kind, count, most in (("CPUs", cpus, MAX_CPUS), ("NUMA nodes", len(nodes), MAX_NODES)):
         if count > most:
-            raise SourceError(f"{name} has {count} {what}: expected at most {most}")
+            raise SourceError(f"{name} has {count} {kind}: expected at most {most}")
     for node in nodes:
         if node.node_id >= MAX_NODE_ID:
             raise SourceError(f"{name} has NUMA node {node.node_id}: expected a number from 0 to {MAX_NODE_ID - 1}")
+    if any(not core.thread_ids for node in nodes for core in node.cores or ()):
+        raise SourceError(f"{name} has a core without threads, which cAdvisor never reports")
+    topology = CadvisorTopology(tuple(map(_node, nodes)), num_cpus=info.num_cores, num_sockets=info.num_sockets)
+    return cadvisor.to_machine(topology, memory=info.memory_capacity or None, hugepages=_pages(info.hugepages))
 
 
 def _node(node: _Node) -> CadvisorNodeTopology:

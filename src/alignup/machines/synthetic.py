@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from alignup.align.distances import Distances
 from alignup.align.errors import ParseError
 from alignup.align.machine import (
     MAX_CPU_ID,
@@ -27,6 +26,7 @@ from alignup.align.machine import (
     MAX_NODES,
     CadvisorReport,
     Cpu,
+    Distances,
     HugePages,
     Machine,
     NumaNode,

@@ -13,7 +13,7 @@ from types import ModuleType
 
 from alignup.align.errors import SourceError
 from alignup.align.machine import MAX_NODE_ID, MAX_PCI_DEVICES, CadvisorReport, Device, Machine, PciDevice
-from alignup.machines import cadvisor, cpu_names, topology
+from alignup.machines import cadvisor, topology
 from alignup.machines.file_reader import FileReader
 
 BUS = "sys/bus/pci/devices"
@@ -57,8 +57,8 @@ def read_machine(files: FileReader, *, name: str) -> Machine:
         offline=offline,
         report=_read_report(files),
         gaps=files.gaps,
-        model=cpu_names.read_model(files),
-        caches=cpu_names.read_caches(files, online),
+        model=topology.read_model(files),
+        caches=topology.read_caches(files, online),
     ).checked()
 
 
@@ -74,7 +74,7 @@ def _read_report(files: FileReader) -> CadvisorReport:
 
 
 def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:
-    """Every PCI device, ordered by address.
+    """Return every PCI device, ordered by address.
 
     Firmware often omits the location of a device (the kernel shows -1), and sometimes contradicts itself. Both are kept
     as they are, and a device without a node stays without one.
@@ -84,11 +84,10 @@ def read_pci_devices(files: FileReader) -> tuple[PciDevice, ...]:
     addresses = [name for name in files.names(BUS) if _ADDRESS.fullmatch(name)]
     if len(addresses) > MAX_PCI_DEVICES:
         raise SourceError(f"{BUS} has {len(addresses)} PCI devices: expected at most {MAX_PCI_DEVICES}")
-    found = [_device(files, address) for address in addresses]
-    known = [device for device in found if device]
-    if len(known) < len(found):
-        files.add_gap(f"{len(found) - len(known)} PCI devices are listed, but not described")
-    return tuple(sorted(known, key=lambda device: (len(device.address), device.address)))
+    devices = [device for address in addresses if (device := _device(files, address))]
+    if undescribed := len(addresses) - len(devices):
+        files.add_gap(f"{undescribed} PCI devices are listed, but not described")
+    return tuple(sorted(devices, key=lambda device: (len(device.address), device.address)))
 
 
 def _device(files: FileReader, address: str) -> PciDevice | None:
@@ -113,11 +112,11 @@ def _device(files: FileReader, address: str) -> PciDevice | None:
 
 
 def _names(files: FileReader, device: str) -> tuple[str, ...]:
-    """How the system calls a device: network interfaces, RDMA devices, NVMe controllers."""
+    """Return the names of a device: network interfaces, RDMA devices, NVMe controllers."""
     virtual = [f"{device}/{name}" for name in files.names(device) if name.startswith("virtio")]
     folders = [f"{place}/{kind}" for place in (device, *virtual) for kind in _NAMED]
-    found = [name for folder in folders if files.has(folder) for name in files.names(folder)]
-    return tuple(sorted(found)[:MAX_NAMES])
+    names = [name for folder in folders if files.has(folder) for name in files.names(folder)]
+    return tuple(sorted(names)[:MAX_NAMES])
 
 
 def _code(files: FileReader, path: str) -> int | None:
@@ -126,7 +125,7 @@ def _code(files: FileReader, path: str) -> int | None:
 
 
 def add_gpus(machine: Machine) -> Machine:
-    """*machine* with its GPUs; a gap if PCI lists GPUs that NVML does not."""
+    """Return *machine* with its GPUs; a gap if PCI lists GPUs that NVML does not."""
     gpus = [device for device in machine.pci if device.vendor == NVIDIA and (device.kind or 0) >> 16 == _DISPLAY]
     if not gpus:
         return machine
@@ -136,10 +135,12 @@ def add_gpus(machine: Machine) -> Machine:
         reason = "nvidia-ml-py is not installed"
     else:
         try:
-            found = list(_gpus(nvml, machine))
-            indexes = {address: (f"GPU {index}",) for index, (address, _) in enumerate(found)}
-            pci = tuple(replace(one, names=indexes.get(_bus(one.address), one.names)) for one in machine.pci)
-            devices = (*machine.devices, *(device for _, device in found))
+            announced = list(_gpus(nvml, machine))
+            indexes = {address: (f"GPU {index}",) for index, (address, _) in enumerate(announced)}
+            pci = tuple(
+                replace(device, names=indexes.get(_bus(device.address), device.names)) for device in machine.pci
+            )
+            devices = (*machine.devices, *(device for _, device in announced))
             return replace(machine, devices=devices, pci=pci).checked()
         except nvml.NVMLError as error:
             reason = str(error)
@@ -148,7 +149,7 @@ def add_gpus(machine: Machine) -> Machine:
 
 
 def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[tuple[str, Device]]:
-    """Addresses and devices, in NVML's order."""
+    """Yield addresses and devices, in NVML's order."""
     nodes = {_bus(device.address): device.node for device in machine.pci}
     nvml.nvmlInit()
     try:
@@ -165,6 +166,6 @@ def _gpus(nvml: ModuleType, machine: Machine) -> Iterator[tuple[str, Device]]:
 
 
 def _bus(address: str) -> str:
-    """A comparable address: NVML writes the domain with eight digits, the kernel with four."""
+    """Return a comparable address: NVML writes the domain with eight digits, the kernel with four."""
     domain, _, rest = address.lower().partition(":")
     return f"{int(domain, 16):x}:{rest}"

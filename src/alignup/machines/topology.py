@@ -15,9 +15,8 @@ from itertools import islice
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.distances import MAX_DISTANCE, Distances
 from alignup.align.errors import SourceError
-from alignup.align.machine import MAX_CPUS, MAX_NODES, Cpu, HugePages, NumaNode
+from alignup.align.machine import MAX_CPUS, MAX_DISTANCE, MAX_NODES, Cpu, Distances, HugePages, NumaNode
 from alignup.machines.file_reader import FileReader
 
 CPU = "sys/devices/system/cpu"
@@ -29,6 +28,11 @@ _SOCKET = ("package_cpus_list", "package_cpus", "core_siblings_list", "core_sibl
 
 _TOTAL = re.compile(r"MemTotal:\s*([0-9]{1,16})\s*kB", re.ASCII)
 _PAGES = re.compile(r"hugepages-([0-9]{1,16})kB", re.ASCII)
+_MODEL = re.compile(r"^(?:model name|cpu model|Model)[ \t]*:[ \t]*([^\n]{1,100})$", re.MULTILINE)
+_CACHE_SIZE = re.compile(r"([0-9]{1,9})([KM]?)", re.ASCII)
+_CACHE_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
+_CACHE_KINDS = {"Data": "d", "Instruction": "i", "Unified": ""}
+_MAX_CACHES = 8
 
 
 def topology_path(cpu: int, name: str) -> str:
@@ -36,7 +40,7 @@ def topology_path(cpu: int, name: str) -> str:
 
 
 def read_online_cpus(files: FileReader) -> tuple[CpuSet, CpuSet]:
-    """The online and the offline CPUs, from the kernel's list or, if that is missing, from each CPU."""
+    """Return the online and the offline CPUs, from the kernel's list or, if that is missing, from each CPU."""
     present = bits.of(files.read_numbered(CPU, "cpu"))
     if present.bit_count() > MAX_CPUS:
         raise SourceError(f"{CPU} has {present.bit_count()} CPUs: expected at most {MAX_CPUS}")
@@ -52,7 +56,7 @@ def read_online_cpus(files: FileReader) -> tuple[CpuSet, CpuSet]:
 
 
 def _online_by_state(files: FileReader, present: CpuSet) -> Iterator[int]:
-    """The online CPUs; one without a state is online if its topology is known, or if no topology is."""
+    """Yield the online CPUs; one without a state is online if its topology is known, or if no topology is."""
     placed = bits.of(cpu for cpu in bits.members(present) if files.names(f"{CPU}/cpu{cpu}/topology"))
     for cpu in bits.members(present):
         state = files.text(f"{CPU}/cpu{cpu}/online")
@@ -68,7 +72,7 @@ def read_node_ids(files: FileReader) -> list[int]:
 
 
 def read_cpus(files: FileReader, online: CpuSet, nodes: dict[int, int]) -> tuple[Cpu, ...]:
-    """Every online CPU with its core, socket and cache; *nodes* maps CPUs to NUMA nodes."""
+    """Return every online CPU with its core, socket and cache; *nodes* maps CPUs to NUMA nodes."""
     sockets = number_groups(_sockets(files, online))
     cores = _cores(files, online, sockets)
     caches = number_groups(_caches(files, online, cores))
@@ -79,7 +83,7 @@ def read_cpus(files: FileReader, online: CpuSet, nodes: dict[int, int]) -> tuple
 
 
 def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> Iterator[CpuSet]:
-    """*cpus* in groups, as the lowest CPU of each lists them; a CPU without a list is in no group."""
+    """Yield *cpus* in groups, as the lowest CPU of each lists them; a CPU without a list is in no group."""
     left = cpus
     while left:
         lowest = (left & -left).bit_length() - 1
@@ -90,12 +94,12 @@ def sibling_groups(cpus: CpuSet, siblings: Callable[[int], CpuSet | None]) -> It
             yield group
 
 
-def number_groups(found: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]:
-    """CPU → the number of its group: the group's own if it has a unique one, else the first unused."""
+def number_groups(groups: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]:
+    """Map each CPU to the number of its group: the group's own if it has a unique one, else the first unused."""
     numbers: dict[int, int] = {}
     unnumbered: list[CpuSet] = []
     taken: set[int] = set()
-    for number, group in found:
+    for number, group in groups:
         if number is None or number < 0 or number in taken:
             unnumbered.append(group)
             continue
@@ -108,7 +112,7 @@ def number_groups(found: Iterable[tuple[int | None, CpuSet]]) -> dict[int, int]:
 
 
 def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, CpuSet]]:
-    """Sockets by the kernel's id, because an old kernel truncated the sibling sets; by those sets if it has no id.
+    """Yield sockets by the kernel's id, since an old kernel truncated the sibling sets; by those sets if it has no id.
 
     On IBM Z ids repeat in every book and drawer.
     """
@@ -142,16 +146,16 @@ def _sockets(files: FileReader, online: CpuSet) -> Iterator[tuple[int | None, Cp
 
 
 def _siblings(files: FileReader, cpu: int, directory: str, names: Iterable[str]) -> CpuSet | None:
-    """The first set in *directory* of the CPU that contains it; others are wrong."""
+    """Return the first set in *directory* of the CPU that contains it; others are wrong."""
     for name in names:
-        found = files.cpus(f"{CPU}/cpu{cpu}/{directory}/{name}")
-        if found is not None and found >> cpu & 1:
-            return found
+        cpus = files.cpus(f"{CPU}/cpu{cpu}/{directory}/{name}")
+        if cpus is not None and cpus >> cpu & 1:
+            return cpus
     return None
 
 
 def _cores(files: FileReader, online: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
-    """CPU → the lowest CPU of its core.
+    """Map each CPU to the lowest CPU of its core.
 
     Core ids are ignored where siblings are known: they repeat, and the two halves of an AMD module, which the kernel
     treats as threads of one core, have different ones.
@@ -172,7 +176,7 @@ def _cores(files: FileReader, online: CpuSet, sockets: dict[int, int]) -> dict[i
 
 
 def _cores_by_id(files: FileReader, cpus: CpuSet, sockets: dict[int, int]) -> dict[int, int]:
-    """CPU → the lowest CPU of its core, by ids, which repeat in each socket, die and cluster."""
+    """Map each CPU to the lowest CPU of its core, by ids, which repeat in each socket, die and cluster."""
     files.add_gap(f"CPUs {bits.show(cpus)} have no thread siblings; core ids were used instead")
     lowest: dict[tuple[object, ...], int] = {}
     cores = {}
@@ -184,7 +188,7 @@ def _cores_by_id(files: FileReader, cpus: CpuSet, sockets: dict[int, int]) -> di
 
 
 def _caches(files: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterator[tuple[int | None, CpuSet]]:
-    """The L3 caches, found by level, since their index differs.
+    """Yield the L3 caches, found by level, since their index differs.
 
     A cache without sharers belongs to one core: Itanium reports its caches this way.
     """
@@ -214,8 +218,8 @@ def _caches(files: FileReader, online: CpuSet, cores: dict[int, int]) -> Iterato
 
 
 def map_cpus_to_nodes(files: FileReader, nodes: Sequence[int], online: CpuSet) -> dict[int, int]:
-    """CPU → its node; the lowest of several."""
-    found: dict[int, int] = {}
+    """Map each CPU to its node; the lowest of several."""
+    node_by_cpu: dict[int, int] = {}
     ambiguous = 0
     for node in nodes:
         cpus = read_listed_cpus(files, node)
@@ -223,25 +227,25 @@ def map_cpus_to_nodes(files: FileReader, nodes: Sequence[int], online: CpuSet) -
             linking = (cpu for cpu in bits.members(online) if files.has(f"{CPU}/cpu{cpu}/node{node}"))
             cpus = bits.of(read_linked_cpus(files, node) or linking)
         cpus &= online
-        ambiguous |= bits.of(cpu for cpu in bits.members(cpus) if cpu in found)
-        found = dict.fromkeys(bits.members(cpus), node) | found
+        ambiguous |= bits.of(cpu for cpu in bits.members(cpus) if cpu in node_by_cpu)
+        node_by_cpu = dict.fromkeys(bits.members(cpus), node) | node_by_cpu
     if ambiguous:
         files.add_gap(f"CPUs {bits.show(ambiguous)} belong to several NUMA nodes; the lowest was used")
-    without_node = bits.of(cpu for cpu in bits.members(online) if cpu not in found)
+    without_node = bits.of(cpu for cpu in bits.members(online) if cpu not in node_by_cpu)
     if without_node and nodes:
         files.add_gap(f"CPUs {bits.show(without_node)} belong to no NUMA node")
-    return found
+    return node_by_cpu
 
 
 def read_linked_cpus(files: FileReader, node: int) -> list[int]:
-    """The CPUs the node's directory links to, present or not; links that point elsewhere are ignored."""
+    """Return the CPUs the node's directory links to, present or not; links that point elsewhere are ignored."""
     here = f"{NODE}/node{node}"
     targets = {cpu: files.link(f"{here}/cpu{cpu}") for cpu in files.read_numbered(here, "cpu")}
     return [cpu for cpu, target in targets.items() if target is None or target.rstrip("/").endswith(f"cpu/cpu{cpu}")]
 
 
 def read_listed_cpus(files: FileReader, node: int) -> CpuSet | None:
-    """The CPUs in the node's list, including offline and missing ones."""
+    """Return the CPUs in the node's list, including offline and missing ones."""
     return files.cpus(f"{NODE}/node{node}/cpulist", f"{NODE}/node{node}/cpumap")
 
 
@@ -257,20 +261,20 @@ def read_memory(files: FileReader, path: str) -> int | None:
 
 
 def read_hugepages(files: FileReader, path: str) -> tuple[HugePages, ...]:
-    """The huge pages in a ``hugepages`` directory, smallest first."""
-    found = []
+    """Return the huge pages in a ``hugepages`` directory, smallest first."""
+    pages = []
     for name in files.names(path):
         size = _PAGES.fullmatch(name)
         count = files.number(f"{path}/{name}/nr_hugepages") if size else None
         if size is None or count is None or count < 0 or not int(size[1]):
             files.add_unusable(path, f"has an entry without a valid huge page count: {bits.quote(name[:40])}")
             continue
-        found.append(HugePages(size=int(size[1]) * 1024, count=count))
-    return tuple(sorted(found, key=lambda pages: pages.size))
+        pages.append(HugePages(size=int(size[1]) * 1024, count=count))
+    return tuple(sorted(pages, key=lambda pages: pages.size))
 
 
 def read_nodes(files: FileReader, nodes: Sequence[int]) -> tuple[NumaNode, ...]:
-    found = []
+    numa_nodes = []
     for node in nodes:
         here = f"{NODE}/node{node}"
         memory, pages = read_memory(files, f"{here}/meminfo"), read_hugepages(files, f"{here}/hugepages")
@@ -278,18 +282,18 @@ def read_nodes(files: FileReader, nodes: Sequence[int]) -> tuple[NumaNode, ...]:
         if memory is not None and memory < huge:
             files.add_gap(f"NUMA node {node} reports {memory} bytes of memory, but {huge} bytes of huge pages")
             memory = None
-        found.append(NumaNode(node, memory=memory, hugepages=pages))
-    without_memory = bits.of(node.id for node in found if node.memory is None)
+        numa_nodes.append(NumaNode(node, memory=memory, hugepages=pages))
+    without_memory = bits.of(node.id for node in numa_nodes if node.memory is None)
     if without_memory:
         files.add_gap(f"the memory of NUMA nodes {bits.show(without_memory)} is unknown")
     without_pages = bits.of(node for node in nodes if not files.has(f"{NODE}/node{node}/hugepages"))
     if without_pages:
         files.add_gap(f"NUMA nodes {bits.show(without_pages)} do not report huge pages")
-    return tuple(found)
+    return tuple(numa_nodes)
 
 
 def read_distances(files: FileReader, nodes: Sequence[int]) -> Distances | None:
-    """The distances; ``None`` unless every row is valid."""
+    """Return the distances; ``None`` unless every row is valid."""
     matrix = {}
     for node in nodes:
         texts = (files.text(f"{NODE}/node{node}/distance") or "").split()
@@ -310,3 +314,26 @@ def _columns(files: FileReader, nodes: Sequence[int], width: int) -> Iterable[in
         if named.bit_count() == width and not bits.of(nodes) & ~named:
             return bits.members(named)
     return range(width) if width > max(nodes) else None
+
+
+def read_model(files: FileReader) -> str:
+    """Return the model of the first CPU, for pictures; empty if it is unknown."""
+    text = (files.read("proc/cpuinfo") or "") if files.has("proc/cpuinfo") else ""
+    model = _MODEL.search(text)
+    return " ".join(model[1].split()) if model else ""
+
+
+def read_caches(files: FileReader, online: CpuSet) -> tuple[tuple[str, int], ...]:
+    """Return the caches of the first CPU, for pictures: name and bytes, the nearest first."""
+    first = next(bits.members(online), None)
+    here = f"{CPU}/cpu{first}/cache"
+    if first is None or not files.has(here):
+        return ()
+    caches = []
+    for number in files.read_numbered(here, "index")[:_MAX_CACHES]:
+        paths = [f"{here}/index{number}/{name}" for name in ("level", "type", "size")]
+        level, kind, size = ((files.text(path) or "") if files.has(path) else "" for path in paths)
+        amount = _CACHE_SIZE.fullmatch(size)
+        if level.isascii() and level.isdigit() and kind in _CACHE_KINDS and amount:
+            caches.append((f"L{level}{_CACHE_KINDS[kind]}", int(amount[1]) * _CACHE_UNITS[amount[2]]))
+    return tuple(sorted(dict(caches).items()))

@@ -1,7 +1,7 @@
-"""Alignup in a cluster: the node observer, which publishes what every kubelet really holds.
+"""The node observer, ``alignup observe``: publishes what the kubelet of a node really holds.
 
-    sources → join → Observation → HostState and NodeResourceTopology → API server
+    KubeletReader → Sources → join → Observation → HostState and NodeResourceTopology → API server
 
-``sources`` names what is read, ``kubelet_reader`` reads it, ``join`` makes one exact host of it, ``host_states`` and
-``node_topology`` describe the host as objects, ``publisher`` writes them, and ``observer`` is the loop.
+``kubelet_reader`` reads the sources, ``observation`` joins them into one exact host, ``published_objects`` describes
+that host as objects, ``observer`` is the loop that writes them, and ``service`` wires the program.
 """

@@ -1,4 +1,4 @@
-"""The HTTP endpoints of the node observer: ``/healthz``, ``/readyz`` and ``/metrics``."""
+"""The metrics of the node observer, and its HTTP endpoints: ``/healthz``, ``/readyz`` and ``/metrics``."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +13,7 @@ _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  #: seconds
 
 
 class ObserverMetrics:
-    """What the observer of node *host* does and sees."""
+    """Metrics of what the observer of node *host* does and sees."""
 
     def __init__(self, host: str) -> None:
         self.registry = CollectorRegistry(auto_describe=True)

@@ -1,4 +1,4 @@
-"""Reads everything about one host, such that all of it is of one moment.
+"""The sources of one host, read as a consistent snapshot.
 
 The machine and the configuration are read rarely: at the start, in every full check, and when the kubelet restarts. The
 rest is read on every change. The kubelet may write while it is read, so the files are read again until they are the
@@ -9,20 +9,19 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from alignup import atomic_files
 from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes import configuration
+from alignup.kubernetes.api.pods import KnownPod
 from alignup.kubernetes.configuration import Configuration, feature_gates
-from alignup.kubernetes.kubelet_files import allocated_pods_file, cpu_file, memory_file, state_dir
-from alignup.kubernetes.kubelet_files.allocated_pods_file import AllocatedPods
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
-from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedPod
-from alignup.machines import machine_source as source
-from alignup.observe.kubelet_sources import KnownPod, Sources
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletFiles
+from alignup.kubernetes.plugins.pod_resources_client import PodResourcesClient
+from alignup.machines import machine_source
+from alignup.observe.observation import Sources
 
 POD_RESOURCES = "pod-resources"
 SOCKET = "kubelet.sock"
@@ -45,7 +44,12 @@ class KubeletPaths:
 
     @property
     def state_files(self) -> tuple[Path, ...]:
-        names = (cpu_file.NAME, memory_file.NAME, state_dir.DEVICE_STATE, allocated_pods_file.NAME)
+        names = (
+            state_files.CPU_FILE,
+            state_files.MEMORY_FILE,
+            state_files.DEVICE_PATH,
+            state_files.ALLOCATED_PODS_FILE,
+        )
         return tuple(self.directory / name for name in names)
 
     @property
@@ -59,7 +63,7 @@ class KubeletPaths:
     @property
     def plugin_socket(self) -> Path:
         """The kubelet creates it anew whenever it starts."""
-        return self.directory / state_dir.PLUGINS_DIR / SOCKET
+        return self.directory / state_files.PLUGINS_DIR / SOCKET
 
     @property
     def watched(self) -> tuple[Path, ...]:
@@ -69,12 +73,12 @@ class KubeletPaths:
         return tuple(dict.fromkeys((self.directory, plugins, resources, self.config.parent, *config_dirs)))
 
     def is_plugin_socket(self, path: Path) -> bool:
-        """Whether *path* can be the socket of a device plugin; the kubelet keeps its own files there, too."""
-        own = path == self.plugin_socket or path in self.state_files or path.name.startswith(".")
-        return path.parent == self.plugin_socket.parent and not own
+        """Return whether *path* can be the socket of a device plugin; the kubelet keeps its own files there, too."""
+        kubelets = path == self.plugin_socket or path in self.state_files or path.name.startswith(".")
+        return path.parent == self.plugin_socket.parent and not kubelets
 
     def concerns_kubelet(self, path: Path) -> bool:
-        """Whether a change of *path* means that the kubelet restarts, or has another configuration."""
+        """Return whether a change of *path* means that the kubelet restarts, or has another configuration."""
         return path in {self.plugin_socket, self.pod_resources, self.config, *self.watched} or (
             path.parent == self.config_dir
         )
@@ -89,13 +93,6 @@ class _Known:
     gaps: tuple[str, ...]  #: about the configuration
 
 
-class PodResources(Protocol):
-    """What a kubelet answers; ``PluginError`` if it does not."""
-
-    async def list(self) -> tuple[ListedPod, ...]: ...
-    async def allocatable(self) -> AllocatableResources: ...
-
-
 class KubeletReader:
     """Reads the sources of one host; *pods* returns those of the API server, or ``None`` while they are unknown."""
 
@@ -103,10 +100,10 @@ class KubeletReader:
         self,
         paths: KubeletPaths,
         *,
-        pod_resources: PodResources,
+        pod_resources: PodResourcesClient,
         pods: Callable[[], Mapping[str, KnownPod] | None] = lambda: None,
         configz: Callable[[], Awaitable[bytes]] | None = None,
-        discover: Callable[[Path], Machine] = source.discover,
+        discover: Callable[[Path], Machine] = machine_source.discover,
     ) -> None:
         self.paths = paths
         self._pod_resources = pod_resources
@@ -158,17 +155,16 @@ class KubeletReader:
 
     def _read_files(self, gates: FeatureGates) -> tuple[KubeletFiles, AllocatedPods | None, list[str]]:
         try:
-            files = state_dir.read_dir(self.paths.directory, gates=gates)
+            # The file of devices exists only once a device plugin has registered.
+            files = state_files.read_state_files(self.paths.directory, gates=gates, devices_optional=True)
         except FileError as error:
             if not self.paths.directory.is_dir():
                 raise
             return KubeletFiles(), None, [str(error)]
-        # It exists only once a device plugin has registered.
-        gaps = tuple(gap for gap in files.gaps if "the devices are" not in gap)
         try:
-            return replace(files, gaps=gaps), state_dir.read_allocated_pods(self.paths.directory), []
+            return files, state_files.read_allocated_pods(self.paths.directory), []
         except AlignError as error:
-            return replace(files, gaps=gaps), None, [str(error)]
+            return files, None, [str(error)]
 
     async def _read_configuration(self) -> tuple[Configuration, tuple[str, ...]]:
         """Read the live configuration, or the files that the kubelet read when it started."""
@@ -182,17 +178,17 @@ class KubeletReader:
         path, directory = self.paths.config, self.paths.config_dir
         text = atomic_files.read(path)
         if text is None:
-            raise FileError(f"{path}: no such file; {reason or 'give the kubelet configuration with --config'}")
-        found = configuration.unwrap(text, name=str(path))
+            raise FileError(f"{path}: no such file; {reason or 'name the configuration of the kubelet'}")
+        stored = configuration.unwrap(text, name=str(path))
         if directory is not None:
             drop_ins = [
-                configuration.parse_drop_in(own, name=str(one))
-                for one in configuration.find_drop_ins(directory)
-                if (own := atomic_files.read(one)) is not None
+                configuration.parse_drop_in(text, name=str(file))
+                for file in configuration.find_drop_ins(directory)
+                if (text := atomic_files.read(file)) is not None
             ]
-            found = configuration.merge_drop_ins(found, drop_ins, directory=str(directory))
+            stored = configuration.merge_drop_ins(stored, drop_ins, directory=str(directory))
         gaps = (f"{reason}; using {path}, without the flags of the kubelet",) if reason else ()
-        return found.read(), (*gaps, *found.notes)
+        return stored.read(), (*gaps, *stored.notes)
 
     def _versions(self) -> FileVersions:
         return tuple(map(_version, self.paths.state_files))
@@ -205,7 +201,7 @@ class KubeletReader:
 
 def _version(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_size

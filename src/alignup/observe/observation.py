@@ -1,4 +1,8 @@
-"""Join the sources of one host into one exact :class:`Host`: machine, settings, and ledger with pod uids and names.
+"""The observation of one host: its sources joined into one exact :class:`Host`, with pod uids and names in its ledger.
+
+No source has everything. The state files have pod uids and all containers, but neither names nor the topology of free
+devices, and they keep entries of dead pods for a while. PodResources has names, devices with topology and only live
+pods, but no uids and no init containers. The API server has names, uids and specs, a little later than the kubelet.
 
 The state files are the kubelet's own accounts, so they count. PodResources adds the topology and health of devices, and
 fills in for a file that is missing. The API server adds names and specs. Where two sources disagree, the observation
@@ -10,28 +14,36 @@ takes an unsettled state as it is only if no step follows.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from alignup.align import bits
-from alignup.align.bits import NodeSet
+from alignup.align.bits import CpuSet, NodeSet
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.errors import StateError
 from alignup.align.host import Host
-from alignup.align.ledger import Ledger
-from alignup.align.machine import Machine
+from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import EMPTY_TABLE, Block
 from alignup.align.memory.provider import MemoryPolicy
-from alignup.align.workload import Container, Pod
+from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.names import MEMORY
 from alignup.kubernetes import configuration as kubelet_configuration
+from alignup.kubernetes.api.pods import KnownPod
 from alignup.kubernetes.configuration import Configuration
-from alignup.kubernetes.kubelet_files.ledger import RestoredLedger, restore_ledger
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
-from alignup.kubernetes.plugins.pod_resources_client import ListedPod
-from alignup.observe.kubelet_sources import Sources, with_allocation
-from alignup.observe.live_pods import Holdings, LivePods, device_ids, find_live_pods, holdings
-from alignup.observe.missing_files import with_missing_files
-from alignup.observe.observed_devices import join_devices
+from alignup.kubernetes.kubelet_files.ledger import GapKind, RestoredLedger, restore_ledger
+from alignup.kubernetes.kubelet_files.state_files import (
+    NO_NODE,
+    AllocatedPod,
+    AllocatedPods,
+    CpuState,
+    DeviceEntry,
+    DeviceState,
+    KubeletFiles,
+    MemoryState,
+)
+from alignup.kubernetes.plugins.pod_resources_client import AllocatableResources, ListedContainer, ListedPod
+from alignup.placement.host_report import PodStage
+
+PodName = tuple[str, str]  #: namespace and name
 
 
 class UnsettledError(StateError):
@@ -44,6 +56,21 @@ class AdmittingError(UnsettledError):
 
 class ForeignFilesError(StateError):
     """The state files are those of another machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Everything that was read at one moment; ``None``: the source does not exist or does not answer."""
+
+    machine: Machine  #: without devices, which the kubelet's device plugins report
+    configuration: Configuration
+    files: KubeletFiles
+    allocated: AllocatedPods | None = None
+    listed: tuple[ListedPod, ...] | None = None
+    allocatable: AllocatableResources | None = None
+    pods: Mapping[str, KnownPod] | None = None  #: by uid
+    kubelet: str = ""  #: changes when the kubelet restarts
+    gaps: tuple[str, ...] = ()  #: why a source is missing, one sentence each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +92,38 @@ def join(sources: Sources, *, settled: bool = True) -> Observation:
     :class:`ConfigurationError` and ``SettingsError`` if the kubelet could not have started.
     """
     settings = kubelet_configuration.host_settings(sources.configuration, sources.machine)
-    idle = Host(replace(sources.machine, devices=()), settings)
-    sources = with_missing_files(sources, idle)
+    # PodResources fills in for missing files; one with a problem is not missing.
+    listed = None if sources.listed is None or sources.files.problems else _listed_by_uid(sources.listed, sources.pods)
+    if listed and sources.files.devices is None:
+        sources = replace(sources, files=replace(sources.files, devices=_device_state(listed)))
+    devices = join_devices(sources)
+    host = Host(replace(sources.machine, devices=devices.devices), settings)
+    if listed is not None:
+        sources = replace(sources, files=_with_missing_files(sources.files, listed, host))
     check_files(sources.machine, sources.files)
-    held = holdings(sources)
+    held = holdings(sources.files)
     pods = find_live_pods(sources, held)
     if not settled:
         _check_settled(sources, pods, held)
-    joined = join_devices(sources)
-    machine = replace(sources.machine, devices=joined.devices)
-    host = Host(machine, settings)
-    files = replace(sources.files, devices=joined.state)
+    files = replace(sources.files, devices=devices.state)
     known = [pod for uid in pods.alive if (pod := _pod(sources, pods, held, uid)) is not None]
     restored = _restore(host, files, known, settled=settled)
-    host = Host(machine, settings, ledger=_with_names(restored.ledger, pods))
+    named = dict(restored.ledger.pods)
+    for uid, name in pods.alive.items():
+        if name is not None and not named[uid].pod.namespace:  # only its holdings were known
+            named[uid] = named[uid]._replace(pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
+    host.ledger = replace(restored.ledger, pods=named)
     for uid in pods.ended:
         host.release(uid)
+    gaps = [gap.text for gap in restored.gaps if gap.kind not in (GapKind.PODS, GapKind.UNLISTED_PODS)]
+    unnamed = [f"the name of pod {uid} is unknown" for uid, name in pods.alive.items() if name is None]
     return Observation(
         host=host,
         configuration=sources.configuration,
         kubelet=sources.kubelet,
         ended=pods.ended,
-        gaps=(*sources.gaps, *_gaps(restored, pods)),
-        contradictions=(*pods.notes, *joined.notes, *_disagreements(sources, pods, held, host)),
+        gaps=(*sources.gaps, *gaps, *unnamed),
+        contradictions=(*pods.notes, *devices.notes, *_disagreements(sources, pods, held, host)),
     )
 
 
@@ -106,7 +142,7 @@ def check_files(machine: Machine, files: KubeletFiles) -> None:
         nodes = {node.id: node.memory for node in view.nodes}
         stored = {id_: node.tables.get(MEMORY, EMPTY_TABLE).total for id_, node in files.memory.machine_state.items()}
         if stored.keys() != nodes.keys():
-            have, want = (bits.show(bits.of(one)) for one in (stored, (id_ for id_ in nodes if id_ >= 0)))
+            have, want = (bits.show(bits.of(ids)) for ids in (stored, (id_ for id_ in nodes if id_ >= 0)))
             raise ForeignFilesError(f"memory_manager_state has NUMA nodes {have}, but this machine has {want}")
         for id_, size in stored.items():
             if nodes[id_] is not None and nodes[id_] != size:
@@ -115,21 +151,18 @@ def check_files(machine: Machine, files: KubeletFiles) -> None:
                 )
 
 
-def _check_settled(sources: Sources, pods: LivePods, held: Holdings) -> None:
-    for one in pods.newcomers:
-        raise UnsettledError(f"pod {one.namespace}/{one.name} is not in the state files yet")
+def _check_settled(sources: Sources, pods: "LivePods", held: "Holdings") -> None:
+    """Raise :class:`UnsettledError` if the kubelet has listed a pod, but not admitted it yet."""
+    for pod in pods.newcomers:
+        raise UnsettledError(f"pod {pod.namespace}/{pod.name} is not in the state files yet")
     for uid, name in pods.alive.items():
-        if not _is_admitted(sources, held, uid):
+        known = (sources.pods or {}).get(uid)
+        if sources.allocated is not None:
+            admitted = uid in sources.allocated
+        else:  # an older kubelet, or one that has never admitted a pod
+            admitted = uid in held or known is None or known.reported
+        if not admitted:
             raise AdmittingError(f"pod {'/'.join(name) if name else uid} is being admitted")
-
-
-def _is_admitted(sources: Sources, held: Holdings, uid: str) -> bool:
-    """Whether the kubelet has admitted a pod; it lists a pod before."""
-    if sources.allocated is not None:
-        return uid in sources.allocated
-    # An older kubelet, or one that has never admitted a pod.
-    known = (sources.pods or {}).get(uid)
-    return uid in held or known is None or known.reported
 
 
 def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool) -> RestoredLedger:
@@ -141,13 +174,13 @@ def _restore(host: Host, files: KubeletFiles, pods: list[Pod], *, settled: bool)
     return restore_ledger(host, files, pods, running=True)
 
 
-def _pod(sources: Sources, pods: LivePods, held: Holdings, uid: str) -> Pod | None:
+def _pod(sources: Sources, pods: "LivePods", held: "Holdings", uid: str) -> Pod | None:
     """Return a live pod with the resources that the kubelet counts with; ``None`` if only its holdings are known."""
     known = (sources.pods or {}).get(uid)
     allocated = (sources.allocated or {}).get(uid)
     if known is not None:
         pod = known.pod
-        missing = held.get(uid, {}).keys() - {one.name for one in pod.all_containers}
+        missing = held.get(uid, {}).keys() - {container.name for container in pod.all_containers}
         if missing:  # only a pod with another spec, under the same uid, could lead here
             raise StateError(f"pod {uid} has no container {', '.join(sorted(missing))}, but the state files do")
         return pod if allocated is None else with_allocation(pod, allocated)
@@ -159,26 +192,28 @@ def _pod(sources: Sources, pods: LivePods, held: Holdings, uid: str) -> Pod | No
     return with_allocation(pod, allocated)
 
 
-def _with_names(ledger: Ledger, pods: LivePods) -> Ledger:
-    """Return *ledger* with the names of pods of which only the holdings are known."""
-    named = dict(ledger.pods)
-    for uid, name in pods.alive.items():
-        if name is not None and not named[uid].pod.namespace:
-            named[uid] = named[uid]._replace(pod=replace(named[uid].pod, namespace=name[0], name=name[1]))
-    return replace(ledger, pods=named)
+def with_allocation(pod: Pod, allocated: AllocatedPod) -> Pod:
+    """Return *pod* with the resources that the kubelet counts with, which differ from its spec while it is resized."""
+
+    def resized(container: Container) -> Container:
+        resources = allocated.containers.get(container.name)
+        return container if resources is None else replace(container, resources=merged(container.resources, resources))
+
+    def merged(spec: Resources, resources: Resources) -> Resources:
+        return replace(spec, requests=resources.requests, limits=resources.limits)
+
+    return replace(
+        pod,
+        init=tuple(map(resized, pod.init)),
+        containers=tuple(map(resized, pod.containers)),
+        resources=merged(pod.resources, allocated.resources) if allocated.resources != Resources() else pod.resources,
+        statuses={},
+        resize_infeasible=False,
+    )
 
 
-def _gaps(restored: RestoredLedger, pods: LivePods) -> Iterator[str]:
-    for gap in restored.gaps:
-        if "--pods" not in gap and "in the list" not in gap:
-            yield gap.partition("; give --")[0]
-    for uid, name in pods.alive.items():
-        if name is None:
-            yield f"the name of pod {uid} is unknown"
-
-
-def _disagreements(sources: Sources, pods: LivePods, held: Holdings, host: Host) -> Iterator[str]:
-    """Compare what PodResources lists with the state files, and what it can allocate with the configuration."""
+def _disagreements(sources: Sources, pods: "LivePods", held: "Holdings", host: Host) -> Iterator[str]:
+    """Yield where PodResources disagrees with the state files, and what it can allocate with the configuration."""
     for uid, listed in pods.listed.items():
         if uid in pods.alive:
             yield from _container_disagreements(listed, uid, sources.files, held)
@@ -192,33 +227,259 @@ def _disagreements(sources: Sources, pods: LivePods, held: Holdings, host: Host)
             yield f"the kubelet allocates CPUs {have}, but by its configuration it would allocate {want}"
     if host.ledger.memory.nodes:
         expected_memory = _sizes(host.ledger.memory.allocatable())
-        if (found := _sizes(allocatable.memory)) != expected_memory:
-            different = min({*found.items()} ^ {*expected_memory.items()})[0]
+        if (memory := _sizes(allocatable.memory)) != expected_memory:
+            different = min({*memory.items()} ^ {*expected_memory.items()})[0]
             where = f"{different[1]} of NUMA node {bits.show(different[0])}"
             yield (
-                f"the kubelet allocates {found.get(different, 0)} bytes of {where}, "
+                f"the kubelet allocates {memory.get(different, 0)} bytes of {where}, "
                 f"but by its files {expected_memory.get(different, 0)}"
             )
 
 
-def _container_disagreements(listed: ListedPod, uid: str, files: KubeletFiles, held: Holdings) -> Iterator[str]:
-    for name, own in listed.containers.items():
+def _container_disagreements(listed: ListedPod, uid: str, files: KubeletFiles, held: "Holdings") -> Iterator[str]:
+    for name, container in listed.containers.items():
         stored = held.get(uid, {}).get(name)
         owner = f"pod {listed.namespace}/{listed.name} container {name}"
         cpus = stored.cpus if stored else 0
-        if files.cpu is not None and files.cpu.policy == CpuPolicy.STATIC and own.cpus != cpus:
-            have, want = (bits.show(one) or "none" for one in (own.cpus, cpus))
+        if files.cpu is not None and files.cpu.policy == CpuPolicy.STATIC and container.cpus != cpus:
+            have, want = bits.show(container.cpus) or "none", bits.show(cpus) or "none"
             yield f"{owner} holds CPUs {have}, but {want} in the state file"
-        memory = _sizes(stored.memory if stored else ())
-        if files.memory is not None and files.memory.policy == MemoryPolicy.STATIC and _sizes(own.memory) != memory:
+        other_memory = _sizes(container.memory) != _sizes(stored.memory if stored else ())
+        if files.memory is not None and files.memory.policy == MemoryPolicy.STATIC and other_memory:
             yield f"{owner} holds other memory than in the state file"
-        if device_ids(own) != (stored.devices if stored else {}):
+        if device_ids(container) != (stored.devices if stored else {}):
             yield f"{owner} holds other devices than in the state file"
 
 
 def _sizes(blocks: Iterable[Block]) -> Mapping[tuple[NodeSet, str], int]:
-    found: dict[tuple[NodeSet, str], int] = {}
+    sizes: dict[tuple[NodeSet, str], int] = {}
     for block in blocks:
         if block.size:
-            found[block.nodes, block.type] = found.get((block.nodes, block.type), 0) + block.size
-    return found
+            sizes[block.nodes, block.type] = sizes.get((block.nodes, block.type), 0) + block.size
+    return sizes
+
+
+# Which pods of the state files are alive, and what they are called. A pod that has ended stays in the state files until
+# the kubelet admits the next pod; that admission frees it first. So its entries must not count. But an entry is only
+# left out on evidence: the kubelet no longer lists the pod, and the API server agrees. A kubelet that has just started
+# lists no pods yet, while all of them run.
+
+
+@dataclass(slots=True)
+class ContainerHoldings:
+    """What the state files say that one container holds."""
+
+    cpus: CpuSet = 0
+    memory: tuple[Block, ...] = ()
+    devices: dict[str, frozenset[str]] = field(default_factory=dict)  #: by resource
+
+
+Holdings = dict[str, dict[str, ContainerHoldings]]  #: pod uid → container
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LivePods:
+    alive: Mapping[str, PodName | None]  #: by uid; ``None``: its name is unknown
+    ended: tuple[str, ...]  #: uids that only the state files still have
+    listed: Mapping[str, ListedPod]  #: by uid
+    newcomers: tuple[ListedPod, ...]  #: listed by the kubelet, but not in its files
+    notes: tuple[str, ...]  #: where the sources disagree
+
+
+def holdings(files: KubeletFiles) -> Holdings:
+    """Collect what the state files have for each container."""
+    held: Holdings = {}
+
+    def container(uid: str, name: str) -> ContainerHoldings:
+        return held.setdefault(uid, {}).setdefault(name, ContainerHoldings())
+
+    for uid, cpus_by_container in files.cpu.entries.items() if files.cpu else ():
+        for name, cpus in cpus_by_container.items():
+            container(uid, name).cpus = cpus
+    for uid, blocks_by_container in files.memory.entries.items() if files.memory else ():
+        for name, blocks in blocks_by_container.items():
+            container(uid, name).memory = blocks
+    for entry in files.devices.entries if files.devices else ():
+        container(entry.uid, entry.container).devices[entry.resource] = frozenset(entry.nodes)
+    return held
+
+
+def find_live_pods(sources: Sources, held: Holdings) -> LivePods:
+    known = sources.pods or {}
+    admitted = [*dict.fromkeys((*(sources.allocated or ()), *held))]
+    if sources.allocated is None:  # an older kubelet: every pod that it lists was admitted
+        names = {(pod.namespace, pod.name) for pod in sources.listed or ()}
+        admitted += [uid for uid, pod in known.items() if uid not in held and pod.name in names]
+    matched, rest = _match(admitted, known, held, sources.listed or ())
+    running = [uid for uid in admitted if uid in known and known[uid].stage is PodStage.RUNNING]
+    credible = sources.listed is not None and all(uid in matched for uid in running)
+    alive: dict[str, PodName | None] = {}
+    ended, notes = [], []
+    for uid in admitted:
+        name = known[uid].name if uid in known else None
+        if uid in matched:
+            name = (matched[uid].namespace, matched[uid].name)
+        if _has_ended(known.get(uid), listed=uid in matched, credible=credible and sources.pods is not None):
+            ended.append(uid)
+            continue
+        alive[uid] = name
+        if sources.listed is not None and uid not in matched:
+            shown = "/".join(name) if name else uid
+            notes.append(f"pod {shown} is in the kubelet's files, but PodResources does not list it")
+    newcomers = tuple(pod for pod in rest if _holds_something(pod))
+    notes += [f"pod {pod.namespace}/{pod.name} holds resources, but is not in the state files" for pod in newcomers]
+    return LivePods(alive=alive, ended=tuple(ended), listed=matched, newcomers=newcomers, notes=tuple(notes))
+
+
+def _has_ended(known: KnownPod | None, *, listed: bool, credible: bool) -> bool:
+    """Return whether the kubelet frees the pod before it admits the next one."""
+    if known is not None and known.finished:
+        return True  # older kubelets list pods whose end they have reported
+    if listed or not credible:
+        return False
+    return known is None or known.stage is not PodStage.RUNNING
+
+
+def _match(
+    uids: Iterable[str], known: Mapping[str, KnownPod], held: Holdings, listed: Iterable[ListedPod]
+) -> tuple[dict[str, ListedPod], list[ListedPod]]:
+    """Match uids with listed pods, by name and then by what they hold; also return the listed pods without a uid."""
+    left = list(listed)
+    matched: dict[str, ListedPod] = {}
+
+    def take(uid: str, candidates: list[ListedPod]) -> None:
+        matched[uid] = candidates[0]
+        left.remove(candidates[0])
+
+    named = [uid for uid in uids if uid in known]
+    for exact in (True, False):  # two pods can have one name, if the first was force-deleted
+        for uid in named:
+            candidates = [pod for pod in left if (pod.namespace, pod.name) == known[uid].name]
+            if exact:
+                candidates = [pod for pod in candidates if _agrees(pod, held.get(uid, {}))]
+            if uid not in matched and candidates:
+                take(uid, candidates)
+    for uid in uids:
+        candidates = [pod for pod in left if _holds_something(pod) and _agrees(pod, held.get(uid, {}))]
+        if uid not in matched and uid not in known and len(candidates) == 1:
+            take(uid, candidates)
+    return matched, left
+
+
+def _agrees(listed: ListedPod, held: Mapping[str, ContainerHoldings]) -> bool:
+    nothing = ContainerHoldings()
+    return all(
+        container.cpus == held.get(name, nothing).cpus and device_ids(container) == held.get(name, nothing).devices
+        for name, container in listed.containers.items()
+    )
+
+
+def device_ids(container: ListedContainer) -> dict[str, frozenset[str]]:
+    ids_by_resource: dict[str, set[str]] = {}
+    for device in container.devices:
+        ids_by_resource.setdefault(device.resource, set()).add(device.id)
+    return {resource: frozenset(ids) for resource, ids in ids_by_resource.items()}
+
+
+def _holds_something(listed: ListedPod) -> bool:
+    held = (container.cpus or container.memory or container.devices for container in listed.containers.values())
+    return bool(listed.cpus or listed.memory or any(held))
+
+
+# The devices of a host: their topology and health from PodResources, and who holds them from the state file.
+# PodResources lists the healthy devices. The file has those that were healthy when it was written, maybe before the
+# kubelet was restarted. A device that only the file has cannot be allocated before its plugin registers again.
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedDevices:
+    devices: tuple[Device, ...]
+    state: DeviceState | None  #: with the devices that are healthy now
+    notes: tuple[str, ...] = ()  #: where the sources disagree
+
+
+def join_devices(sources: Sources) -> JoinedDevices:
+    state, allocatable = sources.files.devices, sources.allocatable
+    devices: dict[tuple[str, str], Device] = {  # by resource and id
+        (device.resource, device.id): replace(device, healthy=allocatable is None)
+        for pod in sources.listed or ()
+        for container in pod.containers.values()
+        for device in container.devices
+    }
+    healthy = {(device.resource, device.id): device for device in (allocatable.devices if allocatable else ())}
+    if state is None or allocatable is None:
+        return JoinedDevices(tuple({**devices, **healthy}.values()), state)
+    for entry in state.entries:  # also of containers that PodResources does not list, such as init containers
+        for id_, ids in entry.nodes.items():
+            nodes = bits.of(node for node in ids if 0 <= node < bits.MAX_MEMBER) or None
+            devices.setdefault((entry.resource, id_), Device(entry.resource, id_, nodes, healthy=False))
+    ready: dict[str, list[str]] = {resource: [] for resource in state.registered}
+    for resource, id_ in healthy:
+        ready.setdefault(resource, []).append(id_)
+    notes = []
+    for resource, registered in state.registered.items():
+        missing = sorted({*(registered or ())} - {*ready[resource]})
+        for id_ in missing:
+            devices.setdefault((resource, id_), Device(resource, id_, None, healthy=False))
+        if missing and ready[resource]:
+            notes.append(
+                f"devices {', '.join(missing)} of {resource} are registered, but PodResources does not list them"
+            )
+        elif missing:
+            notes.append(f"the device plugin of {resource} has stopped, or has not registered with this kubelet yet")
+    registered_now = {resource: tuple(ids) for resource, ids in ready.items()}
+    return JoinedDevices(
+        tuple({**devices, **healthy}.values()), replace(state, registered=registered_now), tuple(notes)
+    )
+
+
+# State files that are missing: PodResources lists what the running containers hold, except for init containers that are
+# no sidecars. The kubelet creates the file of devices only when a plugin registers. The other two exist unless they
+# were deleted under a running kubelet, which writes them again at its next change.
+
+
+def _listed_by_uid(listed: Iterable[ListedPod], pods: Mapping[str, KnownPod] | None) -> dict[str, ListedPod]:
+    """Return the listed pods by uid, or by name if the uid is unknown."""
+    uids = {pod.name: uid for uid, pod in (pods or {}).items()}
+    return {uids.get((pod.namespace, pod.name), f"{pod.namespace}/{pod.name}"): pod for pod in listed}
+
+
+def _device_state(pods: Mapping[str, ListedPod]) -> DeviceState | None:
+    entries = []
+    for uid, pod in pods.items():
+        for name, container in pod.containers.items():
+            by_resource: dict[str, dict[int, tuple[str, ...]]] = {}
+            for device in container.devices:
+                ids_by_node = by_resource.setdefault(device.resource, {})
+                for node in bits.members(device.nodes) if device.nodes else (NO_NODE,):
+                    ids_by_node[node] = (*ids_by_node.get(node, ()), device.id)
+            entries += [
+                DeviceEntry(uid=uid, container=name, resource=resource, devices=ids_by_node)
+                for resource, ids_by_node in by_resource.items()
+            ]
+    return DeviceState(entries=tuple(entries)) if entries else None
+
+
+def _with_missing_files(files: KubeletFiles, pods: Mapping[str, ListedPod], idle: Host) -> KubeletFiles:
+    """Return *files* with those of the CPU manager and the memory manager, made of what *pods* hold if missing."""
+    pod_cpus = {uid: pod.cpus for uid, pod in pods.items() if pod.cpus}
+    pod_memory = {uid: pod.memory for uid, pod in pods.items() if pod.memory}
+    cpus, memory = {}, idle.ledger.memory
+    for uid, pod in pods.items():
+        if exclusive := {name: container.cpus for name, container in pod.containers.items() if container.cpus}:
+            cpus[uid] = exclusive
+    if files.cpu is None and idle.settings.cpus.policy == CpuPolicy.STATIC:
+        taken = (held for containers in cpus.values() for held in containers.values())
+        shared = idle.ledger.cpus.shared & ~bits.union((*taken, *pod_cpus.values()))
+        state = CpuState(policy=CpuPolicy.STATIC, default=shared, entries=cpus, pod_entries=pod_cpus)
+        files = replace(files, cpu=state)
+    if files.memory is None and idle.settings.memory_policy == MemoryPolicy.STATIC:
+        for uid, pod in pods.items():
+            for name, container in pod.containers.items():
+                if container.memory:
+                    memory = memory.give(uid, name, blocks=container.memory)
+        blocks = MemoryState(
+            policy=MemoryPolicy.STATIC, machine_state=memory.nodes, entries=memory.held, pod_entries=pod_memory
+        )
+        files = replace(files, memory=blocks)
+    return files

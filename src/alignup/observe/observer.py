@@ -5,26 +5,29 @@ collected, and only the last state is written. Every full check reads everything
 """
 
 import asyncio
-import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
+
+import structlog
 
 from alignup.align.errors import AlignError
+from alignup.documents.codec import encode
 from alignup.documents.host_state import HostStateDocument
-from alignup.kubernetes import configuration as kubelet_configuration
-from alignup.kubernetes.api.errors import ApiError
-from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, host_state, machine_document
-from alignup.observe.directory_watch import DirectoryWatch
+from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, ApiClient, Resource
+from alignup.kubernetes.api.errors import ApiError, NotFoundError
+from alignup.kubernetes.api.host_states import HEARTBEAT_SECONDS, HOST_STATES, format_time, to_object
+from alignup.observe.app import ObserverMetrics
 from alignup.observe.kubelet_reader import KubeletReader
-from alignup.observe.kubelet_sources import Sources
-from alignup.observe.node_topology import FingerprintMethod, node_topology
-from alignup.observe.observation import AdmittingError, ForeignFilesError, Observation, UnsettledError, join
-from alignup.observe.publisher import Publisher
+from alignup.observe.linux_calls import DirectoryWatch
+from alignup.observe.observation import AdmittingError, ForeignFilesError, UnsettledError, join
+from alignup.observe.published_objects import FingerprintMethod, host_state, node_topology, unknown_host_state
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
+
+MANAGER = "alignup-observer"  #: the field manager of all writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +43,70 @@ class ObserverTiming:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
-class ObserverMetrics(Protocol):
-    """Counts what the observer does."""
+class Publisher:
+    """Writes the HostState and the NodeResourceTopology of node *host*, whose Node object has the uid *uid*.
 
-    def observed(self, result: str) -> None: ...
-    def published(self, *, seconds: float | None, sizes: dict[str, int]) -> None: ...
-    def failed(self) -> None: ...
-    def state(self, *, gaps: int, contradictions: int, topology: dict[str, Any]) -> None: ...
+    Only what has changed is written, by server-side apply. The generation of a HostState rises with every change, also
+    across restarts of the observer, which continues where the object in the API server ends. A HostState that does not
+    change is written again every few minutes, with the time, so that readers notice when the observer has stopped.
+    """
+
+    def __init__(self, client: ApiClient, host: str, *, uid: str) -> None:
+        self.host = host
+        self.sizes: dict[str, int] = {}  #: bytes of the last objects, by resource
+        self.missing: set[str] = set()  #: resources that the API server does not have
+        self._client = client
+        owner = {"apiVersion": "v1", "kind": "Node", "name": host, "uid": uid}
+        self._metadata = {"ownerReferences": [owner]} if uid else {}
+        self._state: HostStateDocument | None = None  #: as last written, with its generations
+        self._topology: Mapping[str, Any] | None = None
+        self._generation = 0
+        self._written_at = float("-inf")  #: when the HostState was written, by the clock of the client
+
+    async def start(self) -> None:
+        """Continue with the generation of an object that exists; :class:`ApiError` if that is not possible."""
+        try:
+            state = await self._client.find(HOST_STATES.at(self.host))
+        except NotFoundError:
+            state = None
+        self._generation = state.generation if state is not None else 0
+
+    async def publish(self, state: HostStateDocument, topology: Mapping[str, Any] | None) -> bool:
+        """Write what differs from the last write; return whether something did. :class:`ApiError` if it failed."""
+        written = await self._publish_state(state)
+        new_topology = None if topology == self._topology else topology
+        if new_topology is not None and await self._apply(NODE_RESOURCE_TOPOLOGIES, new_topology):
+            self._topology, written = topology, True
+        return written
+
+    async def _publish_state(self, state: HostStateDocument) -> bool:
+        before, timing = self._state, self._client.timing
+        if before is None or state != before.replace(observed_at="", generation=0, machine_generation=0):
+            generation = self._generation + 1
+            same = before is not None and (state.machine, state.configuration) == (before.machine, before.configuration)
+            machine_generation = before.machine_generation if before is not None and same else generation
+            state = state.replace(generation=generation, machine_generation=machine_generation)
+        elif timing.clock() >= self._written_at + HEARTBEAT_SECONDS:
+            state = before
+        else:
+            return False
+        state = state.replace(observed_at=format_time(timing.time_of_day()))
+        if not await self._apply(HOST_STATES, to_object(state)):
+            return False
+        self._state, self._generation, self._written_at = state, state.generation, timing.clock()
+        return True
+
+    async def _apply(self, resource: Resource[Any], document: Mapping[str, Any]) -> bool:
+        """Apply one object; return whether the API server has such a resource."""
+        whole = {"metadata": self._metadata, **document}
+        self.sizes[resource.plural] = len(encode(whole))
+        try:
+            await self._client.apply(resource.at(self.host), whole, manager=MANAGER)
+        except NotFoundError:
+            self.missing.add(resource.full_name)
+            return False
+        self.missing.discard(resource.full_name)
+        return True
 
 
 @dataclass(slots=True)
@@ -85,7 +145,7 @@ class Observer:
             pass
 
     def is_alive(self) -> bool:
-        """Whether the loop still checks the host."""
+        """Return whether the loop still checks the host."""
         return self.timing.clock() - self.checked_at < 3 * self.timing.period
 
     async def check_once(self) -> tuple[str, ...]:
@@ -166,11 +226,8 @@ class Observer:
                 return None, None
             self.metrics.observed("error")
             self._report("reading", str(error))
-            return _unknown_state(sources, str(error)), None
+            return unknown_host_state(sources, str(error)), None
         self.metrics.observed("ok")
-        return self._describe(observation)
-
-    def _describe(self, observation: Observation) -> tuple[HostStateDocument, dict[str, Any]]:
         self._report("reading", "; ".join(observation.contradictions))
         topology = node_topology(observation, method=self.method)
         contradictions, gaps = len(observation.contradictions), len(observation.gaps)
@@ -180,7 +237,7 @@ class Observer:
     def _report(self, doing: str, problem: str) -> None:
         """Log a problem once."""
         if problem and problem != self._reported.get(doing):
-            _log.warning("host=%s problem=%s", self.publisher.host, problem)
+            _log.warning("problem", activity=doing, host=self.publisher.host, problem=problem)
         self._reported[doing] = problem
 
     @asynccontextmanager
@@ -210,21 +267,9 @@ class Observer:
                 loop.remove_reader(watch)
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for *event*; return whether it did not come within *seconds*."""
+        """Wait for *event*; return whether it did not happen within *seconds*."""
         try:
             await asyncio.wait_for(event.wait(), seconds)
         except TimeoutError:
             return True
         return False
-
-
-def _unknown_state(sources: Sources | None, problem: str) -> HostStateDocument:
-    """The state of a host whose ledger cannot be determined."""
-    if sources is None:
-        return HostStateDocument(problems=[problem])
-    return HostStateDocument(
-        kubelet=sources.kubelet,
-        machine=machine_document(sources.machine),
-        configuration=kubelet_configuration.alignment_fields(sources.configuration),
-        problems=[problem],
-    )

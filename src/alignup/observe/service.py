@@ -1,29 +1,29 @@
-"""Wires the node observer: its access to the API server and the kubelet, its loop, and its HTTP endpoints."""
+"""The node observer as a program: its access to the API server and the kubelet, its loop, and its HTTP endpoints."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+
+import structlog
 
 from alignup import atomic_files
 from alignup.align.errors import PodError, StateError
 from alignup.kubernetes.api import NODES, PODS, Access, ApiClient, Informer, Query, Timing
 from alignup.kubernetes.api.objects import ApiNode, ApiPod
+from alignup.kubernetes.api.pods import KnownPod, known_pod
 from alignup.kubernetes.plugins.pod_resources_client import pod_resources_client
 from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
-from alignup.observe.kubelet_sources import KnownPod, known_pod
-from alignup.observe.node_topology import FingerprintMethod
-from alignup.observe.observer import Observer, ObserverTiming
-from alignup.observe.publisher import Publisher
+from alignup.observe.observer import Observer, ObserverTiming, Publisher
+from alignup.observe.published_objects import FingerprintMethod
 from alignup.web.server import run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
 KUBELET_PORT = 10250
 _KUBELET_CERTIFICATE = "pki/kubelet.crt"  #: which the kubelet signs itself if nobody else does
 
-_log = logging.getLogger(__name__)
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ async def observe(access: Access, options: ObserveOptions) -> tuple[str, ...]:
             app = observer_app(metrics, alive=observer.is_alive, problems=lambda: (*observer.problems, *pods.problems))
             listener = stack.enter_context(tcp_socket(options.listen[1], options.listen[0]))
             await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event()))
-        _log.info("host=%s event=started", options.host)
+        _log.info("observer started", host=options.host)
         if options.once:
             return await observer.check_once()
         await run_until_signal(observer.run())
@@ -92,16 +92,16 @@ class PodTable:
         """Return the pods by the uid that the kubelet uses; ``None`` if they have not been listed."""
         if not self._informer.synced:
             return None
-        found: dict[str, tuple[str, KnownPod]] = {}
+        pods: dict[str, tuple[str, KnownPod]] = {}
         for pod in self._informer.objects.values():
             uid, version = pod.metadata.uid, pod.metadata.resource_version
             before = self._read.get(uid)
             try:
-                found[uid] = before if before and before[0] == version else (version, known_pod(pod))
+                pods[uid] = before if before and before[0] == version else (version, known_pod(pod))
             except PodError as error:
-                _log.warning("pod=%s problem=%s", pod.metadata.full_name, error)
-        self._read = found
-        return {known.pod.uid: known for _, known in found.values()}
+                _log.warning("pod left out", pod=pod.metadata.full_name, problem=str(error))
+        self._read = pods
+        return {known.pod.uid: known for _, known in pods.values()}
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -129,15 +129,15 @@ async def _configz(
 
     Its certificate is verified with the authority of the cluster, and with the certificate in the kubelet's files.
     """
-    addresses = [one.address for one in node.status.addresses if one.type == "InternalIP"]
+    addresses = [address.address for address in node.status.addresses if address.type == "InternalIP"]
     internal = next(iter(addresses), "127.0.0.1")
     default = f"[{internal}]:{KUBELET_PORT}" if ":" in internal else f"{internal}:{KUBELET_PORT}"
-    own = atomic_files.read(options.paths.directory / _KUBELET_CERTIFICATE)
+    certificate = atomic_files.read(options.paths.directory / _KUBELET_CERTIFICATE)
     kubelet = replace(
         access,
         server=f"https://{options.kubelet_address or default}",
-        authority=b"\n".join(filter(None, (own, access.authority))),
-        server_name=options.host if own else "",
+        authority=b"\n".join(filter(None, (certificate, access.authority))),
+        server_name=options.host if certificate else "",
         proxy="",
         headers=(),
         source="the kubelet",

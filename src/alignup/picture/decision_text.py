@@ -24,9 +24,22 @@ from alignup.align.memory.ledger import EMPTY_TABLE
 from alignup.align.merging.merge import MergeRule
 from alignup.align.workload import Pod
 from alignup.align.workload.names import MEMORY, is_hugepages
-from alignup.picture.cells import MAX_LABEL, MIN_WIDTH, Cell, Line, draw_box, draw_strip, labeled, split_words
 from alignup.picture.occupancy import UseState, group_by, known_devices, read_occupancy
-from alignup.picture.text_format import clean, display_width, format_list, format_size, shorten
+from alignup.picture.text_format import (
+    MAX_LABEL,
+    MIN_WIDTH,
+    Cell,
+    Line,
+    clean,
+    display_width,
+    draw_box,
+    draw_strip,
+    format_list,
+    format_size,
+    labeled,
+    shorten,
+    split_words,
+)
 
 _BAR_WIDTH = 16
 _MAX_HOLDERS = 4  #: the most holders of a node that are listed
@@ -86,7 +99,15 @@ class _DecisionRenderer:
         for resource in part.resources:
             yield from self.resource_box(resource, asked=part.step is not None)
         if part.step:
-            yield from self._sentence("chosen", _chosen(part.step, decision))
+            step = part.step
+            if step.accepted:
+                choice = sentences.describe_choice(step)
+            elif step.rule is MergeRule.NOTHING or step.hint.nodes is None:
+                choice = "nothing: no set of NUMA nodes suits every resource"
+            else:
+                hint = sentences.format_hint(step.hint)
+                choice = f"nothing: policy {decision.policy} rejects {hint}, not preferred by every resource"
+            yield from self._sentence("chosen", choice)
         elif not part.resources:
             yield from self._sentence("requests", "nothing exclusive")
         for placement in part.placements:
@@ -100,13 +121,16 @@ class _DecisionRenderer:
         for shares, ids in sorted(by_shares.items(), key=lambda pair: pair[1]):
             label = f"node{'s' if len(ids) > 1 else ''} {format_list(ids)}"
             rows.append((label, [_strip(shares), *_describe_shares(resource, shares, ids)]))
-        without_node = self._without_node(resource)
-        if without_node:
+        # Devices of no node, the free ones last.
+        others = list(self._devices(name, None)) if resource.provider == "device" else []
+        free = sum(share.amount for share in others if share.state is UseState.FREE)
+        if others:
+            without_node = [share for share in others if share.state is not UseState.FREE]
+            without_node.append(NodeShare(UseState.FREE, free))
             texts = _describe_shares(resource._replace(request=None), without_node)
             rows.append(("no node", [_strip(without_node), *texts]))
         if asked:
-            free = sum((resource.free or {}).values()) + (without_node[-1].amount if without_node else 0)
-            rows.append(("hints", _hints(resource, free=free)))
+            rows.append(("hints", _hints(resource, free=sum((resource.free or {}).values()) + free)))
         request = "" if resource.request is None else f" · {_format_amount(name, resource.request)} requested"
         # Strips are aligned, however long the labels are.
         column = max(11, *(min(display_width(label), MAX_LABEL) + 2 for label, _ in rows)) if rows else 11
@@ -131,15 +155,6 @@ class _DecisionRenderer:
         for use, cpus in self.occupancy.split(bits.members(self.view.node_cpus.get(node, 0))).items():
             state = UseState.FREE if use.state is UseState.SHARED else use.state
             yield NodeShare(state, cpus.bit_count(), use.holder.name if use.holder else "")
-
-    def _without_node(self, resource: ResourceHints) -> tuple[NodeShare, ...]:
-        """Return devices of no node, free ones last; empty if there are none."""
-        if resource.provider != "device":
-            return ()
-        shares = list(self._devices(resource.resource or "", None))
-        free = sum(share.amount for share in shares if share.state is UseState.FREE)
-        held = (share for share in shares if share.state is not UseState.FREE)
-        return (*held, NodeShare(UseState.FREE, free)) if shares else ()
 
     def _devices(self, resource: str, node: int | None) -> Iterator[NodeShare]:
         counts: Counter[tuple[UseState, str]] = Counter()
@@ -192,15 +207,6 @@ def _describe_shares(resource: ResourceHints, shares: Sequence[NodeShare], ids: 
             _DOT,
             Cell(f"{_format_amount(name, sum(share.amount for share in more))} in {len(more)} other pods", "held"),
         )
-
-
-def _chosen(step: MergeStep, decision: Decision) -> str:
-    if step.accepted:
-        return sentences.describe_choice(step)
-    if step.rule is MergeRule.NOTHING or step.hint.nodes is None:
-        return "nothing: no set of NUMA nodes suits every resource"
-    hint = sentences.format_hint(step.hint)
-    return f"nothing: policy {decision.policy} rejects {hint}, not preferred by every resource"
 
 
 def _hints(resource: ResourceHints, *, free: int) -> list[Line]:

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.devices.ledger import natural_sort_key
-from alignup.align.distances import Distances
+from alignup.align.devices.hints import natural_sort_key
 from alignup.align.ledger import Ledger
-from alignup.align.machine import Cpu, Device, Machine, NumaNode, PciDevice
+from alignup.align.machine import Cpu, Device, Distances, Machine, NumaNode, PciDevice
 from alignup.picture.occupancy import Occupancy, group_by, known_devices, read_occupancy
 from alignup.picture.text_format import clean, format_ids, format_list, format_size, pluralize, shorten
 

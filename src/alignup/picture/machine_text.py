@@ -12,18 +12,6 @@ from alignup.align import bits
 from alignup.align.bits import CpuSet
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Machine
-from alignup.picture.cells import (
-    MAX_LABEL,
-    MIN_WIDTH,
-    Cell,
-    Line,
-    draw_box,
-    draw_strip,
-    labeled,
-    plain,
-    split_words,
-    wrap,
-)
 from alignup.picture.machine_layout import (
     Core,
     DeviceGroup,
@@ -34,7 +22,25 @@ from alignup.picture.machine_layout import (
     layout_machine,
 )
 from alignup.picture.occupancy import Holder, MemoryBar, Occupancy, UseInfo, UseState, format_block
-from alignup.picture.text_format import clean, display_width, format_ids, format_size, list_parts, pluralize, shorten
+from alignup.picture.text_format import (
+    MAX_LABEL,
+    MIN_WIDTH,
+    Cell,
+    Line,
+    clean,
+    display_width,
+    draw_box,
+    draw_strip,
+    format_ids,
+    format_size,
+    labeled,
+    list_parts,
+    plain,
+    pluralize,
+    shorten,
+    split_words,
+    wrap,
+)
 
 _MAX_NUMBERED, _MAX_NUMBERED_PER_NODE = 160, 64  #: the most CPUs of a machine and of a node that are shown by number
 _MAX_BOXES = 8  #: the most boxes with CPUs that are drawn; more get one line each

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet
-from alignup.align.devices.ledger import natural_sort_key
+from alignup.align.devices.hints import natural_sort_key
 from alignup.align.ledger import Ledger
 from alignup.align.machine import Device, Machine, NumaNode
 from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger
@@ -209,15 +209,9 @@ def _holders(ledger: Ledger) -> Iterator[Holder]:
             block for held in memory.held.get(uid, {}).values() for block in held if block.size
         )
         if owned or ids or blocks:
-            yield Holder(_key(index), index, ledger.pod_name(uid), cpus=owned, devices=ids, memory=blocks, uid=uid)
+            key, rest = "", index + 1  # A, B, …, Z, AA, AB, …
+            while rest:
+                rest, letter = divmod(rest - 1, 26)
+                key = chr(ord("A") + letter) + key
+            yield Holder(key, index, ledger.pod_name(uid), cpus=owned, devices=ids, memory=blocks, uid=uid)
             index += 1
-
-
-def _key(index: int) -> str:
-    """Return A, B, …, Z, AA, AB, …"""
-    letters = ""
-    index += 1
-    while index:
-        index, letter = divmod(index - 1, 26)
-        letters = chr(ord("A") + letter) + letters
-    return letters

@@ -264,7 +264,7 @@ class Cluster:
 
     def feasible(self, pod: Pod) -> Feasibility:
         """Return the verdict of every host about *pod*."""
-        verdicts = self._verdicts.of_all(pod)
+        verdicts = dict(self._verdicts.of_all(pod).found)
         current_host = self._hosts.get(pod.uid)
         if current_host:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
@@ -272,7 +272,8 @@ class Cluster:
 
     def verdicts(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
         """Return the verdicts of those of *hosts* that have a report."""
-        verdicts = self._verdicts.of_some(pod, hosts)
+        known = self._verdicts.of_all(pod).found
+        verdicts = {host: known[host] for host in hosts if host in known}
         current_host = self._hosts.get(pod.uid)
         if current_host in verdicts:
             verdicts[current_host] = self._verdicts.of_one(pod, self._records[current_host])
@@ -283,7 +284,7 @@ class Cluster:
 
         The work does not grow with the number of hosts. A pod that is assumed or bound is not treated specially.
         """
-        return self._verdicts.best(pod, limit, among=among, last=last)
+        return self._verdicts.of_all(pod).best(limit, among=among, last=last)
 
     def rank(self, pod: Pod, hosts: Iterable[str] | None = None, *, limit: int | None = None) -> list[RankedHost]:
         """Return the hosts that admit *pod*, best first; of *hosts* only, if given, and at most *limit*."""

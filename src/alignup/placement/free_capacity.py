@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.devices.ledger import DeviceInventory, DeviceLedger
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.fit import NodeAllocatable, UsedResources
 from alignup.align.host import Host
 from alignup.align.workload import names
@@ -58,17 +58,11 @@ def measure_free_capacity(host: Host) -> FreeCapacity:
             allocatable = memory.nodes[node].tables[MEMORY].allocatable
             share = min(share, DEVICE * offered[MEMORY] // allocatable if allocatable else 0)
         for resource, inventory in placed.items():
-            stranded[resource] += _stranded(inventory.on.get(node, 0), inventory, devices.free[resource], share)
+            here = inventory.on.get(node, 0)
+            count = (here & inventory.healthy).bit_count()
+            left = max(0, DEVICE * (devices.free[resource] & here).bit_count() - share * count)
+            stranded[resource] += left if count <= MAX_COUNTED else left * MAX_COUNTED // count
     return FreeCapacity(largest, stranded_cpus, stranded)
-
-
-def _stranded(here: int, inventory: DeviceInventory, free: int, share: int) -> int:
-    """Return how much of the devices *here* is stranded, where *share* thousandths of the CPUs and memory are free."""
-    count = (here & inventory.healthy).bit_count()
-    stranded = DEVICE * (free & here).bit_count() - share * count
-    if stranded <= 0:
-        return 0
-    return stranded if count <= MAX_COUNTED else stranded * MAX_COUNTED // count
 
 
 def stranded_by_totals(

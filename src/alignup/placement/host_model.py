@@ -24,18 +24,18 @@ class HostModel:
         self._aligning = copy(self.host)
         self._aligning.rules = replace(self.host.rules, allocatable=None)
 
-    def at(self, ledger: Ledger) -> Host:
-        """Return a host of this kind with *ledger*."""
-        return _with_ledger(self.host, ledger)
-
-    def aligning(self, ledger: Ledger) -> Host:
-        """Return a host of this kind with *ledger*, without the fit check of the whole host."""
-        return _with_ledger(self._aligning, ledger)
+    def at(self, ledger: Ledger, *, fit_check: bool = True) -> Host:
+        """Return a host of this kind with *ledger*, perhaps without the fit check of the whole host."""
+        host = copy(self.host if fit_check else self._aligning)
+        host.ledger = ledger
+        return host
 
     def align(self, ledger: Ledger, pod: Pod) -> Decision:
         """Decide on a valid pod without the fit check of the whole host."""
         decision = admit.decide(pod, ledger, providers=self._aligning.providers, rules=self._aligning.rules)
-        return self.aligning(ledger).decide_without_plugins(pod) if decision.preference_requests else decision
+        if decision.preference_requests:
+            return self.at(ledger, fit_check=False).decide_without_plugins(pod)
+        return decision
 
     def requests_nothing(self, pod: Pod, devices: Collection[str]) -> bool:
         """Return whether *pod* requests no exclusive CPUs, no managed memory and none of these devices.
@@ -71,17 +71,15 @@ class HostModels:
         """Return the model for this machine and these settings; the devices of the machine are in the ledger."""
         if self._last is not None and self._last[0] is machine and self._last[1] is settings:
             return self._last[2]
-        model = self._find(machine, settings)
-        self._last = (machine, settings, model)
-        return model
-
-    def _find(self, machine: Machine, settings: Settings) -> HostModel:
-        key = (machine.cpus, machine.nodes, machine.memory)
-        models = self._models.setdefault(key, [])
+        # Machines with equal facts decide alike, apart from their devices.
+        models = self._models.setdefault((machine.cpus, machine.nodes, machine.memory), [])
+        facts = (machine.distances, machine.report)
         for model in models:
-            if (machine is model.machine or _same(machine, model.machine)) and settings == model.settings:
-                return model
-        models.append(model := HostModel(replace(machine, devices=(), pci=(), gaps=()), settings))
+            if facts == (model.machine.distances, model.machine.report) and settings == model.settings:
+                break
+        else:
+            models.append(model := HostModel(replace(machine, devices=(), pci=(), gaps=()), settings))
+        self._last = (machine, settings, model)
         return model
 
 
@@ -105,20 +103,3 @@ def unsettled_devices(decision: Decision) -> frozenset[str]:
                 if stage & taken and stage & ~taken and len(places) > 1:
                     unsettled.add(resource)
     return frozenset(unsettled)
-
-
-def _with_ledger(host: Host, ledger: Ledger) -> Host:
-    other = copy(host)
-    other.ledger = ledger
-    return other
-
-
-def _same(machine: Machine, known: Machine) -> bool:
-    """Return whether a host with *machine* decides like one with *known*, apart from its devices."""
-    return (machine.cpus, machine.nodes, machine.distances, machine.memory, machine.report) == (
-        known.cpus,
-        known.nodes,
-        known.distances,
-        known.memory,
-        known.report,
-    )

@@ -81,17 +81,13 @@ class HostRecord:
         self.name = report.host
         self.model = model
         self.report = report
+        self.ledger = report.ledger
         self._terminating: set[str] = set()  #: among the pods of the report
         self._log: list[LogEntry] = []
         self._states: PossibleStates | None = None
         self.rejected: list[RejectedBinding] = []
         self._skipped: dict[str, Binding] = {}  #: predicted pods of which a report says that they were not admitted
         self._steps: dict[tuple[str, int], _Step] = {}  #: by what happened and the identity of the ledger before
-
-    @property
-    def ledger(self) -> Ledger:
-        """The ledger of the report."""
-        return self.report.ledger
 
     @property
     def bindings(self) -> list[Binding]:
@@ -112,14 +108,14 @@ class HostRecord:
         confirmed = tuple([binding for binding in self.bindings if binding.uid in ledger.pods])
         skipped = self._find_skipped(confirmed)
         self._skipped |= {binding.uid: binding for binding in skipped if not binding.foreign}
-        self.model, self.report = model, report
+        self.model, self.report, self.ledger = model, report, ledger
         self._log = [entry for entry in self._log if entry not in confirmed and entry not in skipped]
         logged = {(entry.uid, entry.stage) for entry in self._log if isinstance(entry, StageChange)}
         of_pods = {uid: stages[uid] for uid in ledger.pods if uid in stages}
         missing = [StageChange(uid, stage) for uid, stage in of_pods.items() if (uid, stage) not in logged]
         self._terminating = {change.uid for change in missing if change.stage is PodStage.TERMINATING}
         self._log[:0] = [change for change in missing if change.stage is PodStage.ENDED]
-        self._changed(prune=True)
+        self._prune()
         self._steps.clear()
         return Replaced(confirmed, skipped)
 
@@ -136,7 +132,7 @@ class HostRecord:
     def assume(self, pod: Pod, verdict: Verdict) -> None:
         ledger = next(iter(self.states().ledgers), None)
         self._log.append(Binding(pod, observed=False, foreign=False, verdict=verdict, ledger=ledger))
-        self._changed()
+        self._states = None
 
     def observe_binding(self, pod: Pod, *, listed: int = 0) -> None:
         """Record a binding that the API server recorded after everything observed so far.
@@ -156,20 +152,20 @@ class HostRecord:
                 if not later.observed:
                     later.causes.add(Cause.FOREIGN_POD)
         self._log.insert(place, known)
-        self._changed()
+        self._states = None
 
     def observe_stage(self, uid: str, stage: PodStage) -> None:
         if stage is PodStage.ENDED:
             self._skipped.pop(uid, None)
         if self.holds(uid):
             self._log.insert(self._first_unobserved(), StageChange(uid, stage))
-            self._changed(prune=True)
+            self._prune()
 
     def resume(self, uid: str) -> None:
         """Record that a pod that counted as terminating is running."""
         self._terminating.discard(uid)
         self._log = [entry for entry in self._log if isinstance(entry, Binding) or entry.uid != uid]
-        self._changed()
+        self._states = None
 
     def forget(self, uid: str) -> Binding | None:
         """Forget a binding that did not happen, or that the kubelet rejected; a report may have told so before."""
@@ -177,7 +173,7 @@ class HostRecord:
         if binding is None:
             return self._skipped.pop(uid, None)
         self._log = [entry for entry in self._log if entry.uid != uid]
-        self._changed()
+        self._states = None
         return binding
 
     def disturb(self, cause: Cause) -> None:
@@ -197,13 +193,9 @@ class HostRecord:
         places = (place for place, entry in enumerate(self._log) if isinstance(entry, Binding) and not entry.observed)
         return next(places, len(self._log))
 
-    def _changed(self, *, prune: bool = False) -> None:
-        self._states = None
-        if prune:
-            self._prune()
-
     def _prune(self) -> None:
         """Forget events of pods that are nowhere, and pods that came and ended without another binding between."""
+        self._states = None
         for ended in [entry for entry in self._log if isinstance(entry, StageChange) and entry.stage is PodStage.ENDED]:
             binding = self.binding(ended.uid)
             if binding and ended.uid not in self.ledger.pods:

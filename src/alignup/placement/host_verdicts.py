@@ -5,7 +5,7 @@ changed since are renewed; hosts in the same state share them.
 """
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from alignup.align.workload import Pod
@@ -35,34 +35,34 @@ class _Condition:
 class _ShapeTable:
     """The verdicts of all hosts about one shape, as of ``version``, and the admitting hosts by their scores."""
 
-    __slots__ = ("_ranks", "found", "version")
+    __slots__ = ("_by_rank", "_ranks", "found", "version")
 
     def __init__(self) -> None:
         self.found: dict[str, Verdict] = {}
         self.version = -1
-        self._ranks: dict[_Rank, dict[str, None]] = {}
+        self._ranks: dict[str, _Rank] = {}  #: of the admitting hosts
+        self._by_rank: dict[_Rank, dict[str, None]] = {}
 
-    def put(self, host: str, verdict: Verdict) -> None:
-        self.remove(host)
-        self.found[host] = verdict
-        rank = _rank(verdict)
+    def put(self, host: str, verdict: Verdict | None) -> None:
+        """Replace the verdict of a host; ``None``: the host is gone."""
+        self.found.pop(host, None)
+        rank = self._ranks.pop(host, None)
         if rank is not None:
-            self._ranks.setdefault(rank, {})[host] = None
-
-    def remove(self, host: str) -> None:
-        old = self.found.pop(host, None)
-        rank = None if old is None else _rank(old)
-        if rank is not None:
-            del self._ranks[rank][host]
-            if not self._ranks[rank]:
-                del self._ranks[rank]
+            del self._by_rank[rank][host]
+            if not self._by_rank[rank]:
+                del self._by_rank[rank]
+        if verdict is not None:
+            self.found[host] = verdict
+            if verdict.kind is VerdictKind.ADMITS and verdict.score is not None:
+                rank = self._ranks[host] = (verdict.approximate, -verdict.score.total)
+                self._by_rank.setdefault(rank, {})[host] = None
 
     def best(self, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
         """Return the best hosts, those in *last* after the others; equal ones in the order of their changes."""
         chosen: list[str] = []
         for late in (False, True):
-            for rank in sorted(self._ranks):
-                for host in self._ranks[rank]:
+            for rank in sorted(self._by_rank):
+                for host in self._by_rank[rank]:
                     if (host in last) is late and host in among:
                         chosen.append(host)
                         if len(chosen) >= limit:
@@ -71,11 +71,6 @@ class _ShapeTable:
 
 
 _Rank = tuple[bool, float]  #: whether it is approximate, and minus the score
-
-
-def _rank(verdict: Verdict) -> _Rank | None:
-    """Return a sort key of an admission, the best first."""
-    return (verdict.approximate, -verdict.score.total) if verdict.admits and verdict.score is not None else None
 
 
 class HostVerdicts:
@@ -102,20 +97,8 @@ class HostVerdicts:
         self._changed.move_to_end(host)
         self._conditions.pop(host, None)
 
-    def of_all(self, pod: Pod) -> dict[str, Verdict]:
+    def of_all(self, pod: Pod) -> _ShapeTable:
         """Return the verdicts of all hosts; those of unchanged hosts are kept."""
-        return dict(self._table(pod).found)
-
-    def of_some(self, pod: Pod, hosts: Iterable[str]) -> dict[str, Verdict]:
-        """Return the verdicts of those of *hosts* that have a report."""
-        verdicts = self._table(pod).found
-        return {host: verdicts[host] for host in hosts if host in verdicts}
-
-    def best(self, pod: Pod, limit: int, *, among: Collection[str], last: Collection[str]) -> list[str]:
-        """Return at most *limit* of the best hosts *among* these; those in *last* come after the others."""
-        return self._table(pod).best(limit, among=among, last=last)
-
-    def _table(self, pod: Pod) -> _ShapeTable:
         shape = self._shape(pod)
         table = self._tables.get(shape)
         if table is None:
@@ -130,11 +113,8 @@ class HostVerdicts:
                 if version <= table.version:
                     break
                 record = self._records.get(name)
-                if record is None:
-                    table.remove(name)
-                else:
-                    table.put(name, self._verdict(record, shape))
-                    self.renewed += 1
+                table.put(name, self._verdict(record, shape) if record else None)
+                self.renewed += record is not None
         self.kept += len(table.found) - (self.renewed - before)
         table.version = self._version
         return table

@@ -16,7 +16,6 @@ from typing import NamedTuple
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.decision import Decision, Placement
-from alignup.align.distances import Distances
 from alignup.align.fit import NodeAllocatable
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger
@@ -86,10 +85,13 @@ def score_placement(host: Host, decision: Decision, *, before: FreeCapacity) -> 
         return score_shared(host, free_capacity=before, preferred=preferred)
     after = measure_free_capacity(host)
     free = ledger.cpus.free
+    distances, distance = host.view.distances, float(LOCAL)
+    if distances is not None and nodes & nodes - 1 and not nodes & ~bits.of(distances.ids):
+        distance = distances.total(nodes) / nodes.bit_count() ** 2  # the mean
     return PlacementScore(
         preferred=preferred,
         nodes=nodes.bit_count(),
-        distance=_mean_distance(nodes, host.view.distances),
+        distance=distance,
         free_capacity=after,
         stranded=sum(after.stranded_devices.values()) - sum(before.stranded_devices.values()),
         devices_beside=count_beside(ledger.devices, nodes or host.view.all_nodes, requested),
@@ -151,10 +153,3 @@ def _nodes(placements: tuple[Placement, ...], ledger: Ledger) -> NodeSet:
     if cpus:
         nodes |= bits.of(node for node, node_cpus in ledger.cpus.node_cpus.items() if node_cpus & cpus)
     return nodes
-
-
-def _mean_distance(nodes: NodeSet, distances: Distances | None) -> float:
-    if distances is None or nodes & nodes - 1 == 0 or nodes & ~bits.of(distances.ids):
-        return float(LOCAL)
-    count = nodes.bit_count()
-    return distances.total(nodes) / count**2

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from alignup.align import bits
 from alignup.align.decision import Placement, Rejection, Shortfall
-from alignup.align.devices.ledger import DeviceInventory
+from alignup.align.devices.hints import DeviceInventory
 from alignup.placement.score import PlacementScore
 
 Inventories = Mapping[str, DeviceInventory]
@@ -67,9 +67,6 @@ class Verdict:
         return any(
             placement.cpus is not None or placement.memory or placement.devices for placement in self.shared_placements
         )
-
-    def with_score(self, score: PlacementScore) -> "Verdict":
-        return self if score is self.score else replace(self, score=score)
 
     def for_host(self, inventories: Inventories) -> "Verdict":
         """Return this verdict with the device ids of another host in the same state."""

@@ -43,17 +43,13 @@ class AlignmentState:
     @property
     def free_capacity(self) -> FreeCapacity:
         if self._free_capacity is None:
-            self._free_capacity = measure_free_capacity(self.model.aligning(self.ledger))
+            self._free_capacity = measure_free_capacity(self.model.at(self.ledger, fit_check=False))
         return self._free_capacity
 
     def align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
         """Return the verdict before the fit check of the whole host, and what is allocatable in it."""
-        result = self.verdicts.get(shape)
-        if result is None:
-            result = self.verdicts[shape] = self._align(shape)
-        return result
-
-    def _align(self, shape: PodShape) -> tuple[Verdict, NodeAllocatable | None]:
+        if shape in self.verdicts:
+            return self.verdicts[shape]
         allocatable = self.model.host.rules.allocatable
         devices = self.ledger.devices
         if self.model.requests_nothing(shape.pod, devices.handled):
@@ -62,15 +58,16 @@ class AlignmentState:
                 known = self._anywhere[self.model, shape] = self._decide(shape)[0]
             verdict = known
             if known.score is not None:
-                host = self.model.aligning(self.ledger)
+                host = self.model.at(self.ledger, fit_check=False)
                 score = score_shared(host, free_capacity=self.free_capacity, preferred=known.score.preferred)
                 verdict = replace(known, score=score, approximate=self.approximate)
             after = self.ledger
         else:
             verdict, after = self._decide(shape)
-        if not verdict.admits or allocatable is None:
-            return verdict, None
-        return verdict, allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
+        if verdict.admits and allocatable is not None:
+            allocatable = allocatable.with_devices(after.devices.allocatable(shape.pod.uid))
+        result = self.verdicts[shape] = (verdict, allocatable if verdict.admits else None)
+        return result
 
     def _decide(self, shape: PodShape) -> tuple[Verdict, Ledger]:
         """Return the verdict before the fit check, and the ledger after the pod."""
@@ -85,7 +82,7 @@ class AlignmentState:
         after = decision.after or self.ledger
         verdict = Verdict(
             VerdictKind.ADMITS,
-            score=score_placement(self.model.aligning(after), decision, before=self.free_capacity),
+            score=score_placement(self.model.at(after, fit_check=False), decision, before=self.free_capacity),
             approximate=self.approximate,
             shared_placements=decision.placements,
             inventories=after.devices.inventories
@@ -120,7 +117,7 @@ class HostState:
                         allocatable=allocatable,
                         request=shape.usage,
                     )
-                    verdict = verdict.with_score(score)
+                    verdict = verdict if score is verdict.score else replace(verdict, score=score)
             self.verdicts[shape] = verdict
         return verdict
 

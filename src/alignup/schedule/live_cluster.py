@@ -26,8 +26,7 @@ from alignup.kubernetes.api import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, ApiCli
 from alignup.kubernetes.api.errors import NotFoundError
 from alignup.kubernetes.api.host_states import HOST_STATES, HostStateReader, without_content
 from alignup.kubernetes.api.objects import ApiNode, ApiPod, ApiPodSpec, ApiPodStatus, Condition, ObjectMeta
-from alignup.kubernetes.manifests.pod import pod_from
-from alignup.observe.kubelet_sources import (
+from alignup.kubernetes.api.pods import (
     api_pod_stage,
     binding_time,
     bound_pod,
@@ -36,6 +35,7 @@ from alignup.observe.kubelet_sources import (
     was_preempted,
     was_rejected,
 )
+from alignup.kubernetes.manifests.pod import pod_from
 from alignup.placement.cluster import Cluster, RankedHost
 from alignup.placement.host_report import PodStage, pod_stage
 from alignup.placement.verdict import Verdict, unknown

@@ -21,7 +21,7 @@ from alignup.align.workload.names import CPU, is_extended
 from alignup.align.workload.validation import apply_defaults
 from alignup.kubernetes.api.objects import ApiPod, NodeResourceTopology, TopologyZone
 from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
-from alignup.observe.kubelet_sources import api_pod_stage
+from alignup.kubernetes.api.pods import api_pod_stage
 from alignup.placement.free_capacity import MAX_COUNTED, FreeCapacity
 from alignup.placement.host_report import PodStage
 from alignup.placement.score import LOCAL, PlacementScore
@@ -78,10 +78,7 @@ def requests(pod: Pod, container: Container | None, resources: frozenset[str]) -
     amounts: dict[str, int] = {}
     if pod.qos is QoS.GUARANTEED:
         amounts = {CPU: demand.exclusive_cpus(pod, container), **demand.memory(pod, container)}
-    if container is None:
-        amounts |= demand.pod_devices(pod, resources - amounts.keys())
-    else:
-        amounts |= demand.container_devices(container, resources - amounts.keys())
+    amounts |= demand.devices(pod, container, resources - amounts.keys())
     return {name: amount for name, amount in amounts.items() if amount > 0 and name in resources}
 
 

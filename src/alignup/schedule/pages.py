@@ -23,8 +23,8 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
+from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests import workloads as manifests
-from alignup.observe.kubelet_sources import known_pod
 from alignup.picture.machine_svg import draw_parts
 from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars, measure_bars
 from alignup.picture.text_format import clean, pluralize

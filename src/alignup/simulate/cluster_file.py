@@ -43,7 +43,7 @@ def read_document(path: Path, *, kind: str, fields: tuple[str, ...]) -> ObjectRe
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror}", file=str(path)) from error
     except DocumentError as error:
-        raise TraceError(error.what, file=str(path), line=error.line) from error
+        raise TraceError(error.message, file=str(path), line=error.line) from error
     if len(objects) != 1:
         raise TraceError(f"must have one document, not {len(objects)}", file=str(path))
     top = ObjectReader.of(objects[0].value, FirstProblem(file=str(path), text=text))

@@ -199,7 +199,7 @@ def _change(settings: Settings, name: str, value: str, view: KubeletView) -> Set
             return replace(settings, cpus=replace(cpus, policy=value))
         case "cpu-options":
             return replace(settings, cpus=replace(cpus, options=_options(value)))
-        case _ if MemoryPolicy.parse(value) is MemoryPolicy.NONE:
+        case _ if MemoryPolicy(value) is MemoryPolicy.NONE:
             return replace(settings, memory_policy=value, reserved_memory=())
         case _:  # reserve memory as the settings do, or else spread the reservation over the nodes
             reserved = settings.reserved_memory or propose_reserved_memory(settings.reservation, view)

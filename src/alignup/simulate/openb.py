@@ -20,10 +20,9 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
-from alignup.align.distances import Distances
 from alignup.align.errors import TraceError
 from alignup.align.host import Settings
-from alignup.align.machine import Device, Machine
+from alignup.align.machine import Device, Distances, Machine
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.names import CPU, MEMORY

@@ -90,7 +90,7 @@ def measure_stranded(host: Host, shapes: Iterable[Pod]) -> StrandedResources:
 def _demand(host: Host, pod: Pod) -> tuple[int, int, int]:
     """Return the devices, exclusive CPUs and bytes that a pod requests."""
     known = host.ledger.devices.handled
-    devices = sum(sum(demand.container_devices(container, known).values()) for container in pod.all_containers)
+    devices = sum(sum(demand.devices(pod, container, known).values()) for container in pod.all_containers)
     cpus = sum(host.cpus.exclusive_cpus(pod, container) for container in pod.all_containers)
     return devices, cpus, demand.fit_request(pod).memory
 

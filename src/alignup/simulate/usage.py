@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.decision import Decision
-from alignup.align.devices.ledger import DeviceSet
+from alignup.align.devices.hints import DeviceSet
 from alignup.align.fit import PODS
 from alignup.align.host import Host
 from alignup.align.ledger import Ledger

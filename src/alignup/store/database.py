@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -87,7 +87,7 @@ class Database:
         except OSError as error:
             where = directory if error.filename is None else error.filename
             raise _untrusted(directory, f"cannot be created or read: {where}: {error.strerror}") from error
-        self.path = directory / NAME
+        self.path, self._log = directory / NAME, directory / f"{NAME}-wal"
         self._connection: sqlite3.Connection | None = None
         self._files: tuple[os.stat_result, os.stat_result] | None = None  #: the database and its log when opened
 
@@ -117,11 +117,16 @@ class Database:
             connection = sqlite3.connect(
                 self.path, timeout=self._lock_seconds, isolation_level=None, check_same_thread=False
             )
-            try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
+            with ExitStack() as stack:
+                stack.callback(connection.close)
+                if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+                    raise self.unwritable("the file system does not support SQLite's write-ahead log")
+                connection.execute("PRAGMA synchronous = FULL")
+                connection.execute("PRAGMA secure_delete = OFF")
+                connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
+                connection.execute("SELECT count(*) FROM parts").fetchone()  # creates the log
+                self._files = self.path.stat(), self._log.stat()
+                stack.pop_all()
         except sqlite3.Error as error:
             raise self._failure(error) from error
         self._connection = connection
@@ -147,15 +152,6 @@ class Database:
         except sqlite3.Error as error:
             raise self.unwritable(str(error)) from error
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
-            raise self.unwritable("the file system does not support SQLite's write-ahead log")
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA secure_delete = OFF")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {MAX_LOG_PAGES}")
-        connection.execute("SELECT count(*) FROM parts").fetchone()  # creates the log
-        self._files = self.path.stat(), self._log.stat()
-
     def _check_contents(self, connection: sqlite3.Connection) -> None:
         if not connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
             raise self.unusable("it is empty")
@@ -178,13 +174,10 @@ class Database:
     def _check_files(self) -> None:
         """Raise an error for files of earlier versions, of other users, and for a log without its database."""
         if earlier := [name for name in EARLIER_FILES if os.path.lexists(self.path.with_name(name))]:
-            raise StoreError(
-                f"it has state of an earlier version, which this version does not read: {', '.join(earlier)}",
-                where=str(self.path.parent),
-                advice="release its pods with the version that wrote it, or move these files elsewhere to start "
-                "empty: what its pods hold is then free",
-                kind=StoreProblem.UNUSABLE,
-            )
+            message = f"it has state of an earlier version, which this version does not read: {', '.join(earlier)}"
+            remedy = "move these files elsewhere to start empty: what its pods hold is then free"
+            advice = f"release its pods with the version that wrote it, or {remedy}"
+            raise StoreError(message, where=str(self.path.parent), advice=advice, kind=StoreProblem.UNUSABLE)
         try:
             for path in self._paths():
                 status = path.lstat()
@@ -200,10 +193,6 @@ class Database:
         """Return the files of the database that exist."""
         paths = (self.path.with_name(NAME + tail) for tail in _TAILS)
         return [path for path in paths if os.path.lexists(path)]
-
-    @property
-    def _log(self) -> Path:
-        return self.path.with_name(f"{NAME}-wal")
 
     def transact(self, write: Callable[[sqlite3.Connection], _Result]) -> _Result:
         """Run *write* in a transaction, durably; after an error nothing has changed.
@@ -247,7 +236,9 @@ class Database:
                 return free
             needed = pages * _PAGE
             size = self._pragma(connection, "page_count") * _PAGE + needed
-            _check_space(self.path.parent, 2 * needed)  # in the log, too
+            disk = os.statvfs(self.path.parent)
+            if disk.f_bavail * disk.f_frsize < 2 * needed:  # in the log, too
+                raise self.unwritable(os.strerror(errno.ENOSPC))
             if self.path.stat().st_size < size:
                 os.truncate(self.path, size)  # there may be a limit on the size of files
             self.transact(lambda open_: open_.execute("INSERT INTO reserve VALUES (zeroblob(?))", (needed,)))
@@ -280,7 +271,12 @@ class Database:
         earlier = [path for name in EARLIER_FILES if os.path.lexists(path := self.path.with_name(name))]
         paths = earlier or [path for path in (self.path, self._log) if os.path.lexists(path)]
         try:
-            number = _unused_number(paths)
+            numbers = range(1, MAX_SET_ASIDE + 1)
+            unused = (number for number in numbers if not any(os.path.lexists(_aside(path, number)) for path in paths))
+            number = next(unused, 0)
+            if not number:
+                message = f"{MAX_SET_ASIDE} files were set aside already; remove them"
+                raise self.unwritable(f"{self.path.name} cannot be set aside: {message}")
             for path in paths:
                 os.link(path, _aside(path, number), follow_symlinks=False)
             atomic_files.sync_directory(self.path.parent)
@@ -295,12 +291,9 @@ class Database:
         if _code(error) in _DAMAGE:
             return self.unusable(f"it is corrupt: {error}")
         if opening:
-            return StoreError(
-                f"it cannot be opened: {error}",
-                where=str(self.path),
-                advice="make sure that no other program uses it, and that the disk is writable and not full",
-                kind=StoreProblem.UNWRITABLE,
-            )
+            advice = "make sure that no other program uses it, and that the disk is writable and not full"
+            message = f"it cannot be opened: {error}"
+            return StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.UNWRITABLE)
         return self.unwritable(str(error))
 
     def unusable(self, message: str) -> StoreError:
@@ -311,12 +304,9 @@ class Database:
         return f"move {names} out of {self.path.parent} to start empty: what its pods hold is then free"
 
     def unwritable(self, message: str) -> StoreError:
-        return StoreError(
-            f"the state cannot be written: {message}",
-            where=str(self.path),
-            advice="nothing has changed; make sure that the disk is writable and not full, and try again",
-            kind=StoreProblem.UNWRITABLE,
-        )
+        advice = "nothing has changed; make sure that the disk is writable and not full, and try again"
+        message = f"the state cannot be written: {message}"
+        return StoreError(message, where=str(self.path), advice=advice, kind=StoreProblem.UNWRITABLE)
 
 
 def _transact(connection: sqlite3.Connection, write: Callable[[sqlite3.Connection], _Result]) -> _Result:
@@ -350,19 +340,6 @@ def _aside(path: Path, number: int) -> Path:
     """Return the name of a file that is set aside; SQLite finds the log of a database by its name."""
     tail = path.name.removeprefix(NAME) if path.name.startswith(NAME) else ""
     return path.with_name(f"{path.name.removesuffix(tail)}.aside-{number}{tail}")
-
-
-def _unused_number(paths: Sequence[Path]) -> int:
-    for number in range(1, MAX_SET_ASIDE + 1):
-        if not any(os.path.lexists(_aside(path, number)) for path in paths):
-            return number
-    raise OSError(errno.EEXIST, f"{MAX_SET_ASIDE} files were set aside already; remove them")
-
-
-def _check_space(directory: Path, size: int) -> None:
-    disk = os.statvfs(directory)
-    if disk.f_bavail * disk.f_frsize < size:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _code(error: sqlite3.Error) -> int:

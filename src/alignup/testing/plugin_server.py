@@ -19,7 +19,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from alignup.align import bits
-from alignup.align.devices.ledger import natural_sort_key
+from alignup.align.devices.hints import natural_sort_key
 from alignup.align.errors import ParseError
 from alignup.align.machine import Device
 from alignup.kubernetes.plugins import unix_grpc

@@ -42,9 +42,10 @@ class AgentErrorKind(StrEnum):
 class AgentError(AlignError):
     """A request that failed: the agent does not answer, or reports an error."""
 
-    def __init__(self, kind: AgentErrorKind, *problems: str, address: Address) -> None:
+    def __init__(self, kind: AgentErrorKind, *problems: str, address: Address, status: int = 0) -> None:
         super().__init__("; ".join(problems))
         self.kind, self.problems, self.address = kind, problems, address
+        self.status = status  #: of the HTTP response, if the agent reported the problems
 
 
 class AgentClient:
@@ -153,7 +154,8 @@ class AgentClient:
                     document = _read_document(response, length)
                     errors = document.get("errors", ())
                     problems = [": ".join(filter(None, (error["field"], error["what"]))) for error in errors]
-                    raise self._error(AgentErrorKind.REPORTED, *problems or [str(document.get("detail", status))])
+                    problems = problems or [str(document.get("detail", status))]
+                    raise self._error(AgentErrorKind.REPORTED, *problems, status=status)
                 if endless:
                     connection.settimeout(None)
                 yield status, response, length
@@ -204,8 +206,8 @@ class AgentClient:
             message = f"the server at {self.address} does not speak HTTPS"
             raise self._error(AgentErrorKind.NOT_TLS, message) from error
 
-    def _error(self, kind: AgentErrorKind, *problems: str) -> AgentError:
-        return AgentError(kind, *problems, address=self._address)
+    def _error(self, kind: AgentErrorKind, *problems: str, status: int = 0) -> AgentError:
+        return AgentError(kind, *problems, address=self._address, status=status)
 
 
 def pod_path(uid: str) -> str:

@@ -69,7 +69,7 @@ class ProblemError(Exception):
             title=HTTPStatus(status).phrase,
             status=status,
             detail=detail,
-            errors=[FieldProblem(error.field, error.what) for error in errors],
+            errors=[FieldProblem(error.field, error.message) for error in errors],
         )
 
     def response(self) -> Response:

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.cpus.packed import PackedSelection
+from alignup.align.cpus.selection import PackedSelection
 from alignup.align.errors import ProviderError
 
 Json = dict[str, Any]

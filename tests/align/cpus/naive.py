@@ -8,7 +8,7 @@ from itertools import combinations
 from math import floor, inf, sqrt
 
 from alignup.align.bits import CpuSet
-from alignup.align.cpus.packed import PackedSelection
+from alignup.align.cpus.selection import PackedSelection
 from alignup.align.machine import KubeletView
 
 

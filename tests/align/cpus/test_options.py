@@ -86,10 +86,10 @@ def test_align_by_socket_needs_the_right_machine_and_policy(policy, sockets, nod
 
 
 def test_policies_have_the_kubelets_names():
-    assert CpuPolicy.parse("none") is CpuPolicy.NONE
-    assert CpuPolicy.parse("static") is CpuPolicy.STATIC
+    assert CpuPolicy("none") is CpuPolicy.NONE
+    assert CpuPolicy("static") is CpuPolicy.STATIC
     with pytest.raises(SettingsError, match='unknown policy: "Static"'):
-        CpuPolicy.parse("Static")
+        CpuPolicy("Static")
 
 
 def test_policy_none_has_no_options():

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alignup.align.cpus.packed import PackedSelection
+from alignup.align.cpus.selection import PackedSelection
 from tests.align.cpus.kubelet_traces import Json, KubeletModel, names, pod_json, pod_jsons
 from tests.conformance.test_cpu_trace import Trace, check, create
 from tests.effort import examples

@@ -73,7 +73,7 @@ def allocate(
     except PreferencesNeededError as needed:
         return Allocated(ledger, asks=needed.requests)
     held = after.holds(pod.uid, container.name)
-    wanted = demand.container_devices(container, ledger.handled)
+    wanted = demand.devices(pod, container, ledger.handled)
     return Allocated(after, {resource: held[resource] for resource in wanted if resource in held})
 
 

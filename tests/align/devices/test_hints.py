@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.devices.hints import CoverageFamily, device_family
-from alignup.align.devices.ledger import DeviceInventory
+from alignup.align.devices.hints import CoverageFamily, DeviceInventory, device_family
 from alignup.align.hint import AmountFamily, Hint, HintList, MergeInput
 from alignup.align.merging.merge import merge
 from tests import naive_merge
@@ -129,7 +128,7 @@ def test_merging_coverage_families_equals_merging_lists(data):
     searched = merge(inputs, nodes=nodes, dense=0)
 
     assert Hint(merged.nodes, merged.preferred) == naive_merge.merge(inputs, nodes=nodes)
-    assert searched.hint == merged.hint
+    assert searched[:2] == merged[:2]
 
 
 @st.composite

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alignup.align import bits
-from alignup.align.devices.ledger import DeviceInventory, DeviceLedger, natural_sort_key
+from alignup.align.devices.hints import DeviceInventory, natural_sort_key
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import StateError
 from alignup.align.machine import Device
 from tests.align.devices.plain import GPU, NIC, gpus, ledger_of

@@ -20,14 +20,13 @@ from alignup.align.explain.changes import (
     migrate_host,
 )
 from alignup.align.explain.remedies import Remedies, find_remedies
+from alignup.align.hint import Provider
 from alignup.align.host import Host
 from alignup.align.machine import Device, HugePages, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory
-from alignup.align.provider import Provider
 from alignup.align.quantity import Quantity
 from alignup.align.settings import FeatureGates, Policy, Scope
-from alignup.align.workload import Pod, Resources
-from alignup.align.workload.demand import container_devices
+from alignup.align.workload import Pod, Resources, demand
 from alignup.align.workload.validation import accept
 from tests.align.hosts import GIB, GPU, NIC, admit, after, make_host, make_pod
 from tests.strategies_pods import amounts, container, guaranteed
@@ -87,7 +86,7 @@ class Seats(Provider[Mapping[str, int]]):
         return None
 
     def allocate(self, ledger, pod, container, *, affinity):
-        count = 0 if container is None else container_devices(container, [SEAT]).get(SEAT, 0)
+        count = 0 if container is None else demand.devices(pod, container, [SEAT]).get(SEAT, 0)
         if sum(ledger.values()) + count > 3:
             raise ProviderError(f"{count} seats are too many")
         return {**ledger, pod.uid: ledger.get(pod.uid, 0) + count}
@@ -106,7 +105,7 @@ class HardSeats(Seats):
     """Allocating three seats exceeds the work limit."""
 
     def allocate(self, ledger, pod, container, *, affinity):
-        if container_devices(container, [SEAT]) == {SEAT: 3}:
+        if demand.devices(pod, container, [SEAT]) == {SEAT: 3}:
             raise WorkLimitError("three seats are hard", sources=[self.name])
         return super().allocate(ledger, pod, container, affinity=affinity)
 

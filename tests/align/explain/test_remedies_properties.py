@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 
 from alignup.align.cpus.options import CpuSettings
 from alignup.align.decision import Decision
-from alignup.align.explain.amounts import nearest_amounts, requested_amounts
 from alignup.align.explain.changes import Eviction, RequestChange, WhatIf
-from alignup.align.explain.evictions import smallest_eviction
-from alignup.align.explain.remedies import Remedies, find_remedies
+from alignup.align.explain.remedies import (
+    Remedies,
+    find_remedies,
+    nearest_amounts,
+    requested_amounts,
+    smallest_eviction,
+)
 from alignup.align.host import Host, Settings
 from alignup.align.machine import Device, HugePages, NumaNode
 from alignup.align.memory.reserved_memory import ReservedMemory

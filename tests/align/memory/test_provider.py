@@ -46,7 +46,7 @@ VIOLATED = "[memorymanager] preferred hint violates NUMA node allocation"
 )
 def test_unknown_policies_raise_the_kubelets_error(name, error):
     with pytest.raises(SettingsError) as caught:
-        MemoryPolicy.parse(name)
+        MemoryPolicy(name)
 
     assert str(caught.value) == error
 
@@ -54,7 +54,7 @@ def test_unknown_policies_raise_the_kubelets_error(name, error):
 def test_pods_are_placed_as_a_whole_only_with_both_gates():
     on_ = {"PodLevelResourceManagers": True}
 
-    assert MemorySettings.of_gates(MemoryPolicy.parse("Static"), FeatureGates(on_)).pod_level_managers
+    assert MemorySettings.of_gates(MemoryPolicy("Static"), FeatureGates(on_)).pod_level_managers
     assert not MemorySettings.of_gates(MemoryPolicy.STATIC, FeatureGates()).pod_level_managers
     gates = FeatureGates(on_ | {"PodLevelResources": False})
     assert not MemorySettings.of_gates(MemoryPolicy.STATIC, gates).pod_level_managers

@@ -13,8 +13,6 @@ from tests.align.memory.model import GIB, MEMORY, PAGE, PAGES
 from tests.strategies import machines
 from tests.strategies_pods import amounts
 
-MIB = 1 << 20
-
 
 def entry(node: int, **texts: str) -> ReservedMemory:
     return ReservedMemory(node, amounts({name.replace("_", "-"): text for name, text in texts.items()}))

@@ -225,19 +225,19 @@ def test_devices_are_counted_by_limits():
         overhead=amounts({"x.y/gpu": "1"}),
     )
 
-    assert demand.container_devices(pod.containers[0], {"x.y/gpu", "x.y/nic"}) == {"x.y/gpu": 1, "x.y/nic": 0}
-    assert demand.pod_devices(pod, {"x.y/gpu", "x.y/nic"}) == {"x.y/gpu": 3, "x.y/nic": 0}
+    assert demand.devices(pod, pod.containers[0], {"x.y/gpu", "x.y/nic"}) == {"x.y/gpu": 1, "x.y/nic": 0}
+    assert demand.devices(pod, None, {"x.y/gpu", "x.y/nic"}) == {"x.y/gpu": 3, "x.y/nic": 0}
 
 
 @given(pods_of_one_host(max_size=3, asks=aligned))
 def test_no_container_requests_more_than_its_pod(crowd):
     """Of CPUs and devices, in the kubelet's default setting."""
     for pod in map(accept, crowd):
-        devices = demand.pod_devices(pod, DEVICES)
+        devices = demand.devices(pod, None, DEVICES)
 
         assert all(demand.exclusive_cpus(pod, each) <= demand.exclusive_cpus(pod, None) for each in pod.all_containers)
         for each in pod.all_containers:
-            assert all(count <= devices[name] for name, count in demand.container_devices(each, DEVICES).items())
+            assert all(count <= devices[name] for name, count in demand.devices(pod, each, DEVICES).items())
 
 
 @given(pods())

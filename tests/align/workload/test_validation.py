@@ -44,7 +44,7 @@ def test_the_pod_of_the_announcement_is_guaranteed():
     assert pod.qos is QoS.GUARANTEED
     assert demand.exclusive_cpus(pod, None) == 2
     assert demand.memory(pod, None) == {"memory": 200 << 20}
-    assert demand.pod_devices(pod, {"gpu-vendor.com/gpu", "nic-vendor.com/nic"}) == {
+    assert demand.devices(pod, None, {"gpu-vendor.com/gpu", "nic-vendor.com/nic"}) == {
         "gpu-vendor.com/gpu": 1,
         "nic-vendor.com/nic": 1,
     }
@@ -320,7 +320,7 @@ def test_an_unknown_restart_policy_is_listed_with_all_other_problems():
         "spec.initContainers[0].resources.requests[cpu]",
         "spec.initContainers[0].restartPolicy",
     ]
-    assert rejection.value.problems[-1].what == (
+    assert rejection.value.problems[-1].message == (
         'Unsupported value: "Often": supported values: "Always", "Never", "OnFailure"'
     )
 

@@ -5,8 +5,9 @@ from pathlib import Path
 import yaml
 
 from alignup.documents.host_state import HostLedgerDocument, HostStateDocument
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, to_object
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from tests.observe.kubelets import SimulatedKubelet
 
 FILE = Path(__file__).parents[3] / "deploy" / "kubernetes" / "crds" / "hoststates.yaml"

@@ -11,10 +11,11 @@ from alignup.documents.codec import encode
 from alignup.documents.host_state import HostStateDocument
 from alignup.kubernetes import configuration
 from alignup.kubernetes.api.client import _decode
-from alignup.kubernetes.api.host_states import HOST_STATES, host_state, machine_document, read_host_state, to_object
+from alignup.kubernetes.api.host_states import HOST_STATES, machine_document, read_host_state, to_object
 from alignup.kubernetes.manifests.documents import to_json
 from alignup.machines.synthetic import parse
 from alignup.observe.observation import join
+from alignup.observe.published_objects import host_state
 from tests.align.hosts import pod
 from tests.observe.kubelets import GPU, SimulatedKubelet
 from tests.strategies_pods import container, guaranteed
@@ -37,18 +38,18 @@ def busy_kubelet(**changes):
 def test_a_host_reads_back_as_it_was():
     kubelet = busy_kubelet()
 
-    found = through_json(kubelet)
+    report = through_json(kubelet)
 
-    assert (found.host, found.sequence, found.kubelet) == ("n", 7, "1")
-    assert found.settings == kubelet.host.settings
-    assert found.machine.kubelet_view() == kubelet.machine.kubelet_view()
+    assert (report.host, report.sequence, report.kubelet) == ("n", 7, "1")
+    assert report.settings == kubelet.host.settings
+    assert report.machine.kubelet_view() == kubelet.machine.kubelet_view()
     expected = kubelet.host.ledger
-    assert found.ledger.alignment_key() == expected.alignment_key()
-    assert found.ledger.used == expected.used
-    assert [found.ledger.pod_name(uid) for uid in found.ledger.pods] == ["default/a", "default/b", "default/shared"]
-    assert found.ledger.pods["b"].pod.priority == 7
-    assert found.ledger.pods["b"].pod.qos == "Guaranteed"
-    assert (found.ledger.cpus.held, found.ledger.memory.held, found.ledger.devices.held) == (
+    assert report.ledger.alignment_key() == expected.alignment_key()
+    assert report.ledger.used == expected.used
+    assert [report.ledger.pod_name(uid) for uid in report.ledger.pods] == ["default/a", "default/b", "default/shared"]
+    assert report.ledger.pods["b"].pod.priority == 7
+    assert report.ledger.pods["b"].pod.qos == "Guaranteed"
+    assert (report.ledger.cpus.held, report.ledger.memory.held, report.ledger.devices.held) == (
         expected.cpus.held,
         expected.memory.held,
         expected.devices.held,
@@ -57,8 +58,8 @@ def test_a_host_reads_back_as_it_was():
 
 def test_released_pods_leave_the_same_host():
     kubelet = busy_kubelet()
-    found = through_json(kubelet)
-    again = type(kubelet.host)(found.machine, found.settings, ledger=found.ledger)
+    report = through_json(kubelet)
+    again = type(kubelet.host)(report.machine, report.settings, ledger=report.ledger)
 
     for uid in ("a", "b", "s"):
         again.release(uid)
@@ -75,9 +76,9 @@ def test_groups_of_numa_nodes_keep_where_memory_is_reserved():
     kubelet.allocated.pop("a")
     kubelet.pods.pop("a")
 
-    found = through_json(kubelet)
+    report = through_json(kubelet)
 
-    assert found.ledger.memory.nodes == kubelet.host.ledger.memory.nodes
+    assert report.ledger.memory.nodes == kubelet.host.ledger.memory.nodes
 
 
 def test_lost_cpus_and_late_plugins_are_kept():
@@ -87,20 +88,20 @@ def test_lost_cpus_and_late_plugins_are_kept():
     late = replace(kubelet.allocatable, devices=())
     files = replace(lost, devices=replace(lost.devices, registered={**lost.devices.registered, "example.com/none": ()}))
 
-    found = through_json(kubelet, files=files, allocatable=late)
+    report = through_json(kubelet, files=files, allocatable=late)
 
-    assert found.ledger.cpus.lost == 1 << 3
-    assert found.ledger.devices.free[GPU] == 0
-    assert {GPU, "example.com/none"} <= found.ledger.devices.handled
+    assert report.ledger.cpus.lost == 1 << 3
+    assert report.ledger.devices.free[GPU] == 0
+    assert {GPU, "example.com/none"} <= report.ledger.devices.handled
 
 
 def test_a_resource_whose_plugin_is_gone_is_not_managed():
     kubelet = busy_kubelet()
     kubelet.host.ledger = replace(kubelet.host.ledger, devices=kubelet.host.ledger.devices.take_back("a").give_up(GPU))
 
-    found = through_json(kubelet)
+    report = through_json(kubelet)
 
-    assert GPU not in found.ledger.devices.handled
+    assert GPU not in report.ledger.devices.handled
 
 
 def test_an_unknown_ledger_is_an_error_with_its_reason():
@@ -154,8 +155,12 @@ def test_a_host_state_is_small():
     for index in range(60):
         uid = f"{index:08d}-5d1f-11ee-8c99-0242ac120002"
         exclusive = {"cpu": "8", "memory": "1Gi", **({"nvidia.com/gpu": "1"} if index < 8 else {})}
-        own = guaranteed("trainer", exclusive) if index < 20 else container("app", {"cpu": "250m", "memory": "128Mi"})
-        kubelet.admit(Pod(name=f"workload-7c9f8d6b5-{index:05d}", namespace="team-a", uid=uid, containers=(own,)))
+        container_ = (
+            guaranteed("trainer", exclusive) if index < 20 else container("app", {"cpu": "250m", "memory": "128Mi"})
+        )
+        kubelet.admit(
+            Pod(name=f"workload-7c9f8d6b5-{index:05d}", namespace="team-a", uid=uid, containers=(container_,))
+        )
 
     state = host_state(join(kubelet.sources(), settled=False))
 

@@ -25,7 +25,7 @@ def test_the_fingerprint_is_that_of_other_exporters(pods, expected):
 
 
 def test_pods_of_one_name_in_two_namespaces_differ():
-    swapped = [("n1", "ns1") if one == ("ns1", "n1") else one for one in FIVE]
+    swapped = [("n1", "ns1") if pod == ("ns1", "n1") else pod for pod in FIVE]
 
     assert pod_fingerprint(swapped) != pod_fingerprint(FIVE)
     assert pod_fingerprint([("a", "bc")]) != pod_fingerprint([("ab", "c")])
@@ -33,7 +33,7 @@ def test_pods_of_one_name_in_two_namespaces_differ():
 
 @given(st.lists(st.tuples(st.text(max_size=5), st.text(max_size=5)), max_size=5), st.randoms(use_true_random=False))
 def test_the_order_of_pods_never_matters_and_consumers_can_parse_the_result(pods, random):
-    found = pod_fingerprint(pods)
+    fingerprint = pod_fingerprint(pods)
 
-    assert found == pod_fingerprint(random.sample(pods, len(pods)))
-    assert re.fullmatch("pfp0v001[0-9a-f]{16}", found)
+    assert fingerprint == pod_fingerprint(random.sample(pods, len(pods)))
+    assert re.fullmatch("pfp0v001[0-9a-f]{16}", fingerprint)

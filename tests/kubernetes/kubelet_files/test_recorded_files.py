@@ -10,17 +10,16 @@ from alignup.align.errors import StateError
 from alignup.align.host import Host
 from alignup.align.settings import FeatureGates
 from alignup.align.workload.validation import PodSource, accept
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
-from alignup.kubernetes.kubelet_files.device_file import DeviceState
+from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.ledger import export_ledger, restore_ledger
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+from alignup.kubernetes.kubelet_files.state_files import DeviceState, KubeletFiles
 from alignup.kubernetes.manifests.pod import read_pod
 from tests.recorded.replay import HOST, load
 from tests.recorded.setting import machine_of, settings_of
 
 Document = Mapping[str, Any]
 FOLDER = "/var/lib/kubelet"
-NAMES = (cpu_file.NAME, memory_file.NAME, device_file.NAME)
+NAMES = (state_files.CPU_FILE, state_files.MEMORY_FILE, state_files.DEVICE_FILE)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +43,7 @@ def test_every_file_is_written_back_unchanged(recordings):
             again = export_ledger(Host(machine, host.settings, ledger=restored.ledger))
 
             assert written(files, gates) == texts
-            assert {**written(again, gates), device_file.NAME: b""} == {**texts, device_file.NAME: b""}
+            assert {**written(again, gates), state_files.DEVICE_FILE: b""} == {**texts, state_files.DEVICE_FILE: b""}
             assert in_any_order(again.devices) == in_any_order(files.devices)
             assert len(restored.gaps) == bool(restored.unknown)
             seen += 1
@@ -55,7 +54,7 @@ def test_every_file_is_written_back_unchanged(recordings):
 def in_any_order(state: DeviceState | None) -> Any:
     """Return held and healthy devices."""
     assert state
-    held = {(one.uid, one.container, one.resource): one.nodes for one in state.entries}
+    held = {(entry.uid, entry.container, entry.resource): entry.nodes for entry in state.entries}
     return held, {resource: set(ids or ()) for resource, ids in state.registered.items()}
 
 
@@ -70,13 +69,13 @@ def parsed(texts: Mapping[str, bytes], host: Host) -> KubeletFiles:
     settings = host.settings
     cpu, memory, devices = (f"{FOLDER}/{name}" for name in NAMES)
     return KubeletFiles(
-        cpu=cpu_file.parse(
-            texts[cpu_file.NAME], configured_policy=settings.cpus.policy, gates=settings.gates, path=cpu
+        cpu=state_files.parse_cpu_state(
+            texts[state_files.CPU_FILE], configured_policy=settings.cpus.policy, gates=settings.gates, path=cpu
         ),
-        memory=memory_file.parse(
-            texts[memory_file.NAME], configured_policy=settings.memory_policy, gates=settings.gates, path=memory
+        memory=state_files.parse_memory_state(
+            texts[state_files.MEMORY_FILE], configured_policy=settings.memory_policy, gates=settings.gates, path=memory
         ),
-        devices=device_file.parse(texts[device_file.NAME], path=devices),
+        devices=state_files.parse_device_state(texts[state_files.DEVICE_FILE], path=devices),
     )
 
 
@@ -85,9 +84,9 @@ def written(files: KubeletFiles, gates: FeatureGates) -> dict[str, bytes]:
     assert files.memory
     assert files.devices
     return {
-        cpu_file.NAME: cpu_file.dump(files.cpu, gates=gates),
-        memory_file.NAME: memory_file.dump(files.memory, gates=gates),
-        device_file.NAME: device_file.dump(files.devices),
+        state_files.CPU_FILE: state_files.dump_cpu_state(files.cpu, gates=gates),
+        state_files.MEMORY_FILE: state_files.dump_memory_state(files.memory, gates=gates),
+        state_files.DEVICE_FILE: state_files.dump_device_state(files.devices),
     }
 
 
@@ -127,7 +126,11 @@ def test_the_next_pod_is_decided_as_recorded(recordings):
             if step["verdict"] not in ("admitted", "rejected") or not all(before.get(name) for name in NAMES):
                 continue
             texts = {name: before[name].encode() for name in NAMES}
-            there = [manifests[one["uid"]] for one in before["pods"] if one["status"]["phase"] == "Running"]
+            there = [
+                manifests[running_pod["uid"]]
+                for running_pod in before["pods"]
+                if running_pod["status"]["phase"] == "Running"
+            ]
             restored = restore_ledger(host, parsed(texts, host), there)
             now = Host(machine, host.settings, ledger=restored.ledger)
             for gone in restored.unknown:  # the kubelet takes back what they had when the next pod comes

@@ -8,11 +8,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.align.errors import ManifestError, PodError, Problem
+from alignup.align.errors import ManifestError, PodError, Problem, SourceLocation
 from alignup.align.workload import Pod, QoS
 from alignup.align.workload.validation import PodSource, accept
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.workloads import LoadedWorkloads, SourceLocation, read_paths, read_workloads
+from alignup.kubernetes.manifests.workloads import LoadedWorkloads, read_paths, read_workloads
 from tests.deadlines import cpu_limit
 from tests.strategies_pods import amounts
 
@@ -49,10 +49,6 @@ def problems_of(text):
     with pytest.raises(ManifestError) as rejection:
         read_workloads(text, name="some.yaml")
     return [str(problem) for problem in rejection.value.problems]
-
-
-def problems_in(*objects):
-    return problems_of(json.dumps(objects[0]) if len(objects) == 1 else yaml.safe_dump_all(objects, sort_keys=False))
 
 
 def test_a_pod_is_a_workload_with_one_replica():

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
+from alignup.kubernetes.plugins.manager import DevicePluginManager
 from tests.grpc_fixtures import anyio_backend, one_loop
 from tests.kubernetes.plugins.listener import RecordingListener, RecordingMetrics
 
@@ -29,12 +30,13 @@ def metrics():
 
 @pytest.fixture
 async def manager(directory, listener, metrics):
-    async with listener.manager(directory, **metrics.of_manager) as made:
+    async with DevicePluginManager(directory, *listener.callbacks, **metrics.callbacks) as made:
         yield made
 
 
 @pytest.fixture
 async def impatient(directory, listener, metrics):
     """A manager that waits only briefly for a plugin to register; a good plugin may have to try more than once."""
-    async with listener.manager(directory, timeouts=PluginTimeouts(dial=0.2), **metrics.of_manager) as made:
+    timeouts = PluginTimeouts(dial=0.2)
+    async with DevicePluginManager(directory, *listener.callbacks, **metrics.callbacks, timeouts=timeouts) as made:
         yield made

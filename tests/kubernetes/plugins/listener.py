@@ -3,10 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from alignup.kubernetes.plugins.manager import DevicePluginManager
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from alignup.align.machine import Device
@@ -19,9 +16,10 @@ class RecordingListener:
         self.preferred: dict[str, bool] = {}
         self._notified = asyncio.Event()
 
-    def manager(self, directory: Path, **options: Any) -> DevicePluginManager:
-        """Return a device plugin manager that notifies this listener."""
-        return DevicePluginManager(directory, self.devices_listed, self.plugin_stopped, **options)
+    @property
+    def callbacks(self):
+        """Return the first arguments of a device plugin manager after its directory."""
+        return self.devices_listed, self.plugin_stopped
 
     async def devices_listed(self, resource, devices, *, preferred_allocation):
         self.devices[resource], self.preferred[resource] = devices, preferred_allocation
@@ -58,9 +56,18 @@ class RecordingMetrics:
         self.allocations: list[str] = []
         self.requests: list[str] = []
         self.errors: list[str] = []
-        self.of_manager = {"count_registration": self.registrations.append, "observe_allocation": self._observe}
-        self.of_pod_resources = {"count_request": self.requests.append, "count_error": self.errors.append}
 
-    def _observe(self, resource, seconds):
+    def count_registration(self, resource):
+        self.registrations.append(resource)
+
+    def observe_allocation(self, resource, seconds):
         assert seconds > 0
         self.allocations.append(resource)
+
+    def count_pod_resources(self, method, *, failed):
+        (self.errors if failed else self.requests).append(method)
+
+    @property
+    def callbacks(self):
+        """Return the keyword arguments of a device plugin manager."""
+        return {"count_registration": self.count_registration, "observe_allocation": self.observe_allocation}

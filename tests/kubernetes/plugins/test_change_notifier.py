@@ -8,7 +8,12 @@ import structlog
 
 from alignup.align.errors import FileError
 from alignup.align.machine import Device
-from alignup.kubernetes.plugins.resources import UNKNOWN_RESOURCE, ChangeNotifier, ResourceState, ResourceStatus
+from alignup.kubernetes.plugins.resources import (
+    UNKNOWN_RESOURCE,
+    ChangeNotifier,
+    ResourceState,
+    ResourceStatus,
+)
 from tests.deadlines import until
 
 pytestmark = pytest.mark.anyio

@@ -61,7 +61,7 @@ def host():
 @pytest.fixture
 async def channel(directory, host, metrics):
     async with (
-        serve_pod_resources(directory / "kubelet.sock", lambda: host, **metrics.of_pod_resources),
+        serve_pod_resources(directory / "kubelet.sock", lambda: host, count=metrics.count_pod_resources),
         unix_grpc.channel(directory / "kubelet.sock") as made,
     ):
         yield made
@@ -110,7 +110,7 @@ async def test_requests_beyond_the_rate_limit_are_rejected(directory, host, metr
     path = directory / "kubelet.sock"
     request, kind = wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse
     async with (
-        serve_pod_resources(path, lambda: host, **metrics.of_pod_resources, limiter=limiter),
+        serve_pod_resources(path, lambda: host, count=metrics.count_pod_resources, limiter=limiter),
         unix_grpc.channel(path) as channel,
     ):
         for _ in range(10):
@@ -143,9 +143,9 @@ async def test_malformed_requests_are_rejected(channel):
     assert await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)
 
 
-async def test_a_socket_in_use_is_left_alone(directory, channel, host):
+async def test_a_socket_in_use_is_left_alone(directory, channel, host, metrics):
     with pytest.raises(ListenError, match="another process listens at"):
-        async with serve_pod_resources(directory / "kubelet.sock", lambda: host):
+        async with serve_pod_resources(directory / "kubelet.sock", lambda: host, count=metrics.count_pod_resources):
             pass
 
     assert await call(channel, "List", wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse)

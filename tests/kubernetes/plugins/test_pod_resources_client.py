@@ -26,9 +26,12 @@ def host():
 
 
 @pytest.fixture
-async def client(directory, host):
+async def client(directory, host, metrics):
     path = directory / "kubelet.sock"
-    async with serve_pod_resources(path, lambda: host), pod_resources_client(path) as made:
+    async with (
+        serve_pod_resources(path, lambda: host, count=metrics.count_pod_resources),
+        pod_resources_client(path) as made,
+    ):
         yield made
 
 

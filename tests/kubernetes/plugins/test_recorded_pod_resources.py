@@ -28,7 +28,10 @@ async def test_pod_resources_are_those_of_the_recorded_kubelet(recorded, directo
     path, limiter = directory / "kubelet.sock", RateLimiter(now=lambda: 0.0, burst=1e9)
     compared = 0
 
-    async with serve_pod_resources(path, lambda: course.host, limiter=limiter), unix_grpc.channel(path) as channel:
+    async with (
+        serve_pod_resources(path, lambda: course.host, limiter=limiter),
+        unix_grpc.channel(path) as channel,
+    ):
         for number, step in course.steps():
             try:
                 course.follow(number, step)

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from alignup.kubernetes.plugins import unix_grpc
-from alignup.kubernetes.plugins.manager import socket_path
+from alignup.kubernetes.plugins.manager import DevicePluginManager, socket_path
 from alignup.testing import Plugin
 from alignup.wire import device_plugin_pb2 as wire
 from tests.effort import SEED, did, rounds
@@ -147,7 +147,10 @@ async def test_a_plugin_that_cancels_its_registration_leaves_nothing_behind(dire
 
 async def test_socket_names_may_contain_any_character(directory, listener):
     odd = directory / "p%41 ?#=é"
-    async with listener.manager(odd), Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"):
+    async with (
+        DevicePluginManager(odd, *listener.callbacks),
+        Plugin(GPU, "2@0", directory=odd, endpoint="a b%41?#=é.sock"),
+    ):
         await listener.until(lambda: len(listener.healthy(GPU)) == 2)
 
 
@@ -156,7 +159,8 @@ def test_an_endpoint_is_a_file_in_the_plugin_directory():
 
 
 @pytest.mark.parametrize(
-    "endpoint", ["", ".", "..", "../x.sock", "../../x.sock", "/x.sock", "sub/x.sock", "x.sock/", "kubelet.sock", "a\0b"]
+    "endpoint",
+    ["", ".", "..", "../x.sock", "../../x.sock", "/x.sock", "sub/x.sock", "x.sock/", "kubelet.sock", "a\0b"],
 )
 async def test_other_endpoints_are_rejected_and_not_dialled(directory, register, endpoint):
     dialled = asyncio.Event()

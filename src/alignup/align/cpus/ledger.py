@@ -3,7 +3,7 @@
 A ledger is immutable: every change returns a new one. To undo a decision, keep the ledger from before.
 """
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import InitVar, dataclass, field, replace
 from typing import ClassVar, Self
 
@@ -39,10 +39,6 @@ class CpuLedger:
     @property
     def available(self) -> CpuSet:
         return self.shared & ~self.reserved
-
-    def alignment_key(self) -> Hashable:
-        """Return a key that is equal for two ledgers of one machine that place every new pod alike."""
-        return self.shared
 
     def holds(self, uid: str, container: str) -> CpuSet | None:
         """Return what a container owns; ``None`` if it uses the shared pool."""

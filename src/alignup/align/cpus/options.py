@@ -17,10 +17,8 @@ class CpuPolicy(StrEnum):
     STATIC = "static"
 
     @classmethod
-    def parse(cls, name: str) -> Self:
-        if name not in set(cls):
-            raise SettingsError(f"unknown policy: {quote(name)}")
-        return cls(name)
+    def _missing_(cls, value: object) -> None:
+        raise SettingsError(f"unknown policy: {quote(str(value))}")
 
 
 #: The options of the static policy, by the kubelet's names.

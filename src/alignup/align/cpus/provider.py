@@ -14,14 +14,12 @@ from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import CpuSet, NodeSet
-from alignup.align.cpus.distributed import DistributedSelection
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuOptions, CpuPolicy, CpuSettings
-from alignup.align.cpus.packed import PackedSelection
+from alignup.align.cpus.selection import DistributedSelection, PackedSelection
 from alignup.align.errors import ProviderError, SettingsError, StateError
-from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource
+from alignup.align.hint import AmountFamily, Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import KubeletView
-from alignup.align.provider import Need, Provider
 from alignup.align.settings import FeatureGates, Policy
 from alignup.align.workload import Container, Pod, QoS, demand
 from alignup.align.workload.names import CPU
@@ -92,27 +90,21 @@ class CpuNodes:
 
     def hints(self, request: int, *, free: Mapping[int, int], reusable: CpuSet = 0) -> AmountFamily:
         """Return hints for *request* CPUs; as in the kubelet, a CPU both *reusable* and *free* counts twice."""
-        if reusable:
-            return self._hints(request, free, reusable)
-        latest = self._latest
-        if latest[0] is not free:
-            self._latest = latest = (free, {})
-        family = latest[1].get(request)
-        if family is None:
-            family = latest[1][request] = self._hints(request, free, 0)
-        return family
-
-    def _hints(self, request: int, free: Mapping[int, int], reusable: CpuSet) -> AmountFamily:
-        width = min(bisect_left(self._largest, request) + 1, len(self._largest))
-        by_socket = bool(self._sockets) and self._nodes_per_socket > 0
-        return AmountFamily(
-            free,
-            request - reusable.bit_count(),
-            preferred_width=width,
-            required=self.touched(reusable) if reusable else 0,
-            sockets=self._nodes_of_socket if by_socket else (),
-            preferred_sockets=-(-width // self._nodes_per_socket) if by_socket else 0,
-        )
+        if self._latest[0] is not free:
+            self._latest = (free, {})
+        known = {} if reusable else self._latest[1]
+        if request not in known:
+            width = min(bisect_left(self._largest, request) + 1, len(self._largest))
+            by_socket = bool(self._sockets) and self._nodes_per_socket > 0
+            known[request] = AmountFamily(
+                free,
+                request - reusable.bit_count(),
+                preferred_width=width,
+                required=self.touched(reusable) if reusable else 0,
+                sockets=self._nodes_of_socket if by_socket else (),
+                preferred_sockets=-(-width // self._nodes_per_socket) if by_socket else 0,
+            )
+        return known[request]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +132,7 @@ class CpuProvider(Provider[CpuLedger]):
         kubelet_faults: bool = False,
     ) -> Self:
         """Return the provider a kubelet starts with under these settings and this topology manager policy."""
-        if CpuPolicy.parse(settings.policy) is CpuPolicy.NONE:
+        if CpuPolicy(settings.policy) is CpuPolicy.NONE:
             settings.check_none()
             return cls(view=view, policy=CpuPolicy.NONE)
         count = settings.reserved_count()
@@ -225,7 +217,8 @@ class CpuProvider(Provider[CpuLedger]):
             return None
         if self.pod_level and pod.has_pod_level_resources and self._empty_shared_pool(pod):
             return NO_HINTS
-        owned = self._pod_cpus(ledger, pod)
+        # The CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check.
+        owned = 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
         if owned:
             return self._hints_for_owned(owned, count)
         for container in pod.all_containers:
@@ -315,10 +308,6 @@ class CpuProvider(Provider[CpuLedger]):
                 f'doesn\'t match with CPUs in state "{bits.show(known)}"'
             )
         return shared
-
-    def _pod_cpus(self, ledger: CpuLedger, pod: Pod) -> CpuSet:
-        """Return the CPUs allocated to the pod as a whole, which it keeps; the kubelet does not check."""
-        return 0 if self.kubelet_faults else ledger.pod_held.get(pod.uid, 0)
 
     def _hints_for_owned(self, owned: CpuSet, count: int) -> CpuHints:
         """Return hints for CPUs that are owned already: their own nodes, if their number equals the request."""

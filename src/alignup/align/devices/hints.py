@@ -1,20 +1,150 @@
-"""Hints for devices: the sets of NUMA nodes near which enough devices are free.
+"""The devices of a resource, and the hints for them: the sets of NUMA nodes near which enough devices are free.
 
 Devices without nodes count for no set, although they may be allocated in the end. Every set must touch all reusable
 devices. Each group of them therefore weighs more than all free devices together, so one sum shows both whether all of
 them are touched and whether enough devices are free. A set is preferred if it has as few nodes as the request needs
 when all devices are healthy and free.
+
+Devices on the same nodes are one *set* of nodes with a weight. If every device has one node, the richest nodes are the
+fewest. Otherwise this is the maximum coverage problem, hard in general, but not on real machines: their sets are nested
+or disjoint (a device belongs to a node, a socket or the whole board), and then the greedy choice of the node that adds
+most is exact. Other sets are searched, skipping each partial choice that the richest remaining nodes cannot complete.
 """
 
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import lru_cache
 from heapq import nlargest
+from itertools import combinations
+from typing import Self
 
 from alignup.align import bits
 from alignup.align.bits import Bits, NodeSet
-from alignup.align.devices import cover
-from alignup.align.devices.cover import Weights
-from alignup.align.devices.ledger import DeviceInventory, DeviceSet
+from alignup.align.errors import WorkLimitError
 from alignup.align.hint import AmountFamily, HintFamily, subsets
+from alignup.align.machine import Device
+
+DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th device of its inventory
+Weights = Mapping[NodeSet, int]  #: set of nodes → the worth of touching any of them
+
+WORK_LIMIT = 2_000  #: steps of a search among overlapping sets; some tenths of a second on 64 nodes
+
+_NUMBER = re.compile(r"([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInventory:
+    """The devices of one resource as its plugin last reported them, indexed once."""
+
+    devices: tuple[Device, ...]  #: in natural order of their unique ids
+    machine: NodeSet  #: the NUMA nodes of the machine
+    preferred_allocation: bool = False  #: whether the plugin supports GetPreferredAllocation
+    registered: bool = True  #: ``False``: the plugin is gone for so long that the resource is removed
+    remembered: bool = False  #: after a restart, until the plugin is back: only the held devices are known
+    indexes: Mapping[str, int] = field(init=False, compare=False)  #: id → index
+    healthy: DeviceSet = field(init=False, compare=False)
+    with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, even without nodes
+    placed: DeviceSet = field(init=False, compare=False)  #: those on any node, including unknown nodes
+    groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on exactly these
+    weights: Mapping[NodeSet, int] = field(init=False, compare=False)  #: nodes of the machine → the number on these
+    nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints: nodes with devices, else all nodes
+    on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of ``nodes`` → the devices that touch it
+    on_single_nodes: bool = field(init=False, compare=False)  #: whether no device is on several nodes of the machine
+    min_widths: dict[int, int] = field(init=False, compare=False, repr=False)  #: known results of ``min_width``
+    layout: Hashable = field(init=False, compare=False)  #: everything but the ids
+
+    def __post_init__(self) -> None:
+        groups: dict[NodeSet, DeviceSet] = {}
+        healthy = with_topology = nodes = 0
+        for index, device in enumerate(self.devices):
+            if device.healthy:
+                healthy |= 1 << index
+            if device.nodes is not None:
+                with_topology |= 1 << index
+            if device.nodes:
+                groups[device.nodes] = groups.get(device.nodes, 0) | 1 << index
+                nodes |= device.nodes & self.machine
+        facts = {
+            "indexes": {device.id: index for index, device in enumerate(self.devices)},
+            "healthy": healthy,
+            "with_topology": with_topology,
+            "placed": bits.union(groups.values()),
+            "groups": groups,
+            "nodes": nodes or self.machine,
+            "min_widths": {},
+            "on": {
+                node: bits.union(devices for mask, devices in groups.items() if mask >> node & 1)
+                for node in bits.members(nodes or self.machine)
+            },
+        }
+        for name, fact in facts.items():
+            object.__setattr__(self, name, fact)
+        object.__setattr__(self, "weights", self.count(-1))
+        object.__setattr__(self, "on_single_nodes", are_single_nodes(self.weights))
+        places = tuple([(device.nodes, device.healthy) for device in self.devices])
+        object.__setattr__(self, "layout", (places, self.preferred_allocation, self.registered, self.remembered))
+
+    @classmethod
+    def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
+        """Return an inventory of *devices*; of two with the same id, the later one counts."""
+        known = {device.id: device for device in devices}
+        ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
+        return cls(ordered, machine, preferred_allocation=preferred_allocation)
+
+    def min_width(self, count: int, *, resource: str) -> int:
+        """Return the fewest nodes near *count* devices, if all are healthy and free; all nodes for too few devices.
+
+        Pods request the same few numbers again and again, so results are kept.
+        """
+        width = self.min_widths.get(count)
+        if width is None:
+            width = fewest_nodes(self.weights, count, source=resource) or self.nodes.bit_count()
+            self.min_widths[count] = width
+        return width
+
+    def find(self, ids: Iterable[str]) -> DeviceSet:
+        indexes = self.indexes
+        devices = 0
+        for id_ in ids:
+            if id_ in indexes:
+                devices |= 1 << indexes[id_]
+        return devices
+
+    def names(self, devices: DeviceSet) -> tuple[str, ...]:
+        if devices and devices & devices - 1 == 0:  # one device, the usual case
+            return (self.devices[devices.bit_length() - 1].id,)
+        return tuple([self.devices[index].id for index in bits.members(devices)])
+
+    def near(self, nodes: NodeSet) -> DeviceSet:
+        if nodes and nodes & nodes - 1 == 0 and (node := nodes.bit_length() - 1) in self.on:  # the usual case
+            return self.on[node]
+        near = 0
+        for mask, devices in self.groups.items():
+            if mask & nodes:
+                near |= devices
+        return near
+
+    def count(self, devices: DeviceSet) -> dict[NodeSet, int]:
+        """Return nodes of the machine → how many of *devices* are on exactly these."""
+        counts: dict[NodeSet, int] = {}
+        for mask, group in self.groups.items():
+            number = (group & devices).bit_count()
+            known = mask & self.machine
+            if number and known:
+                counts[known] = counts.get(known, 0) + number
+        return counts
+
+
+@lru_cache(maxsize=4096)
+def natural_sort_key(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
+    """Return a sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
+    # Texts and numbers take turns. Numbers compare by the number of digits first, so any length works.
+    pieces: list[tuple[int, str]] = []
+    for turn, piece in enumerate(_NUMBER.split(id_)):
+        digits = piece.lstrip("0")
+        pieces.append((len(digits), digits) if turn % 2 else (0, piece))
+    return tuple(pieces), id_
 
 
 @dataclass(slots=True)
@@ -32,7 +162,7 @@ class CoverageFamily(HintFamily):
 
     def __post_init__(self) -> None:
         self.preferred_widths = 1 << self.preferred_width
-        self.min_width = cover.fewest_nodes(self.weights, self.need, source=self.source) or 0
+        self.min_width = fewest_nodes(self.weights, self.need, source=self.source) or 0
 
     def fits(self, nodes: NodeSet) -> bool:
         return nodes != 0 and not nodes & ~self.nodes and self._touched(nodes) >= self.need
@@ -96,9 +226,133 @@ def device_family(
             weights[mask] = weights.get(mask, 0) + heavy
     width = inventory.min_width(need, resource=resource)
     family: AmountFamily | CoverageFamily
-    if cover.are_single_nodes(weights):
+    if are_single_nodes(weights):
         amounts = {node: weights.get(1 << node, 0) for node in inventory.on}
         family = AmountFamily(amounts, wanted, preferred_width=width)
     else:
         family = CoverageFamily(weights, wanted, nodes=inventory.nodes, preferred_width=width, source=resource)
     return family if family.min_width else None
+
+
+def fewest_nodes(weights: Weights, need: int, *, source: str) -> int | None:
+    """Return the smallest number of nodes, from 1, that touch sets worth *need*; ``None`` if all are not enough."""
+    if need <= 0:
+        return 1
+    if need > sum(weights.values()):
+        return None
+    if are_single_nodes(weights):
+        return _richest(weights.values(), need)
+    touched = _units(weights)
+    at_least = _richest(map(int.bit_count, touched.values()), need)
+    if at_least == 1:
+        return 1
+    reached, at_most = 0, 0
+    while reached.bit_count() < need:  # the greedy choice
+        reached |= max(touched.values(), key=lambda units: (units & ~reached).bit_count())
+        at_most += 1
+    if at_least == at_most or are_nested(weights):
+        return at_most
+    search = _Search(_undominated(touched), _charges(weights), source)
+    return next((count for count in range(at_least, at_most) if search.completes(search.choices, count, need)), at_most)
+
+
+def are_single_nodes(masks: Collection[NodeSet]) -> bool:
+    return not any(mask & mask - 1 for mask in masks)
+
+
+def are_nested(masks: Collection[NodeSet]) -> bool:
+    """Return whether any two sets are disjoint or one contains the other."""
+    nodes = bits.of(node for mask in masks for node in bits.members(mask))
+    if len(masks) > max(0, 2 * nodes.bit_count() - 1):
+        return False  # too many different sets to be nested
+    return all(mask & other in {0, mask, other} for mask, other in combinations(masks, 2))
+
+
+def _richest(gains: Iterable[int], need: int) -> int:
+    """Return the number of *gains*, largest first, that reach *need*; all of them together do."""
+    ranked = sorted(gains, reverse=True)
+    count = 1
+    reached = ranked[0]
+    while reached < need:
+        reached += ranked[count]
+        count += 1
+    return count
+
+
+def _units(weights: Weights) -> dict[int, Bits]:
+    """Return node → what it touches, as one bit per unit of weight."""
+    touched: dict[int, Bits] = {}
+    start = 0
+    for mask, weight in weights.items():
+        units = (1 << weight) - 1 << start
+        start += weight
+        for node in bits.members(mask):
+            touched[node] = touched.get(node, 0) | units
+    return touched
+
+
+def _charges(weights: Weights) -> list[Bits]:
+    """Return the units of the sets with at most one node, two nodes, … up to all: each gives a bound.
+
+    Charged units count once for each node that touches them; all others count as touched by any choice.
+    """
+    charges = []
+    for width in sorted({mask.bit_count() for mask in weights}):
+        start = charged = 0
+        for mask, weight in weights.items():
+            if mask.bit_count() <= width:
+                charged |= (1 << weight) - 1 << start
+            start += weight
+        charges.append(charged)
+    return charges
+
+
+def _undominated(touched: Mapping[int, Bits]) -> list[Bits]:
+    """Return what nodes touch, without nodes whose units another node touches too."""
+    kept: list[Bits] = []
+    for units in sorted(touched.values(), key=int.bit_count, reverse=True):
+        if all(units & ~other for other in kept):
+            kept.append(units)
+    return kept
+
+
+class _Search:
+    def __init__(self, choices: list[Bits], charged: Sequence[Bits], source: str) -> None:
+        self.choices = choices
+        self.charged = charged
+        self.source = source
+        self.steps = 0
+
+    def completes(self, choices: list[Bits], left: int, missing: int) -> bool:
+        """Return whether *left* of *choices*, which contain only untouched units, touch the *missing* units."""
+        self.steps += 1
+        if self.steps > WORK_LIMIT:
+            raise WorkLimitError(
+                f"cannot decide within {WORK_LIMIT} steps how few NUMA nodes touch enough devices of {self.source}: "
+                "its devices are on groups of nodes that overlap without being nested",
+                sources=(self.source,),
+            )
+        gains = [units.bit_count() for units in choices]
+        most = max(gains, default=0)
+        if left == 1 or most >= missing:
+            return most >= missing
+        if self._at_most(choices, left) < missing:
+            return False
+        ranked = sorted(zip(gains, choices, strict=True), reverse=True)
+        place = 0
+        while sum(gain for gain, _ in ranked[place : place + left]) >= missing:
+            gain, units = ranked[place]
+            place += 1
+            rest = [fresh for _, other in ranked[place:] if (fresh := other & ~units)]
+            if self.completes(rest, left - 1, missing - gain):
+                return True
+        return False
+
+    def _at_most(self, choices: list[Bits], left: int) -> int:
+        """Return an upper bound for what *left* of *choices* touch: uncharged units, and charged ones of each."""
+        everything = bits.union(choices)
+        return min(
+            (everything & ~charged).bit_count()
+            + sum(nlargest(left, [(units & charged).bit_count() for units in choices]))
+            for charged in self.charged
+        )

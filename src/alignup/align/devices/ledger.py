@@ -4,127 +4,20 @@ Held devices are stored by id, since devices come, fail and go while pods hold t
 indexes into the inventory of their resource. A resource stays known while a pod holds any of it, even without plugin.
 """
 
-import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import ClassVar, Self
 
-from alignup.align import bits
-from alignup.align.bits import Bits, NodeSet
-from alignup.align.devices import cover
+from alignup.align.bits import NodeSet
+from alignup.align.devices.hints import DeviceInventory, DeviceSet, natural_sort_key
 from alignup.align.errors import StateError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
 
-DeviceSet = Bits  #: a set of devices of one resource: bit *i* for the *i*-th device of its inventory
 DeviceIds = Mapping[str, tuple[str, ...]]  #: resource → ids, in natural order
 
-_NUMBER = re.compile(r"([0-9]+)")
 _NOTHING: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceInventory:
-    """The devices of one resource as its plugin last reported them, indexed once."""
-
-    devices: tuple[Device, ...]  #: in natural order of their unique ids
-    machine: NodeSet  #: the NUMA nodes of the machine
-    preferred_allocation: bool = False  #: whether the plugin supports GetPreferredAllocation
-    registered: bool = True  #: ``False``: the plugin is gone for so long that the resource is removed
-    remembered: bool = False  #: after a restart, until the plugin is back: only the held devices are known
-    indexes: Mapping[str, int] = field(init=False, compare=False)  #: id → index
-    healthy: DeviceSet = field(init=False, compare=False)
-    with_topology: DeviceSet = field(init=False, compare=False)  #: those with topology, even without nodes
-    placed: DeviceSet = field(init=False, compare=False)  #: those on any node, including unknown nodes
-    groups: Mapping[NodeSet, DeviceSet] = field(init=False, compare=False)  #: nodes → the devices on exactly these
-    weights: Mapping[NodeSet, int] = field(init=False, compare=False)  #: nodes of the machine → the number on these
-    nodes: NodeSet = field(init=False, compare=False)  #: the nodes for hints: nodes with devices, else all nodes
-    on: Mapping[int, DeviceSet] = field(init=False, compare=False)  #: each of ``nodes`` → the devices that touch it
-    on_single_nodes: bool = field(init=False, compare=False)  #: whether no device is on several nodes of the machine
-    min_widths: dict[int, int] = field(init=False, compare=False, repr=False)  #: known results of ``min_width``
-    layout: Hashable = field(init=False, compare=False)  #: everything but the ids
-
-    def __post_init__(self) -> None:
-        groups: dict[NodeSet, DeviceSet] = {}
-        healthy = with_topology = nodes = 0
-        for index, device in enumerate(self.devices):
-            if device.healthy:
-                healthy |= 1 << index
-            if device.nodes is not None:
-                with_topology |= 1 << index
-            if device.nodes:
-                groups[device.nodes] = groups.get(device.nodes, 0) | 1 << index
-                nodes |= device.nodes & self.machine
-        facts = {
-            "indexes": {device.id: index for index, device in enumerate(self.devices)},
-            "healthy": healthy,
-            "with_topology": with_topology,
-            "placed": bits.union(groups.values()),
-            "groups": groups,
-            "nodes": nodes or self.machine,
-            "min_widths": {},
-            "on": {
-                node: bits.union(devices for mask, devices in groups.items() if mask >> node & 1)
-                for node in bits.members(nodes or self.machine)
-            },
-        }
-        for name, fact in facts.items():
-            object.__setattr__(self, name, fact)
-        object.__setattr__(self, "weights", self.count(-1))
-        object.__setattr__(self, "on_single_nodes", cover.are_single_nodes(self.weights))
-        places = tuple([(device.nodes, device.healthy) for device in self.devices])
-        object.__setattr__(self, "layout", (places, self.preferred_allocation, self.registered, self.remembered))
-
-    @classmethod
-    def of(cls, devices: Iterable[Device], *, machine: NodeSet, preferred_allocation: bool = False) -> Self:
-        """Return an inventory of *devices*; of two with the same id, the later one counts."""
-        known = {device.id: device for device in devices}
-        ordered = tuple(known[id_] for id_ in sorted(known, key=natural_sort_key))
-        return cls(ordered, machine, preferred_allocation=preferred_allocation)
-
-    def min_width(self, count: int, *, resource: str) -> int:
-        """Return the fewest nodes near *count* devices, if all are healthy and free; all nodes for too few devices.
-
-        Pods request the same few numbers again and again, so results are kept.
-        """
-        width = self.min_widths.get(count)
-        if width is None:
-            width = cover.fewest_nodes(self.weights, count, source=resource) or self.nodes.bit_count()
-            self.min_widths[count] = width
-        return width
-
-    def find(self, ids: Iterable[str]) -> DeviceSet:
-        indexes = self.indexes
-        devices = 0
-        for id_ in ids:
-            if id_ in indexes:
-                devices |= 1 << indexes[id_]
-        return devices
-
-    def names(self, devices: DeviceSet) -> tuple[str, ...]:
-        if devices and devices & devices - 1 == 0:  # one device, the usual case
-            return (self.devices[devices.bit_length() - 1].id,)
-        return tuple([self.devices[index].id for index in bits.members(devices)])
-
-    def near(self, nodes: NodeSet) -> DeviceSet:
-        if nodes and nodes & nodes - 1 == 0 and (node := nodes.bit_length() - 1) in self.on:  # the usual case
-            return self.on[node]
-        near = 0
-        for mask, devices in self.groups.items():
-            if mask & nodes:
-                near |= devices
-        return near
-
-    def count(self, devices: DeviceSet) -> dict[NodeSet, int]:
-        """Return nodes of the machine → how many of *devices* are on exactly these."""
-        counts: dict[NodeSet, int] = {}
-        for mask, group in self.groups.items():
-            number = (group & devices).bit_count()
-            known = mask & self.machine
-            if number and known:
-                counts[known] = counts.get(known, 0) + number
-        return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,14 +162,3 @@ class DeviceLedger:
     def _with_inventory(self, resource: str, inventory: DeviceInventory) -> Self:
         free = inventory.healthy & ~inventory.find(self.in_use.get(resource, ()))
         return replace(self, inventories={**self.inventories, resource: inventory}, free={**self.free, resource: free})
-
-
-@lru_cache(maxsize=4096)
-def natural_sort_key(id_: str) -> tuple[tuple[tuple[int, str], ...], str]:
-    """Return a sort key that compares numbers in ids as numbers: ``gpu-2`` comes before ``gpu-10``."""
-    # Texts and numbers take turns. Numbers compare by the number of digits first, so any length works.
-    pieces: list[tuple[int, str]] = []
-    for turn, piece in enumerate(_NUMBER.split(id_)):
-        digits = piece.lstrip("0")
-        pieces.append((len(digits), digits) if turn % 2 else (0, piece))
-    return tuple(pieces), id_

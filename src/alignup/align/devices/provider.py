@@ -14,12 +14,11 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from alignup.align.bits import NodeSet, quote
-from alignup.align.devices.hints import device_family
-from alignup.align.devices.ledger import DeviceInventory, DeviceLedger, DeviceSet
+from alignup.align.devices.hints import DeviceInventory, DeviceSet, device_family
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.errors import ProviderError
-from alignup.align.hint import AnyHints, Hint
+from alignup.align.hint import AnyHints, Hint, Need, Provider
 from alignup.align.machine import Device
-from alignup.align.provider import Need, Provider
 from alignup.align.workload import Container, Pod, demand
 
 
@@ -85,12 +84,12 @@ class DeviceProvider(Provider[DeviceLedger]):
             resource: Need(count, ledger.free_on(resource), free_total=ledger.free[resource].bit_count())
             if resource in ledger.inventories
             else Need(count, {})
-            for resource, count in _requested(ledger, pod, container).items()
+            for resource, count in demand.devices(pod, container, ledger.handled).items()
         }
 
     def hints(self, ledger: DeviceLedger, pod: Pod, container: Container | None) -> Mapping[str, AnyHints]:
         """Return hints by resource; ``None`` for a resource without topology, an empty tuple for an impossible one."""
-        requested = _requested(ledger, pod, container)
+        requested = demand.devices(pod, container, ledger.handled)
         if not requested:
             return {}
         if container is None:
@@ -100,8 +99,22 @@ class DeviceProvider(Provider[DeviceLedger]):
             held, reusable = ledger.holds(pod.uid, container.name), ledger.reusable_by(pod.uid)
         hints: dict[str, AnyHints] = {}
         for resource, count in requested.items():
-            held_ids, reusable_ids = held.get(resource, ()), reusable.get(resource, ())
-            hints[resource] = _hints(ledger, resource, count, held=held_ids, reusable=reusable_ids)
+            inventory = ledger.inventories.get(resource)
+            if inventory is None or not inventory.placed or inventory.remembered:
+                hints[resource] = None
+            elif held_ids := held.get(resource, ()):
+                # A device that is gone restricts no set. The kubelet crashes here.
+                known = inventory.find(held_ids)
+                family = device_family(inventory, known, resource=resource, need=known.bit_count())
+                hints[resource] = (family if len(held_ids) == count else None) or ()
+            else:
+                free = ledger.free[resource]
+                again = inventory.find(reusable.get(resource, ()))
+                enough = (free | again).bit_count() >= count
+                family = (
+                    device_family(inventory, free, resource=resource, need=count, reusable=again) if enough else None
+                )
+                hints[resource] = family or ()
         return hints
 
     def allocate(self, ledger: DeviceLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> DeviceLedger:
@@ -110,7 +123,7 @@ class DeviceProvider(Provider[DeviceLedger]):
             return ledger
         chosen: dict[str, tuple[str, ...]] = {}
         needed: list[PreferenceRequest] = []
-        requested = demand.container_devices(container, ledger.handled)
+        requested = demand.devices(pod, container, ledger.handled)
         if not requested and not pod.init and ledger.reusable is None:
             return ledger
         for resource, count in sorted(requested.items()):
@@ -142,33 +155,6 @@ def devices_to_allocate(
         return ()
     picked = _pick(ledger, request, affinity=affinity, answers=answers)
     return picked if isinstance(picked, PreferenceRequest) else ledger.inventories[request.resource].names(picked)
-
-
-def _requested(ledger: DeviceLedger, pod: Pod, container: Container | None) -> dict[str, int]:
-    if container is None:
-        return demand.pod_devices(pod, ledger.handled)
-    return demand.container_devices(container, ledger.handled)
-
-
-def _hints(
-    ledger: DeviceLedger, resource: str, count: int, *, held: Collection[str], reusable: Collection[str]
-) -> AnyHints:
-    """Return hints for *count* devices: for those *held* already, if any, else for the free and the *reusable* ones."""
-    inventory = ledger.inventories.get(resource)
-    if inventory is None or not inventory.placed or inventory.remembered:
-        return None
-    if held:
-        if len(held) != count:
-            return ()
-        known = inventory.find(held)
-        # A device that is gone restricts no set. The kubelet crashes here.
-        gone = count - known.bit_count()
-        return device_family(inventory, known, resource=resource, need=count - gone) or ()
-    available = ledger.free[resource]
-    again = inventory.find(reusable) if reusable else 0
-    if (available | again).bit_count() < count:
-        return ()
-    return device_family(inventory, available, resource=resource, need=count, reusable=again) or ()
 
 
 def _needs_devices(ledger: DeviceLedger, request: DeviceRequest) -> bool:

@@ -4,7 +4,7 @@ Applying a change returns another host and another pod and leaves the originals 
 a kubelet would not start with the changed settings, and ``StateError`` where it would not start with the running pods.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -13,9 +13,7 @@ from typing import Any, NamedTuple
 
 from alignup.align import bits, fit
 from alignup.align.bits import CpuSet
-from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
-from alignup.align.cpus.provider import CpuProvider
 from alignup.align.decision import Decision
 from alignup.align.devices.provider import PreferenceAnswers
 from alignup.align.errors import SettingsError, StateError, WorkLimitError
@@ -26,7 +24,7 @@ from alignup.align.memory import reserved_memory
 from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.settings import Policy, Scope, TopologyOptions
-from alignup.align.workload import Amounts, Pod, Resources
+from alignup.align.workload import Pod, Resources
 from alignup.align.workload.names import CPU, POLICY_ANNOTATION, SCOPE_ANNOTATION
 
 POLICY = "topologyManagerPolicy"
@@ -95,18 +93,15 @@ class RequestChange:
         return {"kind": "request", **where, **self.unit.document(self.was, self.now)}
 
     def _changed(self, old: Resources) -> Resources:
-        request, limit = old.requests.get(self.resource), old.limits.get(self.resource)
+        requests, limits = dict(old.requests), dict(old.limits)
+        request, limit = requests.get(self.resource), limits.get(self.resource)
         limit_follows = request == limit or request is None or not self.now
-        return Resources(
-            old.requests if request is None else self._set(old.requests),
-            self._set(old.limits) if limit is not None and limit_follows else old.limits,
-            old.claims,
-        )
-
-    def _set(self, amounts: Amounts) -> Amounts:
-        if not self.now:
-            return {name: amount for name, amount in amounts.items() if name != self.resource}
-        return {**amounts, self.resource: self.unit.quantity(self.now)}
+        for amounts, changes in ((requests, request is not None), (limits, limit is not None and limit_follows)):
+            if changes and self.now:
+                amounts[self.resource] = self.unit.quantity(self.now)
+            elif changes:
+                del amounts[self.resource]
+        return Resources(requests, limits, old.claims)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,28 +116,26 @@ class SettingChange:
         if self.field in {OWN_POLICY, OWN_SCOPE}:
             key = POLICY_ANNOTATION if self.field == OWN_POLICY else SCOPE_ANNOTATION
             return host, replace(pod, annotations={**pod.annotations, key: self.now})
-        return migrate_host(host, self._changed(host.settings)), pod
-
-    def describe(self, _: Ledger) -> str:
-        return f"set {self.field} to {self.now} instead of {self.was}"
-
-    def to_document(self, _: Ledger) -> dict[str, Any]:
-        return {"kind": "setting", "field": self.field, "was": self.was, "now": self.now}
-
-    def _changed(self, old: Settings) -> Settings:
+        settings = host.settings
         if self.field.startswith(CPU_OPTION):
-            options = {**old.cpus.options, self.field.removeprefix(CPU_OPTION): self.now}
-            return replace(old, cpus=replace(old.cpus, options=options))
-        topology = old.topology
+            options = {**settings.cpus.options, self.field.removeprefix(CPU_OPTION): self.now}
+            return migrate_host(host, replace(settings, cpus=replace(settings.cpus, options=options))), pod
+        topology = settings.topology
         if self.field == POLICY:
             topology = replace(topology, policy=Policy(self.now))
         elif self.field == SCOPE:
             topology = replace(topology, scope=Scope(self.now))
         else:
             option = {self.field.removeprefix(TOPOLOGY_OPTION): self.now}
-            parsed = TopologyOptions.parse(option, gates=old.gates, base=topology.options)
+            parsed = TopologyOptions.parse(option, gates=settings.gates, base=topology.options)
             topology = replace(topology, options=parsed)
-        return replace(old, topology=topology)
+        return migrate_host(host, replace(settings, topology=topology)), pod
+
+    def describe(self, _: Ledger) -> str:
+        return f"set {self.field} to {self.now} instead of {self.was}"
+
+    def to_document(self, _: Ledger) -> dict[str, Any]:
+        return {"kind": "setting", "field": self.field, "was": self.was, "now": self.now}
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +192,33 @@ class ReservationChange:
     shares: tuple[NodeReservationChange, ...] = ()  #: the changed entries of ``reservedMemory``
 
     @property
-    def moved(self) -> bool:
-        return self.was == self.now
-
-    @property
     def unit(self) -> Unit:
         return Unit.MILLI_CPUS if self.resource == CPU else Unit.BYTES
 
     def apply(self, host: Host, pod: Pod) -> tuple[Host, Pod]:
-        other = migrate_host(host, self._changed(host.settings))
-        reserved = {
-            entry.node: {type_: amount.value() for type_, amount in entry.limits.items()}
-            for entry in other.settings.reserved_memory
-        }
+        settings = host.settings
+        reservation, cpus = dict(settings.reservation), settings.cpus
+        if self.resource in reservation:
+            reservation[self.resource] = self._adjust(reservation[self.resource])
+        if self.resource == CPU and cpus.reservation is not None:
+            explicit = self.listed[1] if self.listed else cpus.explicit
+            cpus = replace(cpus, reservation=self._adjust(cpus.reservation), explicit=explicit)
+        entries = settings.reserved_memory
+        if self.shares:
+            new = {share.node: Unit.BYTES.quantity(share.now) for share in self.shares}
+            changed = [
+                ReservedMemory(entry.node, {**entry.limits, self.resource: new.pop(entry.node)})
+                if self.resource in entry.limits and entry.node in new
+                else entry
+                for entry in entries
+            ]
+            changed += [ReservedMemory(node, {self.resource: amount}) for node, amount in new.items()]
+            positive = ({name: amount for name, amount in entry.limits.items() if amount.unscaled} for entry in changed)
+            entries = tuple(
+                ReservedMemory(entry.node, limits) for entry, limits in zip(changed, positive, strict=True) if limits
+            )
+        other = migrate_host(host, replace(settings, reservation=reservation, cpus=cpus, reserved_memory=entries))
+        reserved = {entry.node: {type_: amount.value() for type_, amount in entry.limits.items()} for entry in entries}
         for excess in reserved_memory.excess_reservations(host.view.nodes, reserved) if self.shares else ():
             raise StateError(excess)
         return other, pod
@@ -220,7 +227,7 @@ class ReservationChange:
         if self.shares:
             was, now = map(sentences.format_quantity, (self.was, self.now))
             total = f"reserve {now} instead of {was} of {self.resource} in total, in reservedMemory"
-            action = f"move reservedMemory ({self.resource}):" if self.moved else total
+            action = f"move reservedMemory ({self.resource}):" if self.was == self.now else total
             drain = "(drain the node first: memory_manager_state records the old reservation)"
             return f"{action} {_and(map(str, self.shares))} {drain}"
         if self.listed:
@@ -240,35 +247,12 @@ class ReservationChange:
             ]
         return document
 
-    def _changed(self, old: Settings) -> Settings:
-        reservation = dict(old.reservation)
-        if self.resource in reservation:
-            reservation[self.resource] = self._adjust(reservation[self.resource])
-        cpus = old.cpus
-        if self.resource == CPU and cpus.reservation is not None:
-            explicit = self.listed[1] if self.listed else cpus.explicit
-            cpus = replace(cpus, reservation=self._adjust(cpus.reservation), explicit=explicit)
-        entries = tuple(self._entries(old.reserved_memory)) if self.shares else old.reserved_memory
-        return replace(old, reservation=reservation, cpus=cpus, reserved_memory=entries)
-
     def _adjust(self, amount: Quantity) -> Quantity:
         """Return *amount*, changed by as much as the reservation."""
-        if self.moved:
+        if self.was == self.now:
             return amount
         before = amount.milli() if self.resource == CPU else amount.value()
         return self.unit.quantity(max(0, before - self.was + self.now))
-
-    def _entries(self, old: tuple[ReservedMemory, ...]) -> Iterator[ReservedMemory]:
-        new = {share.node: share.now for share in self.shares}
-        for entry in old:
-            limits = dict(entry.limits)
-            if self.resource in limits and entry.node in new:
-                limits[self.resource] = Unit.BYTES.quantity(new.pop(entry.node))
-            limits = {type_: amount for type_, amount in limits.items() if not amount.is_zero}
-            if limits:
-                yield ReservedMemory(entry.node, limits)
-        for node, size in new.items():
-            yield ReservedMemory(node, {self.resource: Unit.BYTES.quantity(size)})
 
 
 Change = RequestChange | SettingChange | Eviction | ReservationChange
@@ -333,24 +317,19 @@ def migrate_host(host: Host, settings: Settings) -> Host:
     Raises ``SettingsError`` if a kubelet would not start with the settings, ``StateError`` if not with these pods.
     """
     other = Host(host.machine, settings, others=host.others)
+    provider, cpus = other.cpus, host.ledger.cpus
+    if provider.policy is not CpuPolicy.NONE:
+        excluded = provider.reserved if provider.options.strict_cpu_reservation else 0
+        owned = bits.union(map(cpus.owned, {*cpus.held, *cpus.pod_held}))
+        shared = other.view.all_cpus & ~(owned | excluded)
+        if (shared, provider.reserved) != (cpus.shared, cpus.reserved):
+            restored = provider.restore_ledger(shared, cpus.held, pod_held=cpus.pod_held)
+            cpus = replace(restored, reusable=cpus.reusable)
     idle, memory = other.ledger.memory, host.ledger.memory
-    other.ledger = replace(
-        host.ledger,
-        cpus=_migrate_cpus(other.cpus, host.ledger.cpus),
-        memory=memory if idle.allocatable() == memory.allocatable() else memory.moved_to(idle),
-    )
+    if idle.allocatable() != memory.allocatable():
+        memory = memory.moved_to(idle)
+    other.ledger = replace(host.ledger, cpus=cpus, memory=memory)
     return other
-
-
-def _migrate_cpus(rules: CpuProvider, ledger: CpuLedger) -> CpuLedger:
-    if rules.policy is CpuPolicy.NONE:
-        return ledger
-    excluded = rules.reserved if rules.options.strict_cpu_reservation else 0
-    owned = bits.union(map(ledger.owned, {*ledger.held, *ledger.pod_held}))
-    shared = rules.view.all_cpus & ~(owned | excluded)
-    if (shared, rules.reserved) == (ledger.shared, ledger.reserved):
-        return ledger
-    return replace(rules.restore_ledger(shared, ledger.held, pod_held=ledger.pod_held), reusable=ledger.reusable)
 
 
 class SearchTimeoutError(Exception):

@@ -5,31 +5,61 @@
         changed_host, changed_pod = proposal.apply(host, pod)      # copies: the originals stay as they are
         assert changed_host.decide(changed_pod).admitted
 
-The search covers other amounts of one resource (``amounts``), other settings and reservations (``host_changes``), and
-evictions (``evictions``). It runs until *should_stop* returns true; ``unsearched`` then lists what was not tried.
+The search covers other amounts of one resource (``nearest_amounts``), other settings of the host (``setting_changes``),
+other reservations (``reservation_changes``), and evictions (``smallest_eviction``). It runs until *should_stop* returns
+true; ``unsearched`` then lists what was not tried.
 """
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from itertools import combinations, combinations_with_replacement, islice, pairwise, product
 from typing import NamedTuple
 
+from alignup.align import bits
+from alignup.align.admit import effective_policy
+from alignup.align.bits import CpuSet, NodeSet
+from alignup.align.cpus.ledger import CpuLedger
+from alignup.align.cpus.options import OPTION_STAGES, CpuPolicy
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import PreferenceAnswers
-from alignup.align.explain.amounts import nearest_amounts, requested_amounts
+from alignup.align.explain import changes
 from alignup.align.explain.changes import (
     Eviction,
+    NodeReservationChange,
     Proposal,
     RequestChange,
     ReservationChange,
     SearchTimeoutError,
     SettingChange,
+    Unit,
     WhatIf,
+    apply_changes,
 )
-from alignup.align.explain.evictions import smallest_eviction
-from alignup.align.explain.host_changes import reservation_changes, setting_changes
+from alignup.align.fit import PODS
 from alignup.align.host import Host
-from alignup.align.workload import Pod
+from alignup.align.machine import KubeletView
+from alignup.align.memory import reserved_memory
+from alignup.align.memory.ledger import EMPTY_TABLE
+from alignup.align.memory.provider import MemoryPolicy
+from alignup.align.settings import TOPOLOGY_OPTIONS, TOPOLOGY_SWITCHES, Policy, Scope, parse_bool
+from alignup.align.workload import Pod, QoS, names, validation
+from alignup.align.workload.names import CPU, EPHEMERAL_STORAGE, MEMORY
 
 _ORDER = (RequestChange, SettingChange, Eviction, ReservationChange)  #: least disruptive first
+PAGE = 4096  #: bytes; memory is tried in whole pages
+MAX_TRIED = 2000  #: amounts of one resource in one direction
+MAX_POINTS = 50_000
+_MAX_OTHERS = 250  #: sums of the amounts of other containers
+MAX_RESERVATIONS = 150  #: reservations of one resource; each builds another host
+_MIB = 1 << 20
+_MAX_REQUEST_SUMS, _MAX_NODE_SUMS = 100, 1000
+MAX_EVICTED = 3  #: pods in one set
+MAX_EQUIVALENT = 2000  #: sets of one size that contain equivalent pods
+_MAX_ALTERNATIVES = 8  #: for each pod
+_RANKS = (QoS.BEST_EFFORT, QoS.BURSTABLE, QoS.GUARANTEED)  #: least important first
 
 
 class Remedies(NamedTuple):
@@ -50,8 +80,23 @@ def find_remedies(
     rejection = what_if.decision.rejection
     if rejection is None or (rejection.provider == "host" and not rejection.shortfalls):
         return Remedies()  # admitted, or made for another operating system
+    # The likely and quick searches come first. The sort is stable: requests for what fell short, then the others.
+    short = {shortfall.resource for shortfall in rejection.shortfalls}
+    requests = sorted(requested_amounts(host, pod), key=lambda request: request.resource not in short)
+    amounts = [
+        (f"other amounts of {request.resource} for {request.subject}", nearest_amounts(what_if, request))
+        for request in requests
+    ]
+    likely = len([request for request in requests if request.resource in short])
+    sections = [
+        *amounts[:likely],
+        ("other settings", setting_changes(what_if)),
+        *amounts[likely:],
+        ("other reservations", reservation_changes(what_if)),
+        ("evictions", smallest_eviction(what_if)),  # the only slow one
+    ]
     proposals: list[Proposal] = []
-    for section, candidates in _sections(what_if):
+    for section, candidates in sections:
         try:
             proposals.extend(candidates)  # keeps what was found before a timeout
         except SearchTimeoutError:
@@ -59,26 +104,516 @@ def find_remedies(
     return Remedies(tuple(sorted(proposals, key=_usefulness)), tuple(what_if.unsearched))
 
 
-def _sections(what_if: WhatIf) -> Iterator[tuple[str, Iterator[Proposal]]]:
-    """Yield everything to search, by name: the likely and quick searches first."""
-    rejection = what_if.decision.rejection
-    short = {shortfall.resource for shortfall in rejection.shortfalls} if rejection else set()
-    # The sort is stable: resources that fell short come first, the others keep the pod's order.
-    requests = sorted(requested_amounts(what_if.host, what_if.pod), key=lambda request: request.resource not in short)
-    amounts = [
-        (f"other amounts of {request.resource} for {request.subject}", nearest_amounts(what_if, request))
-        for request in requests
-    ]
-    likely = len([request for request in requests if request.resource in short])
-    yield from amounts[:likely]
-    yield "other settings", setting_changes(what_if)
-    yield from amounts[likely:]
-    yield "other reservations", reservation_changes(what_if)
-    yield "evictions", smallest_eviction(what_if)  # the only slow one
-
-
 def _usefulness(proposal: Proposal) -> tuple[int, Fraction]:
     """Return the sort key: the kind of change, then how far a request is from the original."""
     change = proposal.changes[0]
     away = Fraction(abs(change.now - change.was), change.was) if isinstance(change, RequestChange) else Fraction(0)
     return _ORDER.index(type(change)), away
+
+
+def requested_amounts(host: Host, pod: Pod) -> Iterator[RequestChange]:
+    """Yield every request that could change, unchanged so far; ephemeral storage never runs short here."""
+    containers = [(container.name, container.resources) for container in pod.all_containers]
+    for container, resources in (*containers, (None, pod.resources)):
+        for name, amount in sorted({**resources.limits, **resources.requests}.items()):
+            if amount.is_zero or name == EPHEMERAL_STORAGE:
+                continue
+            if name == MEMORY or names.is_hugepages(name):
+                unit = Unit.BYTES
+            elif name != CPU:
+                unit = Unit.COUNT
+            else:
+                unit = Unit.CPUS if _exclusive_cpus(host, pod, container) else Unit.MILLI_CPUS
+            number = amount.milli() if unit is Unit.MILLI_CPUS else amount.value()
+            yield RequestChange(container, name, number, number, unit)
+
+
+def nearest_amounts(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal]:
+    """Yield the largest admitted amount below the request and the smallest above it, where they exist.
+
+    Admission is not monotone: a container rejected with 4 CPUs may be admitted with 3 and with 6, but not with 5.
+    Exclusive CPUs and devices are tried one by one. A share of the other CPUs only matters to the whole host, where
+    less is always better. Memory is tried at its break points (``find_break_points``). A container with exclusive CPUs
+    keeps some, one without gets none, and CPU and memory requests stay above zero, so that the QoS class does not
+    change.
+    """
+    if request.unit is Unit.MILLI_CPUS:
+        yield from _largest_share(what_if, request)
+        return
+    beyond = f"Only the {MAX_TRIED} nearest amounts of {request.resource} for {request.subject} were tried."
+    for amounts in _bytes(what_if, request) if request.unit is Unit.BYTES else _counts(what_if, request):
+        changes = ((replace(request, now=amount),) for amount in amounts)
+        yield from what_if.first(changes, limit=MAX_TRIED, beyond=beyond, is_valid=partial(_is_valid, what_if))
+
+
+def _exclusive_cpus(host: Host, pod: Pod, container: str | None) -> int:
+    chosen = next((candidate for candidate in pod.all_containers if candidate.name == container), None)
+    if chosen is None and not host.rules.pod_level:
+        return 0
+    return host.cpus.exclusive_cpus(pod, chosen)
+
+
+def _counts(what_if: WhatIf, request: RequestChange) -> tuple[Iterable[int], Iterable[int]]:
+    """Return the amounts to try below and above the request, nearest first."""
+    if request.unit is Unit.CPUS:
+        least, most = 1, what_if.host.view.num_cpus
+    else:
+        room = what_if.host.rules.allocatable
+        least, most = 0, {**(room.scalars if room else {}), **what_if.offered}.get(request.resource, 0)
+    return range(min(request.was - 1, most), least - 1, -1), range(request.was + 1, most + 1)
+
+
+def _bytes(what_if: WhatIf, request: RequestChange) -> tuple[Iterable[int], Iterable[int]]:
+    page = PAGE if request.resource == MEMORY else names.page_size(request.resource) or PAGE
+    least = page if request.resource == MEMORY else 0
+    points, complete = find_break_points(what_if.host, what_if.pod, request.container, request.resource)
+    if not complete:
+        what_if.note_unsearched(
+            f"Not all amounts of {request.resource} for {request.subject} were tried: there are too many."
+        )
+    starts = {point // page * page for point in (*points, least, request.was)}
+    around = {size for start in starts for size in (start - page, start, start + page)}
+    tried = sorted(size for size in around if size >= least)
+    nodes = what_if.host.view.nodes
+    if request.resource == MEMORY:
+        most = sum(node.memory or 0 for node in nodes)
+    else:
+        most = sum(pages.bytes for node in nodes for pages in node.hugepages if pages.resource == request.resource)
+    below = [size for size in reversed(tried) if size < request.was]
+    return below, [size for size in tried if request.was < size <= most]
+
+
+def _largest_share(what_if: WhatIf, request: RequestChange) -> Iterator[Proposal]:
+    """Yield the largest admitted amount below the request; a smaller share always fits better."""
+    if not what_if.missing(CPU):
+        return
+    best: Proposal | None = None
+    fits, too_much = 0, request.was
+    while too_much - fits > 1:
+        middle = amount = (fits + too_much) // 2
+        if middle % 1000 == 0:
+            _, pod = apply_changes([replace(request, now=middle)], what_if.host, what_if.pod)
+            amount -= bool(_exclusive_cpus(what_if.host, pod, request.container))  # whole CPUs would become exclusive
+        proposal = what_if.propose(replace(request, now=amount))
+        if proposal:
+            best, fits = proposal, middle
+        else:
+            too_much = middle
+    if best and _is_valid(what_if, best):
+        yield best
+
+
+def _is_valid(what_if: WhatIf, proposal: Proposal) -> bool:
+    """Return whether the API server accepts the changed pod and its QoS class is the same."""
+    _, pod = apply_changes(proposal.changes, what_if.host, what_if.pod)
+    known = set(validation.validation_problems(what_if.pod))
+    return pod.computed_qos is what_if.pod.computed_qos and known.issuperset(validation.validation_problems(pod))
+
+
+class SubsetSums(NamedTuple):
+    """The sums of all subsets, as far as they were computed."""
+
+    totals: set[int]
+    complete: bool
+
+
+def find_break_points(host: Host, pod: Pod, container: str | None, type_: str) -> SubsetSums:
+    """Return the bytes of *type_* at which the verdict on another request of one container or the pod may change.
+
+    Every check on the way of a pod compares its memory with what some set of nodes has: free now, on the idle machine,
+    or on the whole host, adjusted by what the pod's other containers take, lend or add. So a verdict can change only
+    where the amount crosses a sum of free or allocatable bytes over a set of nodes, plus or minus amounts of the other
+    containers. With many different nodes there are too many sums; only those of the smaller sets are used then.
+    """
+    # Only init containers lend memory, and only pod-level resources set a budget for the containers.
+    both = bool(pod.init) or pod.has_pod_level_resources
+    others, complete = {0}, True
+    for amount in other_amounts(pod, container, type_):
+        more = {total + step for total in others for step in ((-amount, 0, amount) if both else (-amount, 0))}
+        complete = complete and len(more) <= _MAX_OTHERS
+        others = more if len(more) <= _MAX_OTHERS else others
+    held = node_sums(host, type_, most=MAX_POINTS // (2 * len(others)))
+    room, used = host.rules.allocatable, host.ledger.used
+    if room is None:
+        free = 0
+    elif type_ == MEMORY:
+        free = room.memory - used.memory
+    else:
+        free = room.scalars.get(type_, 0) - used.scalars.get(type_, 0)
+    amounts = held.totals | {free}
+    points = {total + step for total in others for size in amounts for step in ((size, -size) if both else (size,))}
+    return SubsetSums(points, complete and held.complete)
+
+
+def other_amounts(pod: Pod, container: str | None, type_: str) -> list[int]:
+    """Return the pod's other requests of *type_*: containers, pod level, overhead."""
+    named = [other.resources.requests.get(type_) for other in pod.all_containers if other.name != container]
+    if container is not None:
+        named.append(pod.resources.requests.get(type_))
+    named.append(pod.overhead.get(type_))
+    return [amount.value() for amount in named if amount is not None and not amount.is_zero]
+
+
+def node_sums(host: Host, type_: str, *, most: int = MAX_POINTS) -> SubsetSums:
+    """Return the bytes of *type_* that any set of nodes has free, and has on the idle machine."""
+    tables = [node.tables.get(type_, EMPTY_TABLE) for node in host.ledger.memory.nodes.values()]
+    free = subset_sums((table.free for table in tables), most=most // 2)
+    idle = subset_sums((table.allocatable for table in tables), most=most // 2)
+    return SubsetSums(free.totals | idle.totals, free.complete and idle.complete)
+
+
+def subset_sums(amounts: Iterable[int], *, most: int = MAX_POINTS) -> SubsetSums:
+    """Return the sums of all subsets of *amounts*; above about *most*, only those of small subsets."""
+    by_count: list[set[int]] = [{0}]
+    complete = True
+    for amount in amounts:
+        if complete:
+            by_count.append(set())
+        for fewer, more in reversed(list(pairwise(by_count))):
+            more.update([total + amount for total in fewer])
+        while sum(map(len, by_count)) > most and len(by_count) > 2:
+            by_count.pop()
+            complete = False
+    return SubsetSums(set().union(*by_count), complete)
+
+
+def setting_changes(what_if: WhatIf) -> Iterator[Proposal]:
+    """Yield proposals of one setting each; if there are none, one proposal of two.
+
+    Candidates are a more permissive policy (the strictest that admits), the other scope, and options of the topology
+    and CPU managers. The CPU and memory managers' policies stay, since changing them requires draining the node. If
+    pods choose their policy by annotation, the pod's annotation changes instead of the host's setting.
+    """
+    candidates = _candidates(what_if)
+    found_single = False
+    for alternatives in candidates:
+        proposals = what_if.first((setting,) for setting in alternatives)
+        found_single = found_single or bool(proposals)
+        yield from proposals
+    if not found_single:
+        yield from what_if.first(
+            pair for first, second in combinations(candidates, 2) for pair in product(first, second)
+        )
+
+
+def _candidates(what_if: WhatIf) -> list[list[SettingChange]]:
+    """Return the alternatives for each field, smallest change first."""
+    settings = what_if.host.settings
+    policy, scope = effective_policy(what_if.pod, what_if.host.rules)
+    if settings.pod_policy_annotations:
+        policy_field, scope_field = changes.OWN_POLICY, changes.OWN_SCOPE
+    else:
+        policy_field, scope_field = changes.POLICY, changes.SCOPE
+    laxer = list(Policy)[: list(Policy).index(policy)]
+    options = {
+        changes.TOPOLOGY_OPTION + name: getattr(settings.topology.options, TOPOLOGY_OPTIONS[name].field)
+        for name in TOPOLOGY_SWITCHES
+    }
+    if settings.cpus.policy == CpuPolicy.STATIC:
+        options |= {
+            changes.CPU_OPTION + name: parse_bool(name, settings.cpus.options.get(name, "false"))
+            for name in OPTION_STAGES
+            if name != "strict-cpu-reservation"  # it affects the shared pool only
+        }
+    return [
+        [SettingChange(policy_field, str(policy), str(other)) for other in reversed(laxer)],
+        [SettingChange(scope_field, str(scope), str(other)) for other in Scope if other is not scope],
+        *([SettingChange(name, str(on).lower(), str(not on).lower())] for name, on in options.items()),
+    ]
+
+
+def reservation_changes(what_if: WhatIf) -> Iterator[Proposal]:
+    """Yield the smallest change for CPUs and for each type of memory that admits the pod, where there is one.
+
+    CPUs are reserved by count or by list. Memory is reserved per NUMA node under the static memory manager, with a
+    total that has to match. Reserved memory is moved to another node, where that helps, before less of it is proposed.
+    Running pods keep what they hold; a reservation that takes from them is not proposed.
+    """
+    pod = what_if.pod
+    all_resources = (pod.resources, *(container.resources for container in pod.all_containers))
+    requested = {name for resources in all_resources for name in resources.requests}
+    types = sorted(name for name in requested if name == MEMORY or names.is_hugepages(name))
+    searches = [(CPU, [_fewer_cpus(what_if)])]
+    searches += [(type_, [_moved(what_if, type_), _reduced(what_if, type_)]) for type_ in types]
+    for resource, alternatives in searches:
+        beyond = f"Only the {MAX_RESERVATIONS} smallest changes of the {resource} reservation were tried."
+        for reservations in alternatives:
+            changes_to_try = ((reservation,) for reservation in reservations)
+            if proposals := what_if.first(changes_to_try, limit=MAX_RESERVATIONS, beyond=beyond):
+                yield from proposals
+                break
+
+
+def _fewer_cpus(what_if: WhatIf) -> Iterator[ReservationChange]:
+    settings = what_if.host.settings
+    static = settings.cpus.policy == CpuPolicy.STATIC
+    amount = settings.cpus.reservation if static else settings.reservation.get(CPU)
+    if amount is None:
+        return
+    was = amount.milli()
+    sufficient = was - what_if.missing(CPU)
+    if not static:
+        yield from (ReservationChange(CPU, was, sufficient),) if 0 <= sufficient < was else ()
+        return
+    for count in range(-(-was // 1000), 0, -1):
+        now = min(count * 1000, sufficient)
+        if settings.cpus.explicit and now == count * 1000 < was:
+            for reserved in _shorter_lists(what_if.host.view, settings.cpus.explicit, count):
+                yield ReservationChange(CPU, was, now, listed=(settings.cpus.explicit, reserved))
+        elif not settings.cpus.explicit and (count - 1) * 1000 < now < was:
+            yield ReservationChange(CPU, was, now)
+
+
+def _shorter_lists(view: KubeletView, explicit: CpuSet, count: int) -> Iterator[CpuSet]:
+    """Yield the lists of *count* of these CPUs; on each node the highest cores are released first."""
+    core = {cpu.id: cpu.core for cpu in view.cpus}
+    by_node = {
+        node: sorted(bits.members(cpus & explicit), key=lambda cpu: (core[cpu], cpu), reverse=True)
+        for node, cpus in view.node_cpus.items()
+        if cpus & explicit
+    }
+    for nodes in combinations_with_replacement(by_node, explicit.bit_count() - count):
+        released = [by_node[node][: nodes.count(node)] for node in by_node]
+        if sum(map(len, released)) == len(nodes):
+            yield explicit & ~bits.union(map(bits.of, released))
+
+
+def _moved(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
+    """Yield changes with the same total and some of it on another node."""
+    reserved = _reserved_by_node(what_if.host, type_)
+    total = sum(reserved.values())
+    steps = _steps(what_if, type_)
+    candidates = [
+        (step, source, target)
+        for source, target in product(reserved, reserved)
+        if source != target
+        for step in {*steps, reserved[source]}
+        if 0 < step <= reserved[source]
+    ]
+    for step, source, target in sorted(candidates):
+        shares = (
+            NodeReservationChange(source, reserved[source], reserved[source] - step),
+            NodeReservationChange(target, reserved[target], reserved[target] + step),
+        )
+        yield ReservationChange(type_, total, total, shares=shares)
+
+
+def _reduced(what_if: WhatIf, type_: str) -> Iterator[ReservationChange]:
+    """Yield changes to a smaller total: less on one node, or on the whole host if memory is not reserved per node."""
+    reserved = _reserved_by_node(what_if.host, type_)
+    missing = what_if.missing(type_)
+    if not reserved:
+        amount = what_if.host.settings.reservation.get(type_)
+        if amount is not None and 0 < missing <= amount.value():
+            yield ReservationChange(type_, amount.value(), amount.value() - missing)
+        return
+    total = sum(reserved.values())
+    steps = {step for step in _steps(what_if, type_) if step >= missing}
+    candidates = [(step, node) for node in reserved for step in {*steps, reserved[node]} if 0 < step <= reserved[node]]
+    for step, node in sorted(candidates):
+        share = NodeReservationChange(node, reserved[node], reserved[node] - step)
+        yield ReservationChange(type_, total, total - step, shares=(share,))
+
+
+def _reserved_by_node(host: Host, type_: str) -> dict[int, int]:
+    """Return node → reserved bytes of *type_*; empty where memory is not reserved per node."""
+    entries = host.settings.reserved_memory
+    if host.settings.memory_policy != MemoryPolicy.STATIC or any(reserved_memory.reservation_problems(entries)):
+        return {}
+    reserved = {node.id: 0 for node in host.view.nodes}
+    for entry in entries:
+        if type_ in entry.limits:
+            reserved[entry.node] += entry.limits[type_].value()
+    return reserved
+
+
+def _steps(what_if: WhatIf, type_: str) -> set[int]:
+    """Return the amounts by which a reservation may have to change, rounded up to whole MiB or huge pages.
+
+    They are what some containers lack on some nodes, and what the whole host lacks.
+    """
+    unit = _MIB if type_ == MEMORY else names.page_size(type_) or 1
+    requested = subset_sums(other_amounts(what_if.pod, "", type_), most=_MAX_REQUEST_SUMS)
+    free = node_sums(what_if.host, type_, most=_MAX_NODE_SUMS)
+    if not (requested.complete and free.complete):
+        what_if.note_unsearched(f"Not all reservations of {type_} were tried: there are too many.")
+    short = {size - left for size, left in product(requested.totals, free.totals)}
+    return {-(-size // unit) * unit for size in {*short, what_if.missing(type_)} if size > 0}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvictionCandidate:
+    """A running pod that holds something the rejected pod needs."""
+
+    uid: str
+    holdings: Hashable  #: equal for equivalent pods
+    nodes: NodeSet  #: where it holds them; 0 if unknown
+    uses: Mapping[str, int]  #: of what the whole host lacks
+
+
+Group = Sequence[EvictionCandidate]  #: equivalent pods
+
+
+def smallest_eviction(what_if: WhatIf) -> Iterator[Proposal]:
+    """Yield a smallest set of at most three pods without which the pod is admitted, if there is one.
+
+    Sets of one pod are tried first, then two, then three; sets whose pods share a node come first. Of equivalent pods
+    only one is tried. If no set works, the equivalent ones are tried too, up to a limit: which of two similar CPUs or
+    devices is free may still matter to the later containers of a pod.
+
+    Two pods are equivalent when evicting either leaves the same host: the same memory on the same nodes, as many
+    devices of the same nodes, and CPUs of cores in the same places with the same other users. Where the whole host runs
+    short, they also use the same amount.
+    """
+    candidates = eviction_candidates(what_if)
+    if not candidates:
+        return
+    by_holdings: dict[Hashable, list[EvictionCandidate]] = {}
+    for candidate in candidates:
+        by_holdings.setdefault(candidate.holdings, []).append(candidate)
+    groups = list(by_holdings.values())
+    # If evicting all is not enough, fewer hardly ever are: admission is nearly monotone.
+    all_suffice = _propose_without(what_if, candidates) is not None
+    for size in range(1, min(MAX_EVICTED, len(candidates)) + 1):
+        if not _may_suffice(what_if, candidates, size):
+            continue
+        sets = _sets(what_if, groups, size)
+        try:
+            tried = sets if all_suffice else islice(sets, MAX_EQUIVALENT)
+            smallest = next((proposal for chosen in tried if (proposal := _propose_without(what_if, chosen))), None)
+        except SearchTimeoutError:
+            what_if.note_unsearched(f"Time ran out before all evictions of {size} pods were tried.")
+            return
+        if smallest:
+            yield _with_alternatives(what_if, smallest, groups)
+            return
+        if not all_suffice and next(sets, None):
+            sentence = "The pod is rejected even without all running pods, so not all evictions were tried."
+            what_if.note_unsearched(sentence)
+            return
+    if len(candidates) > MAX_EVICTED and all_suffice:
+        what_if.note_unsearched(f"Evictions of more than {MAX_EVICTED} pods were not tried.")
+
+
+def _sets(what_if: WhatIf, groups: Sequence[Group], size: int) -> Iterator[tuple[EvictionCandidate, ...]]:
+    nodes = bits.union(group[0].nodes for group in groups)
+    by_node = [[group for group in groups if group[0].nodes >> node & 1] for node in bits.members(nodes)]
+    tried: set[frozenset[EvictionCandidate]] = set()
+    for some in (*by_node, groups) if size > 1 else (groups,):
+        # Sets that differ in what their pods hold, with the first pods of each group.
+        for kinds in map(Counter, combinations_with_replacement(range(len(some)), size)):
+            chosen = tuple(holder for kind, count in kinds.items() for holder in some[kind][:count])
+            if len(chosen) == size and frozenset(chosen) not in tried:
+                tried.add(frozenset(chosen))
+                yield chosen
+    candidates = [holder for group in groups for holder in group]
+    if len(candidates) == len(groups):
+        return
+    rest = (chosen for chosen in combinations(candidates, size) if frozenset(chosen) not in tried)
+    yield from islice(rest, MAX_EQUIVALENT)
+    if next(rest, None):
+        what_if.note_unsearched(f"Not all evictions of {size} equivalent pods were tried.")
+
+
+def _may_suffice(what_if: WhatIf, chosen: Sequence[EvictionCandidate], size: int) -> bool:
+    """Return whether the *size* largest users of *chosen* use as much as the whole host lacks."""
+    for short in what_if.shortfalls:
+        most = sum(sorted((holder.uses[short.resource] for holder in chosen), reverse=True)[:size])
+        # For devices only a decision is conclusive.
+        if most < short.missing and short.resource not in what_if.offered:
+            return False
+    return True
+
+
+def _propose_without(what_if: WhatIf, chosen: Sequence[EvictionCandidate]) -> Proposal | None:
+    what_if.check_time()
+    if not _may_suffice(what_if, chosen, len(chosen)):
+        return None
+    return what_if.propose(Eviction(tuple(candidate.uid for candidate in chosen)))
+
+
+def _with_alternatives(what_if: WhatIf, proposal: Proposal, groups: Sequence[Group]) -> Proposal:
+    """Return *proposal* with the pods that could be evicted instead; each was tried."""
+    (change,) = proposal.changes
+    evicted = change.pods if isinstance(change, Eviction) else ()
+    equivalents = {holder.uid: [other.uid for other in group] for group in groups for holder in group}
+    alternatives = tuple(
+        tuple(
+            other
+            for other in [uid for uid in equivalents[gone] if uid not in evicted][:_MAX_ALTERNATIVES]
+            if _suffices(what_if, Eviction(tuple(other if uid == gone else uid for uid in evicted)))
+        )
+        for gone in evicted
+    )
+    return Proposal((Eviction(evicted, alternatives),), proposal.decision)
+
+
+def _suffices(what_if: WhatIf, change: Eviction) -> bool:
+    try:
+        return what_if.propose(change) is not None
+    except SearchTimeoutError:
+        return False
+
+
+def eviction_candidates(what_if: WhatIf) -> list[EvictionCandidate]:
+    """Return the candidates, least important first by priority and QoS class, then newest first."""
+    host = what_if.host
+    ledgers = host.ledger.by_provider()
+    needed = {
+        provider.name: {
+            resource
+            for container in (*what_if.pod.all_containers, None)
+            for resource in provider.needs(ledgers[provider.name], what_if.pod, container)
+        }
+        for provider in host.providers
+    }
+    candidates = []
+    for arrival, (uid, admitted) in enumerate(host.ledger.pods.items()):
+        cores, nodes = _cores(host.view, host.ledger.cpus, uid) if needed[host.cpus.name] else ((), 0)
+        memory = host.ledger.memory
+        held = [memory.pod_held[uid]] if uid in memory.pod_held else memory.held.get(uid, {}).values()
+        blocks = (
+            tuple(sorted(block for container_blocks in held for block in container_blocks))
+            if needed[host.memory.name]
+            else ()
+        )
+        devices = tuple(sorted(_devices(host.ledger.devices, uid, needed[host.devices.name])))
+        nodes |= bits.union(block.nodes for block in blocks) | bits.union(device[1] for device in devices)
+        # Providers from outside need not list requests, so everything they allocated may matter.
+        others = tuple(
+            (provider.name, *item)
+            for provider in host.others
+            for container in admitted.pod.all_containers
+            for item in sorted(provider.describe(host.ledger.others[provider.name], uid, container.name).items())
+        )
+        holdings = (cores, blocks, devices, others)
+        usage = admitted.usage
+        amounts = {PODS: 1, CPU: usage.milli_cpu, MEMORY: usage.memory, EPHEMERAL_STORAGE: usage.ephemeral_storage}
+        amounts |= usage.scalars
+        uses = {short.resource: amounts.get(short.resource, 0) for short in what_if.shortfalls}
+        if any(holdings) or any(uses.values()):
+            rank = (admitted.pod.priority or 0, _RANKS.index(admitted.pod.qos), -arrival)
+            candidates.append((rank, EvictionCandidate(uid, (*holdings, *uses.items()), nodes, uses)))
+    return [candidate for _, candidate in sorted(candidates, key=lambda ranked: ranked[0])]
+
+
+def _cores(view: KubeletView, ledger: CpuLedger, uid: str) -> tuple[Hashable, NodeSet]:
+    """Return each core the pod has CPUs of: where its CPUs are, and whether each is the pod's, shared or reserved."""
+    owned = ledger.owned(uid)
+    cores: dict[int, list[tuple[int, ...]]] = {core: [] for core, cpus in view.core_cpus.items() if cpus & owned}
+    for cpu in view.cpus:
+        if cpu.core in cores:
+            state = [cpus >> cpu.id & 1 for cpus in (owned, ledger.shared, ledger.reserved)]
+            cores[cpu.core].append((cpu.node or 0, cpu.socket, cpu.cache or 0, *state))
+    nodes = bits.of(node for node, cpus in view.node_cpus.items() if cpus & owned)
+    return tuple(sorted(tuple(sorted(places)) for places in cores.values())), nodes
+
+
+def _devices(ledger: DeviceLedger, uid: str, resources: set[str]) -> Iterator[tuple[str, NodeSet, bool]]:
+    """Yield the resource, nodes and health of each device; one that is gone has no nodes."""
+    for resource in resources:
+        inventory = ledger.inventories.get(resource)
+        known = {device.id: device for device in inventory.devices} if inventory else {}
+        for id_ in ledger.owned(uid, resource):
+            device = known.get(id_)
+            yield (resource, device.nodes or 0, device.healthy) if device else (resource, 0, False)

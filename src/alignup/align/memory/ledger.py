@@ -70,11 +70,14 @@ class MemoryLedger:
         idle = {}
         for node in sorted(nodes, key=lambda node: node.id):
             node_reserved = reserved.get(node.id, {})
-            tables = {
-                pages.resource: _table(pages.bytes, node_reserved.get(pages.resource, 0)) for pages in node.hugepages
-            }
-            hugepages = sum(pages.bytes for pages in node.hugepages)
-            tables[MEMORY] = _table(node.memory or 0, node_reserved.get(MEMORY, 0), hugepages)
+            usable = {pages.resource: pages.bytes for pages in node.hugepages}
+            totals = {**usable, MEMORY: node.memory or 0}
+            usable[MEMORY] = totals[MEMORY] - sum(pages.bytes for pages in node.hugepages)
+            tables = {}
+            for type_, total in totals.items():
+                system = node_reserved.get(type_, 0)
+                allocatable = (usable[type_] - system) % _WRAP
+                tables[type_] = MemoryTable(total, system, allocatable, 0, allocatable)
             idle[node.id] = NodeMemory(1 << node.id, 0, tables)
         return MemoryLedger(idle)
 
@@ -106,12 +109,6 @@ class MemoryLedger:
         if nodes and nodes & nodes - 1 == 0:
             return self.nodes[nodes.bit_length() - 1].tables.get(type_, EMPTY_TABLE).free
         return sum([self.nodes[node].tables.get(type_, EMPTY_TABLE).free for node in bits.members(nodes)])
-
-    def free_by_node(self, type_: str) -> dict[int, int]:
-        return {id_: node.tables.get(type_, EMPTY_TABLE).free for id_, node in self.nodes.items()}
-
-    def has_free(self, nodes: NodeSet, need: Sizes) -> bool:
-        return all(self.free(nodes, type_) >= size for type_, size in need.items())
 
     def allocatable_on(self, nodes: NodeSet, type_: str) -> int:
         """Return the bytes of one type on *nodes* if nothing is allocated."""
@@ -232,11 +229,6 @@ class MemoryLedger:
         return groups
 
 
-def _table(total: int, system_reserved: int, hugepages: int = 0) -> MemoryTable:
-    allocatable = (total - system_reserved - hugepages) % _WRAP
-    return MemoryTable(total, system_reserved, allocatable, 0, allocatable)
-
-
 def _charge(nodes: dict[int, NodeMemory], blocks: Sequence[Block], sizes: list[int]) -> None:
     """Count *blocks*, all on the same nodes, and reserve *sizes* there, the lowest node first."""
     group = blocks[0].nodes
@@ -303,11 +295,10 @@ def _same(stored: Mapping[int, NodeMemory], rebuilt: Mapping[int, NodeMemory]) -
         for type_, table in node.tables.items():
             if table[:3] != other.tables[type_][:3]:
                 return False
-            if _in_group(stored, node.cells, type_) != _in_group(rebuilt, node.cells, type_):
+            in_group = []
+            for nodes in (stored, rebuilt):
+                tables = [nodes[member].tables.get(type_, EMPTY_TABLE) for member in bits.members(node.cells)]
+                in_group.append((sum(table.reserved for table in tables), sum(table.free for table in tables)))
+            if in_group[0] != in_group[1]:
                 return False
     return True
-
-
-def _in_group(nodes: Mapping[int, NodeMemory], group: NodeSet, type_: str) -> tuple[int, int]:
-    tables = [nodes[node].tables.get(type_, EMPTY_TABLE) for node in bits.members(group)]
-    return sum(table.reserved for table in tables), sum(table.free for table in tables)

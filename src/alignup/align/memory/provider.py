@@ -12,11 +12,10 @@ from typing import Self
 
 from alignup.align.bits import NodeSet, quote
 from alignup.align.errors import ProviderError, SettingsError
-from alignup.align.hint import Hint, HintList, HintsByResource
+from alignup.align.hint import Hint, HintList, HintsByResource, Need, Provider
 from alignup.align.machine import NumaNode
 from alignup.align.memory.hints import memory_family
-from alignup.align.memory.ledger import Block, MemoryLedger, Sizes
-from alignup.align.provider import Need, Provider
+from alignup.align.memory.ledger import EMPTY_TABLE, Block, MemoryLedger, Sizes
 from alignup.align.settings import FeatureGates
 from alignup.align.workload import Container, Pod, QoS, demand
 
@@ -26,13 +25,11 @@ class MemoryPolicy(StrEnum):
     STATIC = "Static"
 
     @classmethod
-    def parse(cls, name: str) -> Self:
-        """Parse ``memoryManagerPolicy``; errors are those of the kubelet on Linux."""
-        if name == "BestEffort":
+    def _missing_(cls, value: object) -> None:
+        """Raise the errors of the kubelet on Linux for another ``memoryManagerPolicy``."""
+        if value == "BestEffort":
             raise SettingsError('policy "BestEffort" is not available for platform "linux"')
-        if name not in set(cls):
-            raise SettingsError(f"unknown policy: {quote(name)}")
-        return cls(name)
+        raise SettingsError(f"unknown policy: {quote(str(value))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,10 @@ class MemoryProvider(Provider[MemoryLedger]):
             need = self.need(pod, container)
         except ProviderError:
             return {}
-        return {type_: Need(size, ledger.free_by_node(type_)) for type_, size in need.items()}
+        return {
+            type_: Need(size, {id_: node.tables.get(type_, EMPTY_TABLE).free for id_, node in ledger.nodes.items()})
+            for type_, size in need.items()
+        }
 
     def hints(self, ledger: MemoryLedger, pod: Pod, container: Container | None) -> HintsByResource:
         """Return hints by type; ``None``: no preference, an empty mapping: impossible."""
@@ -92,14 +92,17 @@ class MemoryProvider(Provider[MemoryLedger]):
             return None
         if container is not None:
             blocks = ledger.blocks(pod.uid, container.name)
-            return _hints(ledger, need, pod=pod.uid) if blocks is None else _hints_for_held(blocks, need)
-        if pod.has_pod_level_resources and _empty_shared_pool(pod, need):
-            return dict.fromkeys(need, ())
-        held = ledger.held.get(pod.uid, {})
-        for other in pod.all_containers:
-            if other.name in held:
-                return _hints_for_held(held[other.name], need)
-        return _hints(ledger, need, pod=pod.uid)
+            if blocks is not None:
+                return _hints_for_held(blocks, need)
+        else:
+            if pod.has_pod_level_resources and _empty_shared_pool(pod, need):
+                return dict.fromkeys(need, ())
+            held = ledger.held.get(pod.uid, {})
+            for other in pod.all_containers:
+                if other.name in held:
+                    return _hints_for_held(held[other.name], need)
+        family = memory_family(ledger, need, pod=pod.uid)
+        return {} if family is None else dict.fromkeys(need, family)
 
     def allocate(self, ledger: MemoryLedger, pod: Pod, container: Container | None, *, affinity: Hint) -> MemoryLedger:
         if container is None:
@@ -145,7 +148,9 @@ class MemoryProvider(Provider[MemoryLedger]):
             return _best(ledger, need, pod=pod, start=affinity)
         single = nodes & nodes - 1 == 0
         splits_group = single and nodes != 0 and not ledger.keeps_groups(nodes)
-        if (splits_group and not self.settings.kubelet_faults) or not ledger.has_free(nodes, need):
+        if (splits_group and not self.settings.kubelet_faults) or any(
+            ledger.free(nodes, type_) < size for type_, size in need.items()
+        ):
             return _best(ledger, need, pod=pod, start=affinity)
         if not single and not ledger.keeps_groups(nodes):
             raise ProviderError("[memorymanager] preferred hint violates NUMA node allocation")
@@ -155,11 +160,6 @@ class MemoryProvider(Provider[MemoryLedger]):
 def pinned_containers(pod: Pod) -> tuple[str, ...]:
     """Return the containers that count as pinned in a pod placed as a whole: init, and those with requests."""
     return tuple(container.name for container in (*pod.init, *(other for other in pod.containers if _own(pod, other))))
-
-
-def _hints(ledger: MemoryLedger, need: Sizes, *, pod: str) -> HintsByResource:
-    family = memory_family(ledger, need, pod=pod)
-    return {} if family is None else dict.fromkeys(need, family)
 
 
 def _hints_for_held(blocks: tuple[Block, ...], need: Sizes) -> HintsByResource:

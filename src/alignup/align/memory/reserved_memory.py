@@ -52,13 +52,22 @@ def reserved_by_node(
 ) -> dict[int, dict[str, int]]:
     """Return node → type → bytes, the last entry counts; ``SettingsError`` if the kubelet would not start."""
     known = {node.id for node in nodes}
+    if unknown := [entry.node for entry in entries if entry.node not in known]:
+        raise SettingsError(
+            f"the reserved memory configuration references a NUMA node {unknown[0]} that does not exist on this machine"
+        )
+    totals: dict[str, Quantity] = {}
     for entry in entries:
-        if entry.node not in known:
+        for type_, amount in entry.limits.items():
+            # The later amount comes first: a sum is printed in the format of its first non-zero term.
+            totals[type_] = amount + totals.get(type_, Quantity.ZERO)
+    for type_ in sorted({*totals, *filter(_is_memory, reservation)}):
+        total, wanted = totals.get(type_, Quantity.ZERO), reservation.get(type_, Quantity.ZERO)
+        if total != wanted:
             raise SettingsError(
-                f"the reserved memory configuration references a NUMA node {entry.node} "
-                "that does not exist on this machine"
+                f"the total amount {quote(str(total))} of type {quote(type_)} is not equal to the value "
+                f"{quote(str(wanted))} determined by Node Allocatable feature"
             )
-    _check_totals(entries, reservation)
     reserved: dict[int, dict[str, int]] = {node: {} for node in sorted(known)}
     for entry in entries:
         for type_, amount in entry.limits.items():
@@ -104,21 +113,6 @@ def propose_reserved_memory(reservation: Amounts, view: KubeletView) -> tuple[Re
         for node, share in _spread(size, capacity, unit=unit).items():
             shares[node][type_] = Quantity(share, format=QuantityFormat.BINARY_SI)
     return tuple(ReservedMemory(node, limits) for node, limits in shares.items() if limits)
-
-
-def _check_totals(entries: Sequence[ReservedMemory], reservation: Amounts) -> None:
-    totals: dict[str, Quantity] = {}
-    for entry in entries:
-        for type_, amount in entry.limits.items():
-            # The later amount comes first: a sum is printed in the format of its first non-zero term.
-            totals[type_] = amount + totals.get(type_, Quantity.ZERO)
-    for type_ in sorted({*totals, *filter(_is_memory, reservation)}):
-        total, wanted = totals.get(type_, Quantity.ZERO), reservation.get(type_, Quantity.ZERO)
-        if total != wanted:
-            raise SettingsError(
-                f"the total amount {quote(str(total))} of type {quote(type_)} is not equal to the value "
-                f"{quote(str(wanted))} determined by Node Allocatable feature"
-            )
 
 
 def _wanted(reservation: Amounts) -> dict[str, int]:

@@ -12,15 +12,15 @@
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from enum import StrEnum
-from functools import reduce
+from functools import partial, reduce
 from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.distances import Distances
 from alignup.align.errors import WorkLimitError
 from alignup.align.hint import Hint, HintFamily, HintList, Hints, MergeInput, preferred_single_nodes
-from alignup.align.merging import reachability
+from alignup.align.machine import Distances
+from alignup.align.merging import search
 from alignup.align.merging.search import MAX_RESULTS, BudgetExceededError, SearchQuery, WorkBudget, find_best
 from alignup.align.settings import Policy
 
@@ -44,10 +44,6 @@ class MergeResult(NamedTuple):
     width: int  #: the target width; 0 if no hint has nodes
     rule: MergeRule
     runners_up: tuple[NodeSet, ...]  #: a few sets with the same rule that are less close or have higher numbers
-
-    @property
-    def hint(self) -> Hint:
-        return Hint(self.nodes, self.preferred)
 
 
 class PolicyResult(NamedTuple):
@@ -73,7 +69,8 @@ def apply_policy(
         hint = Hint(None if merged.nodes == nodes else merged.nodes, merged.preferred)
         return PolicyResult(hint, merged.preferred, merged)
     merged = merge(inputs, nodes=nodes, distances=distances, work_limit=work_limit)
-    return PolicyResult(merged.hint, merged.preferred or policy is Policy.BEST_EFFORT, merged)
+    admitted = merged.preferred or policy is Policy.BEST_EFFORT
+    return PolicyResult(Hint(merged.nodes, merged.preferred), admitted, merged)
 
 
 def merge_single_numa_node(inputs: Sequence[MergeInput], nodes: NodeSet) -> MergeResult:
@@ -133,7 +130,12 @@ def merge(
             )
         every: list[Hints] = [*lists, *families]
         if nodes.bit_count() <= dense:
-            return _best_on_few_nodes(every, width, nodes=nodes, distances=distances)
+            # A short search, if there are families, which come last in the list.
+            if families:
+                with suppress(BudgetExceededError):
+                    short = WorkBudget(SHORT_SEARCH_STEPS)
+                    return _search(every, width, nodes=nodes, distances=distances, budget=short)
+            return _best_of(search.reachable_sets(every, nodes), width, nodes=nodes, distances=distances)
         return _best_not_preferred(every, width, nodes=nodes, distances=distances, budget=budget)
     except BudgetExceededError:
         hard = [name for name, hints in inputs if hints.min_width]
@@ -187,16 +189,16 @@ def _preferred_by_families(
         if mask & mask - 1 and all(family.fits(mask) and family.prefers(mask) for family in families)
     }
 
-    def completing_nodes(partial: NodeSet) -> NodeSet:
+    def completing_nodes(chosen: NodeSet) -> NodeSet:
         ends = among
         for family in families:
-            ends &= family.completing_nodes(partial)
+            ends &= family.completing_nodes(chosen)
             if not ends:
                 break
         return ends
 
-    def promising(partial: NodeSet, more: int, below: NodeSet) -> bool:
-        return all(family.may_complete(partial, more=more, among=below) for family in families)
+    def promising(chosen: NodeSet, more: int, below: NodeSet) -> bool:
+        return all(family.may_complete(chosen, more=more, among=below) for family in families)
 
     def accept(mask: NodeSet) -> bool:
         return all(family.prefers(mask) for family in families)
@@ -226,29 +228,18 @@ def _in_order(masks: Iterable[NodeSet], distances: Distances | None) -> list[Nod
     return sorted(masks, key=lambda mask: (distances.total(mask), mask))
 
 
-def _best_on_few_nodes(
-    inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None
-) -> MergeResult:
-    """Return the best reachable set: after a short search for families, all sets are counted."""
-    if inputs and not isinstance(inputs[-1], HintList):  # families come last
-        with suppress(BudgetExceededError):
-            budget = WorkBudget(SHORT_SEARCH_STEPS)
-            return _search(inputs, width, nodes=nodes, distances=distances, budget=budget)
-    return _best_of(reachability.reachable_sets(inputs, nodes), width, nodes=nodes, distances=distances)
-
-
 def _best_not_preferred(
     inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> MergeResult:
     try:
         if all(isinstance(hints, HintList) for hints in inputs):
-            reachable: Collection[NodeSet] = reachability.intersect_lists(inputs, nodes, budget)
+            reachable: Collection[NodeSet] = search.intersect_lists(inputs, nodes, budget)
         else:
             return _search(inputs, width, nodes=nodes, distances=distances, budget=budget)
     except BudgetExceededError:
         if nodes.bit_count() > MAX_DENSE_NODES:
             raise
-        reachable = reachability.count_reachable_sets(inputs, nodes)
+        reachable = search.count_reachable_sets(inputs, nodes)
     return _best_of(reachable, width, nodes=nodes, distances=distances)
 
 
@@ -270,22 +261,18 @@ def _search(
     inputs: Sequence[Hints], width: int, *, nodes: NodeSet, distances: Distances | None, budget: WorkBudget
 ) -> MergeResult:
     """Return the best reachable set, testing sets from the best downwards."""
-    among = reduce(int.__and__, (reachability.allowed_nodes(hints, nodes) for hints in inputs), nodes)
+    among = reduce(int.__and__, (search.allowed_nodes(hints, nodes) for hints in inputs), nodes)
 
-    def completing_nodes(partial: NodeSet) -> NodeSet:
-        return single.completing_nodes(partial) if single else among
-
-    def promising(partial: NodeSet, more: int, below: NodeSet) -> bool:
+    def promising(chosen: NodeSet, more: int, below: NodeSet) -> bool:
         if single:
-            return single.may_complete(partial, more=more, among=below)
-        return all(_allows(hints, partial) for hints in inputs)
-
-    def accept(mask: NodeSet) -> bool:
-        return reachability.is_reachable(mask, inputs, nodes=nodes, budget=budget)
+            return single.may_complete(chosen, more=more, among=below)
+        return all(_allows(hints, chosen) for hints in inputs)
 
     # A single family can direct the search; several have to be tested together.
     first = inputs[0]
     single = None if len(inputs) > 1 or isinstance(first, HintList) or first.fixed_sets else first
+    completing_nodes = single.completing_nodes if single else lambda _: among
+    accept = partial(search.is_reachable, inputs=inputs, nodes=nodes, budget=budget)
     for candidate, rule in _widths(width, among.bit_count()):
         best = find_best(SearchQuery(candidate, among, completing_nodes, accept, promising, budget), distances)
         if best:
@@ -293,11 +280,11 @@ def _search(
     return _nothing(nodes, width)
 
 
-def _allows(hints: Hints, partial: NodeSet) -> bool:
-    """Return whether any set of *hints* contains *partial*."""
+def _allows(hints: Hints, chosen: NodeSet) -> bool:
+    """Return whether any set of *hints* contains *chosen*."""
     if isinstance(hints, HintList):
-        return hints.anywhere is not None or any(not partial & ~mask for mask in hints.masks)
-    return not partial & ~hints.nodes or any(not partial & ~mask for mask in hints.fixed_sets)
+        return hints.anywhere is not None or any(not chosen & ~mask for mask in hints.masks)
+    return not chosen & ~hints.nodes or any(not chosen & ~mask for mask in hints.fixed_sets)
 
 
 def _widths(target: int, most: int) -> Iterable[tuple[int, MergeRule]]:

@@ -1,18 +1,33 @@
-"""A search for sets of nodes of one width, from the best downwards, without listing all of them.
+"""The searches of a merge: for the best set of nodes of one width, and for the sets that combinations of hints reach.
 
-The order among sets of one width is the kubelet's: with distances the closest nodes first, then the set with the
-smaller value as a binary number. Sets grow from their highest node down; completing each partial set with lower nodes
-in ascending order visits them in that order. Whole branches are skipped if they cannot contain a result.
+``find_best`` goes through the sets of one width from the best downwards, without listing all of them. The order is the
+kubelet's: with distances the closest nodes first, then the set with the smaller value as a binary number. Sets grow
+from their highest node down; completing each partial set with lower nodes in ascending order visits them in that order.
+Whole branches are skipped if they cannot contain a result.
+
+A set is *reachable* if it is the intersection of one hint per resource. This matters only if no set is preferred by all
+resources. There are three algorithms, all exact:
+
+* ``count_reachable_sets`` counts, for every set, the combinations that contain it (superset sums: one addition of big
+  ints per node and resource), and from these the combinations that equal it. Its time depends on the number of nodes
+  alone.
+* ``intersect_lists`` intersects lists one after the other, keeping each result once.
+* ``is_reachable`` decides one set without any list: each node outside it must be dropped by a resource that still fits
+  without all nodes it drops.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import nsmallest
-from operator import add
+from math import inf
+from operator import add, mul, sub
+from struct import pack, unpack
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
-from alignup.align.distances import Distances
+from alignup.align.hint import HintFamily, HintList, Hints
+from alignup.align.machine import Distances
 
 MAX_RESULTS = 4  #: the number of sets a search returns: the winner and its runners-up
 
@@ -143,3 +158,224 @@ class _ClosestSearch:
                 if self.query.accept(chosen | 1 << node):
                     self.least = whole
                     self.found.append(chosen | 1 << node)
+
+
+def allowed_sets(hints: Hints, nodes: NodeSet) -> set[NodeSet]:
+    """Return every set of *nodes* in *hints*; a hint without nodes allows all of them."""
+    if isinstance(hints, HintList):
+        allowed = {mask & nodes for mask in hints.masks}
+        if hints.anywhere is not None:
+            allowed.add(nodes)
+    else:
+        allowed = set(hints.fitting_sets())
+    allowed.discard(0)
+    return allowed
+
+
+def allowed_nodes(hints: Hints, nodes: NodeSet) -> NodeSet:
+    if isinstance(hints, HintList):
+        return nodes if hints.anywhere is not None else nodes & bits.union(hints.masks)
+    return nodes & (hints.nodes | bits.union(hints.fixed_sets))
+
+
+def reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> Collection[NodeSet]:
+    """Return every reachable set, by the fastest algorithm for this number of nodes."""
+    if nodes.bit_count() > 3:
+        return count_reachable_sets(inputs, nodes)
+    reached = allowed_sets(inputs[0], nodes) if inputs else {nodes}
+    for hints in inputs[1:]:
+        allowed = allowed_sets(hints, nodes)
+        reached = {mask & other for mask in reached for other in allowed}
+    reached.discard(0)
+    return reached
+
+
+_sparse_sets = lru_cache(maxsize=64)(bits.subsets)
+
+
+def count_reachable_sets(inputs: Sequence[Hints], nodes: NodeSet) -> list[NodeSet]:
+    """Return every reachable set, in time that depends on the number of nodes and inputs only."""
+    tables = [allowed_sets(hints, nodes) for hints in inputs]
+    if nodes & nodes + 1 == 0:
+        return _reached(tables, nodes.bit_length())
+    # Number the nodes without gaps, and translate the result back.
+    sparse = _sparse_sets(nodes)
+    index = {mask: index for index, mask in enumerate(sparse)}
+    numbered = [{index[mask] for mask in table} for table in tables]
+    return [sparse[number] for number in _reached(numbered, nodes.bit_count())]
+
+
+def _reached(tables: list[set[int]], count: int) -> list[int]:
+    """Return the intersections of one member of each table, as numbers below ``2**count``."""
+    size = 1 << count
+    layout = f"<{size}Q"
+    # Counts stay below 2**64 for this many tables at once: each has fewer than 2**count members.
+    at_once = max(1, 64 // count) if count else 1
+    reached: Iterable[int] = tables[0] if tables else [size - 1]
+    rest = tables[1:]
+    while rest:
+        group = [_supersets(reached, count), *(_supersets(table, count) for table in rest[: at_once - 1])]
+        rest = rest[at_once - 1 :]
+        containing: Iterable[int] = unpack(layout, group[0])
+        for sums in group[1:]:
+            containing = map(mul, containing, unpack(layout, sums))
+        counts = int.from_bytes(pack(layout, *containing), "little")
+        for shift, lacking in _shifts(count):
+            counts -= counts >> shift & lacking
+        exactly = unpack(layout, counts.to_bytes(8 * size, "little"))
+        reached = [number for number in range(1, size) if exactly[number]]
+    return list(reached)
+
+
+def _supersets(table: Iterable[int], count: int) -> bytes:
+    """Return the number of members of *table* that contain each set, as one 64-bit number per set."""
+    slots = bytearray(8 << count)
+    for number in table:
+        slots[number << 3] = 1
+    sums = int.from_bytes(slots, "little")
+    for shift, lacking in _shifts(count):
+        sums += sums >> shift & lacking
+    return sums.to_bytes(8 << count, "little")
+
+
+@lru_cache(maxsize=32)
+def _shifts(count: int) -> tuple[tuple[int, int], ...]:
+    """Return for each node the distance between the slots with and without it, and a mask of all slots without it."""
+    slots = range(1 << count)
+    return tuple(
+        (64 << node, int.from_bytes(b"".join((b"\0" if slot >> node & 1 else b"\xff") * 8 for slot in slots), "little"))
+        for node in range(count)
+    )
+
+
+def intersect_lists(inputs: Sequence[Hints], nodes: NodeSet, budget: WorkBudget) -> set[NodeSet]:
+    tables = [allowed_sets(hints, nodes) for hints in inputs]
+    tables.sort(key=len)
+    reached = tables[0] if tables else {nodes}
+    for allowed in tables[1:]:
+        budget.spend(len(reached) * len(allowed))
+        reached = {mask & other for mask in reached for other in allowed}
+        reached.discard(0)
+    return reached
+
+
+def is_reachable(target: NodeSet, inputs: Sequence[Hints], *, nodes: NodeSet, budget: WorkBudget) -> bool:
+    """Return whether *target* is the intersection of one hint of each input."""
+    fixed: set[NodeSet] = {nodes}
+    families: list[HintFamily] = []
+    for hints in inputs:
+        if isinstance(hints, HintList):
+            budget.spend(len(hints.masks))
+            supersets = {mask & nodes for mask in hints.masks if not target & ~mask}
+            if hints.anywhere is not None:
+                supersets.add(nodes)
+            intersections = {mask & other for mask in fixed for other in supersets}
+            # Whatever a superset reaches, its subset reaches too.
+            fixed = {
+                mask
+                for mask in intersections
+                if not any(other != mask and other & mask == other for other in intersections)
+            }
+        else:
+            families.append(hints)
+    return any(_families_reach(families, mask, target, [], budget) for mask in fixed)
+
+
+def _families_reach(
+    families: Sequence[HintFamily],
+    left: NodeSet,
+    target: NodeSet,
+    growing: list[tuple[HintFamily, NodeSet]],
+    budget: WorkBudget,
+) -> bool:
+    """Let each family choose a fixed set or its growing part, narrowing *left*; then drop the surplus nodes."""
+    budget.spend()
+    if not families:
+        return _can_drop(left & ~target, growing, budget)
+    family, rest = families[0], families[1:]
+    for mask in family.fixed_sets:
+        if not target & ~mask and _families_reach(rest, left & mask, target, growing, budget):
+            return True
+    if target & ~family.nodes or not family.fits(family.nodes):
+        return False
+    return _families_reach(rest, left & family.nodes, target, [*growing, (family, family.nodes)], budget)
+
+
+def _can_drop(surplus: NodeSet, growing: list[tuple[HintFamily, NodeSet]], budget: WorkBudget) -> bool:
+    """Return whether each node of *surplus* can be dropped by one of *growing* (family, nodes it still keeps)."""
+    if not surplus:
+        return True
+    budget.spend(len(growing))
+    if any(family.fits(kept & ~surplus) for family, kept in growing):
+        return True
+    can_spare = sum(kept.bit_count() - family.min_width for family, kept in growing)
+    if can_spare < surplus.bit_count() or len(growing) < 2:
+        return False
+    slacks = [family.slack for family, _ in growing]
+    if all(slacks):
+        losses = [[family.amounts_on(node) for family, _ in growing] for node in bits.members(surplus)]
+        return _can_distribute(losses, tuple(slack for slack in slacks if slack), budget)
+    node = surplus & -surplus
+    for index, (family, kept) in enumerate(growing):
+        if family.fits(kept & ~node):
+            without = [*growing[:index], (family, kept & ~node), *growing[index + 1 :]]
+            if _can_drop(surplus ^ node, without, budget):
+                return True
+    return False
+
+
+Slack = tuple[int, ...]  #: what one family can still drop, kind by kind
+
+
+def _can_distribute(losses: list[list[Slack]], slacks: tuple[Slack, ...], budget: WorkBudget) -> bool:
+    """Return whether each node can be charged to one family (its *losses*, one per family) within *slacks*.
+
+    The states after each node are a set, so nodes with equal amounts cost almost nothing.
+    """
+    budget.spend(len(losses))
+    shares = [list(map(_share, loss, slacks)) for loss in losses]
+    # Each family can bear a share of 1 in total, so a larger sum is impossible in any distribution.
+    if sum(map(min, shares)) > len(slacks) + 1e-9:
+        return False
+    order = sorted(range(len(losses)), key=lambda index: min(shares[index]), reverse=True)
+    if _fits_greedily([(losses[index], shares[index]) for index in order], slacks):
+        return True
+    states = {slacks}
+    for loss in (losses[index] for index in order):
+        budget.spend(len(states))
+        states = {
+            (*state[:index], left, *state[index + 1 :])
+            for state in states
+            for index, left in enumerate(map(_subtract, state, loss))
+            if min(left) >= 0
+        }
+        if not states:
+            return False
+    return True
+
+
+def _fits_greedily(nodes: list[tuple[list[Slack], list[float]]], slacks: tuple[Slack, ...]) -> bool:
+    """Return whether it works to charge each node to the family with the smallest total share."""
+    charged = [0.0] * len(slacks)
+    left = list(slacks)
+    for losses, shares in nodes:
+        after = list(map(add, charged, shares))
+        index = after.index(min(after))
+        charged[index] = after[index]
+        left[index] = _subtract(left[index], losses[index])
+    return all(min(slack) >= 0 for slack in left)
+
+
+def _share(loss: Slack, slack: Slack) -> float:
+    """Return the share of *slack* that *loss* takes, averaged over its kinds; infinite if it takes too much of one."""
+    total = 0.0
+    for lost, available in zip(loss, slack, strict=True):
+        if lost > available:
+            return inf
+        if lost:
+            total += lost / available
+    return total / len(slack)
+
+
+def _subtract(slack: Slack, loss: Slack) -> Slack:
+    return tuple(map(sub, slack, loss))

@@ -157,14 +157,13 @@ def memory(pod: Pod, container: Container | None, *, pod_level_managers: bool = 
     return {name: size for name, size in total.items() if name in named}
 
 
-def container_devices(container: Container, resources: Collection[str]) -> dict[str, int]:
-    return {name: amount.value() for name, amount in container.resources.limits.items() if name in resources}
+def devices(pod: Pod, container: Container | None, resources: Collection[str]) -> dict[str, int]:
+    """Return the number of devices of each of *resources* in the limits of a container, or of a whole pod (``None``).
 
-
-def pod_devices(pod: Pod, resources: Collection[str]) -> dict[str, int]:
-    """Return the number of devices of each of *resources* in the limits of a whole pod, without overhead."""
-    total = limits(pod, overhead=False)
-    return {name: amount.value() for name, amount in total.items() if name in resources}
+    Overhead does not count.
+    """
+    named = limits(pod, overhead=False) if container is None else container.resources.limits
+    return {name: amount.value() for name, amount in named.items() if name in resources}
 
 
 def _bytes(resources: Resources) -> Mapping[str, int]:

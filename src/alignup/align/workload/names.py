@@ -8,7 +8,7 @@ A function ending in ``_problems`` returns what is wrong with a name, one phrase
 """
 
 import re
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from alignup.align.errors import QuantityError
 from alignup.align.quantity import Quantity
@@ -96,19 +96,23 @@ def page_size(name: str) -> int | None:
     return size.value() or None
 
 
-def label_problems(text: str) -> tuple[str, ...]:
-    form = "lower case letters, digits and '-', with a letter or digit at both ends"
-    return _form_problems(text, _LABEL, form, most=_LABEL_LENGTH)
-
-
-def subdomain_problems(text: str) -> tuple[str, ...]:
-    form = "lower case letters, digits, '-' and '.', with a letter or digit at both ends of each part"
-    return _form_problems(text, _SUBDOMAIN, form, most=253)
-
-
-def _form_problems(text: str, pattern: re.Pattern[str], form: str, *, most: int) -> tuple[str, ...]:
+def _form_problems(text: str, *, pattern: re.Pattern[str], form: str, most: int) -> tuple[str, ...]:
     too_long = (f"must be no more than {most} characters",) if len(text) > most else ()
     return too_long if pattern.fullmatch(text) else (*too_long, f"must be {form}")
+
+
+label_problems = partial(
+    _form_problems,
+    pattern=_LABEL,
+    form="lower case letters, digits and '-', with a letter or digit at both ends",
+    most=_LABEL_LENGTH,
+)
+subdomain_problems = partial(
+    _form_problems,
+    pattern=_SUBDOMAIN,
+    form="lower case letters, digits, '-' and '.', with a letter or digit at both ends of each part",
+    most=253,
+)
 
 
 def qualified_problems(text: str) -> tuple[str, ...]:

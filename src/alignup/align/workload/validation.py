@@ -117,25 +117,16 @@ def _with_amounts(pod: Pod, change: Callable[[Quantity], Quantity]) -> Pod:
         requests, limits = amounts(old.requests), amounts(old.limits)
         return old if requests is old.requests and limits is old.limits else Resources(requests, limits, old.claims)
 
-    def containers(old: tuple[Container, ...]) -> tuple[Container, ...]:
-        new = [resources(container.resources) for container in old]
-        if all(changed is container.resources for changed, container in zip(new, old, strict=True)):
-            return old
-        return tuple(
-            [
-                Container(container.name, changed, container.restartable, container.unknown_restart_policy)
-                for changed, container in zip(new, old, strict=True)
-            ]
-        )
-
-    init, usual, pod_level, overhead = (
-        containers(pod.init),
-        containers(pod.containers),
-        resources(pod.resources),
-        amounts(pod.overhead),
-    )
-    if init is pod.init and usual is pod.containers and pod_level is pod.resources and overhead is pod.overhead:
+    containers = []
+    for container in pod.all_containers:
+        changed = resources(container.resources)
+        same = changed is container.resources
+        containers.append(container if same else replace(container, resources=changed))
+    pod_level, overhead = resources(pod.resources), amounts(pod.overhead)
+    same = all(map(is_, containers, pod.all_containers))
+    if same and pod_level is pod.resources and overhead is pod.overhead:
         return pod
+    init, usual = tuple(containers[: len(pod.init)]), tuple(containers[len(pod.init) :])
     return replace(pod, init=init, containers=usual, resources=pod_level, overhead=overhead)
 
 
@@ -145,12 +136,7 @@ def _with_requests(container: Container) -> Container:
     if resources.requests.keys() >= resources.limits.keys():
         return container
     requests = {**resources.limits, **resources.requests}
-    return Container(
-        container.name,
-        Resources(requests, resources.limits, resources.claims),
-        container.restartable,
-        container.unknown_restart_policy,
-    )
+    return replace(container, resources=Resources(requests, resources.limits, resources.claims))
 
 
 def _pod_level(pod: Pod, *, fixed: bool) -> Resources:

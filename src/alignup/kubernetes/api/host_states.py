@@ -1,4 +1,4 @@
-"""Observed hosts as ``HostState`` objects, and such objects as reports that placement works with.
+"""``HostState`` objects: written from machines and ledgers, and read as reports that placement works with.
 
 A pod reads back as one whose containers request what they hold. That decides every other pod alike; the API server has
 the full spec under the same uid.
@@ -7,7 +7,7 @@ the full spec under the same uid.
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from alignup.align import bits
 from alignup.align.devices.ledger import DeviceLedger
@@ -27,7 +27,7 @@ from alignup.documents.host_state import (
     HostLedgerDocument,
     HostStateDocument,
 )
-from alignup.documents.ledgers.documents import (
+from alignup.documents.ledgers import (
     CpuResidue,
     DeviceResidue,
     MemoryResidue,
@@ -37,8 +37,8 @@ from alignup.documents.ledgers.documents import (
     device_nodes,
     pod_entry,
     residue,
+    restore_ledger,
 )
-from alignup.documents.ledgers.restore import restore_ledger
 from alignup.documents.machines import machine_from_document, machine_to_document
 from alignup.documents.pods import ContainerDocument, PodDocument
 from alignup.kubernetes import configuration as kubelet_configuration
@@ -46,34 +46,12 @@ from alignup.kubernetes.api import Resource
 from alignup.kubernetes.manifests.documents import ParsedDocument, to_json
 from alignup.placement.host_report import HostReport
 
-if TYPE_CHECKING:  # not imported: clients of a cluster need no gRPC
-    from alignup.observe.observation import Observation
-
 HOST_STATES = Resource(
     type=HostStateDocument, kind=schema.KIND, plural=schema.PLURAL, group=schema.GROUP, version=schema.VERSION
 )
 
 HEARTBEAT_SECONDS = 300.0  #: after which an unchanged object is written again
 STALE_SECONDS = 3 * HEARTBEAT_SECONDS  #: after which its observer has probably stopped
-MAX_PROBLEMS = 20  #: of one host in its object
-
-
-def host_state(observation: "Observation") -> HostStateDocument:
-    """Return the object without its metadata and generations."""
-    host = observation.host
-    return HostStateDocument(
-        kubelet=observation.kubelet,
-        machine=machine_document(host.machine),
-        configuration=kubelet_configuration.alignment_fields(observation.configuration),
-        ledger=_ledger_document(host.ledger),
-        problems=shortened([*observation.contradictions, *observation.gaps]),
-    )
-
-
-def shortened(problems: list[str]) -> list[str]:
-    """Return the first problems, and how many more there are: an object must stay small."""
-    more = len(problems) - MAX_PROBLEMS
-    return [*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems
 
 
 def to_object(state: HostStateDocument) -> dict[str, Any]:
@@ -155,10 +133,12 @@ def machine_document(machine: Machine) -> dict[str, Any]:
     return machine_to_document(plain if plain.kubelet_view() == small.kubelet_view() else small)
 
 
-def _ledger_document(ledger: Ledger) -> HostLedgerDocument:
+def ledger_document(ledger: Ledger) -> HostLedgerDocument:
     left = residue(ledger)
-    empty = {name: own.registered for name, own in ledger.devices.inventories.items() if not own.devices}
-    stopped = {name: False for name, own in ledger.devices.inventories.items() if not own.registered}
+    empty = {
+        name: inventory.registered for name, inventory in ledger.devices.inventories.items() if not inventory.devices
+    }
+    stopped = {name: False for name, inventory in ledger.devices.inventories.items() if not inventory.registered}
     return HostLedgerDocument(
         pods=[_held_resources(ledger, uid) for uid in ledger.pods],
         devices=list(_device_groups(ledger.devices)),
@@ -180,8 +160,8 @@ def _held_resources(ledger: Ledger, uid: str) -> HeldResourcesDocument:
         cpus=entry.cpus,
         memory=entry.memory,
         devices={
-            container: {resource: list(ids) for resource, ids in own.items()}
-            for container, own in entry.devices.items()
+            container: {resource: list(ids) for resource, ids in resources.items()}
+            for container, resources in entry.devices.items()
         },
     )
 
@@ -209,14 +189,16 @@ def _read_ledger(document: HostLedgerDocument, idle: Ledger) -> Ledger:
     for resource, registered in document.resources.items():
         if resource in idle.devices.inventories and not registered:
             idle = replace(idle, devices=idle.devices.give_up(resource))
-    resources = {name: own.registered for name, own in idle.devices.inventories.items()} | document.resources
+    resources = {
+        name: inventory.registered for name, inventory in idle.devices.inventories.items()
+    } | document.resources
     left = ResidueDocument(
         cpus=CpuResidue(reusable=None, lost=document.lost_cpus),
         memory=MemoryResidue(reusable=None, reserved=document.group_memory),
         devices=DeviceResidue(reusable=None, resources=resources),
         providers={},
     )
-    return restore_ledger([_pod_entry(one, idle.devices) for one in document.pods], left, idle=idle)
+    return restore_ledger([_pod_entry(pod, idle.devices) for pod in document.pods], left, idle=idle)
 
 
 def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDocument:
@@ -241,9 +223,10 @@ def _pod_entry(held: HeldResourcesDocument, devices: DeviceLedger) -> PodEntryDo
         memory=held.memory,
         devices={
             container: {
-                resource: {id_: device_nodes(devices, resource, id_) for id_ in ids} for resource, ids in own.items()
+                resource: {id_: device_nodes(devices, resource, id_) for id_ in ids}
+                for resource, ids in resources.items()
             }
-            for container, own in held.devices.items()
+            for container, resources in held.devices.items()
         },
     )
 

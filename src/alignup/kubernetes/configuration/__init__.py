@@ -17,11 +17,13 @@ from alignup.kubernetes.configuration.files import (
     unwrap,
 )
 from alignup.kubernetes.configuration.load import alignment_fields, parse_override, read, read_document
-from alignup.kubernetes.configuration.managers import host_settings, node_status, startup_errors
-from alignup.kubernetes.configuration.node_allocatable import (
+from alignup.kubernetes.configuration.managers import (
     NodeReservations,
     compute_node_allocatable,
     compute_reservations,
+    host_settings,
+    node_status,
+    startup_errors,
 )
 
 __all__ = [

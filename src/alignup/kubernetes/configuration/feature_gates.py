@@ -156,8 +156,6 @@ _ALL = {"AllAlpha": FeatureStage.ALPHA, "AllBeta": FeatureStage.BETA}
 
 def problems(chosen: Mapping[str, bool]) -> tuple[Problem, ...]:
     """Return the kubelet's errors about the gates *chosen* in a file; of several it reports random ones."""
-    if not chosen:
-        return ()
     if rejected := tuple(unsettable(chosen)):
         return rejected
     unmet = {name: [need for need in needs if not is_enabled(need, chosen)] for name, needs in DEPENDENCIES.items()}
@@ -185,6 +183,8 @@ def unsettable(chosen: Mapping[str, bool]) -> Iterator[Problem]:
 
 def resolve(chosen: Mapping[str, bool]) -> FeatureGates:
     """Return the gates that matter to alignment; *chosen* must have no problems."""
+    if not chosen:
+        return FeatureGates()
     changed = {name: is_enabled(name, chosen) for name in FEATURE_GATES}
     return FeatureGates({name: on for name, on in changed.items() if on is not FEATURE_GATES[name].default})
 

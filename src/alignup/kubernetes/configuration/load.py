@@ -4,19 +4,22 @@ Validation has the kubelet's messages in its order. Only fields that affect alig
 manager policies, options, reservations and thresholds are not part of it: they fail later, where they are used.
 """
 
+import difflib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any
 
 from alignup.align import bits
 from alignup.align.bits import quote
-from alignup.align.errors import ConfigurationError, DocumentError, ParseError, Problem, ProblemKind
+from alignup.align.errors import ConfigurationError, DocumentError, FieldError, ParseError, Problem, ProblemKind
 from alignup.align.memory import reserved_memory
+from alignup.align.memory.reserved_memory import ReservedMemory
 from alignup.align.settings import FEATURE_GATES, Policy, Scope
 from alignup.kubernetes.configuration import feature_gates
 from alignup.kubernetes.configuration.fields import (
     DEFAULT_EVICTION_HARD,
+    FIELDS,
     KIND,
     USED_FIELDS,
     VERSION,
@@ -24,36 +27,24 @@ from alignup.kubernetes.configuration.fields import (
     StartupStage,
     holds_text,
     read_fields,
-    suggest_field,
 )
 from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.documents import ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 
 #: Fields whose default also replaces an empty string or 0.
-_DEFAULT_IF_ZERO = (
+_DEFAULT_IF_ZERO = [
     "topologyManagerPolicy",
     "topologyManagerScope",
     "cpuManagerPolicy",
     "memoryManagerPolicy",
     "maxPods",
-)
+]
 #: Fields that :func:`alignment_fields` writes.
 _ALIGNMENT_FIELDS = (
-    "topologyManagerPolicy",
-    "topologyManagerScope",
-    "topologyManagerPolicyOptions",
-    "cpuManagerPolicy",
-    "cpuManagerPolicyOptions",
-    "memoryManagerPolicy",
-    "reservedMemory",
-    "reservedSystemCPUs",
-    "systemReserved",
-    "kubeReserved",
-    "evictionHard",
-    "maxPods",
-    "podsPerCore",
-    "featureGates",
+    *("topologyManagerPolicy", "topologyManagerScope", "topologyManagerPolicyOptions"),
+    *("cpuManagerPolicy", "cpuManagerPolicyOptions", "memoryManagerPolicy", "reservedMemory", "reservedSystemCPUs"),
+    *("systemReserved", "kubeReserved", "evictionHard", "maxPods", "podsPerCore", "featureGates"),
 )
 _NONE = "none"
 _SYSTEM = ("system-reserved", "system-reserved-compressible")
@@ -77,13 +68,9 @@ def read(text: str | bytes, *, name: str = "kubelet.yaml") -> Configuration:
 def read_document(document: ParsedDocument, *, name: str) -> Configuration:
     """Like :func:`read`, for a document that is parsed already."""
     configuration = decode_document(document, name=name)
-    invalid = dict.fromkeys(
-        (
-            *_field_problems(configuration),
-            *_enforcement_problems(configuration),
-            *_reserved_cpu_problems(configuration),
-        )
-    )
+    invalid = dict.fromkeys((*_field_problems(configuration), *_enforcement_problems(configuration)))
+    if configuration.reserved_system_cpus:
+        invalid |= dict.fromkeys(_reserved_cpu_problems(configuration))
     memory = dict.fromkeys(reserved_memory.reservation_problems(configuration.reserved_memory))
     problems = [Problem(field, f"invalid configuration: {message}") for field, message in invalid]
     problems += [Problem("reservedMemory", message) for message in memory]
@@ -99,11 +86,12 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
     if top.diagnostics.problems:
         raise ConfigurationError(top.diagnostics.problems, stage=StartupStage.LOAD, source=name)
     used = {field: value for field, value in read.items() if field in USED_FIELDS}
-    if problems := feature_gates.problems(used.get("featureGates", {})):
+    gates = used.get("featureGates")
+    if gates and (problems := feature_gates.problems(gates)):
         # Unknown gates were most often removed since.
         unknown = [problem for problem in problems if problem.kind is ProblemKind.UNKNOWN_GATE]
-        gates = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
-        advice = f"remove {', '.join(gates)}: Kubernetes 1.37 has no such feature gate" if gates else None
+        names = [problem.field.removeprefix("featureGates[").removesuffix("]") for problem in unknown]
+        advice = f"remove {', '.join(names)}: Kubernetes 1.37 has no such feature gate" if names else None
         raise ConfigurationError(problems, stage=StartupStage.DEFAULTING_PANIC, source=name, advice=advice)
     for field in _DEFAULT_IF_ZERO:
         if not used.get(field, True):
@@ -112,13 +100,17 @@ def decode_document(document: ParsedDocument, *, name: str) -> Configuration:
         del used["cpuManagerReconcilePeriod"]
     if used.get("mergeDefaultEvictionSettings") and "evictionHard" in used:
         used["evictionHard"] = {**DEFAULT_EVICTION_HARD, **used["evictionHard"]}
+    warnings, unknown_fields = [], top.diagnostics.unknown
+    for path in unknown_fields[:_MAX_WARNINGS]:
+        shown = path if len(path) <= _MAX_NAME else f"{path[:_MAX_NAME]}..."
+        warnings.append(f"the kubelet ignores unknown field {quote(shown)}{_field_hint(path)}")
+    if (more := len(unknown_fields) - _MAX_WARNINGS) > 0:
+        warnings.append(f"the kubelet ignores {more} more unknown fields")
     duplicates = document.repeated[:_MAX_WARNINGS]
+    warnings += [f"line {key.line}: {key}" if document.lines else str(key) for key in duplicates]
     return Configuration(
         **{USED_FIELDS[field]: value for field, value in used.items()},
-        warnings=(
-            *_unknown_fields(top.diagnostics.unknown),
-            *(f"line {key.line}: {key}" if document.lines else str(key) for key in duplicates),
-        ),
+        warnings=tuple(warnings),
         given=frozenset(read) - {"kind", "apiVersion"},
         source=name,
     )
@@ -139,9 +131,12 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
             # The kubelet does not fall back to YAML.
             json.loads(text, parse_int=str, parse_float=str, parse_constant=documents.reject_constant)
     except (ParseError, ValueError) as error:
-        message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
-        own_limit = isinstance(error, DocumentError) and error.own_limit
-        problem = Problem("", message, ProblemKind.OWN_LIMIT if own_limit else ProblemKind.OTHER)
+        if isinstance(error, DocumentError):
+            kind = ProblemKind.OWN_LIMIT if error.own_limit else ProblemKind.OTHER
+            problem = Problem("", error.message, kind, line=error.line)
+        else:
+            message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
+            problem = Problem("", message)
         raise ConfigurationError([problem], stage=StartupStage.LOAD, source=name) from None
     if not parsed or parsed[0].number > 1:  # comments, white space, an empty first document
         shown = text if isinstance(text, str) else text.decode(errors="replace")
@@ -153,12 +148,12 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
 def parse_override(change: str) -> tuple[str, str, object]:
     """Return the field, the key in it or an empty string, and the new value of ``FIELD=VALUE`` or ``FIELD.KEY=VALUE``.
 
-    The value is YAML, except in fields that hold strings. ``ParseError`` if the field is unknown: the kubelet would
+    The value is YAML, except in fields that hold strings. ``FieldError`` if the field is unknown: the kubelet would
     ignore it.
     """
     path, equals, text = change.partition("=")
     if not equals or not path.strip("."):
-        raise ParseError(f"{change}: no value; use an override like topologyManagerPolicy=restricted")
+        raise FieldError("no value; use an override like topologyManagerPolicy=restricted", field=change)
     field, _, key = path.partition(".")
     value: object = text
     if not holds_text(field):
@@ -167,9 +162,8 @@ def parse_override(change: str) -> tuple[str, str, object]:
     top = ObjectReader.of({field: {key: value} if key else value})
     read_fields(top)
     if unknown := top.diagnostics.unknown:
-        close = None if "." in unknown[0] else suggest_field(unknown[0][:_MAX_NAME])
-        hint = f"; did you mean {close}?" if close else ""
-        raise ParseError(f"{change[:_MAX_NAME]}: unknown field {quote(unknown[0][:_MAX_NAME])}{hint}")
+        shown = quote(unknown[0][:_MAX_NAME])
+        raise FieldError(f"unknown field {shown}{_field_hint(unknown[0])}", field=change[:_MAX_NAME])
     return field, key, value
 
 
@@ -187,15 +181,15 @@ def alignment_fields(configuration: Configuration) -> dict[str, Any]:
         if name == "featureGates":  # others do not affect alignment
             value = {gate: on for gate, on in value.items() if gate in FEATURE_GATES}
         elif name == "reservedMemory":
-            value = reserved_memory_document(configuration)
+            value = reserved_memory_document(value)
         document[name] = dict(value) if isinstance(value, dict) else value
     return document
 
 
-def reserved_memory_document(configuration: Configuration) -> list[dict[str, Any]]:
+def reserved_memory_document(entries: Iterable[ReservedMemory]) -> list[dict[str, Any]]:
     return [
         {"numaNode": entry.node, "limits": {name: str(amount) for name, amount in entry.limits.items()}}
-        for entry in configuration.reserved_memory
+        for entry in entries
     ]
 
 
@@ -228,14 +222,11 @@ def _readable_documents(text: str | bytes) -> tuple[ParsedDocument, ...]:
         return _readable_documents("".join(lines[: max(ends, default=0)]))
 
 
-def _unknown_fields(paths: Sequence[str]) -> Iterator[str]:
-    for path in paths[:_MAX_WARNINGS]:
-        close = None if "." in path else suggest_field(path[:_MAX_NAME])
-        hint = f"; did you mean {close}?" if close else ""
-        name = path if len(path) <= _MAX_NAME else f"{path[:_MAX_NAME]}..."
-        yield f"the kubelet ignores unknown field {quote(name)}{hint}"
-    if len(paths) > _MAX_WARNINGS:
-        yield f"the kubelet ignores {len(paths) - _MAX_WARNINGS} more unknown fields"
+def _field_hint(path: str) -> str:
+    """Return a known field with a similar name, as the end of a message; empty if there is none."""
+    known = {field.lower(): field for field in FIELDS}
+    close = [] if "." in path else difflib.get_close_matches(path[:_MAX_NAME].lower(), known, n=1, cutoff=0.7)
+    return f"; did you mean {known[close[0]]}?" if close else ""
 
 
 def _field_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
@@ -287,8 +278,6 @@ def _enforced(name: str, configuration: Configuration) -> Iterator[tuple[str, st
 
 def _reserved_cpu_problems(configuration: Configuration) -> Iterator[tuple[str, str]]:
     field, cpus = "reservedSystemCPUs", configuration.reserved_system_cpus
-    if not cpus:
-        return
     if configuration.system_reserved_cgroup or configuration.kube_reserved_cgroup:
         cgroups = "systemReservedCgroup (--system-reserved-cgroup) or kubeReservedCgroup (--kube-reserved-cgroup)"
         yield field, f"can't use {field} (--reserved-cpus) with {cgroups}"

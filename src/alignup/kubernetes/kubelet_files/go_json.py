@@ -1,34 +1,35 @@
 """JSON as Go decodes and encodes it, for files that a kubelet wrote or must accept.
 
-``parse`` accepts what Go accepts and raises Go's messages, because they are part of the kubelet's errors, which people
-search for. Numbers stay texts, and objects keep all members in order: ``go_types`` interprets them.
+A file format is described once, as Go types. Values are plain: strings, ints, dicts and tuples; a struct is a dict with
+the JSON names of its fields; ``None`` is Go's nil, which a checksum distinguishes from an empty value.
 
-The surprising rule: Go appends a space to the text, so half a literal is "invalid character ' '".
+Decoding follows Go: keys match in any case, unknown fields are ignored, and the first value of a wrong type is an error
+in Go's words, but only after all other values have been decoded. Go's messages are part of the kubelet's errors, which
+people search for.
 """
 
+import base64
 import json
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import lru_cache
-from typing import TypeVar, Union
+from typing import Any, Union
 
-from alignup.align.bits import quote
+from alignup.align import bits
 from alignup.align.errors import ParseError
-
-T = TypeVar("T")
 
 #: Go allows 10000 levels; a state file has fewer than ten.
 MAX_DEPTH = 100
 
+Value = Any  #: a value of the Go type at hand
+
 _SPACES = re.compile(rb"[ \t\r\n]*")
 _STRING = re.compile(rb'"[^"\\\x00-\x1f]*(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*)*')
 _HEX = re.compile(rb"[0-9a-fA-F]*")
-_WHOLE = re.compile(rb"-?(?:0|[1-9][0-9]*)")
-_FRACTION = re.compile(rb"\.[0-9]+")
-_EXPONENT = re.compile(rb"[eE][+-]?[0-9]+")
-_SIGNED = re.compile(rb"[eE][+-]?")
-_LITERALS = {b"t": (b"true", True), b"f": (b"false", False), b"n": (b"null", None)}
+_NUMBER = re.compile(rb"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_EXPONENT_SIGN = re.compile(rb"[eE][+-]?")
+_INTEGER = re.compile(r"-?[0-9]{1,20}", re.ASCII)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED = str.maketrans({char: f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"})
 
@@ -42,124 +43,311 @@ class GoNumber:
 class GoObject:
     """All members in order, also those with a repeated key. An array is a tuple."""
 
-    pairs: tuple[tuple[str, "GoValue"], ...]
+    pairs: "GoPairs"
 
 
+GoPairs = tuple[tuple[str, "GoValue"], ...]
 GoValue = Union[GoObject, tuple["GoValue", ...], GoNumber, str, bool, None]  # noqa: UP007 - refers to itself
+
+_JSON_KINDS = {GoObject: "object", tuple: "array", GoNumber: "number", bool: "bool", str: "string"}
 
 
 @lru_cache(maxsize=4)  # a file is decoded as one version after another, and checked again after that
 def parse(text: bytes) -> GoValue:
     """Decode *text*; ``ParseError`` with Go's message if it is not JSON."""
-    reader = _Reader(text + b" ")
-    tree = reader.value(MAX_DEPTH)
-    if reader.next_byte():
-        raise reader.invalid("after top-level value")
-    return tree
+    try:
+        tree = json.loads(
+            text.decode(errors="surrogateescape"),
+            object_pairs_hook=lambda pairs: GoObject(tuple(pairs)),
+            parse_int=GoNumber,
+            parse_float=GoNumber,
+            parse_constant=int,  # which rejects NaN
+        )
+        return _go_value(tree, MAX_DEPTH)
+    except (ValueError, RecursionError):
+        raise ParseError(_syntax_error(text)) from None
+
+
+def _go_value(tree: Any, depth: int) -> GoValue:  # noqa: ANN401 - decoded JSON
+    """Replace lone surrogates and bytes that are not UTF-8, as Go does; ``ValueError`` below *depth* levels."""
+    if isinstance(tree, str):
+        return tree if tree.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", tree)
+    if not isinstance(tree, GoObject | list):
+        return tree  # type: ignore[no-any-return]
+    if not depth:
+        raise ValueError(depth)
+    if isinstance(tree, list):
+        return tuple([_go_value(item, depth - 1) for item in tree])
+    return GoObject(tuple([(str(_go_value(key, 1)), _go_value(member, depth - 1)) for key, member in tree.pairs]))
+
+
+def _syntax_error(text: bytes) -> str:  # noqa: C901 - a case for each state of a scanner
+    """Return Go's message about the first error in *text*.
+
+    Go appends a space to the text, so half a literal is "invalid character ' '".
+    """
+    data, at, opened, where = text + b" ", 0, b"", None
+    expected = "value"
+    while where is None:
+        at = _skip(_SPACES, data, at)
+        char = data[at : at + 1]
+        if expected == "end" and char == opened[-1:] != b"":
+            at, opened = at + 1, opened[:-1]
+        elif expected == "end" and char == b"," and opened:
+            at, expected = at + 1, "key" if opened.endswith(b"}") else "value"
+        elif expected == "end":
+            where = {b"": "after top-level value", b"}": "after object key:value pair"}.get(
+                opened[-1:], "after array element"
+            )
+        elif expected == "colon" and char == b":":
+            at, expected = at + 1, "value"
+        elif expected == "colon":
+            where = "after object key"
+        elif expected == "key" and char != b'"':
+            where = "looking for beginning of object key string"
+        elif char in (b"{", b"[") and len(opened) == MAX_DEPTH:
+            where = "exceeded max depth"
+        elif char in (b"{", b"["):
+            opened += b"}" if char == b"{" else b"]"
+            at = _skip(_SPACES, data, at + 1)
+            expected = "end" if data[at : at + 1] == opened[-1:] else "key" if char == b"{" else "value"
+        else:
+            at, where = _scan_scalar(data, at)
+            expected = "colon" if expected == "key" else "end"
+    if at >= len(data):
+        return "unexpected end of JSON input"
+    wrong = chr(data[at])
+    quoted = {"'": r"'\''", '"': "'\"'"}.get(wrong) or f"'{bits.quote(wrong)[1:-1]}'"
+    return f"invalid character {quoted} {where}"
+
+
+def _scan_scalar(data: bytes, at: int) -> tuple[int, str | None]:  # noqa: C901 - as above
+    """Return the end of the string, number or literal at *at*, or where and in what it is invalid."""
+    char = data[at : at + 1]
+    if char == b'"':
+        at = _skip(_STRING, data, at)
+        if data[at : at + 1] == b'"':
+            return at + 1, None
+        if data[at : at + 1] != b"\\":
+            return at, "in string literal"
+        if data[at + 1 : at + 2] != b"u":
+            return at + 1, "in string escape code"
+        return _skip(_HEX, data, at + 2), "in \\u hexadecimal character escape"
+    for word in (b"true", b"false", b"null"):
+        if word.startswith(char) and char:
+            wrong = next((index for index, expected in enumerate(word) if data[at + index] != expected), None)
+            if wrong is None:
+                return at + len(word), None
+            return at + wrong, f"in literal {word.decode()} (expecting '{chr(word[wrong])}')"
+    number = _NUMBER.match(data, at)
+    if number is None:
+        return (at + 1, "in numeric literal") if char == b"-" else (at, "looking for beginning of value")
+    at = number.end()
+    if data[at : at + 1] == b"." and number.lastindex is None:
+        return at + 1, "after decimal point in numeric literal"
+    if data[at : at + 1] in (b"e", b"E") and number[2] is None:
+        return _skip(_EXPONENT_SIGN, data, at), "in exponent of numeric literal"
+    return at, None
+
+
+def _skip(pattern: re.Pattern[bytes], data: bytes, at: int) -> int:
+    match = pattern.match(data, at)
+    return match.end() if match else at
 
 
 def encode_string(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).translate(_ESCAPED)
 
 
+class Kind(Enum):
+    STRING = auto()
+    INT = auto()
+    UINT = auto()
+    BYTES = auto()  #: in JSON in base64
+    SLICE = auto()
+    MAP = auto()
+    POINTER_MAP = auto()  #: its values can be nil
+    STRUCT = auto()
+    CPU_SET = auto()  #: a struct with one set of CPUs; in JSON an object with a Linux list
+
+
+@dataclass(frozen=True)
+class GoType:
+    """A type as Go's package ``reflect`` describes it."""
+
+    name: str  #: as Go prints it
+    kind: Kind
+    elem: Any = None  #: the type of the members of a slice or map
+    key: Any = None  #: the type of the keys of a map; ``None``: string
+    fields: tuple["GoField", ...] = ()  #: of a struct; in a set of CPUs, the only one has the type of the JSON object
+
+    @property
+    def zero(self) -> Value:
+        if self.kind is Kind.STRUCT:
+            return {field.key: field.type.zero for field in self.fields}
+        return {Kind.STRING: "", Kind.INT: 0, Kind.UINT: 0, Kind.CPU_SET: 0}.get(self.kind)
+
+    @property
+    def empty(self) -> dict[str, Value]:
+        """The zero value of a struct with empty maps instead of nil, as before a kubelet reads a state file."""
+        maps = (Kind.MAP, Kind.POINTER_MAP)
+        return {field.key: {} if field.type.kind in maps else field.type.zero for field in self.fields}
+
+
+@dataclass(frozen=True)
+class GoField:
+    key: str  #: its name in JSON
+    go: str  #: its name in Go
+    type: GoType
+    omit_empty: bool = False
+
+
+STRING = GoType("string", Kind.STRING)
+
+
+def decode(struct: GoType, text: bytes, *, into: dict[str, Value] | None = None) -> tuple[dict[str, Value], str | None]:
+    """Decode *text* into a struct that contains *into*; return it with Go's error, if any, as far as it was decoded."""
+    decoder = _Decoder()
+    value: dict[str, Value] = into or struct.zero
+    try:
+        decoder.read(struct, parse(text), value)
+    except ParseError as error:
+        return value, str(error)
+    return value, decoder.error
+
+
 @dataclass(slots=True)
-class _Reader:
-    """A text, with the space that Go appends, and a position."""
+class _Decoder:
+    struct: str = ""  #: the innermost struct
+    fields: tuple[str, ...] = ()  #: the path to the current value
+    error: str | None = None
 
-    data: bytes
-    at: int = 0
+    def read(self, type_: GoType, tree: GoValue, into: Value) -> Value:
+        """Return the value of a variable that contains *into* after *tree* is decoded into it.
 
-    def invalid(self, where: str) -> ParseError:
-        if self.at >= len(self.data):
-            return ParseError("unexpected end of JSON input")
-        char = chr(self.data[self.at])
-        quoted = {"'": r"'\''", '"': "'\"'"}.get(char) or f"'{quote(char)[1:-1]}'"
-        return ParseError(f"invalid character {quoted} {where}")
+        A value of a wrong type is recorded as an error and leaves the variable unchanged, as null does for a type
+        without nil. A struct is changed in place, so that it has all before an error that stops decoding.
+        """
+        match type_.kind, tree:
+            case Kind.STRING, str():
+                return tree
+            case Kind.INT | Kind.UINT, GoNumber(text):
+                value = _integer(type_, text)
+                return self.mismatch(f"number {text}", type_.name, into) if value is None else value
+            case Kind.BYTES, str():
+                try:
+                    return base64.b64decode(tree.replace("\r", "").replace("\n", ""), validate=True)
+                except ValueError:
+                    self.error = self.error or "illegal base64 data"
+                    return into
+            case Kind.SLICE, tuple():
+                return tuple([self.read(type_.elem, item, type_.elem.zero) for item in tree])
+            case ((Kind.MAP | Kind.POINTER_MAP), GoObject(pairs)):
+                return self.read_map(type_, pairs, dict(into or {}))
+            case Kind.STRUCT, GoObject(pairs):
+                return self.fill(type_, pairs, into)
+            case Kind.CPU_SET, _:
+                return self.read_cpus(type_, tree)
+            case _, None:
+                return None if type_.zero is None else into
+        return self.mismatch(_JSON_KINDS[type(tree)], type_.name, into)
 
-    def next_byte(self) -> bytes:
-        """Return the next byte that is not white space, without consuming it; empty at the end."""
-        self.advance(_SPACES)
-        return self.data[self.at : self.at + 1]
+    def read_map(self, type_: GoType, pairs: GoPairs, entries: dict[Any, Value]) -> dict[Any, Value]:
+        for name, member in pairs:
+            nil = type_.kind is Kind.POINTER_MAP and member is None
+            value = None if nil else self.read(type_.elem, member, type_.elem.zero)
+            key = name if type_.key is None else _integer(type_.key, name.removeprefix("+"))
+            if key is None:
+                self.mismatch(f"number {name}", type_.key.name)
+            else:
+                entries[key] = value
+        return entries
 
-    def value(self, depth: int) -> GoValue:
-        first = self.next_byte()
-        if first in (b"{", b"["):
-            if not depth:
-                raise self.invalid("exceeded max depth")
-            self.at += 1
-            if first == b"{":
-                return GoObject(self.members(b"}", lambda: self.pair(depth - 1), "after object key:value pair"))
-            return self.members(b"]", lambda: self.value(depth - 1), "after array element")
-        if first == b'"':
-            return self.string()
-        if first in _LITERALS:
-            return self.literal(*_LITERALS[first])
-        if first and first in b"-0123456789":
-            return self.number()
-        raise self.invalid("looking for beginning of value")
-
-    def members(self, closing: bytes, read: Callable[[], T], where: str) -> tuple[T, ...]:
-        """Read what two brackets enclose; *where* is for errors after a member."""
-        found: list[T] = []
-        following = self.next_byte()
-        while following != closing:
-            found.append(read())
-            following = self.next_byte()
-            if following not in (b",", closing):
-                raise self.invalid(where)
-            self.at += following == b","
-        self.at += 1
-        return tuple(found)
-
-    def pair(self, depth: int) -> tuple[str, GoValue]:
-        if self.next_byte() != b'"':
-            raise self.invalid("looking for beginning of object key string")
-        key = self.string()
-        if self.next_byte() != b":":
-            raise self.invalid("after object key")
-        self.at += 1
-        return key, self.value(depth)
-
-    def string(self) -> str:
-        found = _STRING.match(self.data, self.at)
-        start, self.at = self.at + 1, found.end() if found else self.at
-        following = self.data[self.at : self.at + 1]
-        if following == b'"':
-            self.at += 1
-            text = self.data[start - 1 : self.at].decode(errors="surrogateescape")
-            text = json.loads(text) if "\\" in text else text[1:-1]
-            # Go replaces lone surrogates and bytes that are not UTF-8.
-            return text if text.isascii() else _SURROGATE.sub("\N{REPLACEMENT CHARACTER}", text)
-        if following != b"\\":
-            raise self.invalid("in string literal")
-        self.at += 1
-        if self.data[self.at : self.at + 1] != b"u":
-            raise self.invalid("in string escape code")
-        self.advance(_HEX, start=self.at + 1)
-        raise self.invalid("in \\u hexadecimal character escape")
-
-    def number(self) -> GoNumber:
-        start = self.at
-        if not self.advance(_WHOLE):
-            self.at += 1
-            raise self.invalid("in numeric literal")
-        if self.data[self.at : self.at + 1] == b"." and not self.advance(_FRACTION):
-            self.at += 1
-            raise self.invalid("after decimal point in numeric literal")
-        if self.data[self.at : self.at + 1] in (b"e", b"E") and not self.advance(_EXPONENT):
-            self.advance(_SIGNED)
-            raise self.invalid("in exponent of numeric literal")
-        return GoNumber(self.data[start : self.at].decode())
-
-    def literal(self, word: bytes, value: bool | None) -> bool | None:  # noqa: FBT001 - the value of the literal
-        for expected in word:
-            if self.data[self.at] != expected:
-                raise self.invalid(f"in literal {word.decode()} (expecting '{chr(expected)}')")
-            self.at += 1
+    def fill(self, struct: GoType, pairs: GoPairs, value: dict[str, Value]) -> dict[str, Value]:
+        outside = self.struct, self.fields
+        fields = {field.key.casefold(): field for field in struct.fields}
+        for key, member in pairs:
+            if field := fields.get(key.casefold()):
+                self.struct, self.fields = struct.name.rpartition(".")[2], (*outside[1], field.key)
+                value[field.key] = self.read(field.type, member, value[field.key])
+        self.struct, self.fields = outside
         return value
 
-    def advance(self, pattern: re.Pattern[bytes], *, start: int | None = None) -> bool:
-        """Consume what *pattern* matches here, or from *start* on."""
-        found = pattern.match(self.data, self.at if start is None else start)
-        self.at = found.end() if found else self.at
-        return found is not None
+    def read_cpus(self, type_: GoType, tree: GoValue) -> int:
+        """Return the set, which is empty for null; one that cannot be parsed stops decoding."""
+        (field,) = type_.fields
+        inside = _Decoder(self.struct, self.fields)
+        text = ""
+        if isinstance(tree, GoObject):
+            inside.fields += (field.key,)
+            for key, member in tree.pairs:
+                text = inside.read(STRING, member, text) if key.casefold() == field.key.casefold() else text
+        elif tree is not None:
+            inside.mismatch(_JSON_KINDS[type(tree)], field.type.name)
+        if inside.error:
+            raise ParseError(inside.error)
+        try:
+            return bits.parse(text)
+        except ParseError as error:
+            raise ParseError(f"failed to parse cpuset: {error}") from None
+
+    def mismatch(self, json_value: str, type_name: str, into: Value = None) -> Value:
+        """Record the error unless there was one before; return *into*, which is unchanged."""
+        place = f"struct field {self.struct}.{'.'.join(self.fields)} of" if self.struct else "value of"
+        self.error = self.error or f"json: cannot unmarshal {json_value} into Go {place} type {type_name}"
+        return into
+
+
+def _integer(type_: GoType, text: str) -> int | None:
+    """Return the number; ``None`` if it is out of range, or has a fraction or an exponent."""
+    allowed = range(-(1 << 63), 1 << 63) if type_.kind is Kind.INT else range(1 << 64)
+    return int(text) if _INTEGER.fullmatch(text) and int(text) in allowed else None
+
+
+def encode(type_: GoType, value: Value) -> str:
+    """Return the JSON that Go writes."""
+    if value is None:
+        return "null"
+    match type_.kind:
+        case Kind.STRING:
+            return encode_string(value)
+        case Kind.BYTES:
+            return f'"{base64.b64encode(value).decode()}"'
+        case Kind.SLICE:
+            return f"[{','.join(encode(type_.elem, item) for item in value)}]"
+        case Kind.MAP | Kind.POINTER_MAP:  # sorted as text, unlike for a checksum
+            members = sorted((str(key), encode(type_.elem, member)) for key, member in value.items())
+            return "{" + ",".join(f"{encode_string(key)}:{member}" for key, member in members) + "}"
+        case Kind.STRUCT:
+            written = [field for field in type_.fields if value[field.key] or not field.omit_empty]
+            return "{" + ",".join(f'"{field.key}":{encode(field.type, value[field.key])}' for field in written) + "}"
+        case Kind.CPU_SET:
+            return f'{{"{type_.fields[0].key}":"{bits.show(value)}"}}' if value else "{}"
+    return str(value)
+
+
+def checksum_text(type_: GoType, value: Value) -> str:
+    """Return the text that a checksum is computed of: Go's dump of *value*."""
+    if value is None:
+        return "<nil>"
+    match type_.kind:
+        case Kind.BYTES:
+            return f"[{' '.join(map(str, value))}]"
+        case Kind.SLICE:
+            return f"[{' '.join(checksum_text(type_.elem, item) for item in value)}]"
+        case Kind.MAP | Kind.POINTER_MAP:
+            star = "<*>" if type_.kind is Kind.POINTER_MAP else ""
+            members = (
+                f"{key}:{'' if value[key] is None else star}{checksum_text(type_.elem, value[key])}"
+                for key in sorted(value)
+            )
+            return f"map[{' '.join(members)}]"
+        case Kind.STRUCT:
+            members = (
+                f"{field.go}:({field.type.name}){checksum_text(field.type, value[field.key])}" for field in type_.fields
+            )
+            return "{" + " ".join(members) + "}"
+        case Kind.CPU_SET:
+            cpus = " ".join(f"{cpu}:{{}}" for cpu in bits.members(value))
+            return f"{{{type_.fields[0].go}:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{cpus}]}}}}"
+    return str(value)

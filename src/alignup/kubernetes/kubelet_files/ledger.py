@@ -1,4 +1,4 @@
-"""Restore the ledger of a host from a kubelet's state files, and export it as such files.
+"""The ledger of a host, restored from a kubelet's state files, and exported as such files.
 
 The files know pods by uid and containers by name, and only their exclusive resources. A list of pods, if available,
 provides the rest. A pod that is not in the list is replaced by a stand-in that requests exactly what it holds.
@@ -7,14 +7,17 @@ provides the rest. A pod that is not in the list is replaced by a stand-in that 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from itertools import chain, combinations
+from typing import NamedTuple
 
 from alignup.align import bits
 from alignup.align.bits import NodeSet
 from alignup.align.cpus.ledger import CpuLedger
 from alignup.align.cpus.options import CpuPolicy
 from alignup.align.cpus.provider import CpuProvider
-from alignup.align.devices.ledger import DeviceLedger, natural_sort_key
+from alignup.align.devices.hints import natural_sort_key
+from alignup.align.devices.ledger import DeviceLedger
 from alignup.align.devices.provider import DeviceProvider
 from alignup.align.errors import StateError
 from alignup.align.host import Host
@@ -26,20 +29,41 @@ from alignup.align.quantity import Quantity, QuantityFormat
 from alignup.align.workload import Container, Pod, QoS, Resources
 from alignup.align.workload.demand import FitRequest, fit_used
 from alignup.align.workload.names import CPU, MEMORY
-from alignup.kubernetes.kubelet_files import cpu_file, device_file, memory_file
-from alignup.kubernetes.kubelet_files.checkpoint import check_policy
-from alignup.kubernetes.kubelet_files.cpu_file import CpuState
-from alignup.kubernetes.kubelet_files.device_file import NO_NODE, DeviceEntry, DeviceState
-from alignup.kubernetes.kubelet_files.memory_file import MemoryState
-from alignup.kubernetes.kubelet_files.state_dir import KubeletFiles
+from alignup.kubernetes.kubelet_files import state_files
+from alignup.kubernetes.kubelet_files.state_files import (
+    NO_NODE,
+    CpuState,
+    DeviceEntry,
+    DeviceState,
+    KubeletFiles,
+    MemoryState,
+    check_policy,
+)
 
 EncodedResponses = Mapping[tuple[str, str, str], bytes]  #: (pod uid, container, resource) → ContainerAllocateResponse
+
+
+class GapKind(Enum):
+    """What would close a gap."""
+
+    PODS = auto()  #: a list of the running pods
+    UNLISTED_PODS = auto()  #: a list of pods that is complete
+    DEVICE_TOPOLOGY = auto()  #: the NUMA nodes of the devices of ``Gap.resource``
+    NOTHING = auto()
+
+
+class Gap(NamedTuple):
+    """A sentence about something unknown."""
+
+    text: str
+    kind: GapKind = GapKind.NOTHING
+    resource: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredLedger:
     ledger: Ledger
-    gaps: tuple[str, ...] = ()  #: what is unknown, one sentence each
+    gaps: tuple[Gap, ...] = ()
     unknown: tuple[str, ...] = ()  #: uids of pods that hold resources but are not in the list
 
 
@@ -51,12 +75,12 @@ def restore_ledger(
     ``StateError`` if a file has a problem, or with the kubelet's message if a kubelet with the host's settings would
     not start with it. A missing file counts as that of an idle machine.
 
-    A *running* kubelet does not check its files. Theirs may be such that it would not start again, while it counts with
-    what they say; that is a gap, not an error, if they belong to this machine.
+    A *running* kubelet does not check its files, and may run on state it could not restart from: that is a gap, not an
+    error, if they belong to this machine.
     """
     for problem in files.problems:
-        raise StateError(problem.what)
-    gaps = [*files.gaps]
+        raise StateError(problem.message)
+    gaps = [Gap(text) for text in files.gaps]
     cpus = _cpus(host.cpus, files.cpu, gaps, policy=host.settings.cpus.policy, running=running)
     memory = _memory(host.memory, files.memory, gaps, running=running)
     devices = _devices(host.devices, files.devices, gaps)
@@ -70,25 +94,25 @@ def restore_ledger(
     for uid in unknown:
         ledger = ledger.with_pod(_stand_in(uid, ledger))
     gaps += [
-        f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files"
+        Gap(f"pod {pod.namespace}/{pod.name} is ignored: without a uid it cannot be found in the state files")
         for pod in pods
         if not pod.uid
     ]
     count = "a pod" if len(unknown) == 1 else f"{len(unknown)} pods"
     if unknown:
-        gaps.append(f"the state files do not contain the names and shared CPU use of {count}; give them with --pods")
+        text = f"the state files do not contain the names and shared CPU use of {count}"
+        gaps.append(Gap(text, GapKind.PODS))
     if unknown and pods:
-        gaps.append(
-            f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}; "
-            "if they are gone, a kubelet frees their resources when it admits the next pod"
-        )
+        text = f"{count} in the state files but not in the list counted as running: {', '.join(unknown)}"
+        freed = "if they are gone, a kubelet frees their resources when it admits the next pod"
+        gaps.append(Gap(f"{text}; {freed}", GapKind.UNLISTED_PODS))
     return RestoredLedger(ledger, tuple(gaps), unknown)
 
 
-def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, policy: str, running: bool) -> CpuLedger:
+def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[Gap], *, policy: str, running: bool) -> CpuLedger:
     """Return the CPU ledger in *state*, checked as a kubelet does when it starts."""
     if state is not None:
-        check_policy(cpu_file.FORMAT, configured=policy, stored=state.policy)
+        check_policy(state_files.CPU_FORMAT, configured=policy, stored=state.policy)
     if state is None or provider.policy is CpuPolicy.NONE:
         return provider.initial_ledger()
     try:
@@ -97,18 +121,18 @@ def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, pol
         if not running:
             raise
         ledger = _unchecked_cpus(provider, state, error)
-        gaps.append(f"{cpu_file.NAME}: {error}; a kubelet would not start with it")
+        gaps.append(Gap(f"{state_files.CPU_FILE}: {error}; a kubelet would not start with it"))
     owned = {uid: ledger.owned(uid) for uid in sorted({*ledger.held, *ledger.pod_held})}
-    for (one, own), (other, theirs) in combinations(owned.items(), 2):
-        if own & theirs:  # the kubelet does not check this, but neither could be released
+    for (uid, cpus), (other, other_cpus) in combinations(owned.items(), 2):
+        if cpus & other_cpus:  # the kubelet does not check this, but neither could be released
             raise StateError(
-                f"pods {one} and {other} both hold CPUs {bits.show(own & theirs)}; delete one of them, "
-                f"or drain the node and delete its {cpu_file.NAME}"
+                f"pods {uid} and {other} both hold CPUs {bits.show(cpus & other_cpus)}; delete one of them, "
+                f"or drain the node and delete its {state_files.CPU_FILE}"
             )
     orphans = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in ledger.held}
     pod_held = {uid: cpus for uid, cpus in ledger.pod_held.items() if uid not in orphans}
     gaps += [
-        f"pod {uid} holds CPUs {bits.show(cpus)} as a whole, but its containers hold none; they stay unavailable"
+        Gap(f"pod {uid} holds CPUs {bits.show(cpus)} as a whole, but its containers hold none; they stay unavailable")
         for uid, cpus in sorted(orphans.items())
     ]
     return replace(ledger, pod_held=pod_held, lost=ledger.lost | bits.union(orphans.values()))
@@ -117,10 +141,9 @@ def _cpus(provider: CpuProvider, state: CpuState | None, gaps: list[str], *, pol
 def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -> CpuLedger:
     """Return the ledger in *state* as it is; CPUs that it does not list are lost. Raise *error* for unknown CPUs."""
     pod_held = state.pod_entries if provider.pod_level else {}
-    own = (cpus for containers in state.entries.values() for cpus in containers.values())
-    taken = bits.union((*own, *pod_held.values()))
-    everything = provider.view.all_cpus
-    if (taken | state.default) & ~everything:
+    exclusive = (cpus for containers in state.entries.values() for cpus in containers.values())
+    taken = bits.union((*exclusive, *pod_held.values()))
+    if (taken | state.default) & ~provider.view.all_cpus:
         raise error
     idle = provider.initial_ledger()
     shared = state.default & idle.shared & ~taken
@@ -128,40 +151,43 @@ def _unchecked_cpus(provider: CpuProvider, state: CpuState, error: StateError) -
     return replace(idle, shared=shared, held=state.entries, pod_held=pod_held, lost=lost)
 
 
-def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[str], *, running: bool) -> MemoryLedger:
+def _memory(provider: MemoryProvider, state: MemoryState | None, gaps: list[Gap], *, running: bool) -> MemoryLedger:
     idle = provider.initial_ledger()
     if state is not None:
-        check_policy(memory_file.FORMAT, configured=provider.settings.policy, stored=state.policy)
+        check_policy(state_files.MEMORY_FORMAT, configured=provider.settings.policy, stored=state.policy)
     if state is None or provider.settings.policy is MemoryPolicy.NONE:
         return idle
     stored = MemoryLedger(state.machine_state, state.entries, state.pod_entries)
     try:
         ledger = stored.restored(idle, pod_level=provider.settings.pod_level_managers)
     except StateError as error:
-        layouts = [{id_: node.tables.keys() for id_, node in one.nodes.items()} for one in (stored, idle)]
-        if not running or layouts[0] != layouts[1]:
+        layout, expected = (
+            {id_: node.tables.keys() for id_, node in ledger.nodes.items()} for ledger in (stored, idle)
+        )
+        if not running or layout != expected:
             raise
         ledger = stored if provider.settings.pod_level_managers else replace(stored, pod_held={})
-        gaps.append(f"{memory_file.NAME}: {error}; a kubelet would not start with it")
+        gaps.append(Gap(f"{state_files.MEMORY_FILE}: {error}; a kubelet would not start with it"))
     orphans = ledger.pod_held.keys() - ledger.held.keys()
     gaps += [
-        f"pod {uid} holds memory as a whole, but its containers hold none; it stays unavailable"
+        Gap(f"pod {uid} holds memory as a whole, but its containers hold none; it stays unavailable")
         for uid in sorted(orphans)
     ]
     pod_held = {uid: blocks for uid, blocks in ledger.pod_held.items() if uid not in orphans}
     return replace(ledger, pod_held=pod_held)
 
 
-def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[str]) -> DeviceLedger:
+def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[Gap]) -> DeviceLedger:
     """Return the device ledger in *state*, with the devices of the machine as far as they are known."""
     if state is None:
         return provider.initial_ledger()
     ledger = DeviceLedger(nodes=provider.nodes)
-    for one in restore_devices(provider.devices, state):
-        preferred = one.resource in provider.preferred_allocation
-        ledger = ledger.announce(one.resource, one.devices.values(), preferred_allocation=preferred)
-        ledger = ledger if one.present else ledger.give_up(one.resource)
-        gaps += one.gaps
+    for restored in restore_devices(provider.devices, state):
+        resource = restored.resource
+        preferred = resource in provider.preferred_allocation
+        ledger = ledger.announce(resource, restored.devices.values(), preferred_allocation=preferred)
+        ledger = ledger if restored.present else ledger.give_up(resource)
+        gaps += restored.gaps
     held: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
     for entry in state.entries:
         held.setdefault((entry.uid, entry.container), {})[entry.resource] = tuple(entry.nodes)
@@ -171,7 +197,7 @@ def _devices(provider: DeviceProvider, state: DeviceState | None, gaps: list[str
         except StateError as error:
             raise StateError(
                 f"pod {uid} container {container}: {error}; delete one of the two pods, "
-                f"or drain the node and delete its {device_file.NAME}"
+                f"or drain the node and delete its {state_files.DEVICE_FILE}"
             ) from None
     return ledger
 
@@ -181,7 +207,7 @@ class RestoredDevices:
     resource: str
     devices: Mapping[str, Device]  #: by id
     present: bool  #: whether the file or the machine lists the resource; if not, only held devices are known
-    gaps: tuple[str, ...]  #: what is uncertain, one sentence each
+    gaps: tuple[Gap, ...]
 
 
 def restore_devices(known: Iterable[Device], state: DeviceState) -> Iterator[RestoredDevices]:
@@ -196,9 +222,9 @@ def restore_devices(known: Iterable[Device], state: DeviceState) -> Iterator[Res
         declared.setdefault(device.resource, {})[device.id] = device
     held: dict[str, dict[str, NodeSet]] = {}
     for entry in state.entries:
-        own = held.setdefault(entry.resource, {})
+        nodes_by_id = held.setdefault(entry.resource, {})
         for id_, nodes in entry.nodes.items():
-            own[id_] = bits.of(node for node in nodes if 0 <= node < bits.MAX_MEMBER)
+            nodes_by_id[id_] = bits.of(node for node in nodes if 0 <= node < bits.MAX_MEMBER)
     for resource in sorted({*declared, *held, *state.registered}):
         healthy = frozenset(state.registered[resource] or ()) if resource in state.registered else None
         yield _match_devices(resource, declared.get(resource, {}), held=held.get(resource, {}), healthy=healthy)
@@ -212,21 +238,21 @@ def _match_devices(
     spare = {id_: declared[id_] for id_ in sorted(declared.keys() - {*listed}, key=natural_sort_key)}
     devices, moved, added = {}, [], []
     for id_ in listed:
-        matching = [one for one in spare.values() if held.get(id_) in (None, one.nodes or 0)][:1]
-        found = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
-        if found is None:
+        matching = [device for device in spare.values() if held.get(id_) in (None, device.nodes or 0)][:1]
+        device = declared.get(id_) or (spare.pop(matching[0].id) if matching else None)
+        if device is None:
             added.append(id_)
-            found = Device(resource, id_, held.get(id_) or None, healthy=False)
-        elif id_ in held and held[id_] != (found.nodes or 0):
+            device = Device(resource, id_, held.get(id_) or None, healthy=False)
+        elif id_ in held and held[id_] != (device.nodes or 0):
             moved.append(id_)
-        devices[id_] = replace(found, id=id_, healthy=found.healthy if healthy is None else id_ in healthy)
+        devices[id_] = replace(device, id=id_, healthy=device.healthy if healthy is None else id_ in healthy)
     unhealthy = [id_ for id_, device in spare.items() if device.healthy and healthy is not None]
     for id_, device in spare.items():
         devices[id_] = replace(device, healthy=device.healthy and healthy is None)
     undeclared = [id_ for id_ in added if id_ in held and declared]
     gaps = [
-        f"device{'s' if len(ids) > 1 else ''} {', '.join(ids)} of {resource} {'are' if len(ids) > 1 else 'is'} {what}"
-        for ids, what in (
+        Gap(f"{'devices' if ids[1:] else 'device'} {', '.join(ids)} of {resource} {'are' if ids[1:] else 'is'} {text}")
+        for ids, text in (
             (moved, "declared on other NUMA nodes than in the state files; using the declared nodes"),
             (undeclared, "in the state files, but too few are declared on the same NUMA nodes; added there"),
             (unhealthy, "declared but not healthy in the state files; treated as unhealthy"),
@@ -235,8 +261,8 @@ def _match_devices(
     ]
     if unplaced := len([id_ for id_ in added if id_ not in held]):
         free = "a free device" if unplaced == 1 else f"{unplaced} free devices"
-        what = f"the topology of {free} of {resource}; give --devices {resource}=..."
-        gaps.append(f"the state files do not contain {what}")
+        text = f"the state files do not contain the topology of {free} of {resource}"
+        gaps.append(Gap(text, GapKind.DEVICE_TOPOLOGY, resource))
     return RestoredDevices(resource, devices, present=healthy is not None or bool(declared), gaps=tuple(gaps))
 
 
@@ -260,7 +286,7 @@ def _stand_in(uid: str, ledger: Ledger) -> AdmittedPod:
     )
     # Its containers may use the same CPUs and devices one after the other.
     sizes = _sizes(ledger.memory.pod_held.get(uid) or chain.from_iterable(blocks.values()))
-    resources = sorted({resource for own in devices.values() for resource in own})
+    resources = sorted({resource for held in devices.values() for resource in held})
     usage = FitRequest(
         milli_cpu=1000 * ledger.cpus.owned(uid).bit_count(),
         memory=sizes.pop(MEMORY, 0),
@@ -303,15 +329,15 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
             response=(responses or {}).get((uid, container, resource), b""),
         )
         for uid, containers in sorted(ledger.devices.held.items())
-        for container, own in sorted(containers.items())
-        for resource, ids in sorted(own.items())
+        for container, devices in sorted(containers.items())
+        for resource, ids in sorted(devices.items())
     )
     registered = {
         resource: inventory.names(inventory.healthy)
         for resource, inventory in sorted(ledger.devices.inventories.items())
         if inventory.registered
     }
-    unknown = sorted({one.resource for one in entries if not one.response})
+    unknown = sorted({entry.resource for entry in entries if not entry.response})
     return KubeletFiles(
         cpu=CpuState(
             policy=settings.cpus.policy,
@@ -319,7 +345,7 @@ def export_ledger(host: Host, *, responses: EncodedResponses | None = None) -> K
             default=ledger.cpus.shared | ledger.cpus.lost,
             entries=ledger.cpus.held,
             pod_entries=ledger.cpus.pod_held,
-            baselines=ledger.cpus.held if settings.gates.on(cpu_file.BASELINES_GATE) else {},
+            baselines=ledger.cpus.held if settings.gates.on(state_files.BASELINES_GATE) else {},
         ),
         memory=_memory_state(ledger.memory, policy=settings.memory_policy),
         devices=DeviceState(entries=entries, registered=registered),
@@ -333,7 +359,9 @@ def _memory_state(ledger: MemoryLedger, *, policy: str) -> MemoryState:
     nodes = dict(ledger.nodes)
     held: dict[str, dict[str, tuple[Block, ...]]] = {}
     for uid, containers in ledger.held.items():
-        held[uid] = {name: tuple(one for one in own if one.type in types) for name, own in containers.items()}
+        held[uid] = {
+            name: tuple(block for block in blocks if block.type in types) for name, blocks in containers.items()
+        }
         if uid in ledger.pod_held:  # blocks of its containers do not count
             continue
         for block in chain.from_iterable(containers.values()):

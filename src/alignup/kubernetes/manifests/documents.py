@@ -6,12 +6,24 @@ parsing, so no text takes long.
 Keys are always strings. The last of duplicate keys wins, and the document records the duplicates. In YAML, ``<<``
 merges the keys of other objects at its position: later keys override them, earlier ones do not. Aliases share their
 value, so nothing grows; each use counts towards the limits, so walking a document always ends.
+
+YAML scalars are resolved as Kubernetes does it, which is neither quite YAML 1.1 nor 1.2. Kubernetes converts YAML to
+JSON before decoding, so a number arrives in its JSON spelling: ``1e3`` and ``0x3e8`` as ``1000``, ``1.500`` as ``1.5``.
+Quantities depend on that spelling, so a number is a :class:`NumberLiteral` here, not a float. Scalars that other YAML
+parsers resolve differently: ``yes``, ``on`` and ``y`` are true; ``010``, ``0o10`` and ``08`` are eight; ``1:30``, dates
+and ``1e400`` are strings.
 """
 
+import base64
+import binascii
 import json
+import math
 import re
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, NoReturn
@@ -20,8 +32,6 @@ import yaml
 
 from alignup.align.bits import quote
 from alignup.align.errors import DocumentError
-from alignup.kubernetes.manifests import yaml_scalars
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral, Scalar, ScalarError
 
 MAX_BYTES = 32 << 20  #: of one text
 MAX_MARKS = 3_000_000  #: commas, colons and brackets in a JSON text, which parses faster than YAML
@@ -39,6 +49,50 @@ _MERGE = "tag:yaml.org,2002:merge"
 _NON_SPACE = re.compile(r"[^ \t\r\n]")
 _UNUSUAL_KEY = re.compile(r'"[ \t\r\n]+:|\\\\":')  # white space before a colon, a backslash at the end of a key
 _ESCAPE = re.compile(r"\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][89a-fA-F]..)|\\.", re.DOTALL)
+
+#: A resolved scalar, before it becomes a value or a key.
+Scalar = str | bool | int | float | None
+
+_TAG = "tag:yaml.org,2002:"
+#: Tag → the type of its scalars.
+_KINDS = {"bool": bool, "int": int, "float": float, "null": type(None), "timestamp": datetime}
+
+_INT64 = range(-(1 << 63), 1 << 63)
+_UINT64 = range(1 << 64)
+
+#: A scalar with any other first character is a string.
+_SPECIAL = frozenset("+-.0123456789yYnNtTfFoO~")
+_WORDS: dict[str, Scalar] = {
+    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
+    **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
+    **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), float("inf")),
+    **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
+}
+_UNSUPPORTED = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
+
+_INTEGER = re.compile(
+    r"(?P<sign>[+-]?)(?:0[xX](?P<hex>[0-9a-fA-F]+)|0[oO]?(?P<octal>[0-7]+)|0[bB](?P<binary>[01]+)|(?P<decimal>[1-9][0-9]*|0))"
+)
+_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_FRACTION = re.compile(r"\.[0-9]+(?:_[0-9]+)*(?:[eE][-+]?[0-9]+(?:_[0-9]+)*)?")
+_LATE_SIGN = re.compile(r"0b([+-][01]+)")
+_DATE = re.compile(
+    r"([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
+    r"(?:(?:[Tt](?P<time>[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2})(?:[.,][0-9]+)?(?:Z|[+-][0-9]{2}:[0-9]{2}))"
+    r"| +(?P<local>[0-9]{1,2}:[0-9]{1,2}:[0-9]{1,2})(?:[.,][0-9]+)?)?"
+)
+
+
+class NumberLiteral(str):
+    """A number in its JSON spelling."""
+
+    __slots__ = ()
+
+
+class ScalarError(ValueError):
+    """A scalar that does not match its tag, or that JSON cannot represent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +209,9 @@ class _Composer:
         self._inside = False  #: a document
         self._nodes = 0
         self._deepest = 0  #: level reached in the current anchor or document
-        resolve = yaml_scalars.resolve_plain
-        self._plain_value = lru_cache(_MAX_CACHED)(lambda text: yaml_scalars.to_value(resolve(text)))
-        self._plain_key = lru_cache(_MAX_CACHED)(lambda text: yaml_scalars.to_key(resolve(text)))
+        resolve = resolve_plain
+        self._plain_value = lru_cache(_MAX_CACHED)(lambda text: to_value(resolve(text)))
+        self._plain_key = lru_cache(_MAX_CACHED)(lambda text: to_key(resolve(text)))
         self._anchors: dict[str, _Anchor] = {}
         self._repeated: list[DuplicateKey] = []
         self._lines: dict[int, int] = {}
@@ -209,11 +263,11 @@ class _Composer:
         if kind is yaml.ScalarEvent:
             self._count(1, level)
             if event.tag is not None or event.anchor is not None or not event.implicit[0]:
-                return yaml_scalars.to_value(self._resolve(event))
+                return to_value(self._resolve(event))
             return self._plain_value(event.value)
         if kind is yaml.AliasEvent:
             value = self._alias(event, level)
-            return value if type(value) is dict or type(value) is list else yaml_scalars.to_value(value)
+            return value if type(value) is dict or type(value) is list else to_value(value)
         return self._collection(event, level + 1)
 
     def _key(self, event: Any, level: int) -> str | None:  # noqa: ANN401 - any event
@@ -225,11 +279,11 @@ class _Composer:
             if tag is None and event.anchor is None and plain:
                 return None if text == "<<" else self._plain_key(text)
             scalar = self._resolve(event)
-            return None if text == "<<" and (plain or tag == _MERGE) else yaml_scalars.to_key(scalar)
+            return None if text == "<<" and (plain or tag == _MERGE) else to_key(scalar)
         if kind is yaml.AliasEvent:
             value = self._alias(event, level)
             if type(value) is not dict and type(value) is not list:
-                return yaml_scalars.to_key(value)
+                return to_key(value)
         else:
             self._collection(event, level + 1)
         raise self.error("a list or an object cannot be a key")
@@ -292,9 +346,9 @@ class _Composer:
         """Resolve a scalar with quotes, a tag or an anchor."""
         scalar: Scalar = event.value
         if event.tag is not None:
-            scalar = yaml_scalars.resolve_tagged(event.value, event.tag)
+            scalar = resolve_tagged(event.value, event.tag)
         elif event.implicit[0]:
-            scalar = yaml_scalars.resolve_plain(event.value)
+            scalar = resolve_plain(event.value)
         if event.anchor is not None:
             self._anchors[event.anchor] = _Anchor(scalar, 1)
         return scalar
@@ -380,3 +434,124 @@ def _duplicate_keys(value: object, text: str, start: int, end: int) -> list[str]
 
 def reject_constant(name: str) -> NoReturn:
     raise json.JSONDecodeError(f"{name} is not a JSON number", name, 0)
+
+
+def resolve_plain(text: str) -> Scalar:
+    if text and text[0] not in _SPECIAL:
+        return text
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) <= 18 and text[0] != "0" and text.isascii() and text.isdecimal():
+        return int(text)
+    if text[0] == ".":
+        return _float(text.replace("_", ""), text) if _FRACTION.fullmatch(text) else text
+    if text[0].isalpha() or text[0] == "~":
+        return text
+    bare = text.replace("_", "")
+    if (number := _integer(bare)) is not None:
+        return number
+    return _float(bare, text) if _FLOAT.fullmatch(bare) else text
+
+
+def resolve_tagged(text: str, tag: str) -> Scalar:
+    """Resolve a scalar with a tag; an unknown tag makes it a string."""
+    kind = tag.removeprefix(_TAG) if tag.startswith(_TAG) else ""
+    if kind == "binary":  # base64 decodes to a string too
+        try:
+            return base64.b64decode(re.sub(r"[\r\n]", "", text), validate=True).decode(errors="replace")
+        except (binascii.Error, ValueError):
+            raise ScalarError("!!binary value contains invalid base64 data") from None
+    if kind not in _KINDS:
+        return text
+    scalar = resolve_plain(text)
+    if kind == "float" and type(scalar) is int and scalar in _INT64:
+        return float(scalar)
+    if kind == "timestamp" and _is_date(text):
+        return text
+    if type(scalar) is not _KINDS[kind]:
+        shown = text if len(text) <= 40 else f"{text[:37]}..."
+        raise ScalarError(f"`{shown}` is not a valid !!{kind}")
+    return scalar
+
+
+def to_value(scalar: Scalar) -> str | bool | None:
+    """Return *scalar* as a value, numbers in their JSON spelling: without an exponent from 10⁻⁶ up to 10²¹."""
+    if isinstance(scalar, int) and not isinstance(scalar, bool):
+        return NumberLiteral(scalar)
+    if not isinstance(scalar, float):
+        return scalar
+    text = repr(scalar)
+    if text in _UNSUPPORTED:
+        raise ScalarError(f"json: unsupported value: {_UNSUPPORTED[text]}")
+    if scalar and not 1e-6 <= abs(scalar) < 1e21:
+        return NumberLiteral(text.replace("e-0", "e-"))
+    return NumberLiteral(format(Decimal(text), "f").removesuffix(".0"))
+
+
+def to_key(scalar: Scalar) -> str:
+    """Return *scalar* as the key of an object, which is always a string."""
+    match scalar:
+        case str():
+            return scalar
+        case bool():
+            return str(scalar).lower()
+        case int() if scalar in _INT64:
+            return str(scalar)
+        case float():
+            return _short(scalar)
+        case _:
+            raise ScalarError(f"{'null' if scalar is None else scalar} cannot be a key")
+
+
+def _integer(bare: str) -> int | None:
+    """Parse a 64-bit integer; ``None`` for anything else."""
+    match = _INTEGER.fullmatch(bare)
+    if match is None:
+        late = _LATE_SIGN.fullmatch(bare)  # Go also accepts the sign after the prefix
+        number = int(late[1], 2) if late else None
+        return number if number is None or number in _INT64 else None
+    kind = match.lastgroup
+    digits = match[kind or 0]
+    if kind == "decimal" and len(digits) > 20:
+        return None
+    number = int(match["sign"] + digits, {"hex": 16, "octal": 8, "binary": 2}.get(kind or "", 10))
+    return number if number in (_INT64 if match["sign"] else _UINT64) else None
+
+
+def _float(bare: str, text: str) -> float | str:
+    """Return a float, or the text itself if it is too large for 64 bits."""
+    number = float(bare)
+    return text if number in (float("inf"), float("-inf")) else number
+
+
+def _short(number: float) -> str:
+    """Return the spelling as a key: 32-bit precision, with an exponent below 10⁻⁴ and from 10⁶ on."""
+    single = to_float32(number)
+    if single != single or abs(single) == float("inf"):  # noqa: PLR0124 - only NaN differs from itself
+        return {"inf": ".inf", "-inf": "-.inf", "nan": ".nan"}[repr(single)]
+    digits = next(text for width in range(17) if to_float32(float(text := f"{single:.{width}e}")) == single)
+    mantissa, _, exponent = digits.partition("e")
+    if -4 <= int(exponent) < 6:
+        return format(Decimal(digits), "f")
+    return f"{mantissa}e{exponent}"
+
+
+def to_float32(number: float) -> float:
+    """Return *number* rounded to 32 bits, to infinity if it is too large."""
+    try:
+        return float(struct.unpack("f", struct.pack("f", number))[0])
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def _is_date(text: str) -> bool:
+    match = _DATE.fullmatch(text)
+    if match is None:
+        return False
+    year, month, day = map(int, match.group(1, 2, 3))
+    hour, minute, second = map(int, (match["time"] or match["local"] or "0:0:0").split(":"))
+    try:
+        datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+    except ValueError:
+        return False
+    return True

@@ -16,7 +16,7 @@ from alignup.align.bits import quote
 from alignup.align.errors import Problem, ProblemKind, QuantityError
 from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
+from alignup.kubernetes.manifests.documents import NumberLiteral
 
 MAX_INT32 = (1 << 31) - 1
 
@@ -57,7 +57,8 @@ class ObjectReader:
 
     @classmethod
     def of(cls, document: object, diagnostics: Diagnostics | None = None, path: str = "") -> "ObjectReader":
-        return cls(diagnostics or Diagnostics(), path, {"": document}).child("")
+        outer = cls(diagnostics or Diagnostics(), path, {"": document})
+        return cls(outer.diagnostics, path, outer.mapping(""))
 
     def path_of(self, name: str) -> str:
         """Return the path of a field, or of this object for an empty *name*."""
@@ -155,7 +156,8 @@ class ObjectReader:
         return {}
 
     def child(self, name: str) -> "ObjectReader":
-        return ObjectReader(self.diagnostics, self.path_of(name), self.mapping(name))
+        path = f"{self.path}.{name}" if self.path else name
+        return ObjectReader(self.diagnostics, path, self.mapping(name))
 
     def children(self, name: str) -> tuple["ObjectReader", ...]:
         return self.list_of(name, ObjectReader.child)

@@ -19,8 +19,8 @@ from alignup.align.quantity import Quantity
 from alignup.align.workload import Amounts, Container, ContainerStatus, Pod, QoS, Resources
 from alignup.align.workload.validation import RESTART_POLICIES
 from alignup.kubernetes.manifests import documents
+from alignup.kubernetes.manifests.documents import NumberLiteral
 from alignup.kubernetes.manifests.object_reader import ObjectReader, parse_amount
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 
 #: Resource → its amount: a string or a number, or a quantity where a reader has checked it already.
 ResourceAmounts = dict[str, Any]

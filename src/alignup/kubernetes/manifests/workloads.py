@@ -20,14 +20,21 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from alignup.align.bits import quote
-from alignup.align.errors import DocumentError, LocatedProblem, ManifestError, PodError, Problem, ProblemKind
+from alignup.align.errors import (
+    DocumentError,
+    LocatedProblem,
+    ManifestError,
+    PodError,
+    Problem,
+    ProblemKind,
+    SourceLocation,
+)
 from alignup.align.workload import Pod, names, validation
 from alignup.documents.line_numbers import find_line
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.documents import ParsedDocument
+from alignup.kubernetes.manifests.documents import NumberLiteral, ParsedDocument
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.kubernetes.manifests.pod import read_pod, read_type
-from alignup.kubernetes.manifests.yaml_scalars import NumberLiteral
 from alignup.picture.text_format import pluralize
 
 MAX_REPLICAS = 100_000  #: of one workload
@@ -74,18 +81,6 @@ _Step = tuple[Mapping[str, Any], str, str]  # an object, the path to it, and wha
 
 #: Validates and defaults a pod as the API server does; raises :class:`PodError` to reject it.
 Accept = Callable[[Pod], Pod]
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLocation:
-    file: str
-    document: int | None = None  #: from 1; ``None``: the file has only one
-    line: int | None = None  #: from 1; ``None``: unknown
-
-    def __str__(self) -> str:
-        document = f", document {self.document}" if self.document else ""
-        line = f", line {self.line}" if self.line else ""
-        return f"{self.file}{document}{line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,10 +238,10 @@ class _Collector:
             if path.is_dir():
                 files = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and not each.is_dir())
         except OSError as error:
-            self._fail(str(path), error)
+            self._fail(SourceLocation(str(path)), error)
             return
         if not files:
-            self._fail(str(path), f"the directory has no files that end in {', '.join(SUFFIXES)}")
+            self._fail(SourceLocation(str(path)), f"the directory has no files that end in {', '.join(SUFFIXES)}")
         for file in files:
             self.add_file(file, str(file))
 
@@ -256,7 +251,7 @@ class _Collector:
             with file.open("rb") if isinstance(file, Path) else nullcontext(file) as opened:
                 text = opened.read(documents.MAX_BYTES + 1) if opened else b""
         except (OSError, ValueError) as error:
-            self._fail(name, error)
+            self._fail(SourceLocation(name), error)
         else:
             self.add(text, name)
 
@@ -265,10 +260,10 @@ class _Collector:
             parsed = documents.read(text)
         except DocumentError as error:
             where = SourceLocation(name, error.document if error.document > 1 else None, error.line)
-            self._fail(str(where), error.what)
+            self._fail(where, error.message)
             return
         if not parsed:
-            self._fail(name, "is empty")
+            self._fail(SourceLocation(name), "is empty")
         several = len(parsed) > 1 or any(document.number > 1 for document in parsed)
         for document in parsed:
             place = ObjectLocation(name, document, document.value, several=several)
@@ -276,11 +271,11 @@ class _Collector:
             self.warnings += [f"{replace(source, line=key.line)}: {key}" for key in document.repeated]
             self._add_object(place, {})
 
-    def _fail(self, where: str, problem: str | Exception) -> None:
+    def _fail(self, location: SourceLocation, problem: str | Exception) -> None:
         """Record a problem with a whole file; an exception means that it cannot be read."""
         if isinstance(problem, Exception):
             problem = f"cannot be read: {getattr(problem, 'strerror', None) or problem}"
-        self.problems.append(LocatedProblem(where, Problem("", problem)))
+        self.problems.append(LocatedProblem(location, Problem("", problem)))
 
     def _add_object(self, place: ObjectLocation, inherited: Mapping[str, str]) -> None:
         """Read a document or a list item; *inherited* is the type that the list gives its items."""
@@ -408,12 +403,13 @@ class _Collector:
 
     def _report(self, problems: Iterable[Problem], place: ObjectLocation, name: str = "") -> None:
         for problem in problems:
-            where = f"{place.source(problem.field)}{name and ', '}{name}"
             *_, value = None, *place.along(problem.field)
-            message = problem.what
+            message = problem.message
             if problem.kind in _SHOW_VALUE and isinstance(value, str) and value:
                 message += f" (got {value[:40] if isinstance(value, NumberLiteral) else quote(value[:40])})"
-            self.problems.append(LocatedProblem(where, Problem(place.field(problem.field), message)))
+            self.problems.append(
+                LocatedProblem(place.source(problem.field), Problem(place.field(problem.field), message), name)
+            )
 
 
 def _is_built_in(version: str) -> bool:

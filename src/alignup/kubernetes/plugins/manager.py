@@ -28,7 +28,14 @@ from alignup.align.workload import names
 from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.allocate_response import AllocateResponse
 from alignup.kubernetes.plugins.endpoint import Endpoint, PluginTimeouts
-from alignup.kubernetes.plugins.resources import ChangeNotifier, Clock, EndpointStore, Listener, ResourceStatus
+from alignup.kubernetes.plugins.resources import (
+    ChangeNotifier,
+    Clock,
+    DevicesListed,
+    EndpointStore,
+    PluginStopped,
+    ResourceStatus,
+)
 from alignup.wire import device_plugin_pb2 as wire
 
 SOCKET = "kubelet.sock"
@@ -51,8 +58,8 @@ class DevicePluginManager:
     def __init__(  # noqa: PLR0913 - each can be left out but the first three
         self,
         directory: Path,
-        devices_listed: Listener,
-        plugin_stopped: Listener,
+        devices_listed: DevicesListed,
+        plugin_stopped: PluginStopped,
         *,
         count_registration: Callable[[str], object] = lambda _resource: None,
         observe_allocation: Callable[[str, float], object] = lambda _resource, _seconds: None,

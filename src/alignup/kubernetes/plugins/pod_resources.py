@@ -29,6 +29,7 @@ from alignup.wire import pod_resources_pb2 as wire
 SOCKET = "kubelet.sock"  #: the name that tools expect
 RATE, BURST = 100.0, 10.0  #: requests a second, and how many at once
 
+CountCall = Callable[..., None]  #: of a method (``list``, ``get`` or ``get_allocatable``), and whether it ``failed=``
 _SERVICE = wire.DESCRIPTOR.services_by_name["PodResourcesLister"]
 
 
@@ -56,13 +57,12 @@ async def serve_pod_resources(
     path: Path,
     host: Callable[[], Host],
     *,
-    count_request: Callable[[str], object] = lambda _method: None,
-    count_error: Callable[[str], object] = lambda _method: None,
+    count: CountCall = lambda *_, **__: None,
     limiter: RateLimiter | None = None,
 ) -> AsyncIterator[None]:
     """Serve the current ledger of *host* at *path*; raise ``ListenError`` if that is not possible.
 
-    *count_request* and *count_error* are called with ``list``, ``get`` or ``get_allocatable``.
+    *count* is called with a method when a call begins, and with ``failed=True`` if it fails.
     """
     limiter = limiter or RateLimiter()
 
@@ -70,11 +70,11 @@ async def serve_pod_resources(
         async def handle(request: Message) -> Message:
             if not limiter.take():
                 raise unix_grpc.StatusError("rejected by rate limit", code=grpc.StatusCode.RESOURCE_EXHAUSTED)
-            count_request(method)
+            count(method, failed=False)
             try:
                 return respond(host(), request)
             except AlignError as error:
-                count_error(method)
+                count(method, failed=True)
                 raise unix_grpc.StatusError(str(error)) from error
 
         return handle

@@ -25,7 +25,8 @@ from alignup.kubernetes.plugins.endpoint import Endpoint
 _log = structlog.get_logger()
 
 Clock = Callable[[], float]
-Listener = Callable[..., Awaitable[object]]
+DevicesListed = Callable[..., Awaitable[None]]  #: of a resource, its devices, and ``preferred_allocation=``
+PluginStopped = Callable[..., Awaitable[None]]  #: of a resource, and whether it is ``gone=``
 
 
 class ResourceState(StrEnum):
@@ -205,8 +206,8 @@ class ChangeNotifier:
     are not held up. A notification that raises an exception is retried.
     """
 
-    devices_listed: Listener
-    plugin_stopped: Listener
+    devices_listed: DevicesListed
+    plugin_stopped: PluginStopped
     status: Callable[[str], ResourceStatus]
     retry_delay: float = 1.0  #: seconds until a failed notification is retried
     _notified: dict[str, ResourceStatus] = field(default_factory=dict)  #: the last status that the listeners accepted

@@ -1,0 +1,462 @@
+"""The selection of CPUs: packed, or distributed over NUMA nodes (option distribute-cpus-across-numa).
+
+*Packed* selection uses as few groups of CPUs as possible, and those most in use first. The machine is a tree: outer
+groups, inner groups, cores, CPUs. Outer and inner groups are NUMA nodes and sockets, the larger kind being the outer
+one. On every level, inside its parent, the group with the fewest free CPUs comes first, so partly used groups are used
+up before a whole one is split. Selection walks down the tree: whole outer groups that fit into the request, whole inner
+groups, optionally whole caches, whole cores, single CPUs. A socket or a core counts as whole only if it has the
+machine's *average* number of CPUs, as in the kubelet; this matters on uneven machines. (The kubelet compares the number
+of *free* CPUs with the average and therefore, on such machines, sometimes takes CPUs that are not free; here all of
+them must be free too.)
+
+In a *distributed* selection, a request goes to as few nodes as can hold it on an empty machine, or to more if
+necessary. Each node of a *combination* gives the same share; the remainder is given in rounds, one group of CPUs at a
+time, by some of these nodes. Of all combinations, and all ways to give the remainder, the one wins that leaves the free
+CPUs most evenly spread over all nodes (the smallest standard deviation, in thousandths), and of equal ones the first in
+a fixed order. The kubelet tries them all, up to 2ⁿ times 2ⁿ. Four facts make that unnecessary:
+
+* The sum of free CPUs afterwards is fixed, so only their sum of squares matters, or how much of it is *saved*.
+* Nodes with equally many free CPUs are interchangeable: only the first combination of each sequence of sizes counts.
+* No way to give the remainder beats taking each group from the node with most free CPUs at that moment. A combination
+  that is not better even then is skipped.
+* The nodes with most free CPUs make a very good combination, so a good bound is known before the search starts.
+
+Above ``MAX_EXACT_NODES`` nodes, the nodes with most free CPUs are used without a search.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heapreplace
+from itertools import combinations
+from math import isqrt
+from typing import NamedTuple
+
+from alignup.align.bits import Bits, CpuSet, union
+from alignup.align.errors import ProviderError
+from alignup.align.machine import KubeletView
+
+#: Takes at most this many of the free CPUs; not called for fewer than the number before it.
+TakeStep = tuple[int, Callable[[CpuSet, int], CpuSet]]
+
+
+class PackedSelection:
+    """Packed selection on one machine; with *spread*, no whole cores; with *by_cache*, in one cache if possible."""
+
+    def __init__(self, view: KubeletView, *, spread: bool = False, by_cache: bool = False) -> None:
+        nodes, sockets = tuple(view.node_cpus.values()), tuple(view.socket_cpus.values())
+        cores, caches = tuple(view.core_cpus.values()), tuple(view.cache_cpus.values())
+        even_sockets = frozenset(cpus for cpus in sockets if cpus.bit_count() == view.cpus_per_socket)
+        self._nodes_first = view.num_sockets >= view.num_nodes
+        self._outer, self._inner = (nodes, sockets) if self._nodes_first else (sockets, nodes)
+        whole = (frozenset(nodes), even_sockets)
+        whole_outer, whole_inner = whole if self._nodes_first else reversed(whole)
+        self._inner_of = _children(self._outer, self._inner)
+        self._cores_of = _children(self._inner, cores)
+        self._caches_of = _children(nodes, caches)
+        self._cores_in_cache = _children(caches, cores)
+        self._core_size = max(view.cpus_per_core, 1)
+        self._whole_cores_of = {
+            inner: tuple(core for core in inside if core.bit_count() == self._core_size)
+            for inner, inside in self._cores_of.items()
+        }
+        self._cache_size = view.cpus_per_cache
+        self._all = view.all_cpus
+        whole_cores: TakeStep = (self._core_size, self._whole_cores)
+        last: tuple[TakeStep, ...] = ((1, self._single_spread),) if spread else (whole_cores, (1, self._single))
+        cached: tuple[TakeStep, ...] = ((1, self._caches),) if by_cache else ()
+        self._steps: tuple[TakeStep, ...] = (
+            self._whole_groups(whole_outer, self._outer_order),
+            self._whole_groups(whole_inner, self._inner_order),
+            *cached,
+            *last,
+        )
+
+    def take(self, free: CpuSet, count: int) -> CpuSet:
+        """Select exactly *count* of the *free* CPUs, or raise ``ProviderError``; none if *count* is not positive."""
+        if count <= 0:
+            return 0
+        left = free & self._all
+        if count > left.bit_count():
+            raise not_enough_error(free, count)
+        taken = 0
+        for at_least, step in self._steps:  # the last one takes any CPU
+            if count >= at_least > 0:  # 0: there are no such groups
+                more = step(left, count)
+                taken |= more
+                left ^= more
+                count -= more.bit_count()
+        return taken
+
+    def nodes(self, free: CpuSet) -> list[CpuSet]:
+        return self._outer_order(free) if self._nodes_first else self._inner_order(free)
+
+    def _outer_order(self, free: CpuSet) -> list[CpuSet]:
+        return _most_used_first(self._outer, within=free, free=free)
+
+    def _inner_order(self, free: CpuSet) -> list[CpuSet]:
+        order: list[CpuSet] = []
+        for outer in self._outer_order(free):
+            inside = self._inner_of[outer]
+            order += inside if inside == (outer,) else _most_used_first(inside, within=outer & free, free=free)
+        return order
+
+    @staticmethod
+    def _whole_groups(whole: frozenset[CpuSet], order: Callable[[CpuSet], list[CpuSet]]) -> TakeStep:
+        def step(free: CpuSet, need: int) -> CpuSet:
+            return _take_whole(filter(whole.__contains__, order(free)), free=free, need=need)
+
+        return min(map(int.bit_count, whole - {0}), default=0), step
+
+    def _whole_cores(self, free: CpuSet, need: int) -> CpuSet:
+        # Whole cores have the same number of CPUs, so inside their parent they are in ascending order.
+        size = self._core_size
+        taken, used = 0, ~free
+        for inner in self._inner_order(free):
+            for core in self._whole_cores_of[inner]:
+                if not core & used:
+                    taken |= core
+                    used |= core
+                    need -= size
+                    if need < size:
+                        return taken
+        return taken
+
+    def _single(self, free: CpuSet, need: int) -> CpuSet:
+        cores = (
+            core
+            for inner in self._inner_order(free)
+            for core in _most_used_first(self._cores_of[inner], within=inner & free, free=free)
+        )
+        taken = 0
+        while taken.bit_count() < need:  # never more than are free
+            taken |= lowest_cpus(next(cores) & free, need - taken.bit_count())
+        return taken
+
+    def _single_spread(self, free: CpuSet, need: int) -> CpuSet:
+        taken = 0
+        for socket in self._inner_order(free) if self._nodes_first else self._outer_order(free):
+            taken |= lowest_cpus(socket & free & ~taken, need - taken.bit_count())
+        return taken
+
+    def _caches(self, free: CpuSet, need: int) -> CpuSet:
+        """Take whole caches that fit, then the complete rest inside one more cache, or nothing of it."""
+        order = [
+            cache
+            for node in self.nodes(free)
+            for cache in _most_used_first(self._caches_of[node], within=node & free, free=free)
+        ]
+        taken = _take_whole(order, free=free, need=need) if need >= self._cache_size else 0
+        need -= taken.bit_count()
+        free &= ~taken
+        if not need:
+            return taken
+        return taken | next((cpus for cache in order if (cpus := self._inside(cache, free, need=need))), 0)
+
+    def _inside(self, cache: CpuSet, free: CpuSet, *, need: int) -> CpuSet:
+        """Take exactly *need* CPUs on the first cores of *cache*, or none if the numbers do not match."""
+        cores = [core & free for core in self._cores_in_cache[cache] if core & cache & free]
+        chosen = 0
+        for core in cores[: -(-need // self._core_size)]:
+            chosen |= core
+        if need % 2 and self._core_size > 1 and chosen.bit_count() > need:
+            chosen ^= 1 << chosen.bit_length() - 1
+        return chosen if chosen.bit_count() == need else 0
+
+
+def not_enough_error(free: CpuSet, count: int) -> ProviderError:
+    return ProviderError(
+        f"not enough cpus available to satisfy request: requested={count}, available={free.bit_count()}"
+    )
+
+
+def lowest_cpus(cpus: CpuSet, count: int) -> CpuSet:
+    """Return the *count* lowest members, or all if there are fewer."""
+    if count >= cpus.bit_count():
+        return cpus
+    rest = cpus
+    for _ in range(count):
+        rest &= rest - 1
+    return cpus ^ rest
+
+
+def _most_used_first(groups: Iterable[CpuSet], *, within: CpuSet, free: CpuSet) -> list[CpuSet]:
+    """Return those of *groups* (in the order of their ids) that overlap *within*, the fewest free CPUs first."""
+    touched = [group for group in groups if group & within]
+    if len(touched) > 1:
+        touched.sort(key=lambda group: (group & free).bit_count())
+    return touched
+
+
+def _take_whole(groups: Iterable[CpuSet], *, free: CpuSet, need: int) -> CpuSet:
+    """Return the CPUs of those *groups* that are entirely free and fit into *need*."""
+    taken = 0
+    used = ~free
+    for group in groups:
+        if group & used:
+            continue
+        size = group.bit_count()
+        if size <= need:
+            taken |= group
+            used |= group
+            need -= size
+            if not need:
+                break
+    return taken
+
+
+def _children(parents: Iterable[CpuSet], children: Iterable[CpuSet]) -> dict[CpuSet, tuple[CpuSet, ...]]:
+    """Return parent → the children that overlap it, in the given order."""
+    children = tuple(children)
+    return {parent: tuple(child for child in children if child & parent) for parent in parents}
+
+
+MAX_EXACT_NODES = 16  #: the largest number of NUMA nodes with an exact search
+
+Indexes = tuple[int, ...]  #: nodes by their index in a list of nodes
+
+
+class DistributionPlan(NamedTuple):
+    """A shared request: each of ``nodes`` gives its ``share``, and one more group each time it is in ``extra``."""
+
+    nodes: Indexes
+    share: int
+    extra: Indexes
+
+
+class DistributedSelection:
+    """Distributed selection on one machine, *group* CPUs at a time; with *by_socket*, on one socket if possible."""
+
+    def __init__(self, view: KubeletView, *, group: int = 1, by_socket: bool = False) -> None:
+        self._packed = PackedSelection(view)
+        self._group = group
+        self._groups_per_node = _ceil(_ceil(view.num_cpus, group), view.num_nodes)
+        self._all = view.all_cpus
+        self._sockets = tuple(view.socket_cpus.values()) if by_socket else ()
+
+    def take(self, free: CpuSet, count: int) -> CpuSet:
+        if count <= 0 or count % self._group:
+            return self._packed.take(free, count)
+        if count > (free & self._all).bit_count():
+            raise not_enough_error(free, count)
+        order = tuple(dict.fromkeys(self._packed.nodes(free)))  # a node on two sockets occurs twice
+        nodes = [node & free for node in order]
+        plan = plan_distribution(
+            [node.bit_count() for node in nodes],
+            count,
+            group=self._group,
+            fewest=_ceil(count // self._group, self._groups_per_node),
+            sockets=[self._touched(node) for node in order] if self._sockets else None,
+        )
+        if plan is None:
+            return self._packed.take(free, count)
+        taken = 0
+        for index in plan.nodes:
+            taken |= self._packed.take(nodes[index], plan.share)
+        for index in plan.extra:
+            taken |= self._packed.take(nodes[index] & ~taken, self._group)
+        return taken
+
+    def _touched(self, node: CpuSet) -> Bits:
+        return sum(1 << index for index, socket in enumerate(self._sockets) if socket & node)
+
+
+def plan_distribution(
+    sizes: Sequence[int], count: int, *, group: int = 1, fewest: int = 1, sockets: Sequence[Bits] | None = None
+) -> DistributionPlan | None:
+    """Return the best way to take *count* CPUs, a multiple of *group*, from nodes with *sizes* free CPUs.
+
+    At least *fewest* nodes are used, and no more than necessary. With *sockets* (the sockets of each node), a
+    combination on one socket beats all others. ``None`` if no number of nodes can share the request.
+    """
+    for width in range(fewest, min(count // group, len(sizes)) + 1):
+        search = _Search(sizes, count, group=group, width=width, sockets=sockets)
+        if search.richest:  # if the richest combination has not enough, none has
+            return search.best()
+    return None
+
+
+class _Search:
+    def __init__(
+        self, sizes: Sequence[int], count: int, *, group: int, width: int, sockets: Sequence[Bits] | None
+    ) -> None:
+        self._sizes = sizes
+        self._sockets = sockets
+        self._groups = count // group
+        self._group = group
+        self._width = width
+        self._even_share = count // width // group * group
+        self._exact = len(sizes) <= MAX_EXACT_NODES
+        self._squares = sum(size * size for size in sizes)
+        self._left = sum(sizes) - count
+        # With sockets, the share is at most that of the smallest node; without, such a node is excluded.
+        self._able = [index for index, size in enumerate(sizes) if sockets or size >= self._even_share]
+        #: the richest combination of all nodes, and of each socket, where it has enough
+        self.richest: list[Indexes] = []
+        alike = [
+            [index for index, touched in enumerate(sockets or ()) if touched == group]
+            for group in sorted(set(sockets or ()))
+        ]
+        for pool in (self._able, *alike):
+            indexes = tuple(sorted(sorted(pool, key=lambda index: -sizes[index])[:width]))
+            if len(indexes) == width and self._has_enough(indexes):
+                self.richest.append(indexes)
+
+    def best(self) -> DistributionPlan:
+        best = min(self.richest, key=self._rank)
+        if self._exact:
+            best = self._first_best(best)
+        _, goal = self._rank(best)
+        share, saved = self._even_part(best)
+        remainder = self._remainder(best, share)
+        chosen = remainder.first(lambda more: self._score(saved + more) <= goal) if self._exact else remainder.richest()
+        return DistributionPlan(best, share, tuple(best[index] for index in remainder.in_rounds(chosen)))
+
+    def _first_best(self, known: Indexes) -> Indexes:
+        """Return the first of the best combinations; *known* is one to start with."""
+        crosses, score = self._rank(known)
+        bar = (crosses, score + 1)
+        kinds = [(self._sizes[index], self._sockets and self._sockets[index]) for index in self._able]
+        for chosen in _first_of_each(kinds, self._width):
+            indexes = tuple([self._able[index] for index in chosen])
+            if not self._has_enough(indexes) or self._rank(indexes, ideal=True) >= bar:
+                continue
+            rank = self._rank(indexes)
+            if rank < bar:
+                known, bar = indexes, rank
+                if rank == (False, 0):
+                    break
+        return known
+
+    def _has_enough(self, indexes: Indexes) -> bool:
+        return sum([self._sizes[index] // self._group for index in indexes]) >= self._groups
+
+    def _even_part(self, indexes: Indexes) -> tuple[int, int]:
+        """Return the even share of each of *indexes*, and how much of the squares it saves."""
+        share = self._even_share
+        sizes = [self._sizes[index] for index in indexes]
+        if self._sockets:
+            share = min(share, min(sizes) // self._group * self._group)
+        return share, share * (2 * sum(sizes) - share * self._width)
+
+    def _remainder(self, indexes: Indexes, share: int) -> "_Remainder":
+        left = [self._sizes[index] - share for index in indexes]
+        return _Remainder(left, self._groups - share // self._group * self._width, group=self._group)
+
+    def _rank(self, indexes: Indexes, *, ideal: bool = False) -> tuple[bool, int]:
+        """Return the rank of a combination, or a lower bound for it (*ideal*); smaller is better."""
+        share, saved = self._even_part(indexes)
+        remainder = self._remainder(indexes, share)
+        saved += remainder.ideal() if ideal else remainder.most(exact=self._exact)
+        touched = union([self._sockets[index] for index in indexes]) if self._sockets else 0
+        return touched & touched - 1 > 0, self._score(saved)
+
+    def _score(self, saved: int) -> int:
+        """Return the standard deviation of free CPUs per node, in thousandths, from a mean rounded to thousandths."""
+        nodes = len(self._sizes)
+        mean = (2000 * self._left + nodes) // (2 * nodes)
+        squares = 1_000_000 * (self._squares - saved) - 2000 * mean * self._left + nodes * mean * mean
+        return (isqrt(4 * squares // nodes) + 1) // 2
+
+
+class _Remainder:
+    """The remaining *groups*, taken in rounds from some nodes with *left* free CPUs, in that order."""
+
+    def __init__(self, left: Sequence[int], groups: int, *, group: int) -> None:
+        self._left = left
+        self._groups = groups
+        self._group = group
+
+    def most(self, *, exact: bool) -> int:
+        """Return the most that rounds can save; if not *exact*, what the richest nodes save."""
+        if not self._groups:
+            return 0
+        able = [size for size in self._left if size >= self._group]
+        rising = sorted(able)
+        # With one group each, the richest nodes save most; with more groups than nodes, all take part.
+        most = self._saved(rising[-self._groups :] if self._groups <= len(able) else able)
+        for number in range(min(self._groups - 1, len(able)) if exact else 0, 0, -1):
+            if self.ideal(rising[-number:]) <= most:
+                break
+            most = max(most, *map(self._saved, combinations(able, number)))
+        return most
+
+    def first(self, good: Callable[[int], bool]) -> Indexes:
+        """Return the first nodes, in the kubelet's order, that save enough to be *good*: many before few."""
+        able = [index for index, size in enumerate(self._left) if size >= self._group]
+        sizes = [self._left[index] for index in able]
+        for number in range(len(able) if self._groups else 0, 0, -1):
+            # Of more nodes than groups, only the first ones give a group, and the others must still follow them.
+            getting = min(number, self._groups)
+            window = len(able) - (number - getting)
+            richest = sorted(sizes[:window])[-getting:]
+            ceiling = self._saved(richest) if getting == self._groups else self.ideal(richest)
+            if ceiling < 0 or not good(ceiling):
+                continue
+            for chosen in combinations(range(window), getting):
+                saved = self._saved([sizes[index] for index in chosen])
+                if saved >= 0 and good(saved):
+                    return tuple(able[index] for index in chosen)
+        return ()
+
+    def richest(self) -> Indexes:
+        """Return as many of the richest nodes as there are groups, or all with a whole group."""
+        able = [index for index, size in enumerate(self._left) if size >= self._group]
+        return tuple(sorted(sorted(able, key=lambda index: -self._left[index])[: self._groups]))
+
+    def in_rounds(self, indexes: Indexes) -> Indexes:
+        """Return the nodes that give a group, in order, if *indexes* take turns."""
+        giving: list[int] = []
+        for number in range(self._groups):
+            giving += [index for index in indexes if self._left[index] // self._group > number]
+            if len(giving) >= self._groups:
+                break
+        return tuple(giving[: self._groups])
+
+    def _saved(self, sizes: Sequence[int]) -> int:
+        """Return what rounds over *sizes* save; -1 without enough whole groups (the kubelet loops forever then)."""
+        group, groups = self._group, self._groups
+        sizes = list(sizes)
+        saved = 0
+        while groups:
+            if not sizes:
+                return -1
+            rounds = min(min(sizes) // group, groups // len(sizes))
+            if rounds:
+                taken = rounds * group
+                saved += taken * (2 * sum(sizes) - taken * len(sizes))
+                groups -= rounds * len(sizes)
+                sizes = [size - taken for size in sizes if size - taken >= group]
+            else:
+                saved += group * (2 * sum(sizes[:groups]) - group * groups)
+                groups = 0
+        return saved
+
+    def ideal(self, sizes: Sequence[int] | None = None) -> int:
+        """Return what taking each group from the richest of *sizes* (or all) saves; -1 if they do not have enough."""
+        group = self._group
+        heap = [-size for size in (self._left if sizes is None else sizes)]
+        heapify(heap)
+        saved = 0
+        for _ in range(self._groups):
+            richest = -heap[0]
+            if richest < group:
+                return -1
+            saved += group * (2 * richest - group)
+            heapreplace(heap, group - richest)
+        return saved
+
+
+def _first_of_each(kinds: Sequence[object], width: int) -> Iterator[Indexes]:
+    """Yield, of all combinations of *width* indexes, the first for each sequence of kinds, in lexicographic order."""
+    if width == 0:
+        yield ()
+        return
+    seen = set()
+    for index in range(len(kinds) - width + 1):
+        if kinds[index] not in seen:
+            seen.add(kinds[index])
+            for rest in _first_of_each(kinds[index + 1 :], width - 1):
+                yield (index, *[index + 1 + other for other in rest])
+
+
+def _ceil(number: int, divisor: int) -> int:
+    return -(-number // divisor)

@@ -1,0 +1,97 @@
+"""Pods as the API server has them: what they request, what they are to the kubelet, and how they ended."""
+
+from dataclasses import dataclass, replace
+
+from alignup.align.errors import PodError
+from alignup.align.workload import Pod
+from alignup.align.workload.validation import MIRROR_ANNOTATION
+from alignup.kubernetes.api.objects import ApiPod
+from alignup.kubernetes.manifests.pod import pod_from
+from alignup.placement.host_report import PodStage, pod_stage
+
+_HASH_ANNOTATION = "kubernetes.io/config.hash"  #: on a mirror pod: the uid of its static pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownPod:
+    """A pod of the API server; its uid is the one that the kubelet uses."""
+
+    pod: Pod
+    stage: PodStage
+    finished: bool  #: whether its phase is terminal: the kubelet itself has reported its end
+    reported: bool = True  #: whether the kubelet has reported anything about it, which it does after the admission
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.pod.namespace, self.pod.name
+
+
+def known_pod(pod: ApiPod) -> KnownPod:
+    """Read a pod of the API server; ``PodError`` if it is invalid."""
+    decoded = replace(pod_from(pod), uid=kubelet_uid(pod), labels={}, annotations={})
+    status = pod.status
+    reported = pod.finished or bool(status.container_statuses or status.init_container_statuses)
+    return KnownPod(pod=decoded, stage=api_pod_stage(pod), finished=pod.finished, reported=reported)
+
+
+def bound_pod(pod: ApiPod) -> tuple[KnownPod, str]:
+    """Read a pod that is bound, and return what is wrong with it; an invalid one requests nothing.
+
+    It still counts as bound, so that it does not seem to have ended.
+    """
+    try:
+        return known_pod(pod), ""
+    except PodError as error:
+        plain = plain_pod(pod)
+        stage = PodStage.TERMINATING if pod.metadata.deletion_timestamp else PodStage.RUNNING
+        problem = f"the requests of pod {plain.namespace}/{plain.name} are left out: {error}"
+        return KnownPod(pod=plain, stage=stage, finished=False), problem
+
+
+def plain_pod(pod: ApiPod) -> Pod:
+    """Return the names of a pod without what it requests."""
+    metadata = pod.metadata
+    return Pod(name=metadata.name, namespace=metadata.namespace, uid=kubelet_uid(pod), containers=())
+
+
+def kubelet_uid(pod: ApiPod) -> str:
+    """Return the uid that the kubelet uses: another one for a static pod, whose mirror pod the API server has."""
+    annotations = pod.metadata.annotations
+    if MIRROR_ANNOTATION in annotations and annotations.get(_HASH_ANNOTATION):
+        return annotations[_HASH_ANNOTATION]
+    return pod.metadata.uid
+
+
+def api_pod_stage(pod: ApiPod) -> PodStage:
+    """Return how a pod counts that the API server has."""
+    statuses = pod.status.container_statuses
+    ends = [status.state.terminated for status in statuses]
+    all_ended = bool(statuses) and all(end is not None for end in ends)
+    # Whether all containers have ended by themselves, not to be started again.
+    completed = all_ended and not any(container.restart_policy for container in pod.spec.containers)
+    if pod.spec.restart_policy == "OnFailure":
+        completed = completed and not any(end.exit_code for end in ends if end is not None)
+    elif pod.spec.restart_policy != "Never":
+        completed = False
+    if completed and not pod.finished:
+        return PodStage.TERMINATING
+    deleting = pod.metadata.deletion_timestamp is not None
+    return pod_stage(phase=pod.status.phase, deleting=deleting, containers_terminated=all_ended)
+
+
+def was_rejected(pod: ApiPod) -> bool:
+    """Return whether the kubelet did not admit *pod*; only its message says so."""
+    return pod.status.phase == "Failed" and pod.status.message.startswith("Pod was rejected")
+
+
+def was_preempted(pod: ApiPod) -> bool:
+    """Return whether the kubelet ended *pod* for a critical one."""
+    return api_pod_stage(pod) is PodStage.ENDED and pod.status.reason == "Preempting"
+
+
+def binding_time(pod: ApiPod) -> tuple[str, str, str]:
+    """Return a sort key for the order of bindings, as far as it is known; times of the API sort as text."""
+    conditions = pod.status.conditions
+    scheduled = [condition.last_transition_time or "" for condition in conditions if condition.type == "PodScheduled"]
+    created = pod.metadata.creation_timestamp or ""
+    return max(scheduled, default=created), created, pod.metadata.name

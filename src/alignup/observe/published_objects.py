@@ -1,0 +1,177 @@
+"""The objects that describe an observed host: HostState, and NodeResourceTopology as NFD and its consumers have it.
+
+NodeResourceTopology (v1alpha2) has one zone for each NUMA node. Counts are exact where others approximate: a device
+near several NUMA nodes counts in each of their zones, and is subtracted from each; memory of a container on several
+NUMA nodes is subtracted where the kubelet subtracts it. A resource that no manager allocates by NUMA node is available
+as a whole in its zone.
+"""
+
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+from alignup.align import bits
+from alignup.align.cpus.options import CpuPolicy
+from alignup.align.host import Host
+from alignup.align.settings import Policy, Scope
+from alignup.align.workload.names import CPU, MEMORY
+from alignup.documents.host_state import HostStateDocument
+from alignup.kubernetes import configuration as kubelet_configuration
+from alignup.kubernetes.api.host_states import ledger_document, machine_document
+from alignup.kubernetes.api.pod_fingerprint import pod_fingerprint
+from alignup.kubernetes.configuration import Configuration
+from alignup.observe.observation import Observation, Sources
+
+MAX_PROBLEMS = 20  #: of one host in its object
+
+
+def host_state(observation: Observation) -> HostStateDocument:
+    """Return the object without its metadata and generations."""
+    host = observation.host
+    problems = [*observation.contradictions, *observation.gaps]
+    more = len(problems) - MAX_PROBLEMS  # an object must stay small
+    return HostStateDocument(
+        kubelet=observation.kubelet,
+        machine=machine_document(host.machine),
+        configuration=kubelet_configuration.alignment_fields(observation.configuration),
+        ledger=ledger_document(host.ledger),
+        problems=[*problems[:MAX_PROBLEMS], f"and {more} more"] if more > 0 else problems,
+    )
+
+
+def unknown_host_state(sources: Sources | None, problem: str) -> HostStateDocument:
+    """Return the object of a host whose ledger cannot be determined."""
+    if sources is None:
+        return HostStateDocument(problems=[problem])
+    return HostStateDocument(
+        kubelet=sources.kubelet,
+        machine=machine_document(sources.machine),
+        configuration=kubelet_configuration.alignment_fields(sources.configuration),
+        problems=[problem],
+    )
+
+
+_POLICIES = {
+    Policy.BEST_EFFORT: "BestEffort",
+    Policy.RESTRICTED: "Restricted",
+    Policy.SINGLE_NUMA_NODE: "SingleNUMANode",
+}
+_LEVELS = {Scope.CONTAINER: "ContainerLevel", Scope.POD: "PodLevel"}
+
+
+class FingerprintMethod(StrEnum):
+    """Which pods the fingerprint is about; a scheduler plugin has to count the same ones."""
+
+    EXCLUSIVE = "with-exclusive-resources"
+    ALL = "all"
+
+
+def node_topology(
+    observation: Observation, *, method: FingerprintMethod = FingerprintMethod.EXCLUSIVE
+) -> dict[str, Any]:
+    """Return the object without its metadata."""
+    host = observation.host
+    topology = host.settings.topology
+    level = f"{_POLICIES[topology.policy]}{_LEVELS[topology.scope]}" if topology.policy in _POLICIES else "None"
+    fingerprinted = [
+        (admitted.pod.namespace, admitted.pod.name)
+        for uid, admitted in host.ledger.pods.items()
+        if method is FingerprintMethod.ALL or _has_exclusive_resources(host, uid)
+    ]
+    attributes = {
+        **_policy_attributes(observation.configuration, max_nodes=topology.options.max_nodes),
+        "nodeTopologyPodsFingerprint": pod_fingerprint(fingerprinted),
+        "nodeTopologyPodsFingerprintMethod": str(method),
+    }
+    return {
+        "topologyPolicies": [level],
+        "attributes": [{"name": name, "value": value} for name, value in attributes.items()],
+        "zones": [_zone(host, node.id) for node in host.view.nodes if node.id >= 0],
+    }
+
+
+def _policy_attributes(configuration: Configuration, *, max_nodes: int) -> dict[str, str]:
+    options = {
+        "topologyManagerPolicyOptions": configuration.topology_manager_policy_options,
+        "cpuManagerPolicyOptions": configuration.cpu_manager_policy_options,
+    }
+    return {
+        "topologyManagerPolicy": configuration.topology_manager_policy,
+        "topologyManagerScope": configuration.topology_manager_scope,
+        "topologyManagerMaxNUMANodes": str(max_nodes),
+        "cpuManagerPolicy": configuration.cpu_manager_policy,
+        "memoryManagerPolicy": configuration.memory_manager_policy,
+        **{
+            name: ",".join(f"{key}={value}" for key, value in sorted(values.items()))
+            for name, values in options.items()
+            if values
+        },
+    }
+
+
+def _has_exclusive_resources(host: Host, uid: str) -> bool:
+    """Return whether PodResources, which omits ordinary init containers, lists a resource with a NUMA node."""
+    ledger = host.ledger
+    pod = ledger.pods[uid].pod
+    if ledger.cpus.pod_held.get(uid) or ledger.memory.pod_held.get(uid):
+        return True
+    for container in pod.all_containers:
+        if container.name in pod.ordinary_init:
+            continue
+        if ledger.cpus.holds(uid, container.name) or ledger.memory.blocks(uid, container.name):
+            return True
+        for resource, ids in ledger.devices.holds(uid, container.name).items():
+            inventory = ledger.devices.inventories[resource]
+            if any(inventory.devices[index].nodes for index in bits.members(inventory.find(ids))):
+                return True
+    return False
+
+
+def _zone(host: Host, node: int) -> dict[str, Any]:
+    zone: dict[str, Any] = {"name": f"node-{node}", "type": "Node"}
+    if (distances := host.machine.distances) is not None:
+        others = [other.id for other in host.view.nodes if other.id in distances.ids]
+        zone["costs"] = [{"name": f"node-{other}", "value": distances.between(node, other)} for other in others]
+    zone["resources"] = [
+        {"name": name, "capacity": str(capacity), "allocatable": str(allocatable), "available": str(available)}
+        for name, capacity, allocatable, available in (
+            _cpus(host, node),
+            *_memory(host, node),
+            *_devices(host, node),
+        )
+    ]
+    return zone
+
+
+_Amounts = tuple[str, int, int, int]  #: resource, capacity, allocatable, available
+
+
+def _cpus(host: Host, node: int) -> _Amounts:
+    cpus = host.view.node_cpus.get(node, 0)
+    ledger = host.ledger.cpus
+    capacity = cpus.bit_count()
+    if host.settings.cpus.policy != CpuPolicy.STATIC:
+        return CPU, capacity, capacity, capacity
+    return CPU, capacity, (cpus & ~ledger.reserved).bit_count(), ledger.free.get(node, 0)
+
+
+def _memory(host: Host, node: int) -> Iterator[_Amounts]:
+    numa_node = next(numa_node for numa_node in host.view.nodes if numa_node.id == node)
+    pages = {pages.resource: pages.bytes for pages in numa_node.hugepages}
+    managed = host.ledger.memory.nodes.get(node)
+    for name, capacity in ((MEMORY, numa_node.memory or 0), *sorted(pages.items())):
+        if managed is None:
+            unmanaged = capacity - sum(pages.values()) if name == MEMORY else capacity
+            yield name, capacity, unmanaged, unmanaged
+        elif name in managed.tables:
+            table = managed.tables[name]
+            yield name, capacity, table.allocatable, table.free
+
+
+def _devices(host: Host, node: int) -> Iterator[_Amounts]:
+    ledger = host.ledger.devices
+    for resource, inventory in sorted(ledger.inventories.items()):
+        here = bits.of(index for index, device in enumerate(inventory.devices) if (device.nodes or 0) >> node & 1)
+        if inventory.registered and here:
+            healthy = (inventory.healthy & here).bit_count()
+            yield resource, here.bit_count(), healthy, (ledger.free[resource] & here).bit_count()

@@ -1,0 +1,141 @@
+"""Spreading CPUs evenly over NUMA nodes."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from alignup.align import bits
+from alignup.align.cpus.selection import MAX_EXACT_NODES, DistributedSelection, PackedSelection, plan_distribution
+from alignup.align.errors import ProviderError
+from alignup.align.machine import Cpu, KubeletView, NumaNode
+from alignup.machines import synthetic
+from tests.align.cpus import naive
+from tests.strategies import cpu_sets, machines
+
+#: 1 socket of 4 nodes of 8 CPUs.
+FOUR = synthetic.parse("pack:1 numa:4 core:8 pu:1").kubelet_view()
+LEFT, RIGHT = 1, 2  #: two sockets
+
+
+@pytest.mark.parametrize(
+    ("free", "count", "taken"),
+    [
+        pytest.param("0-31", 4, "0-3", id="what one node can hold goes to one"),
+        pytest.param("0-31", 12, "0-5,8-13", id="more goes to two in equal shares"),
+        pytest.param("0-31", 13, "0-6,8-13", id="and the odd one to the first"),
+        pytest.param("4-31", 12, "8-13,16-21", id="to the two that have most, so that all have about as much left"),
+        pytest.param("0-3,8-11,16-19,24-27", 8, "0-3,8-11", id="nodes are used up where that leaves things as even"),
+        pytest.param("0-2,8-10,16-18,24-26", 8, "0-2,8-10,16-17", id="to more nodes where they are too small"),
+    ],
+)
+def test_distributed(free, count, taken):
+    assert bits.show(DistributedSelection(FOUR).take(bits.parse(free), count)) == taken
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "options", "expected"),
+    [
+        pytest.param([8, 8, 8], 8, {}, ((0,), 8, ()), id="one node"),
+        pytest.param([4, 8], 4, {}, ((1,), 4, ()), id="the one that leaves all even"),
+        pytest.param([8, 8], 9, {"fewest": 2}, ((0, 1), 4, (0,)), id="the rest goes to one of them"),
+        pytest.param([8, 9], 9, {"fewest": 2}, ((0, 1), 4, (1,)), id="to the one that has more"),
+        pytest.param([11, 3, 3], 8, {"fewest": 3}, ((0, 1, 2), 2, (0, 0)), id="all of it to one that has much more"),
+        pytest.param([6, 6], 8, {"group": 2, "fewest": 2}, ((0, 1), 4, ()), id="in groups"),
+        pytest.param([6, 6], 6, {"group": 2, "fewest": 2}, ((0, 1), 2, (0,)), id="the rest in groups as well"),
+        pytest.param([3, 3, 3], 6, {"group": 2, "fewest": 2}, ((0, 1, 2), 2, ()), id="half groups are no good"),
+        pytest.param([7] * 8, 26, {"group": 2, "fewest": 4}, ((0, 1, 2, 3, 4), 4, (0, 1, 2)), id="nor for ever dealt"),
+        pytest.param([3, 3], 6, {"group": 2}, None, id="and there may be too few whole ones"),
+        pytest.param(
+            [4, 6, 6],
+            8,
+            {"fewest": 2, "sockets": [LEFT, LEFT, RIGHT]},
+            ((0, 1), 4, ()),
+            id="nodes of one socket before better ones of two",
+        ),
+        pytest.param(
+            [1, 6, 6],
+            7,
+            {"fewest": 2, "sockets": [LEFT, LEFT, RIGHT]},
+            ((0, 1), 1, (1, 1, 1, 1, 1)),
+            id="even if one of them gives little",
+        ),
+    ],
+)
+def test_plan(sizes, count, options, expected):
+    assert plan_distribution(sizes, count, **options) == expected
+
+
+@given(st.data())
+def test_the_search_equals_brute_force(data):
+    """The first of all best combinations and dealings, as the kubelet goes through them, without going through them."""
+    sizes = data.draw(st.lists(st.integers(1, data.draw(st.sampled_from([3, 9, 40]))), min_size=1, max_size=5))
+    group = data.draw(st.sampled_from([1, 1, 2, 4]))
+    count = data.draw(st.integers(1, sum(sizes))) // group * group
+    assume(count > 0)
+    fewest = data.draw(st.integers(1, 3))
+    sockets = data.draw(st.none() | st.lists(st.sampled_from([1, 2, 3]), min_size=len(sizes), max_size=len(sizes)))
+
+    plan = plan_distribution(sizes, count, group=group, fewest=fewest, sockets=sockets)
+    tried = naive.plan(sizes, count, group=group, fewest=fewest, sockets=sockets)
+
+    assert (plan is None) == (tried is None)
+    if plan and tried:
+        nodes, share, dealers = tried
+        left = {place: sizes[place] - share for place in dealers}
+        rounds = [place for number in range(count) for place in dealers if left[place] // group > number]
+        assert plan == (nodes, share, tuple(rounds[: (count - share * len(nodes)) // group]))
+
+
+@given(st.lists(st.integers(1, 64), min_size=MAX_EXACT_NODES + 1, max_size=24), st.data())
+def test_on_many_nodes_the_richest_nodes_are_used(sizes, data):
+    """Above the limit no search: still as few nodes as can, the richest ones, and every CPU accounted for."""
+    count = data.draw(st.integers(1, sum(sizes)))
+
+    plan = plan_distribution(sizes, count)
+
+    if plan is None:
+        return
+    nodes, share, dealt = plan
+    poorest = min(sizes[place] for place in nodes)
+    assert all(size <= poorest for place, size in enumerate(sizes) if place not in nodes)
+    assert share * len(nodes) + len(dealt) == count
+    assert len(dealt) < len(nodes)
+    assert all(share + dealt.count(place) <= sizes[place] for place in nodes)
+
+
+@given(machines(max_nodes=6), st.data())
+def test_exactly_the_requested_number_of_free_cpus_is_taken(machine, data):
+    """Whatever the machine, also where the kubelet would deal for ever."""
+    view = machine.kubelet_view()
+    free = data.draw(cpu_sets(view.all_cpus.bit_length())) & view.all_cpus
+    count = data.draw(st.integers(0, free.bit_count()))
+    group = data.draw(st.sampled_from([1, max(view.cpus_per_core, 1)]))
+
+    taken = DistributedSelection(view, group=group, by_socket=data.draw(st.booleans())).take(free, count)
+
+    assert taken & ~free == 0
+    assert taken.bit_count() == count
+
+
+def test_a_node_on_two_sockets_counts_once():
+    rows = [(0, 0), (0, 0), (0, 1), (1, 1), (1, 1), (1, 2), (1, 2), (1, 2)]
+    view = KubeletView(
+        cpus=tuple(Cpu(cpu, core=cpu, socket=socket, node=node, cache=0) for cpu, (socket, node) in enumerate(rows)),
+        num_cpus=8,
+        num_cores=8,
+        num_sockets=2,
+        nodes=(NumaNode(0), NumaNode(1), NumaNode(2)),
+    )
+
+    assert bits.show(DistributedSelection(view).take(view.all_cpus, 7)) == "0-6"
+
+
+def test_a_request_that_is_not_a_multiple_of_the_group_is_packed():
+    free = FOUR.all_cpus
+
+    assert DistributedSelection(FOUR, group=2).take(free, 13) == PackedSelection(FOUR).take(free, 13)
+
+
+def test_a_request_for_too_much():
+    with pytest.raises(ProviderError, match="requested=33, available=32"):
+        DistributedSelection(FOUR).take(FOUR.all_cpus, 33)

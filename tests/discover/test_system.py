@@ -1,0 +1,157 @@
+"""PCI devices of the kernel, and GPUs of NVML."""
+
+import sys
+from dataclasses import replace
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from alignup.align.errors import SourceError
+from alignup.align.machine import Device, PciDevice
+from alignup.machines import synthetic, system
+from alignup.machines.file_reader import ArchiveFiles, FileReader
+
+BUS = "sys/bus/pci/devices"
+
+
+def device(**texts: str) -> PciDevice:
+    """The only device, described by *texts* at the target of its link."""
+    contents = {f"sys/devices/pci0000:00/0000:00:04.0/{name}": f"{text}\n".encode() for name, text in texts.items()}
+    links = {f"{BUS}/0000:00:04.0": "../../../devices/pci0000:00/0000:00:04.0"}
+    (described,) = system.read_pci_devices(FileReader(ArchiveFiles.of(contents, links)))
+    return described
+
+
+def test_a_fully_described_device():
+    described = device(
+        **{"class": "0x030200"}, vendor="0x10de", device="0x2335", numa_node="1", local_cpulist="4-7", local_cpus="f"
+    )
+
+    assert described == PciDevice("0000:00:04.0", 0x030200, 0x10DE, 0x2335, node=1, cpus=0xF0)
+
+
+def test_names_of_the_system_for_a_device():
+    described = device(
+        vendor="0x15b3",
+        **{
+            "net/eth0/address": "",
+            "infiniband/mlx5_0/node_type": "",
+            "nvme/nvme0/model": "",
+            "virtio1/net/eth1/mtu": "",
+        },
+    )
+
+    assert described.names == ("eth0", "eth1", "mlx5_0", "nvme0")
+
+
+@pytest.mark.parametrize(
+    ("texts", "node", "cpus"),
+    [
+        pytest.param({"numa_node": "-1", "local_cpulist": "0-3"}, None, 0xF, id="no node is not node 0"),
+        pytest.param({"local_cpus": "ff"}, None, 0xFF, id="a mask only"),
+        pytest.param({"numa_node": "x"}, None, None, id="not a number"),
+        pytest.param({"numa_node": "250"}, 250, None, id="a high node number"),
+        pytest.param({"numa_node": "99999999999"}, None, None, id="a number that no node has"),
+    ],
+)
+def test_locality_is_the_kernels(texts, node, cpus):
+    described = device(vendor="0x8086", **texts)
+
+    assert (described.node, described.cpus) == (node, cpus)
+    assert described.kind is None
+
+
+def test_long_domains_and_odd_entries():
+    names = ("0000:00:00.0", "10000:00:04.0", "0000:00:1f.2", "notpci", "0000:00:00.9")
+    tree = FileReader(ArchiveFiles.of({f"{BUS}/{name}/vendor": b"0x1af4" for name in names}, {}))
+
+    assert [each.address for each in system.read_pci_devices(tree)] == ["0000:00:00.0", "0000:00:1f.2", "10000:00:04.0"]
+
+
+def test_dangling_devices_are_a_gap():
+    links = {f"{BUS}/0000:00:00.0": "../../../devices/gone", f"{BUS}/0000:00:01.0": "/../../etc"}
+    tree = FileReader(ArchiveFiles.of({}, links))
+
+    assert system.read_pci_devices(tree) == ()
+    assert tree.gaps == ("2 PCI devices are listed, but not described",)
+
+
+def test_links_that_lead_nowhere_for_long_are_a_gap():
+    links = {f"{BUS}/0000:00:00.0": "../" * 3 + "x", "sys/bus/x": "y/../" * 90 + "x"}
+    tree = FileReader(ArchiveFiles.of({"sys/bus/y/": b""}, links))
+
+    assert tree.resolve(f"{BUS}/0000:00:00.0") is None
+
+
+def test_too_many_devices_are_an_error():
+    names = (
+        f"0000:{bus:02x}:{slot:02x}.{function}" for bus in range(256) for slot in range(32) for function in range(8)
+    )
+    tree = FileReader(ArchiveFiles.of({f"{BUS}/{name}/": b"" for name in names}, {}))
+
+    with pytest.raises(SourceError, match="has 65536 PCI devices: expected at most 16384"):
+        system.read_pci_devices(tree)
+
+
+CARD = PciDevice("0000:9d:00.0", kind=0x030200, vendor=system.NVIDIA, device=0x2335, node=1)
+PLAIN = synthetic.parse("numa:2 core:2 pu:1")
+WITH_CARD = replace(PLAIN, pci=(CARD, PciDevice("0000:00:02.0", kind=0x030000, vendor=0x1234)))
+
+
+class NVMLError(Exception):
+    pass
+
+
+def library(*, fails: bool = False) -> ModuleType:
+    made = ModuleType("pynvml")
+
+    def init() -> None:
+        if fails:
+            raise NVMLError("Driver Not Loaded")
+
+    made.__dict__.update(
+        NVMLError=NVMLError,
+        nvmlInit=init,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 2,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetUUID=lambda handle: f"GPU-{handle}",
+        nvmlDeviceGetPciInfo=lambda handle: SimpleNamespace(
+            busId=b"00000000:9D:00.0" if handle == 0 else "00000000:AA:00.0"
+        ),
+    )
+    return made
+
+
+def test_gpus_have_the_node_of_their_pci_device(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", library())
+
+    described = system.add_gpus(WITH_CARD)
+
+    assert described.devices == (
+        Device(system.GPU_RESOURCE, "GPU-0", nodes=0b10),
+        Device(system.GPU_RESOURCE, "GPU-1", nodes=None),
+    )
+    assert [device.names for device in described.pci] == [("GPU 0",), ()]
+
+
+@pytest.mark.parametrize(
+    ("nvml", "reason"),
+    [
+        pytest.param(None, "nvidia-ml-py is not installed", id="no library"),
+        pytest.param(library(fails=True), "Driver Not Loaded", id="no driver"),
+    ],
+)
+def test_unreadable_gpus_are_a_gap(monkeypatch, nvml, reason):
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    machine = system.add_gpus(WITH_CARD)
+
+    assert machine.devices == ()
+    assert machine.gaps == (f"1 NVIDIA GPUs are on the PCI bus, but their ids are unknown: {reason}",)
+
+
+def test_nvml_is_not_used_without_gpus(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", library(fails=True))
+
+    assert system.add_gpus(PLAIN) is PLAIN
