@@ -11,7 +11,7 @@ from dataclasses import replace
 from alignup.kubernetes.api import Access, ApiClient
 from alignup.schedule.service import ScheduleService, schedule_app
 from alignup.testing.api_server import ApiServer
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.align.hosts import pod
 from tests.observe.api_objects import SERVED, api_pod, node, state_of

@@ -28,7 +28,7 @@ from alignup.kubernetes.api.pods import KnownPod, known_pod
 from alignup.observe.observation import join
 from alignup.observe.published_objects import host_state
 from alignup.schedule.live_cluster import LiveCluster
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from e2e import control_plane
 from e2e.control_plane import ControlPlane

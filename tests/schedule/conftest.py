@@ -4,7 +4,7 @@ import httpx2
 import pytest
 
 from alignup.schedule.service import ScheduleService, schedule_app
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.observe.conftest import anyio_backend, client, follow, live, nodes, server, timing

@@ -13,7 +13,7 @@ from alignup.schedule import pages as cluster_pages
 from alignup.schedule.metrics import INTERVAL, PredictionHistory
 from alignup.schedule.pages import CHUNK, ClusterPages, NodeCard, read_query, select_cards
 from alignup.schedule.service import schedule_app
-from alignup.web.server import serve_app
+from alignup.web.asgi_server import serve_app
 from alignup.web.sockets import tcp_socket
 from tests.deadlines import until
 from tests.html_reader import HtmlReader

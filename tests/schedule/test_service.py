@@ -11,8 +11,8 @@ from alignup.kubernetes.api import PODS
 from alignup.schedule.extender import NOT_LEADING, Binder
 from alignup.schedule.service import LeaseOptions, ScheduleService, schedule_app
 from alignup.testing.api_server import ApiFault
+from alignup.web.asgi_server import serve_app
 from alignup.web.metrics import health_app
-from alignup.web.server import serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 from tests import certificates
 from tests.align.hosts import pod

@@ -23,8 +23,8 @@ from alignup.documents.codec import decode, encode
 from alignup.documents.host_state import GROUP
 from alignup.kubernetes.api.objects import OwnerReference
 from alignup.kubernetes.manifests.pod import NamedItem, ObjectPart
-from alignup.web.access import count_authenticated
-from alignup.web.operations import receive_body
+from alignup.web.api_operations import receive_body
+from alignup.web.authentication import count_authenticated
 from alignup.web.responses import JSON, ProblemError
 
 GATE = f"{GROUP}/placement"  #: the scheduling gate

@@ -16,7 +16,7 @@ from alignup.gate.controller import GateController, GateOptions
 from alignup.gate.metrics import GateMetrics
 from alignup.kubernetes.api import Access, Timing
 from alignup.schedule.service import ScheduleOptions, ScheduleService, open_service
-from alignup.web.server import run_until_signal, serve_app
+from alignup.web.asgi_server import run_until_signal, serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
 WEBHOOK_PATH = "/v1/gate"

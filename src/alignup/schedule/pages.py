@@ -34,8 +34,8 @@ from alignup.schedule.live_cluster import LiveCluster
 from alignup.schedule.metrics import OUTCOMES, PredictionHistory
 from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pod_answers import NO_REMEDIES, AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
-from alignup.web.access import count_authenticated
-from alignup.web.events import EventBus, EventStreams
+from alignup.web.authentication import count_authenticated
+from alignup.web.event_streams import EventBus, EventStreams
 from alignup.web.pages import PageHandler, Pages, format_amount, path, read_form, static_routes
 from alignup.web.paging import gather_items
 from alignup.web.responses import ProblemError

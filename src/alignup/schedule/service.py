@@ -34,9 +34,10 @@ from alignup.schedule.pages import page_routes
 from alignup.schedule.pod_answers import answers_document
 from alignup.schedule.preempt import CHOOSES_VICTIMS, POD_DISRUPTION_BUDGETS, Preemption
 from alignup.schedule.wake_up import WakeUp
-from alignup.web.access import count_authenticated
+from alignup.web.api_operations import receive_body
+from alignup.web.asgi_server import run_until_signal, serve_app
+from alignup.web.authentication import count_authenticated
 from alignup.web.metrics import health_app, health_routes
-from alignup.web.operations import receive_body
 from alignup.web.responses import (
     JSON,
     RETRY_SOON,
@@ -46,7 +47,6 @@ from alignup.web.responses import (
     json_response,
     wrong_method,
 )
-from alignup.web.server import run_until_signal, serve_app
 from alignup.web.sockets import ServerCertificate, tcp_socket
 
 SETTLE_SECONDS = 1.0  #: in which a new leader sees the last bindings of the one before
