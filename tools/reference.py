@@ -16,10 +16,10 @@ from alignup import __version__
 from alignup.agent import routes
 from alignup.agent.metrics import Metrics
 from alignup.align.host import Host, Settings
-from alignup.gate.metrics import PrometheusGateMetrics
+from alignup.gate.metrics import GateMetrics
 from alignup.machines import synthetic
 from alignup.observe.app import ObserverMetrics
-from alignup.schedule.metrics import PrometheusScheduleMetrics
+from alignup.schedule.metrics import ScheduleMetrics
 from alignup.web.api_operations import Operation, openapi_document
 from tools.command_tree import CommandHelp, walk
 
@@ -132,8 +132,8 @@ def _metrics() -> Iterator[str]:
 def _registries() -> Iterable[tuple[str, CollectorRegistry]]:
     host = Host(synthetic.parse("numa:2 core:2 pu:1"), Settings())
     agent = Metrics(lambda: host)
-    schedule = PrometheusScheduleMetrics()
-    PrometheusGateMetrics(schedule.registry)
+    schedule = ScheduleMetrics()
+    GateMetrics(schedule.registry)
     return (
         ("alignup agent", agent.registry),
         ("alignup observe", ObserverMetrics("host").registry),
