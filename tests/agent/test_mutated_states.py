@@ -198,7 +198,7 @@ def show(history: History) -> None:
     """Do what the HTTP API does with decisions."""
     for decision in history.latest():
         codec.encode(api.stored_decision_detail(decision))
-        api.encode_stored_decision(decision)
+        codec.encode(api.stored_decision(decision))
 
 
 @pytest.mark.soak

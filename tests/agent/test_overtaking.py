@@ -75,9 +75,9 @@ def test_only_a_few_different_requests_are_retried_behind_a_pod_at_its_limit():
     decided: list[str] = []
 
     class Recording(Transaction):
-        def decide_again(self, pod: Pod, **how: Any) -> PendingAdmission:
+        def decide(self, pod: Pod, **how: Any) -> PendingAdmission:
             decided.append(pod.uid)
-            return super().decide_again(pod, **how)
+            return super().decide(pod, **how)
 
     Recording(now, clock()).retry_waiting()
 

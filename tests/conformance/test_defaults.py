@@ -9,7 +9,7 @@ from typing import Any
 from alignup.align.errors import PodError
 from alignup.align.workload import Container, Pod, Resources
 from alignup.align.workload.validation import PodSource, accept
-from alignup.kubernetes.manifests.pod import read_pod_text
+from alignup.kubernetes.manifests.pod_decoder import read_pod_text
 from tests.conformance.harness import Case, run
 
 #: The host the vectors' static pods are on.
@@ -35,7 +35,7 @@ def check(case: Case) -> str | None:
         assert all(problem.field for problem in error.problems)
         # The scheme's name, at the end of the kubelet's text, is a place in its source.
         bare = [re.sub(" in scheme .*", "", text) for text in case["api"]["texts"] + case["static"]["texts"]]
-        assert {problem.what for problem in error.problems} == set(bare)
+        assert {problem.message for problem in error.problems} == set(bare)
         return None
 
     assert case["api"].get("stage") != "decode", f"read, instead of {case['api']['texts']}"

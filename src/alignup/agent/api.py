@@ -184,10 +184,6 @@ class RejectionProblemDocument(ProblemDocument, frozen=True, kw_only=True):
     explanation: Explanation
 
 
-def encode_pod_view(view: PodView) -> bytes:
-    return codec.encode(pod_view_document(view))
-
-
 def pod_view_document(view: PodView, *, document: DecisionDocument | None = None) -> PodViewDocument:
     """Return the view of a pod; *document*: that of its decision, if there is one already."""
     pod, decision = view.pod, view.decision
@@ -212,14 +208,9 @@ def pod_view_document(view: PodView, *, document: DecisionDocument | None = None
 
 
 def pod_detail_document(view: PodView) -> PodDetailDocument:
-    decision = view.decision
-    document = decision_document(decision)
-    return codec.build(
-        PodDetailDocument,
-        pod_view_document(view, document=document),
-        decision=document,
-        explanation=list(decision_sentences(decision)),
-    )
+    document, explanation = decision_document(view.decision), list(decision_sentences(view.decision))
+    shown = pod_view_document(view, document=document)
+    return codec.build(PodDetailDocument, shown, decision=document, explanation=explanation)
 
 
 def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDocument:
@@ -243,20 +234,17 @@ def admission_document(result: AdmissionResult, *, dry_run: bool) -> AdmissionDo
 
 
 def stored_decision_detail(stored: StoredDecision) -> StoredDecisionDetailDocument:
-    """A decision that this version cannot read has no explanation."""
+    """Return the decision, with an explanation if this version can read it."""
     try:
         explanation = list(decision_sentences(from_document(stored.document)))
     except ParseError:
         explanation = []
-    decision = cast("Any", stored.document)
-    return StoredDecisionDetailDocument(
-        id=stored.id, time=codec.timestamp(stored.time), decision=decision, explanation=explanation
-    )
+    return codec.build(StoredDecisionDetailDocument, stored_decision(stored), explanation=explanation)
 
 
-def encode_stored_decision(stored: StoredDecision) -> bytes:
+def stored_decision(stored: StoredDecision) -> StoredDecisionDocument:
     decision = cast("Any", stored.document)
-    return codec.encode(StoredDecisionDocument(id=stored.id, time=codec.timestamp(stored.time), decision=decision))
+    return StoredDecisionDocument(id=stored.id, time=codec.timestamp(stored.time), decision=decision)
 
 
 def decision_sentences(decision: Decision) -> Iterator[str]:

@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -20,7 +20,7 @@ from structlog.typing import FilteringBoundLogger
 from alignup.agent.admission_queue import AdmissionQueue, QueueProbe
 from alignup.agent.app import build_app
 from alignup.agent.device_allocator import serve_plugins
-from alignup.agent.events import EventDispatcher
+from alignup.agent.event_dispatcher import EventDispatcher
 from alignup.agent.manifest_dir import ManifestDir, ManifestWatcher
 from alignup.agent.metrics import Metrics
 from alignup.agent.recovery import ImportedState, RecoveryOptions, RecoveryResult, recover
@@ -33,12 +33,12 @@ from alignup.align.host import Host
 from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
 from alignup.web import sockets
-from alignup.web.access import AccessRules, Sessions
 from alignup.web.address import Address, TcpAddress
-from alignup.web.events import EventBus
+from alignup.web.asgi_server import serve_app
+from alignup.web.authentication import AccessRules, Sessions
+from alignup.web.event_streams import EventBus
 from alignup.web.log import LogQueue, queued_stderr
 from alignup.web.responses import BusyError, NotReadyError
-from alignup.web.server import serve_app
 
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"
@@ -161,18 +161,17 @@ def run(options: DaemonOptions) -> None:
         for problem in recovered.messages(options.recovery):
             log.error("not ready", detail=problem)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        asyncio.run(_main(options, store, recovered, log=log, log_queue=log_queue))
+        asyncio.run(_main(options, store, recovered, log, log_queue))
 
 
 async def _main(
-    options: DaemonOptions,
-    store: StateStore,
-    recovered: RecoveryResult,
-    *,
-    log: FilteringBoundLogger,
-    log_queue: LogQueue,
+    options: DaemonOptions, store: StateStore, recovered: RecoveryResult, log: FilteringBoundLogger, log_queue: LogQueue
 ) -> None:
-    stop = _handle_signals(log)
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    ignored = "SIGHUP is ignored: restart the agent to change its settings"
+    loop.add_signal_handler(signal.SIGHUP, log.info, ignored)
     notifier = Notifier.of_environment(os.environ, pid=os.getpid())
     async with AsyncExitStack() as stack:
         queue, events = _start_queue(options, store, recovered, log=log)
@@ -207,12 +206,6 @@ async def _main(
 def _start_queue(
     options: DaemonOptions, store: StateStore, recovered: RecoveryResult, *, log: FilteringBoundLogger
 ) -> tuple[AdmissionQueue, EventDispatcher]:
-    queues: list[AdmissionQueue] = []  # the metrics read the queue, which does not exist before its dispatcher
-    metrics = Metrics(
-        lambda: queues[0].state.settled_host() if queues else recovered.state.host,
-        waiting=lambda: len(queues[0].state.waiting) if queues else 0,
-    )
-    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, EventBus(now=options.clock.now))
     saver, garbage = StateSaver(store, options.host, log), GarbageCollection()
     garbage.start()
 
@@ -220,28 +213,18 @@ def _start_queue(
         store.prepare_for_more()
         garbage.collect_if_due()
 
-    queues.append(
-        AdmissionQueue(
-            recovered.state,
-            saver.save,
-            clock=options.clock,
-            dispatch=events,
-            record=saver.record,
-            problems=recovered.messages(options.recovery),
-            when_idle=when_idle,
-        )
+    queue = AdmissionQueue(
+        recovered.state,
+        saver.save,
+        clock=options.clock,
+        dispatch=lambda batch: events(batch),  # noqa: PLW0108 - it does not exist yet
+        record=saver.record,
+        problems=recovered.messages(options.recovery),
+        when_idle=when_idle,
     )
-    return queues[0], events
-
-
-def _handle_signals(log: FilteringBoundLogger) -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    ignored = "SIGHUP is ignored: restart the agent to change its settings"
-    loop.add_signal_handler(signal.SIGHUP, log.info, ignored)
-    return stop
+    metrics = Metrics(lambda: queue.state.settled_host(), waiting=lambda: len(queue.state.waiting))  # noqa: PLW0108
+    events = EventDispatcher(asyncio.get_running_loop(), log, metrics, EventBus(now=options.clock.now))
+    return queue, events
 
 
 @asynccontextmanager
@@ -250,17 +233,14 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
     token = None if options.token_file is None else sockets.read_token(options.token_file)
     sessions = Sessions()
     access = AccessRules(everyone=token is None, token=token, sessions=sessions)
+    stopping = asyncio.Event()
     async with AsyncExitStack() as stack:
-        stopping = asyncio.Event()
-
-        def listen(address: Address, access: AccessRules) -> AbstractAsyncContextManager[Address]:
-            app = build_app(service, metrics, access=access, stopping=stopping)
-            return _listen(options, address, app, everyone=access.everyone, stopping=stopping)
-
-        bound = await stack.enter_async_context(listen(options.address, access))
-        pages = bound
+        app = build_app(service, metrics, access=access, stopping=stopping)
+        bound = pages = await stack.enter_async_context(_listen(options, options.address, app, access, stopping))
         if options.web_address is not None:  # browsers sign in, even if others need no token
-            pages = await stack.enter_async_context(listen(options.web_address, replace(access, everyone=False)))
+            access = replace(access, everyone=False)
+            app = build_app(service, metrics, access=access, stopping=stopping)
+            pages = await stack.enter_async_context(_listen(options, options.web_address, app, access, stopping))
         if isinstance(pages, TcpAddress):
             sessions.base_url = str(pages.for_clients())
         yield bound
@@ -268,7 +248,7 @@ async def _serve_api(options: DaemonOptions, service: AgentService, metrics: Met
 
 @asynccontextmanager
 async def _listen(
-    options: DaemonOptions, address: Address, app: ASGIApp, *, everyone: bool, stopping: asyncio.Event
+    options: DaemonOptions, address: Address, app: ASGIApp, access: AccessRules, stopping: asyncio.Event
 ) -> AsyncIterator[Address]:
     certificate = None
     if options.certificate is not None and options.private_key is not None:
@@ -279,7 +259,7 @@ async def _listen(
             async with serve_app(app, listener, stopping=stopping):
                 yield address
         return
-    if everyone:
+    if access.everyone:
         raise ListenError(f"listening on {address} requires a token")
     with sockets.tcp_socket(address.port, address.host) as listener:
         host, port = listener.getsockname()[:2]

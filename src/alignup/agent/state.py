@@ -20,7 +20,7 @@ from alignup.align.ledger import Ledger
 from alignup.align.overtaking import competes
 from alignup.align.workload import Pod
 from alignup.align.workload.names import POLICY_ANNOTATION, SCOPE_ANNOTATION
-from alignup.documents.pods import PodGrants
+from alignup.documents.pod_documents import PodGrants
 from alignup.placement.wait_queue import WaitQueue
 from alignup.web.responses import BusyError
 

@@ -33,13 +33,15 @@ from alignup.align.errors import AlignError, PodError, Problem, ProviderError
 from alignup.align.layered_map import with_item, without_item
 from alignup.align.machine import Device
 from alignup.align.workload import Pod
-from alignup.documents.pods import PodGrants
+from alignup.documents.pod_documents import PodGrants
 from alignup.web.responses import BusyError, NotReadyError
 
 _NONE: PreferenceAnswers = {}
 
 
 class Transaction:
+    """A change of *state*, which stays as it is; without *admits_waiting*, waiting pods are not retried."""
+
     def __init__(self, state: AgentState, clock: Clock, *, admits_waiting: bool = True) -> None:
         self._before = state
         self._clock = clock
@@ -71,12 +73,12 @@ class Transaction:
             backing_off=frozenset(self._backing_off),
         )
 
-    def decide(self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
-        check_pod(pod)
-        return self.decide_again(pod, source=source, answers=answers)
-
-    def decide_again(self, pod: Pod, *, source: str, answers: PreferenceAnswers = _NONE) -> PendingAdmission:
-        """Decide on a pod that was checked before."""
+    def decide(
+        self, pod: Pod, *, source: str = API_SOURCE, answers: PreferenceAnswers = _NONE, checked: bool = False
+    ) -> PendingAdmission:
+        """Decide on a pod; *checked*: it was decided on before, so that its uid and size are known to be valid."""
+        if not checked:
+            check_pod(pod)
         start = self._clock.monotonic()
         decision = self._host.decide(pod, answers)
         requests = decision.preference_requests
@@ -120,7 +122,7 @@ class Transaction:
         """Place a pod again with the plugins' *answers*; after the *last* round, plugins are not asked again."""
         if not self._unreserve(pending):
             return AdmissionResult(pending_admission.released_while_pending(pending.decision), None)
-        decided = self.decide_again(pending.pod, source=pending.source, answers=answers)
+        decided = self.decide(pending.pod, source=pending.source, answers=answers, checked=True)
         if not decided.decision.admitted:
             return self._reject_pending(pending, decided.decision)
         requests, seconds = () if last else decided.preference_requests, pending.seconds + decided.seconds
@@ -247,7 +249,7 @@ class Transaction:
     def _retry(self, record: PodRecord, ahead: Collection[str]) -> bool:
         """Return whether a waiting pod fits now and may overtake those *ahead*; it is then admitted or pending."""
         try:
-            decided = self.decide_again(record.pod, source=record.source)
+            decided = self.decide(record.pod, source=record.source, checked=True)
         except (AlignError, NotReadyError):  # must not keep other pods waiting
             return False
         decision = decided.decision

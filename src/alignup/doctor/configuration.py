@@ -8,9 +8,9 @@ from alignup.align.errors import ConfigurationError, Problem, ProblemKind
 from alignup.align.machine import Device, Machine
 from alignup.align.memory.ledger import MemoryLedger
 from alignup.align.settings import FeatureGates
-from alignup.doctor import managers
+from alignup.doctor import manager_checks
 from alignup.doctor.findings import Area, Finding, beyond_own_limit, error, warning
-from alignup.doctor.managers import ManagerInputs, read_inputs
+from alignup.doctor.manager_checks import ManagerInputs, read_inputs
 from alignup.kubernetes import configuration
 from alignup.kubernetes.configuration import StartupStage
 
@@ -61,11 +61,11 @@ def check_configuration(
     findings = [
         *_startup_errors(errors),
         *(warning(Area.CONFIGURATION, text, advice=advice) for text in inputs.configuration.warnings),
-        *managers.check_topology_manager(inputs),
-        *managers.check_cpu_manager(inputs),
-        *managers.check_memory_manager(inputs),
+        *manager_checks.check_topology_manager(inputs),
+        *manager_checks.check_cpu_manager(inputs),
+        *manager_checks.check_memory_manager(inputs),
         *_over_reservations(inputs, ephemeral_storage),
-        *managers.find_warnings(inputs),
+        *manager_checks.find_warnings(inputs),
     ]
     findings.sort(key=lambda finding: list(Area).index(finding.area))
     findings = [
@@ -91,15 +91,15 @@ def _startup_errors(errors: tuple[ConfigurationError, ...]) -> Iterator[Finding]
         for problem in failure.problems:
             area = _AREAS.get(stage, Area.CONFIGURATION)
             if problem.kind is ProblemKind.OWN_LIMIT:
-                yield beyond_own_limit(area, problem.what if problem.field else str(problem), where=problem.field)
+                yield beyond_own_limit(area, problem.message if problem.field else str(problem), where=problem.field)
                 continue
             # How a file cannot be decoded is in our words; the kubelet quotes Go's decoders.
             loading = stage is StartupStage.LOAD
             stops = f"the kubelet {'crashes' if stage is StartupStage.DEFAULTING_PANIC else 'stops'} at {stage}"
             yield error(
                 area,
-                f"{stops}: {problem.what if problem.field else problem}" if loading else stops,
-                kubelet_message="" if loading else problem.what,
+                f"{stops}: {problem.message if problem.field else problem}" if loading else stops,
+                kubelet_message="" if loading else problem.message,
                 advice=_advice(problem, stage),
                 where=problem.field,
             )

@@ -110,7 +110,7 @@ def from_machine_info(document: object, *, name: str) -> Machine:
     try:
         info = convert(document, MachineInfo)
     except FieldError as error:
-        raise SourceError(error.what, file=name, field=error.field) from error
+        raise SourceError(error.message, file=name, field=error.field) from error
     except ParseError as error:
         raise SourceError(f"not a valid MachineInfo of cAdvisor: {error}", file=name) from error
     topology = info.topology or []

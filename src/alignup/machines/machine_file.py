@@ -64,7 +64,7 @@ def _from_document(document: object, text: str, name: str) -> Machine:
         if not error.field:
             raise
         line = find_line(text, error.field)
-        raise SourceError(error.what, file=error.file, line=line, field=error.field) from error
+        raise SourceError(error.message, file=error.file, line=line, field=error.field) from error
 
 
 def dump(machine: Machine) -> str:

@@ -15,7 +15,7 @@ from alignup.align.errors import AlignError, FileError, PluginError
 from alignup.align.machine import Machine
 from alignup.align.settings import FeatureGates
 from alignup.kubernetes import configuration
-from alignup.kubernetes.api.pods import KnownPod
+from alignup.kubernetes.api.known_pods import KnownPod
 from alignup.kubernetes.configuration import Configuration, feature_gates
 from alignup.kubernetes.kubelet_files import state_files
 from alignup.kubernetes.kubelet_files.state_files import AllocatedPods, KubeletFiles

@@ -40,7 +40,7 @@ from alignup.documents.ledgers import (
     restore_ledger,
 )
 from alignup.documents.machines import machine_from_document, machine_to_document
-from alignup.documents.pods import ContainerDocument, PodDocument
+from alignup.documents.pod_documents import ContainerDocument, PodDocument
 from alignup.kubernetes import configuration as kubelet_configuration
 from alignup.kubernetes.api import Resource
 from alignup.kubernetes.manifests.documents import ParsedDocument, to_json
