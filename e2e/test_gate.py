@@ -229,7 +229,7 @@ async def webhook(client: ApiClient, name: str) -> AsyncIterator[CertificateKeep
         service = {"url": f"https://{name}:{listener.getsockname()[1]}/gate"}
         await client.create(WEBHOOK_CONFIGURATIONS, configuration(service))
         await stack.enter_async_context(running(keeper.run()))
-        await keeper.wait_ready()
+        await keeper.ready.wait()
         app = webhook_app("/gate", answer_review)
         await stack.enter_async_context(serve_app(app, listener, stopping=asyncio.Event(), tls=keeper.context))
         yield keeper
