@@ -29,8 +29,8 @@ from alignup.kubernetes.manifests import documents
 from alignup.kubernetes.manifests.pod import read_pod
 from alignup.machines.synthetic import parse
 from alignup.store.history import DecisionQuery, StoredDecision
-from alignup.web.access import AccessRules
-from alignup.web.events import EventBus
+from alignup.web.authentication import AccessRules
+from alignup.web.event_streams import EventBus
 
 GPU = "example.com/gpu"
 START = 1_800_000_000.0

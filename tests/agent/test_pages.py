@@ -13,9 +13,9 @@ from alignup.agent.state import EventKind
 from alignup.align.host import Host
 from alignup.align.machine import Device
 from alignup.align.settings import Policy
-from alignup.schedule.page_backend import CHANGED
-from alignup.web.access import LINK_SECONDS, SESSION_SECONDS, AccessRules, Sessions
-from alignup.web.events import MISSED
+from alignup.schedule.pages import CHANGED
+from alignup.web.authentication import LINK_SECONDS, SESSION_SECONDS, AccessRules, Sessions
+from alignup.web.event_streams import MISSED
 from alignup.web.pages import static_file
 from tests.agent.fake_backend import FakeBackend, app_of, as_json, client_of, host, manifest, read
 from tests.html_reader import HtmlReader

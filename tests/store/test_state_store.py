@@ -174,7 +174,7 @@ def test_a_full_ledger_takes_no_new_pods_but_any_other_change(tmp_path):
         store.save(StateChange(parts=parts(), pods=[row("c")], limited=True))
 
         expected = f"the ledger is full: it would have {3 * size} bytes, and the limit is {2 * size}"
-        assert (caught.value.what, caught.value.kind) == (expected, StoreProblem.FULL)
+        assert (caught.value.message, caught.value.kind) == (expected, StoreProblem.FULL)
         assert uids(loaded(store)) == ["c"]
 
 
@@ -224,7 +224,7 @@ def test_changed_rows_are_detected(store, tmp_path, statement):
         loaded(store)
 
     assert caught.value.kind is StoreProblem.UNUSABLE
-    assert caught.value.what.startswith("its contents are invalid: ")
+    assert caught.value.message.startswith("its contents are invalid: ")
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_invalid_contents_with_a_valid_checksum_are_rejected(store, tmp_path, ch
     with pytest.raises(StoreError) as caught:
         loaded(store)
 
-    assert caught.value.what.startswith(f"its contents are invalid: {message}")
+    assert caught.value.message.startswith(f"its contents are invalid: {message}")
 
 
 def test_the_database_synchronizes_every_commit(store):

@@ -32,13 +32,13 @@ from alignup.kubernetes.manifests.pod import read_json_pod, read_pod_text
 from alignup.kubernetes.manifests.workloads import with_derived_uid
 from alignup.store.history import DecisionQuery
 from alignup.web import responses
-from alignup.web.access import AccessRules
-from alignup.web.events import EventStreams
+from alignup.web.api_operations import ApiEndpoint, Handler, Operation, ParameterValues, openapi_document, receive_body
+from alignup.web.asgi_server import ConnectionLimits
+from alignup.web.authentication import AccessRules
+from alignup.web.event_streams import EventStreams
 from alignup.web.metrics import metrics_response
-from alignup.web.operations import ApiEndpoint, Handler, Operation, ParameterValues, openapi_document, receive_body
 from alignup.web.paging import InvalidTokenError, SnapshotPager, TokenExpiredError, encode_items
 from alignup.web.responses import HEADERS, RETRY_LATER, SVG, TEXT, ProblemError, json_response, list_response
-from alignup.web.server import ConnectionLimits
 
 Result = TypeVar("Result")
 
@@ -162,7 +162,7 @@ class _Handlers:
             raise ProblemError(410, "The token has expired; list the pods again without it.") from None
         except InvalidTokenError:
             problem = Problem("continue", "must be metadata.continue of a page")
-            raise ProblemError(400, f"{problem.field}: {problem.what}", errors=[problem]) from None
+            raise ProblemError(400, f"{problem.field}: {problem.message}", errors=[problem]) from None
         metadata = api.ListMetadata(continue_=page.token, remaining_item_count=page.remaining)
         return list_response(api.PodListDocument([], self.service.notes(), metadata), page.items)
 

@@ -33,12 +33,12 @@ from alignup.align.host import Host
 from alignup.store.lock import lock
 from alignup.store.state_store import StateStore
 from alignup.web import sockets
-from alignup.web.access import AccessRules, Sessions
 from alignup.web.address import Address, TcpAddress
-from alignup.web.events import EventBus
+from alignup.web.asgi_server import serve_app
+from alignup.web.authentication import AccessRules, Sessions
+from alignup.web.event_streams import EventBus
 from alignup.web.log import LogQueue, queued_stderr
 from alignup.web.responses import BusyError, NotReadyError
-from alignup.web.server import serve_app
 
 #: Defaults in the root directory.
 PLUGIN_DIR, POD_RESOURCES_DIR, POD_RESOURCES_SOCKET = "device-plugins", "pod-resources", "kubelet.sock"

@@ -32,7 +32,7 @@ from alignup.picture.machine_svg import draw_parts
 from alignup.picture.occupancy import UseState
 from alignup.picture.text_format import clean
 from alignup.store.history import DecisionQuery, StoredDecision
-from alignup.web.access import AccessRules
+from alignup.web.authentication import AccessRules
 from alignup.web.pages import Pages, format_amount, format_bits, static_routes
 from alignup.web.responses import ProblemError
 

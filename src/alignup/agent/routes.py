@@ -4,8 +4,14 @@ from typing import Any
 
 from alignup.agent import api
 from alignup.align.decision import Outcome
-from alignup.web.events import EVENT_STREAM
-from alignup.web.operations import MAX_INTEGER, Operation, Parameter, ParameterType, SuccessResponse
+from alignup.web.api_operations import (
+    MAX_INTEGER,
+    Operation,
+    Parameter,
+    ParameterType,
+    SuccessResponse,
+)
+from alignup.web.event_streams import EVENT_STREAM
 from alignup.web.responses import SVG, TEXT
 
 

@@ -50,7 +50,9 @@ class StateSaver:
             if error.kind not in _REPLACED:
                 raise
             names = ", ".join(self._store.set_aside()) or "nothing"
-            detail = f"{error.where}: {error.what}; {names} was set aside, and all pods are written to a new database"
+            detail = (
+                f"{error.where}: {error.message}; {names} was set aside, and all pods are written to a new database"
+            )
             self._log.error("state", detail=detail)
             self._saved = None
             self._save(state, events)

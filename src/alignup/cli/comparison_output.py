@@ -108,7 +108,7 @@ def _breakable(text: str) -> str:
 def _reasons(folded: Sequence[FoldedVariants]) -> Iterator[Line]:
     ranks: dict[str, list[str]] = {}
     for ranked in (variant for group in folded for variant in group.variants):
-        reasons = ", ".join(f"{number} {reason}" for reason, number in ranked.score.reasons.items())
+        reasons = ranked.score.reasons_text
         if reasons and str(ranked.rank) not in ranks.setdefault(reasons, []):
             ranks[reasons].append(str(ranked.rank))
     if ranks:

@@ -18,7 +18,7 @@ from alignup.documents.line_numbers import find_line
 from alignup.kubernetes import configuration
 from alignup.kubernetes.manifests.object_reader import ObjectReader
 from alignup.picture.text_format import Cell, Line, clean, pluralize
-from alignup.simulate import cluster_file, node_report, openb, trace
+from alignup.simulate import cluster_files, node_report, openb, trace
 from alignup.simulate.arrivals import (
     PodArrival,
     PodDeparture,
@@ -27,7 +27,7 @@ from alignup.simulate.arrivals import (
     format_duration,
     from_events,
 )
-from alignup.simulate.cluster_file import GroupDescription
+from alignup.simulate.cluster_files import GroupDescription
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.cluster_result import (
     POD_COLUMNS,
@@ -124,7 +124,7 @@ def read_cluster(path: Path, host: HostOptions) -> tuple[HostGroup, ...]:
         with inputs.input_errors(place, advice=_GIVE_CLUSTER):
             return openb.read_nodes(path, lambda machine: configuration.host_settings(kubelet, machine))
     with inputs.input_errors(place, advice=_GIVE_CLUSTER):
-        described = cluster_file.read(path)
+        described = cluster_files.read_cluster(path)
     return tuple(resolve_group(group, host) for group in described)
 
 

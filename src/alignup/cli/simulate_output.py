@@ -11,7 +11,6 @@ import click
 from alignup.align.explain import sentences
 from alignup.align.host import Host
 from alignup.align.machine import Machine
-from alignup.align.workload.names import CPU
 from alignup.cli import inputs, terminal
 from alignup.cli.app import InputError, Place
 from alignup.cli.comparison_output import comparison_lines, more_lines
@@ -20,7 +19,7 @@ from alignup.cli.options import HostOptions
 from alignup.cli.simulate import SimulateOptions
 from alignup.kubernetes.manifests.workloads import Workload
 from alignup.picture.machine_svg import draw_svg
-from alignup.picture.text_format import Cell, Line, clean, pluralize
+from alignup.picture.text_format import Cell, Line, pluralize
 from alignup.simulate import compare, generate, node_report, node_simulation, trace
 from alignup.simulate.arrivals import PodArrival, WorkloadEvent, arrivals, format_duration
 from alignup.simulate.compare import Comparison
@@ -182,10 +181,7 @@ def _usage_lines(result: SimulationResult) -> Iterator[Line]:
     yield from section("In use", caption=_LARGEST)
     yield from table(rows, ["", "", "of", "mean", "peak", "end", "room (peak)", "room (end)"])
     yield from section("Stranded", caption="at peak demand: free, but unusable for every pod of this workload")
-    stranded = result.peak.stranded
-    parts = [sentences.format_amount(CPU, stranded.cpus)] if stranded.cpus else []
-    parts += [f"{number} {clean(name)}" for name, number in stranded.devices.items() if number]
-    yield (Cell(f"  {', '.join(parts) or 'nothing'}"),)
+    yield (Cell(f"  {result.peak.stranded.text}"),)
 
 
 def _pod_lines(result: SimulationResult) -> Iterator[Line]:

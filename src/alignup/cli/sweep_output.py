@@ -20,12 +20,11 @@ from alignup.cli.simulate_output import write_html
 from alignup.cli.sweep import SweepOptions
 from alignup.machines import machine_file
 from alignup.picture.text_format import Cell, Line, clean, pluralize
-from alignup.simulate import node_report, openb, sweep_file, trace
+from alignup.simulate import cluster_files, node_report, openb, trace
 from alignup.simulate.arrivals import PodSubmission, format_duration, from_events
-from alignup.simulate.cluster_file import GroupDescription
+from alignup.simulate.cluster_files import GroupDescription, NamedConfiguration, SweepSpec
 from alignup.simulate.cluster_hosts import HostGroup
 from alignup.simulate.executors import EngineName, Row, make_engine
-from alignup.simulate.sweep_file import NamedConfiguration, SweepSpec
 from alignup.simulate.sweeps import (
     COLUMNS,
     CombinationMeans,
@@ -47,7 +46,7 @@ def run(spec: Path, options: SweepOptions, output: str) -> None:
         raise MissingLibraryError(ImportError(name="distributed"), "fleet")
     inputs.check_writable("--html", options.html)
     with inputs.input_errors(Place(file=str(spec)), advice=_GIVE_SPEC):
-        sweep = sweep_file.read(spec)
+        sweep = cluster_files.read_sweep(spec)
     tasks = build_tasks(sweep)
     path = options.results or Path(spec.name).with_suffix(".csv")
     with inputs.input_errors(Place("--results"), advice="Delete the file, or choose another one with --results."):

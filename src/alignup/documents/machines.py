@@ -155,7 +155,7 @@ def machine_from_document(document: object, *, name: str = "the text") -> Machin
     try:
         return _machine(convert(document, MachineDocument)).checked()
     except FieldError as error:
-        raise SourceError(error.what, file=name, field=error.field) from error
+        raise SourceError(error.message, file=name, field=error.field) from error
     except ParseError as error:
         raise SourceError(str(error), file=name) from error
 

@@ -17,7 +17,7 @@ from alignup.observe.app import ObserverMetrics, observer_app
 from alignup.observe.kubelet_reader import KubeletPaths, KubeletReader
 from alignup.observe.observer import Observer, ObserverTiming, Publisher
 from alignup.observe.published_objects import FingerprintMethod
-from alignup.web.server import run_until_signal, serve_app
+from alignup.web.asgi_server import run_until_signal, serve_app
 from alignup.web.sockets import tcp_socket
 
 KUBELET_PORT = 10250

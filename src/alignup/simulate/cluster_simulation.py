@@ -58,10 +58,6 @@ class PodUnit:
         """The place in the queue; the lowest is first: the highest priority, the oldest."""
         return -max(submission.priority for submission in self.pods), self.time, self.uid
 
-    def again(self) -> "PodUnit":
-        """Return the pods that replace these after a rejection."""
-        return replace(self, attempt=self.attempt + 1)
-
 
 class _Placement(NamedTuple):
     """A pod on its host."""
@@ -140,7 +136,7 @@ class ClusterSimulation:
             elif arriving is not None:
                 self._arrive(arriving)
             if released:
-                self._start_waiting(released)
+                self._start_waiting({host.name: host for host in released})
                 released.clear()
             reporter.report(self._done)
         self._meter.advance(max(self._time, self._last_arrival))
@@ -169,11 +165,15 @@ class ClusterSimulation:
             self._queue.put(unit.uid, unit, kind=unit.classes, order=(*unit.rank, unit.attempt))
             self._meter.waiting += len(unit.pods)
 
-    def _start_waiting(self, released: Sequence[SimulatedHost]) -> None:
+    def _start_waiting(self, released: Mapping[str, SimulatedHost]) -> None:
         """Start what fits now that pods on these hosts have ended."""
-        hosts = {host.name: host for host in released}
         for classes, unit in self._queue.heads():
-            if _may_fit(classes, hosts) and self._try(unit):
+            may_fit = any(
+                name in pod_class.hosts and pod_class.fits(host)
+                for pod_class in dict.fromkeys(classes)
+                for name, host in released.items()
+            )
+            if may_fit and self._try(unit):
                 self._queue.remove(unit.uid)
                 self._meter.waiting -= len(unit.pods)
 
@@ -220,12 +220,11 @@ class ClusterSimulation:
             self._totals.rejections[decision.rejection.reason] += 1
             self._totals.rejected[host.group.name] += 1
             self._meter.rejections += 1
-            self._scheduler.rejected(pod, host, decision)
-            return decision
-        host.kubelet.apply(decision)
-        self._scheduler.admitted(pod, host, decision)
-        self._running[pod.uid] = placement
-        self._meter.add(pod_class.request)
+        else:
+            host.kubelet.apply(decision)
+            self._running[pod.uid] = placement
+            self._meter.add(pod_class.request)
+        self._scheduler.decided(pod, host, decision)
         return decision
 
     def _retry(self, unit: PodUnit, rejected: Sequence[bool]) -> None:
@@ -237,7 +236,7 @@ class ClusterSimulation:
             self._done += len(unit.pods)
             return
         delay = min(FIRST_BACKOFF * 2**unit.attempt, MAX_BACKOFF)
-        self._push(self._time + delay, _STARTS, unit.again())
+        self._push(self._time + delay, _STARTS, replace(unit, attempt=unit.attempt + 1))
 
     def _end(self, uid: str) -> SimulatedHost:
         pod, pod_class, host = self._running.pop(uid)
@@ -288,12 +287,3 @@ def _with_unique_uids(submissions: Iterable[PodSubmission]) -> Iterator[PodSubmi
         if counts[uid] > 1:
             submission = replace(submission, pod=replace(submission.pod, uid=f"{uid} ({counts[uid]})"))  # noqa: PLW2901
         yield submission
-
-
-def _may_fit(classes: Iterable[EqualPods], released: Mapping[str, SimulatedHost]) -> bool:
-    """Return whether a pod of one of *classes* has room on one of these hosts as a whole."""
-    return any(
-        name in pod_class.hosts and pod_class.fits(host)
-        for pod_class in dict.fromkeys(classes)
-        for name, host in released.items()
-    )

@@ -159,9 +159,7 @@ def _values(settings: Settings, name: str) -> Iterable[str]:
         return (NOT_APPLICABLE,)
     if name == "topology-options":
         return _option_sets(TOPOLOGY_SWITCHES)
-    if name == "cpu-options":
-        return _cpu_option_sets(settings)
-    return {"policy": Policy, "scope": Scope, "cpu-policy": CpuPolicy, "memory-policy": MemoryPolicy}[name]
+    return _cpu_option_sets(settings) if name == "cpu-options" else _KNOWN_VALUES[name]
 
 
 def _cpu_option_sets(settings: Settings) -> Iterator[str]:

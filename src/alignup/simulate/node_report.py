@@ -96,19 +96,17 @@ def shortfall(rejection: Rejection) -> str:
     by_resource: dict[str, list[Shortfall]] = {}
     for short in rejection.shortfalls:
         by_resource.setdefault(short.resource, []).append(short)
-    return "; ".join(_shortfall(resource, shortfalls) for resource, shortfalls in by_resource.items())
-
-
-def _shortfall(resource: str, shortfalls: list[Shortfall]) -> str:
-    first = shortfalls[0]
-    milli = first.provider == sentences.HOST
-    numbers = (first.needed, max(short.free for short in shortfalls))
-    needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
-    nodes = bits.union(short.nodes or 0 for short in shortfalls)
-    if not nodes:
-        return f"{resource}: {needed} needed, {free} free"
-    most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
-    return f"{resource}: {needed} needed, {most}{free} free on node{plural} {bits.show(nodes)}"
+    texts = []
+    for resource, shortfalls in by_resource.items():
+        first = shortfalls[0]
+        milli = first.provider == sentences.HOST
+        numbers = (first.needed, max(short.free for short in shortfalls))
+        needed, free = (sentences.format_number(resource, number, milli=milli) for number in numbers)
+        nodes = bits.union(short.nodes or 0 for short in shortfalls)
+        most, plural = ("at most ", "s") if nodes.bit_count() > 1 else ("", "")
+        where = f" on node{plural} {bits.show(nodes)}" if nodes else ""
+        texts.append(f"{resource}: {needed} needed, {most}{free} free{where}")
+    return "; ".join(texts)
 
 
 def _outcome(outcome: PodOutcome) -> dict[str, Any]:

@@ -25,8 +25,8 @@ from alignup.picture import svg_elements
 from alignup.picture.occupancy import Holder, format_block
 from alignup.picture.text_format import clean, format_list, format_size, pluralize
 from alignup.web import responses
-from alignup.web.access import SIGN_IN, AccessRules, count_authenticated, set_cookie
-from alignup.web.operations import receive_body
+from alignup.web.api_operations import receive_body
+from alignup.web.authentication import SIGN_IN, AccessRules, count_authenticated, set_cookie
 from alignup.web.responses import HEADERS, ProblemError
 
 HTML = "text/html"

@@ -12,7 +12,7 @@ from alignup.align.machine import Device
 from alignup.kubernetes.plugins.endpoint import PluginTimeouts
 from alignup.kubernetes.plugins.manager import DevicePluginManager
 from alignup.kubernetes.plugins.resources import ResourceState
-from alignup.kubernetes.plugins.rpc import StatusError
+from alignup.kubernetes.plugins.unix_grpc import StatusError
 from alignup.testing import Fault, Plugin, Preference
 from tests.deadlines import until
 from tests.effort import did, rounds

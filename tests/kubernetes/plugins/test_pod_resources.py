@@ -16,7 +16,7 @@ from alignup.align.machine import Device
 from alignup.align.memory.ledger import Block
 from alignup.align.workload import Container, Pod
 from alignup.align.workload.demand import fit_request
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.wire import pod_resources_pb2 as wire
 from tests.align import hosts
@@ -62,7 +62,7 @@ def host():
 async def channel(directory, host, metrics):
     async with (
         serve_pod_resources(directory / "kubelet.sock", lambda: host, count=metrics.count_pod_resources),
-        rpc.channel(directory / "kubelet.sock") as made,
+        unix_grpc.channel(directory / "kubelet.sock") as made,
     ):
         yield made
 
@@ -111,7 +111,7 @@ async def test_requests_beyond_the_rate_limit_are_rejected(directory, host, metr
     request, kind = wire.ListPodResourcesRequest(), wire.ListPodResourcesResponse
     async with (
         serve_pod_resources(path, lambda: host, count=metrics.count_pod_resources, limiter=limiter),
-        rpc.channel(path) as channel,
+        unix_grpc.channel(path) as channel,
     ):
         for _ in range(10):
             await call(channel, "List", request, kind)

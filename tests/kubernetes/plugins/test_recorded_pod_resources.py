@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from alignup.kubernetes.plugins import rpc
+from alignup.kubernetes.plugins import unix_grpc
 from alignup.kubernetes.plugins.pod_resources import RateLimiter, serve_pod_resources
 from alignup.wire import pod_resources_pb2 as wire
 from tests.recorded.replay import Course, LostError, SkippedError, load
@@ -30,7 +30,7 @@ async def test_pod_resources_are_those_of_the_recorded_kubelet(recorded, directo
 
     async with (
         serve_pod_resources(path, lambda: course.host, limiter=limiter),
-        rpc.channel(path) as channel,
+        unix_grpc.channel(path) as channel,
     ):
         for number, step in course.steps():
             try:

@@ -121,11 +121,6 @@ class HostStateReader:
         return self._idle[key]
 
 
-def read_host_state(state: HostStateDocument) -> HostReport:
-    """Like :meth:`HostStateReader.read`, for a single object."""
-    return HostStateReader().read(state)
-
-
 def machine_document(machine: Machine) -> dict[str, Any]:
     """Return what decisions depend on; the report of cAdvisor only where it differs from the hardware."""
     small = replace(machine, devices=(), pci=(), gaps=())

@@ -148,7 +148,7 @@ def _live_configuration(live: Mapping[str, Any], name: str) -> ConfigurationText
         unsettable = {problem.field: problem for problem in feature_gates.unsettable(gates)}
         fields["featureGates"] = {gate: on for gate, on in gates.items() if f"featureGates[{gate}]" not in unsettable}
         notes = [
-            f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.what}"
+            f"{name}: ignored {problem.field}, which Kubernetes 1.37 rejects: {problem.message}"
             for problem in unsettable.values()
         ]
     return ConfigurationText.of(fields, f"{name}, kubeletconfig", notes)

@@ -133,7 +133,7 @@ def first_document(text: str | bytes, *, name: str, parsed: tuple[ParsedDocument
     except (ParseError, ValueError) as error:
         if isinstance(error, DocumentError):
             kind = ProblemKind.OWN_LIMIT if error.own_limit else ProblemKind.OTHER
-            problem = Problem("", error.what, kind, line=error.line)
+            problem = Problem("", error.message, kind, line=error.line)
         else:
             message = str(error) if isinstance(error, ParseError) else f"starts like JSON but is not: {error}"
             problem = Problem("", message)

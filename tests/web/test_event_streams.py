@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alignup.web import events
-from alignup.web.events import MISSED, EventBus
+from alignup.web import event_streams
+from alignup.web.event_streams import MISSED, EventBus
 from tests.deadlines import SECONDS
 
 pytestmark = pytest.mark.anyio
@@ -87,13 +87,13 @@ def test_every_event_is_delivered_or_counted_as_missed(steps, capacity):
 
 async def test_an_event_is_encoded_once_for_all_streams(monkeypatch):
     encoded = []
-    encode = events.encode_event
+    encode = event_streams.encode_event
 
     def counted(event):
         encoded.append(event.id)
         return encode(event)
 
-    monkeypatch.setattr(events, "encode_event", counted)
+    monkeypatch.setattr(event_streams, "encode_event", counted)
     bus = new_bus()
     async with AsyncExitStack() as stack:
         subscriptions = [await stack.enter_async_context(bus.subscribe()) for _ in range(50)]

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from alignup.align.errors import Problem
 from alignup.documents import codec
 from alignup.web import responses
-from alignup.web.access import AccessRules, count_authenticated
+from alignup.web.authentication import AccessRules, count_authenticated
 from alignup.web.responses import CLOSE, JSON, PROBLEM, YAML, ProblemDocument, ProblemError
 
 ParameterValues = Mapping[str, Any]  #: by name; parameters without a value or default are left out
