@@ -75,7 +75,7 @@ def read(body: bytes) -> Pod:
 
 
 class FakeBackend:
-    """Decides at once, keeps everything; with *wait_enabled*, pods that do not fit wait."""
+    """A backend that decides at once and keeps everything; with *wait_enabled*, pods that do not fit wait."""
 
     def __init__(self, of: Host | None = None, *, wait_enabled=False) -> None:
         self.host = of or host()
