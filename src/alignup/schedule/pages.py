@@ -15,12 +15,13 @@ from alignup.align.errors import AlignError
 from alignup.align.host import Host
 from alignup.picture.machine_svg import draw_parts
 from alignup.picture.numa_bars import ResourceBar, add_bars, describe_bars, draw_bars
+from alignup.picture.occupancy import format_amount
 from alignup.picture.text_format import clean, pluralize
 from alignup.schedule.metrics import OUTCOMES, PredictionHistory
 from alignup.schedule.page_backend import LivePages, NodeCard
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventStreams
-from alignup.web.pages import PageHandler, Pages, format_amount, path, read_form, static_routes
+from alignup.web.pages import PageHandler, Pages, path, read_form, static_routes
 from alignup.web.paging import gather_items
 from alignup.web.responses import ProblemError
 
