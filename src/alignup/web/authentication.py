@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from starlette.requests import Request
 
@@ -19,11 +18,6 @@ SIGN_IN = "/sign-in"
 LINK_SECONDS = 600.0  #: in which a sign-in link is valid
 SESSION_SECONDS = 12 * 3600.0  #: without a request, after which a session ends
 _MAX_LINKS, _MAX_SESSIONS = 64, 1024
-
-
-class SignInLink(NamedTuple):
-    path: str  #: of the server, with a code that is valid once
-    seconds: float  #: in which it is valid
 
 
 class Sessions:
@@ -40,10 +34,11 @@ class Sessions:
         self._links: dict[bytes, float] = {}  #: hash of the code → when it expires, oldest first
         self._sessions: dict[bytes, float] = {}  #: hash of the cookie → when it expires, least recently used first
 
-    def create_link(self) -> SignInLink:
+    def create_link(self) -> str:
+        """Return a path of the server with a code that is valid once, for ``LINK_SECONDS``."""
         code = secrets.token_urlsafe(24)
         _add(self._links, _hash(code), self._now() + LINK_SECONDS, most=_MAX_LINKS)
-        return SignInLink(f"{SIGN_IN}?code={code}", LINK_SECONDS)
+        return f"{SIGN_IN}?code={code}"
 
     def redeem(self, code: str) -> bool:
         """Return whether *code* is that of a valid link, which is not valid from now on."""
