@@ -28,7 +28,7 @@ from alignup.align.host import Host
 from alignup.align.workload import Pod, validation
 from alignup.documents import codec
 from alignup.documents.machines import machine_to_document
-from alignup.kubernetes.manifests.pod import read_json_pod, read_pod_text
+from alignup.kubernetes.manifests.pod_decoder import read_json_pod, read_pod_text
 from alignup.kubernetes.manifests.workloads import with_derived_uid
 from alignup.store.history import DecisionQuery
 from alignup.web import responses
@@ -81,8 +81,7 @@ def build_app(
 
     @cache
     def pages() -> ASGIApp:
-        # Jinja2 and the pictures take 100 ms and 4 MB, and few agents are asked for a page.
-        from alignup.agent.pages import page_routes  # noqa: PLC0415 - few agents serve pages
+        from alignup.agent.pages import page_routes  # noqa: PLC0415 - takes 4 MB, and few agents are asked for a page
 
         return _router(page_routes(service, access, search_seconds=limits.search_seconds))
 

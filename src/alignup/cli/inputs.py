@@ -242,10 +242,7 @@ def _with_state(node: HostInput, directory: Path, pod_files: tuple[str, ...]) ->
     with input_errors(place, advice="Run 'alignup doctor', which checks and repairs state files."):
         restored = restore_ledger(node.host, files, pods)
     node.host.ledger = restored.ledger
-    advice = {
-        GapKind.PODS: "; give them with --pods",
-        GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=...",
-    }
+    advice = {GapKind.PODS: "; give them with --pods", GapKind.DEVICE_TOPOLOGY: "; give --devices {resource}=..."}
     gaps = (f"{gap.text}{advice.get(gap.kind, '').format(resource=gap.resource)}" for gap in restored.gaps)
     return node._replace(notes=(*node.notes, *skipped, *nameless, *gaps))
 

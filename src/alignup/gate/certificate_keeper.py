@@ -20,7 +20,7 @@ from alignup.gate.certificates import WebhookCertificates, expiry, renew, server
 from alignup.kubernetes.api import ApiClient, Informer, ObjectRef, PatchType, Query, Resource
 from alignup.kubernetes.api.errors import ApiError, ConflictError
 from alignup.kubernetes.api.objects import ObjectMeta
-from alignup.kubernetes.manifests.pod import Labels, ObjectPart
+from alignup.kubernetes.manifests.pod_decoder import Labels, ObjectPart
 
 CHECK_SECONDS = 600.0  #: between checks whether a certificate must be renewed
 RETRY_SECONDS = 10.0  #: after a failed write

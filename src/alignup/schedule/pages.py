@@ -22,8 +22,8 @@ from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
+from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
-from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.machine_svg import draw_parts
 from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars, measure_bars
