@@ -26,7 +26,7 @@ from alignup.align.workload import Pod
 from alignup.align.workload.validation import accept
 from alignup.documents.decisions import to_document
 from alignup.kubernetes.manifests import documents
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.machines.synthetic import parse
 from alignup.store.history import DecisionQuery, StoredDecision
 from alignup.web.authentication import AccessRules

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from alignup.kubernetes.api.objects import Toleration
-from alignup.kubernetes.manifests.pod import read_pod
+from alignup.kubernetes.manifests.pod_decoder import read_pod
 from alignup.schedule.extender import OFFER_SECONDS, PLACEMENT_ANNOTATION, ExtenderOptions, Offers
 from alignup.schedule.extender_messages import MAX_SEARCHES
 from alignup.schedule.live_cluster import LiveClusterOptions

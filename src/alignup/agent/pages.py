@@ -29,11 +29,11 @@ from alignup.align.settings import Policy, Scope
 from alignup.align.workload import Pod
 from alignup.documents.decisions import from_document
 from alignup.picture.machine_svg import draw_parts
-from alignup.picture.occupancy import UseState
-from alignup.picture.text_format import clean
+from alignup.picture.occupancy import UseState, format_amount
+from alignup.picture.text_format import clean, format_bits
 from alignup.store.history import DecisionQuery, StoredDecision
 from alignup.web.authentication import AccessRules
-from alignup.web.pages import Pages, format_amount, format_bits, static_routes
+from alignup.web.pages import Pages, static_routes
 from alignup.web.responses import ProblemError
 
 LINKS = (("Node", "/"), ("Decisions", "/decisions"))

@@ -61,7 +61,7 @@ def command(*, options: DoctorOptions, output: str) -> None:
     source = inputs.configuration_text(config, options.changes, config_dir=options.config_dir)
     terminal.print_notes(source.notes)
     given = config or options.config_dir or options.changes
-    source = source if given else replace(source, name="the kubelet's defaults")
+    source = source if given else replace(source, file="the kubelet's defaults")
     machine = inputs.read_machine(options.machine, options.devices)
     pods = [pod for work in inputs.read_workloads(options.pods)[0] for pod in work.pods()] if options.pods else []
     names = {pod.uid: f"{pod.namespace}/{pod.name}" for pod in pods if pod.uid}

@@ -56,7 +56,7 @@ class Webhook(NamedTuple):
         async with asyncio.TaskGroup() as tasks:
             if isinstance(self.certificate, CertificateKeeper):
                 tasks.create_task(self.certificate.run())
-                await self.certificate.wait_ready()
+                await self.certificate.ready.wait()
             async with serve_app(app, self.listener, stopping=asyncio.Event(), tls=self.certificate.context):
                 _log.info("serving the webhook", at="{}:{}".format(*self.listener.getsockname()[:2]))
                 await asyncio.Event().wait()

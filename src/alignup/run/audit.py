@@ -9,7 +9,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -39,8 +38,7 @@ class DriftKind(StrEnum):
     DECISION = "decision"  #: the ledger or the agent has no decision for it, or another one
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(NamedTuple):
     uid: str
     name: str
     kind: DriftKind

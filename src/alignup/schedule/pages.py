@@ -22,11 +22,12 @@ from alignup.align.explain.remedies import Remedies, find_remedies
 from alignup.align.host import Host
 from alignup.align.workload import Pod
 from alignup.documents import codec
+from alignup.kubernetes.api.known_pods import known_pod
 from alignup.kubernetes.api.objects import ApiNode, ApiPodSpec
-from alignup.kubernetes.api.pods import known_pod
 from alignup.kubernetes.manifests import workloads as manifests
 from alignup.picture.machine_svg import draw_parts
 from alignup.picture.numa_bars import NumaBars, ResourceBar, add_bars, describe_bars, draw_bars, measure_bars
+from alignup.picture.occupancy import format_amount
 from alignup.picture.text_format import clean, pluralize
 from alignup.placement.free_capacity import measure_free_capacity
 from alignup.schedule.cluster_snapshot import ClusterView
@@ -36,7 +37,7 @@ from alignup.schedule.node_selection import scheduling_spec, show_taint
 from alignup.schedule.pod_answers import NO_REMEDIES, AnswerGroup, NodeAnswerKind, group_answers, iterate_answers
 from alignup.web.authentication import count_authenticated
 from alignup.web.event_streams import EventBus, EventStreams
-from alignup.web.pages import PageHandler, Pages, format_amount, path, read_form, static_routes
+from alignup.web.pages import PageHandler, Pages, path, read_form, static_routes
 from alignup.web.paging import gather_items
 from alignup.web.responses import ProblemError
 

@@ -148,11 +148,9 @@ class ClusterSimulation:
         """Yield single pods and gangs; a gang is complete when its last pod is created."""
         gangs: dict[str, list[PodSubmission]] = defaultdict(list)
         for submission in self._submissions:
-            if submission.gang:
-                gangs[submission.gang].append(submission)
-            else:
-                yield PodUnit((submission,), (self._classes.find(submission),))
-        for members in gangs.values():
+            gangs[submission.gang].append(submission)
+        single = gangs.pop("", [])
+        for members in [*([submission] for submission in single), *gangs.values()]:
             yield PodUnit(tuple(members), tuple(map(self._classes.find, members)))
 
     def _push(self, time: float, kind: int, unit: PodUnit | None = None, uid: str = "") -> None:

@@ -247,8 +247,8 @@ def to_document(comparison: Comparison) -> dict[str, Any]:
     return {
         "version": VERSION,
         "ranked": [
-            {"rank": ranked.rank, "choices": dict(ranked.variant.choices), **score_document(ranked.score)}
-            for ranked in comparison.ranked
+            {"rank": rank, "choices": dict(variant.choices), **score_document(score)}
+            for rank, variant, score in comparison.ranked
         ],
         "illegal": [
             {"choices": dict(variant.choices), "manager": variant.manager, "error": variant.error}

@@ -1,7 +1,7 @@
 """The HTML reports of a node, a cluster and a sweep: one file each, with plots, which needs no other file.
 
-Plots are made here, tables and texts by the templates, which escape all text; the pictures and plots of
-``alignup.picture`` are markup and escape what they contain.
+Plots over time are made here, bars, tables and texts by the templates, which escape all text; the pictures and plots
+of ``alignup.picture`` are markup and escape what they contain.
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ from alignup.picture.plots import (
     stacked_plot,
 )
 from alignup.picture.svg_elements import Drawable, svg_inline
-from alignup.picture.text_format import clean, format_size, pluralize
+from alignup.picture.text_format import clean, pluralize
 from alignup.simulate.arrivals import WorkloadEvent, format_duration
 from alignup.simulate.cluster_result import (
     FleetReport,
@@ -38,7 +38,7 @@ from alignup.simulate.compare import Comparison
 from alignup.simulate.executors import Row
 from alignup.simulate.node_report import build_timeline
 from alignup.simulate.node_simulation import SimulationResult
-from alignup.simulate.sweeps import CombinationMeans, combination_means, invalid_combinations
+from alignup.simulate.sweeps import combination_means, invalid_combinations
 from alignup.simulate.usage import format_amount, format_mean
 from alignup.web.pages import static_file
 
@@ -57,14 +57,16 @@ def _environment() -> Environment:
         trim_blocks=True,
         undefined=StrictUndefined,
     )
-    environment.globals["amount"] = format_amount
-    environment.filters |= {
+    formats = {
         "number": "{:,}".format,
+        "decimal": "{:.2f}".format,
         "duration": format_duration,
         "mean": format_mean,
         "percent": "{:.1%}".format,
-        "size": lambda amount: format_size(round(amount)),
+        "size": partial(format_amount, MEMORY),
     }
+    environment.filters |= formats
+    environment.globals |= {**formats, "amount": format_amount, "bars": _bars, "partial": partial}
     return environment
 
 
@@ -83,30 +85,19 @@ def render_node(
         for number, (name, shares) in enumerate(timeline.held.items())
     ]
     over_time.append(_line_plot("Admitted pods that run", timeline.times, [Series("running pods", timeline.running)]))
-    rejections = []
-    if result.reasons:
-        rejections.append(
-            _bars(list(result.reasons), "Rejected pods by reason", list(result.reasons.values()), style=3)
-        )
-        series = [Series(reason, numbers, style) for style, (reason, numbers) in enumerate(timeline.rejections.items())]
-        plot = stacked_plot("Rejected pods over time", timeline.starts, series, x=format_duration)
-        rejections.append(_markup(plot, "Rejected pods over time, by reason"))
+    series = [Series(reason, numbers, style) for style, (reason, numbers) in enumerate(timeline.rejections.items())]
     shown = comparison.ranked[:_MAX_VARIANTS] if comparison else ()
-    scores = [ranked.score for ranked in shown]
-    bars = partial(_bars, [" ".join(ranked.variant.choices.values()) for ranked in shown])
+    rejections = stacked_plot("Rejected pods over time", timeline.starts, series, x=format_duration)
     return _render(
         "node.html",
         title,
         result=result,
         comparison=comparison,
         max_variants=_MAX_VARIANTS,
-        comparison_plots=[
-            bars("Admitted pods", [score.admitted for score in scores]),
-            bars("Pods on one NUMA node", [score.pods.on_one for score in scores], style=2),
-            bars("Stranded CPUs at peak demand", [score.stranded.cpus for score in scores], style=1),
-        ],
+        shown=shown,
+        labels=[" ".join(ranked.variant.choices.values()) for ranked in shown],
         over_time=over_time if timeline.times else [],
-        rejection_plots=rejections,
+        rejections=_markup(rejections, "Rejected pods over time, by reason"),
         machine=map(Markup, draw_parts(result.machine, result.peak.ledger).pictures),
     )
 
@@ -115,7 +106,6 @@ def render_cluster(report: FleetReport, *, title: str) -> str:
     """Return the report of a simulated cluster with one or several strategies; *report* has at least one result."""
     results = report.results
     strategies = [result.strategy for result in results]
-    bars = partial(_bars, strategies)
     times = _times(results)
     over_time = []
     if len(times) > 1:
@@ -123,14 +113,10 @@ def render_cluster(report: FleetReport, *, title: str) -> str:
             _over_time("Running pods", results, lambda _, point: point.running),
             _over_time("Waiting pods", results, lambda _, point: point.waiting),
         ]
-    alignment = []
-    for style, (count, name) in enumerate(numa_node_counts(results).items()):
-        pods = [result.alignment.pods_by_numa_nodes.get(count, 0) for result in results]
-        alignment.append(bars(name[:1].upper() + name[1:], pods, "{:,}".format, style=style))
-    mean_distances = [result.alignment.mean_distance for result in results]
-    alignment.append(
-        bars("Mean distance between the NUMA nodes of a pod (10 is local)", mean_distances, "{:.2f}".format)
-    )
+    aligned = [
+        (name[:1].upper() + name[1:], [result.alignment.pods_by_numa_nodes.get(count, 0) for result in results])
+        for count, name in numa_node_counts(results).items()
+    ]
     stranded = [CPU, MEMORY, *dict.fromkeys(name for result in results for name in result.stranded.devices)]
     return _render(
         "cluster.html",
@@ -143,21 +129,8 @@ def render_cluster(report: FleetReport, *, title: str) -> str:
         pod_plots=over_time,
         rejection_plots=_rejection_plots(results),
         reasons=rejection_reasons(results),
-        waiting_plots=[
-            bars("Waiting, p50", [result.waiting.p50 for result in results], format_duration, style=2),
-            bars("Waiting, p99", [result.waiting.p99 for result in results], format_duration, style=1),
-        ],
-        alignment_plots=alignment,
-        stranded=stranded,
-        stranded_plots=[
-            bars(
-                f"Stranded {resource}",
-                [result.stranded.amounts(resource)[0] for result in results],
-                partial(format_amount, resource),
-                style=style,
-            )
-            for style, resource in enumerate(stranded)
-        ],
+        aligned=aligned,
+        stranded={resource: [result.stranded.amounts(resource) for result in results] for resource in stranded},
     )
 
 
@@ -205,50 +178,23 @@ def _rejection_plots(results: Results) -> list[Markup]:
 def render_sweep(rows: Sequence[Row], *, title: str) -> str:
     """Return the report of a sweep: its combinations, as means over the seeds."""
     means = combination_means(rows)
-    resources = list(dict.fromkeys(name for combination in means for name in combination.requested))
-    devices = list(dict.fromkeys(name for combination in means for name in combination.stranded_devices))
+    plotted = means[:_MAX_VARIANTS]
+    resources = dict.fromkeys(name for combination in means for name in combination.requested)
+    devices = dict.fromkeys(name for combination in means for name in combination.stranded_devices)
+    # Labels have only the names in which combinations differ.
+    differing = [place for place in range(3) if len({combination.names[place] for combination in plotted}) > 1] or [2]
     return _render(
         "sweep.html",
         title,
         rows=rows,
         means=means,
         seeds=pluralize(max((combination.seeds for combination in means), default=0), "seed"),
-        resources=resources,
-        devices=devices,
-        plotted=min(len(means), _MAX_VARIANTS),
-        **_sweep_plots(means[:_MAX_VARIANTS], resources, devices),
+        plotted=plotted,
+        labels=[", ".join(combination.names[place] for place in differing) for combination in plotted],
+        requested={name: [combination.requested.get(name, 0.0) for combination in means] for name in resources},
+        devices={name: [combination.stranded_devices.get(name, 0.0) for combination in means] for name in devices},
         invalid=invalid_combinations(rows),
     )
-
-
-def _sweep_plots(
-    means: Sequence[CombinationMeans], resources: Sequence[str], devices: Sequence[str]
-) -> dict[str, list[Markup]]:
-    # Labels have only the names in which combinations differ.
-    differing = [place for place in range(3) if len({combination.names[place] for combination in means}) > 1] or [2]
-    bars = partial(_bars, [", ".join(combination.names[place] for place in differing) for combination in means])
-
-    def figures(name: str) -> list[float]:
-        return [combination.figures[name] for combination in means]
-
-    requested = {name: [combination.requested.get(name, 0.0) for combination in means] for name in resources}
-    stranded = {name: [combination.stranded_devices.get(name, 0.0) for combination in means] for name in devices}
-    return {
-        "rejection_plots": [bars("Rejections by kubelets", figures("rejections"), format_mean, style=3)],
-        "utilization_plots": [
-            bars(f"Requested {name}, as a share of all nodes", shares, "{:.1%}".format, style=style)
-            for style, (name, shares) in enumerate(requested.items())
-        ],
-        "waiting_plots": [bars("Waiting, p99", figures("waiting_p99"), format_duration, style=1)],
-        "stranded_plots": [
-            bars("Stranded CPUs", figures("stranded_cpus"), format_mean),
-            bars("Stranded memory", figures("stranded_memory"), partial(format_amount, MEMORY), style=1),
-            *(
-                bars(f"Stranded {name}", amounts, format_mean, style=style)
-                for style, (name, amounts) in enumerate(stranded.items(), 2)
-            ),
-        ],
-    }
 
 
 def _markup(drawn: Drawable, name: str) -> Markup:
@@ -256,7 +202,7 @@ def _markup(drawn: Drawable, name: str) -> Markup:
     return Markup(svg_inline(drawn, clean(name)))  # noqa: S704 - pictures escape what they contain
 
 
-def _bars(labels: Sequence[str], title: str, values: Sequence[float], text: Format = str, *, style: int = 0) -> Markup:
+def _bars(labels: Sequence[str], title: str, values: Iterable[float], text: Format = str, *, style: int = 0) -> Markup:
     """Plot a bar for each label; *text* formats a value for people."""
     compared = [ComparedValue(label, value, text(value)) for label, value in zip(labels, values, strict=True)]
     return _markup(bar_plot(clean(title), compared, style=style), title)
